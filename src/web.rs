@@ -7,6 +7,7 @@ pub mod choice;
 mod explain;
 pub mod fields;
 pub mod head;
+pub mod lock;
 pub mod problem;
 pub mod record;
 pub mod rejection;

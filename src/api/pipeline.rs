@@ -187,6 +187,11 @@ async fn operate(
             let body = &charge_and_read.await?;
             handler(Call { api, app, request_id, headers, body, waiting }, claim).await
         }
+        Operation::Lock(handler) => {
+            let name = route.lock(parts.uri.path())?;
+            let body = &charge_and_read.await?;
+            handler(Call { api, app, request_id, headers, body }, name).await
+        }
         Operation::Batch(handler) => {
             let body = &charge_and_read.await?;
             let call = Call { api, app, request_id, headers, body, waiting };

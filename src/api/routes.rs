@@ -8,8 +8,12 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::batch::Items;
 use super::pipeline::Call;
-use super::{claim, claim_batch, document, global_id, inspect, outcome, outcome_batch, renewal};
+use super::{
+    claim, claim_batch, document, global_id, inspect, lock_hold, lock_inspect, lock_release, lock_renewal, outcome,
+    outcome_batch, renewal,
+};
 use crate::domain::global_id::GlobalId;
+use crate::domain::lock::LockName;
 use crate::tenants::quota::Purpose;
 use crate::web::problem::{Code, Problem};
 
@@ -27,7 +31,7 @@ macro_rules! operation {
 }
 
 /// The operations. A path without a parameter takes precedence over one with a parameter.
-pub(super) static ROUTES: [Route; 8] = [
+pub(super) static ROUTES: [Route; 12] = [
     operation!(POST "/v1/claims", New, App, claim(call)),
     operation!(POST "/v1/claims/{global_id}/outcome", Settle, Claim, outcome(call, claim)),
     operation!(POST "/v1/claims/{global_id}/renewal", Settle, Claim, renewal(call, claim)),
@@ -35,6 +39,10 @@ pub(super) static ROUTES: [Route; 8] = [
     operation!(POST "/v1/claims/batch", New, Batch, claim_batch(call, items)),
     operation!(POST "/v1/outcomes/batch", Settle, Batch, outcome_batch(call, items)),
     operation!(POST "/v1/global-ids", New, App, global_id(call)),
+    operation!(POST "/v1/locks/{name}/holds", New, Lock, lock_hold(call, name)),
+    operation!(POST "/v1/locks/{name}/release", Settle, Lock, lock_release(call, name)),
+    operation!(POST "/v1/locks/{name}/renewal", Settle, Lock, lock_renewal(call, name)),
+    operation!(GET "/v1/locks/{name}", New, Lock, lock_inspect(call, name)),
     public(Method::GET, "/openapi.yaml", document),
 ];
 
@@ -70,6 +78,8 @@ pub(super) enum Operation {
     App(for<'a> fn(Call<'a>) -> Handling<'a>),
     /// The claim that the path names.
     Claim(for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>),
+    /// The lock that the path names.
+    Lock(for<'a> fn(Call<'a>, LockName) -> Handling<'a>),
     /// The items of a batch, each of which is charged.
     Batch(for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>),
 }
@@ -141,6 +151,15 @@ impl Route {
     }
 }
 
+impl Route {
+    /// Returns the lock that a path names.
+    pub(super) fn lock(&self, path: &str) -> Result<LockName, Problem> {
+        let segment = self.parameter(path).unwrap_or_default();
+        let name = segment.parse().or_else(|wrong| percent_decoded(segment).ok_or(wrong)?.parse());
+        name.map_err(|wrong| Problem::invalid(format!("The path must name a lock: {wrong}.")))
+    }
+}
+
 /// Returns the text of a percent-encoded segment (RFC 3986, 2.1).
 fn percent_decoded(segment: &str) -> Option<String> {
     let mut pieces = segment.split('%');
@@ -182,7 +201,7 @@ mod tests {
     #[test]
     fn every_route_is_found_by_its_path_and_method_and_by_no_other() {
         for route in &ROUTES {
-            let path = route.path.replace("{global_id}", "x");
+            let path = route.path.replace("{global_id}", "x").replace("{name}", "x");
             assert_eq!(path_of(&route.method, &path), Ok(route.path));
             assert_eq!(path_of(&Method::DELETE, &path), Err(Some(route.path)));
             for other in [format!("{path}/"), format!("{path}x/y"), format!("/{path}"), format!("{path}/outcome/y")] {
@@ -228,11 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn operations_on_a_claim_have_its_global_id_in_their_path_and_others_have_no_parameter() {
+    fn operations_on_a_claim_or_a_lock_name_it_in_their_path_and_others_have_no_parameter() {
         for Route { path, handler, .. } in &ROUTES {
             let is_on_claim = matches!(handler, Handler::Authenticated(Operation::Claim(_)));
+            let is_on_lock = matches!(handler, Handler::Authenticated(Operation::Lock(_)));
             assert_eq!(path.contains("/{global_id}"), is_on_claim, "{path}");
-            assert_eq!(path.contains('{'), is_on_claim, "{path}");
+            assert_eq!(path.contains("/locks/{name}"), is_on_lock, "{path}");
+            assert_eq!(path.contains('{'), is_on_claim || is_on_lock, "{path}");
         }
     }
 

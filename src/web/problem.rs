@@ -63,6 +63,10 @@ codes! {
     AlreadySucceeded = "already_succeeded", CONFLICT, "Already succeeded";
     /// The attempt holds no claim.
     LeaseLost = "lease_lost", CONFLICT, "Lease lost";
+    LockHeld = "lock_held", CONFLICT, "Lock held";
+    UpgradeRefused = "upgrade_refused", CONFLICT, "Upgrade refused";
+    NotHeld = "not_held", CONFLICT, "Not held";
+    Withdrawn = "withdrawn", CONFLICT, "Withdrawn";
     AppExists = "app_exists", CONFLICT, "App exists";
     AppsInConfiguration = "apps_in_configuration", CONFLICT, "Apps in configuration";
     /// A switch loses claims, and the request does not accept that.
@@ -125,6 +129,13 @@ pub enum Members {
         /// Its state.
         state: ClaimState,
     },
+    /// The lock that is held.
+    LockHeld(LockHeldMembers),
+    /// The exceeded bound of locks.
+    LockQuota {
+        /// Its name.
+        quota: &'static str,
+    },
     /// The exceeded quota.
     QuotaExceeded {
         /// Its name in the configuration.
@@ -147,6 +158,18 @@ pub enum Members {
         /// The nonce of the lost attempt.
         attempt_nonce: String,
     },
+}
+
+/// A lock that is held, as the response to a request for it shows it.
+#[derive(Clone, Serialize)]
+pub struct LockHeldMembers {
+    /// `null`: it is free, and others queue for it.
+    pub(crate) mode: Option<&'static str>,
+    pub(crate) holders: usize,
+    pub(crate) waiting: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<usize>,
+    pub(crate) waited_ms: u64,
 }
 
 /// The live claim, as the response to a duplicate shows it.
@@ -179,6 +202,8 @@ impl fmt::Debug for Members {
             Self::None => "None",
             Self::Duplicate(_) => "Duplicate(…)",
             Self::Superseded { .. } => "Superseded(…)",
+            Self::LockHeld(_) => "LockHeld(…)",
+            Self::LockQuota { .. } => "LockQuota(…)",
             Self::QuotaExceeded { .. } => "QuotaExceeded(…)",
             Self::NotReady { .. } => "NotReady(…)",
             Self::OutcomeUnknown { .. } => "OutcomeUnknown(…)",
@@ -281,6 +306,14 @@ impl From<Failure> for Problem {
                 );
                 let members = Members::QuotaExceeded { quota: exceeded.quota };
                 Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(exceeded.wait)
+            }
+            Failure::TooManyLocks(_) => {
+                let detail = format!(
+                    "{}; nothing was done. A name counts for ten minutes after its last hold: use fewer names.",
+                    sentence(&failure.to_string())
+                );
+                let members = Members::LockQuota { quota: "lock_names" };
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(SOON)
             }
             Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
             Failure::Store(certain) => {

@@ -207,6 +207,11 @@ impl Issuer {
         self.entropy.bits()
     }
 
+    /// Returns the source of random bits.
+    pub fn entropy(&self) -> Arc<dyn Entropy> {
+        self.entropy.clone()
+    }
+
     /// Issues an attempt with the caller's nonce, or with a random one.
     pub fn issue(&self, nonce: Option<Nonce>) -> Attempt {
         // On a machine without a date, the attempt must still be valid when its holder sends it back.

@@ -30,7 +30,7 @@ pub use self::shared_record::{
     ChangePurpose, ChangeResponse, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
 
 /// Number of shards with a number of their own. In a store with more, several have the same number.
@@ -134,6 +134,12 @@ pub trait Engine: Send + Sync + 'static {
     /// call whose new version is stored already is answered as stored, so that it can be repeated after a lost reply. The store's
     /// now never goes back while a record lasts, as far as its clock does not. As durable as a claim.
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError>;
+
+    /// Lists the records of an app's locks that have not ended, if [`Capabilities::lists`] is set; otherwise fails as unavailable,
+    /// with the reason. The page is shorter than `limit` only if there are no more records.
+    async fn list_records(&self, _request: &LockListRequest) -> Result<LockPage, EngineError> {
+        Err(EngineError::unavailable("the engine cannot list locks"))
+    }
 
     /// Subscribes to the notifications of a record. Returns soon, also if the store is unavailable; the default is a
     /// subscription without notifications.

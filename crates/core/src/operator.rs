@@ -2,7 +2,10 @@
 
 use super::attempt::Attempt;
 use super::claim::Effect;
+use super::clock::Timestamp;
+use super::engine::SharedRecord;
 use super::global_id::GlobalId;
+use super::lock::LockName;
 use super::record::{ClaimState, Key, LiveClaim};
 use super::tenant::AppKey;
 
@@ -46,6 +49,26 @@ pub struct ListRequest {
     pub after: Option<GlobalId>,
     /// Maximum number of claims.
     pub limit: usize,
+}
+
+/// Lists records of an app's locks, in the order of their names.
+#[derive(Clone, Debug)]
+pub struct LockListRequest {
+    /// The app.
+    pub app: AppKey,
+    /// Only locks after this one, the last of the previous page.
+    pub after: Option<LockName>,
+    /// Maximum number of records.
+    pub limit: usize,
+}
+
+/// A page of the records of locks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockPage {
+    /// The records, by name.
+    pub records: Vec<(LockName, SharedRecord)>,
+    /// The store's now.
+    pub now: Timestamp,
 }
 
 /// A claim in a list.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimResponse, Grant, OutcomeResponse, RenewalResponse};
 use oncegate_core::engine::{ChangeResponse, RecordView};
-use oncegate_core::operator::{ListedClaim, ReleaseResponse};
+use oncegate_core::operator::{ListedClaim, LockPage, ReleaseResponse};
 use oncegate_core::record::LiveClaim;
 
 /// An answer, which may contain remaining times.
@@ -22,6 +22,8 @@ impl Aging for () {}
 impl Aging for RecordView {}
 
 impl Aging for ChangeResponse {}
+
+impl Aging for LockPage {}
 
 impl Aging for ReleaseResponse {}
 

@@ -27,7 +27,9 @@ use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
     Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{self, Scheme};
 use oncegate_folder::Holder;
@@ -237,6 +239,11 @@ impl Engine for Disk {
             self.hub.notify_record(&change.name);
         }
         Ok(answer)
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        let request = request.clone();
+        self.call(move |batch, now| batch.store.list_locks(&request, now)).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{EngineError, RecordName, SharedRecord, value};
 use oncegate_core::global_id::GlobalId;
+use oncegate_core::operator::{LockListRequest, LockPage};
 use oncegate_core::record::{Key, LiveClaim, Record};
 use oncegate_core::tenant::AppKey;
 
@@ -141,6 +142,28 @@ impl Store {
     pub(super) fn record(&self, key: &[u8]) -> Result<Option<StoredRecord>, EngineError> {
         let bytes = self.claims.get(key).map_err(|error| unreadable(&error))?;
         bytes.map(|bytes| StoredRecord::decode(key, &bytes)).transpose()
+    }
+
+    /// Lists the records of an app's locks that have not ended.
+    pub(super) fn list_locks(&self, request: &LockListRequest, now: Timestamp) -> Result<LockPage, EngineError> {
+        let prefix = [LOCK_PREFIX, request.app.as_ref().as_bytes(), &[0]].concat();
+        let from = match &request.after {
+            Some(after) => [&prefix[..], after.as_ref().as_bytes(), &[0]].concat(),
+            None => prefix.clone(),
+        };
+        let to = [LOCK_PREFIX, request.app.as_ref().as_bytes(), &[1]].concat();
+        let mut records = Vec::new();
+        for entry in self.claims.range(from..to) {
+            let (key, bytes) = entry.into_inner().map_err(|error| unreadable(&error))?;
+            let stored = StoredRecord::decode(&key, &bytes)?;
+            let name = std::str::from_utf8(&key[prefix.len()..]).ok().and_then(|name| name.parse().ok());
+            let name = name.ok_or_else(|| EngineError::incompatible("the name of a lock cannot be read"))?;
+            records.extend((!stored.has_ended(now)).then_some((name, stored.record)));
+            if records.len() >= request.limit {
+                break;
+            }
+        }
+        Ok(LockPage { records, now })
     }
 
     /// Returns up to `count` rows of an app's claims after this global ID, in order.

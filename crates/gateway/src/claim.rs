@@ -305,7 +305,8 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
             | Failure::NonceInContents
             | Failure::NonceReserved
             | Failure::RetentionTooLong(_)
-            | Failure::QuotaExceeded(_),
+            | Failure::QuotaExceeded(_)
+            | Failure::TooManyLocks(_),
         ) => ClaimResult::OutcomeUnknown,
     }
 }

@@ -122,7 +122,7 @@ impl Gateway {
         join_all(self.engines.by_name.values().map(|named| named.engine.close())).await;
     }
 
-    fn named_chain(&self, app: &App) -> Result<&NamedChain, EngineError> {
+    pub(super) fn named_chain(&self, app: &App) -> Result<&NamedChain, EngineError> {
         let absent = || EngineError::unavailable(format!("there is no chain `{}`", app.chain));
         self.engines.chains.get(&app.chain).ok_or_else(absent)
     }

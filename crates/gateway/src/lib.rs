@@ -8,6 +8,7 @@ pub mod claim;
 pub mod crash;
 mod engines;
 mod granted;
+pub mod lock;
 pub mod operator;
 pub mod outcome;
 pub mod quota;
@@ -40,6 +41,7 @@ use oncegate_telemetry::traces;
 use self::batch_permits::BatchPermits;
 pub use self::engines::{BreakerHealth, EngineHealth, Engines, NamedChain, NamedEngine};
 use self::granted::GrantedOperations;
+use self::lock::Locks;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
 use self::suspects::Suspects;
@@ -59,6 +61,7 @@ pub struct Gateway {
     batch_permits: BatchPermits,
     result_memory: ResultMemory,
     waiters: Waiters,
+    locks: Locks,
 }
 
 /// A live claim, with its instants by this gateway's clock.
@@ -93,6 +96,9 @@ pub enum Failure {
     /// The retention is longer than the app allows its callers.
     #[error("the longest retention of this app is {0} (retention_max)")]
     RetentionTooLong(Retention),
+    /// The app uses as many locks as it may; nothing was done.
+    #[error("the app uses {0} locks of other names at this gateway, and may not use more")]
+    TooManyLocks(usize),
     /// The app has used up a quota; nothing was done.
     #[error(transparent)]
     QuotaExceeded(Exceeded),
@@ -110,6 +116,7 @@ impl Gateway {
     pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>, limits: &Limits) -> Self {
         Self {
             engines,
+            locks: Locks::new(clock.clone(), issuer.entropy()),
             issuer,
             clock,
             metrics: ArcSwap::default(),

@@ -291,7 +291,8 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
             | Failure::NonceInContents
             | Failure::NonceReserved
             | Failure::RetentionTooLong(_)
-            | Failure::QuotaExceeded(_),
+            | Failure::QuotaExceeded(_)
+            | Failure::TooManyLocks(_),
         ) => OutcomeResult::OutcomeUnknown,
     }
 }

@@ -13,4 +13,4 @@ pub mod per_shard;
 pub mod retry;
 pub mod retry_budget;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

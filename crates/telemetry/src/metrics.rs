@@ -7,6 +7,7 @@ pub mod app;
 pub mod breaker;
 pub mod chain;
 mod counters;
+pub mod locks;
 pub mod log;
 pub mod observed;
 pub mod outage;
@@ -74,6 +75,9 @@ names! {
     describe_gauge CLAIMS_WAITING = "oncegate_claims_waiting", "Claim calls that wait for a claim in progress";
     describe_counter CLAIM_WAITS = "oncegate_claim_waits_total",
         "Claim calls that have waited for a claim in progress, by what ended the wait";
+    describe_counter LOCKS = "oncegate_locks_total", "Calls of locks, by result";
+    describe_histogram LOCK_WAIT_DURATION = "oncegate_lock_wait_seconds", "Time from a request for a lock to its answer";
+    describe_histogram LOCK_HOLD_DURATION = "oncegate_lock_hold_seconds", "Time from the grant of a lock to its release";
     describe_counter DEGRADED_ANSWERS = "oncegate_degraded_answers_total",
         "Answers given by an outage policy because the store was unavailable";
     describe_counter OVERLAPS = "oncegate_overlaps_total",

@@ -13,7 +13,7 @@ use super::{
     Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
 
 /// An engine whose calls fail.
@@ -153,6 +153,10 @@ impl Engine for Faulty {
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         self.record_call(&change.name, self.inner.change_record(change, deadline)).await
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.call(self.inner.list_records(request)).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

@@ -29,7 +29,7 @@ use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use crate::clock::{Clock, SteadyClock, Timestamp};
-use crate::operator::{self, ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::operator::{self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use crate::record::{ClaimState, Key, LiveClaim};
 use crate::tenant::AppKey;
 
@@ -230,6 +230,11 @@ impl Engine for Memory {
             self.hub.notify_record(&change.name);
         }
         Ok(answer)
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(records.list(request, self.clock.now()))
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

@@ -24,7 +24,7 @@ use oncegate_core::engine::{
     BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Determinate, Engine, EngineError,
     Node, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -246,6 +246,11 @@ impl Engine for Chain {
     }
 
     /// Subscribes at the active engine. After a switch its owner finds out by polling.
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        let view = self.core.fresh_view().await?;
+        self.engine(&view)?.list_records(request).await
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.current().subscribe(channel).await
     }

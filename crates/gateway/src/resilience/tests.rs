@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use oncegate_core::clock::{Clock, Timestamp};
 
 /// The clock of a test's runtime, which advances by itself while all tasks wait.
-pub(super) struct PausedClock(Instant);
+pub(crate) struct PausedClock(Instant);
 
 impl PausedClock {
     #[expect(clippy::disallowed_methods, reason = "it is the test's own clock")]
-    pub(super) fn start() -> Arc<Self> {
+    pub(crate) fn start() -> Arc<Self> {
         Arc::new(Self(Instant::now()))
     }
 }

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use metrics::{Counter, Histogram, counter, histogram};
 
+use super::locks::{LockMetrics, LockResult};
 use super::observed::{ObservedMetrics, WouldBe};
 use super::quota::Quota;
 use super::waits::{WaitEnd, WaitMetrics, Waiting};
@@ -29,6 +30,7 @@ pub struct AppMetrics {
     suspected_double_executions: Counter,
     quotas: Counters<{ Quota::LABELS.len() }>,
     waits: WaitMetrics,
+    locks: LockMetrics,
 }
 
 struct OperationMetrics {
@@ -64,6 +66,7 @@ impl AppMetrics {
             suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()),
             quotas: Counters::new(),
             waits: WaitMetrics::default(),
+            locks: LockMetrics::default(),
         }
     }
 
@@ -117,6 +120,22 @@ impl AppMetrics {
     /// Counts the end of a wait.
     pub fn end_wait(&self, end: WaitEnd) {
         self.waits.end(&self.app, end);
+    }
+
+    /// Counts a request for a lock, answered after this time.
+    pub fn lock_acquired(&self, result: LockResult, waited: Duration) {
+        self.locks.called(&self.app, result);
+        self.locks.waited(&self.app, waited);
+    }
+
+    /// Counts a release, a withdrawal or a renewal of a lock.
+    pub fn lock_called(&self, result: LockResult) {
+        self.locks.called(&self.app, result);
+    }
+
+    /// Records how long a hold lasted.
+    pub fn lock_held_for(&self, time: Duration) {
+        self.locks.held(&self.app, time);
     }
 
     /// Counts a success or unknown outcome from an attempt that no longer held its claim.

@@ -8,6 +8,7 @@ use super::super::{
 };
 use super::SWEPT_PER_CALL;
 use crate::clock::Timestamp;
+use crate::operator::{LockListRequest, LockPage};
 
 /// Bound on the memory for records.
 const BYTES_MAX: usize = 64 << 20;
@@ -34,6 +35,20 @@ impl Records {
     pub(super) fn view(&self, name: &RecordName, now: Timestamp) -> RecordView {
         let live = self.records.get(name).filter(|stored| stored.ends_at.is_none_or(|ends_at| now < ends_at));
         RecordView { record: live.map(|stored| stored.record.clone()), now }
+    }
+
+    /// Lists the records of an app's locks at this instant.
+    pub(super) fn list(&self, request: &LockListRequest, now: Timestamp) -> LockPage {
+        let is_live = |stored: &Stored| stored.ends_at.is_none_or(|ends_at| now < ends_at);
+        let mut records: Vec<_> = self.records.iter().filter(|(_, stored)| is_live(stored)).collect();
+        records.sort_unstable_by_key(|(name, _)| *name);
+        let records = records.into_iter().filter_map(|(name, stored)| match name {
+            RecordName::Lock(app, name) if *app == request.app && Some(name) > request.after.as_ref() => {
+                Some((name.clone(), stored.record.clone()))
+            }
+            _ => None,
+        });
+        LockPage { records: records.take(request.limit).collect(), now }
     }
 
     /// Applies a change at this instant.

@@ -11,7 +11,7 @@ use oncegate_core::engine::{
     BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
     RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_telemetry::metrics::EngineCall;
 use oncegate_telemetry::traces;
@@ -145,6 +145,10 @@ impl Engine for CallGuard {
             }
         };
         self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, resolved).await
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list_records(request)).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

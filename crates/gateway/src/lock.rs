@@ -1,0 +1,407 @@
+//! The use cases of locks: acquire, release, withdraw, renew and look up, in the chain of an app. Locks always fail closed: no
+//! outage policy answers for a store.
+
+mod actions;
+mod names;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName, SharedRecord};
+use oncegate_core::lock::{
+    AcquireRequest, AcquireResponse, LockBound, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash,
+    UnlockResponse,
+};
+use oncegate_core::operator::LockListRequest;
+use oncegate_telemetry::metrics::locks::LockResult;
+use oncegate_telemetry::traces;
+use tracing::field::Empty;
+
+use self::actions::{Action, Answer, Response, Summary};
+pub(super) use self::names::Locks;
+use self::names::NAMES_MAX;
+use self::queue::Queue;
+use super::{Failure, Gateway, failure, read_failure, within};
+use crate::resilience::deadline_budget;
+use crate::tenants::App;
+
+/// Part of a deadline for one call to the store: the rest is for a second one, and for the way back.
+const STORE_PART: (u32, u32) = (2, 5);
+
+/// Longest Retry-After for a lock that is held.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Retry-After of a fair request at the head of the queue, which loses its place after a second.
+const HEAD_POLL: Duration = Duration::from_millis(300);
+
+/// A request for a hold.
+#[derive(Debug)]
+pub struct AcquireCall {
+    /// The lock.
+    pub name: LockName,
+    /// How it is held.
+    pub mode: LockMode,
+    /// The owner, if it is not the hold itself.
+    pub owner: Option<Nonce>,
+    /// The caller's nonce.
+    pub nonce: Option<Nonce>,
+    /// The lease, if not the app's.
+    pub lease: Option<Duration>,
+    /// How long the call waits for the lock.
+    pub wait: Duration,
+    /// Whether it queues.
+    pub fair: bool,
+}
+
+/// The answer to a request for a hold.
+#[derive(Debug)]
+pub enum AcquireAnswer {
+    /// It is granted.
+    Granted(GrantedLock),
+    /// Others hold the lock, or wait for it.
+    Held(HeldLock),
+    /// The owner shares the lock with others.
+    UpgradeRefused,
+    /// The nonce was withdrawn.
+    Withdrawn,
+    /// The nonce is that of a hold with another mode or owner.
+    NonceReused,
+    /// The lock has as many holds, or requests in its queue, as it may have.
+    Full(LockBound),
+}
+
+/// A hold, for its holder.
+#[derive(Debug)]
+pub struct GrantedLock {
+    /// The lock.
+    pub name: LockName,
+    /// How it is held.
+    pub mode: LockMode,
+    /// The attempt that holds it.
+    pub attempt: Attempt,
+    /// A number that rises strictly each time the lock becomes held or its mode changes.
+    pub fence: u64,
+    /// Number of holds of the owner.
+    pub holds: usize,
+    /// What is left of the lease, in whole milliseconds.
+    pub lease_ms: u64,
+    /// When the lease ends, by this gateway's clock; for display.
+    pub lease_expires_at: Timestamp,
+    /// An earlier request with the same nonce got the hold.
+    pub repeated: bool,
+    /// How long the call has waited.
+    pub waited: Duration,
+}
+
+/// A lock that is held, for those that do not get it.
+#[derive(Debug)]
+pub struct HeldLock {
+    /// How it is held; `None` if it is free, and others queue for it.
+    pub mode: Option<LockMode>,
+    /// Number of holds.
+    pub holders: usize,
+    /// Number of requests in its queue.
+    pub waiting: usize,
+    /// Position in the queue, from 1, of a fair request.
+    pub position: Option<usize>,
+    /// Time after which it makes sense to ask again.
+    pub retry_after: Duration,
+    /// How long the call has waited.
+    pub waited: Duration,
+}
+
+/// The answer to a release or a withdrawal.
+#[derive(Debug)]
+pub enum UnlockAnswer {
+    /// It is done.
+    Done {
+        /// Number of holds that the owner still has.
+        holds: usize,
+        /// The fence of these holds.
+        fence: Option<u64>,
+        /// False; or unknown, because the reply to an earlier try was lost.
+        late: Option<bool>,
+    },
+    /// The attempt holds nothing.
+    NotHeld,
+    /// Too many nonces are withdrawn.
+    Full,
+}
+
+/// A lock, as its app and operators see it.
+#[derive(Debug)]
+pub struct LockView {
+    /// The lock.
+    pub name: LockName,
+    /// What the store holds, without what has ended.
+    pub record: LockRecord,
+    /// The store's instant.
+    pub now: Timestamp,
+}
+
+impl Gateway {
+    /// Requests a hold.
+    ///
+    /// # Errors
+    /// There is no answer; a lock that is held is an answer.
+    pub async fn acquire_lock(&self, app: &App, call: AcquireCall) -> Result<AcquireAnswer, Failure> {
+        let started = self.clock.monotonic();
+        let AcquireCall { name, mode, owner, nonce, lease, wait, fair } = call;
+        let attempt = self.issuer.issue(nonce);
+        let lease = lease.unwrap_or(app.terms.terms.lease);
+        let owner = owner.as_ref().map_or_else(|| ShortHash::of_nonce(attempt.nonce()), ShortHash::of_owner);
+        let request = AcquireRequest { attempt: attempt.clone(), owner, mode, lease, fair };
+        let deadline = deadline_budget::of_claim(app.terms.deadline, lease);
+        let span = traces::child!("lock", oncegate.app = %app.key, oncegate.result = Empty);
+        let waiting = self.locks.begin_wait(app, wait);
+        let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
+        let queue = self.lock_queue(app, &name, true)?;
+        let call = async {
+            let named = self.named_chain(app)?;
+            if let Some(requirement) = &named.requirement {
+                requirement.enforce(&*named.chain).await?;
+            }
+            queue.request(Action::Acquire(request), started + wait, deadline * STORE_PART.0 / STORE_PART.1).await
+        };
+        let answer = traces::in_span!(span, within(wait + deadline, call));
+        let nonce = attempt.nonce().clone();
+        let answer = match answer {
+            Ok(answer) => self.acquired(name, mode, &attempt, lease, &answer, started),
+            Err(error) => Err(failure(error, Some(nonce))),
+        };
+        let result = lock_result(&answer);
+        if !span.is_none() {
+            span.record("oncegate.result", result.label());
+        }
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
+            metrics.lock_acquired(result, self.since(started));
+        }
+        answer
+    }
+
+    /// Ends the hold of an attempt.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn release_lock(&self, app: &App, name: &LockName, attempt: Attempt) -> Result<UnlockAnswer, Failure> {
+        self.unlock(app, name, Action::Release(attempt)).await
+    }
+
+    /// Ends hold and ticket of a nonce, and refuses it for a while.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn withdraw_lock(&self, app: &App, name: &LockName, nonce: &Nonce) -> Result<UnlockAnswer, Failure> {
+        self.unlock(app, name, Action::Withdraw(ShortHash::of_nonce(nonce))).await
+    }
+
+    /// Extends the lease of a hold. Returns what is left of it; `None`: the attempt holds nothing.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn renew_lock(
+        &self,
+        app: &App,
+        name: &LockName,
+        attempt: Attempt,
+        lease: Option<Duration>,
+    ) -> Result<Option<(Duration, Timestamp)>, Failure> {
+        let lease = lease.unwrap_or(app.terms.terms.lease);
+        let answer = self.lock_call(app, name, Action::Renew(attempt, lease)).await;
+        let answer = answer.map_err(|error| failure(error, None));
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
+            metrics.lock_called(match &answer {
+                Ok(Answer { response: Response::Renew(RenewLockResponse::Renewed(_)), .. }) => LockResult::Renewed,
+                Ok(_) => LockResult::NotHeld,
+                Err(failure) => failed(failure),
+            });
+        }
+        let answer = answer?;
+        let Response::Renew(RenewLockResponse::Renewed(ends_at)) = answer.response else { return Ok(None) };
+        let left = self.left(ends_at, lease, &answer);
+        if left.as_millis() == 0 {
+            return Err(Failure::OutcomeUnknown(None));
+        }
+        Ok(Some((left, self.clock.wall().plus(left))))
+    }
+
+    /// Returns a lock; `None` if it is free and no request waits for it.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn view_lock(&self, app: &App, name: &LockName) -> Result<Option<LockView>, Failure> {
+        let answer = self.lock_call(app, name, Action::View).await.map_err(read_failure)?;
+        let Response::View(record) = answer.response else { return Ok(None) };
+        let is_used = !record.holds.is_empty() || !record.tickets.is_empty();
+        Ok(is_used.then(|| LockView { name: name.clone(), record: *record, now: answer.now }))
+    }
+
+    /// Ends holds of a lock for an operator: all, or those whose hash is shown as this. Returns their number.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn evict_lock(&self, app: &App, name: &LockName, holder: Option<String>) -> Result<usize, Failure> {
+        let answer = self.lock_call(app, name, Action::Evict(holder)).await.map_err(|error| failure(error, None))?;
+        Ok(if let Response::Evicted(ended) = answer.response { ended } else { 0 })
+    }
+
+    /// Lists locks of an app that are held or waited for, after a name.
+    ///
+    /// # Errors
+    /// The store does not answer, or cannot list.
+    pub async fn list_locks(&self, app: &App, after: Option<LockName>, limit: usize) -> Result<Vec<LockView>, Failure> {
+        let call = async {
+            let engine = &self.named_chain(app)?.chain;
+            let mut found = Vec::new();
+            let mut request = LockListRequest { app: app.key.clone(), after, limit };
+            while found.len() < limit {
+                let page = engine.list_records(&request).await?;
+                let is_last = page.records.len() < request.limit;
+                request.after = page.records.last().map(|(name, _)| name.clone());
+                for (name, stored) in page.records {
+                    let view = seen(name, &stored, page.now)?;
+                    found.extend((!view.record.holds.is_empty() || !view.record.tickets.is_empty()).then_some(view));
+                }
+                if is_last {
+                    break;
+                }
+            }
+            found.truncate(limit);
+            Ok(found)
+        };
+        within(deadline_budget::LIST_TIMEOUT, call).await.map_err(read_failure)
+    }
+
+    async fn unlock(&self, app: &App, name: &LockName, action: Action) -> Result<UnlockAnswer, Failure> {
+        let answer = self.lock_call(app, name, action).await.map_err(|error| failure(error, None));
+        let mut held_for = None;
+        let answer = answer.map(|answer| match answer.response {
+            Response::Unlock(UnlockResponse::Done { holds, fence, held_for: lasted }) => {
+                held_for = lasted;
+                UnlockAnswer::Done { holds, fence: (holds > 0).then_some(fence), late: Some(false) }
+            }
+            // Absent may mean "ended by the first try": either way nothing is held.
+            Response::Unlock(UnlockResponse::NotHeld) if answer.is_uncertain => {
+                UnlockAnswer::Done { holds: 0, fence: None, late: None }
+            }
+            Response::Unlock(UnlockResponse::Full) => UnlockAnswer::Full,
+            _ => UnlockAnswer::NotHeld,
+        });
+        if let Some(metrics) = self.metrics.load().get(&app.key) {
+            metrics.lock_called(match &answer {
+                Ok(UnlockAnswer::Done { .. }) => LockResult::Released,
+                Ok(UnlockAnswer::NotHeld) => LockResult::NotHeld,
+                Ok(UnlockAnswer::Full) => LockResult::QuotaExceeded,
+                Err(failure) => failed(failure),
+            });
+            if let Some(held_for) = held_for {
+                metrics.lock_held_for(held_for);
+            }
+        }
+        answer
+    }
+
+    async fn lock_call(&self, app: &App, name: &LockName, action: Action) -> Result<Answer, EngineError> {
+        let deadline = app.terms.deadline;
+        let span = traces::child!("lock", oncegate.app = %app.key);
+        let queue = self.lock_queue(app, name, false).map_err(|why| EngineError::unavailable(why.to_string()))?;
+        let call = queue.request(action, Duration::ZERO, deadline * STORE_PART.0 / STORE_PART.1);
+        traces::in_span!(span, within(deadline, call))
+    }
+
+    fn lock_queue(&self, app: &App, name: &LockName, is_new: bool) -> Result<Arc<Queue>, Failure> {
+        let engine: Arc<dyn Engine> = self.named_chain(app).map_err(|why| failure(why, None))?.chain.clone();
+        self.locks.queue(&app.key, name, &engine, is_new).ok_or(Failure::TooManyLocks(NAMES_MAX))
+    }
+
+    fn acquired(
+        &self,
+        name: LockName,
+        mode: LockMode,
+        attempt: &Attempt,
+        lease: Duration,
+        answer: &Answer,
+        started: Duration,
+    ) -> Result<AcquireAnswer, Failure> {
+        let waited = answer.sent_at.saturating_sub(started);
+        let Response::Acquire(response) = &answer.response else {
+            return Err(Failure::OutcomeUnknown(Some(attempt.nonce().clone())));
+        };
+        Ok(match response {
+            AcquireResponse::Granted(grant) => {
+                let left = self.left(grant.ends_at, lease, answer);
+                let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                if lease_ms == 0 {
+                    return Err(Failure::OutcomeUnknown(Some(attempt.nonce().clone())));
+                }
+                AcquireAnswer::Granted(GrantedLock {
+                    name,
+                    mode,
+                    attempt: Attempt::new(grant.attempted_at, attempt.nonce().clone()),
+                    fence: grant.fence,
+                    holds: grant.holds,
+                    lease_ms,
+                    lease_expires_at: self.clock.wall().plus(left),
+                    repeated: grant.repeated,
+                    waited,
+                })
+            }
+            AcquireResponse::Held { position } => {
+                let Summary { mode, holders, waiting, held_for } = answer.lock;
+                let poll = if *position == Some(1) { HEAD_POLL } else { POLL };
+                let retry_after = held_for.unwrap_or(poll).min(poll).max(Duration::from_millis(1));
+                AcquireAnswer::Held(HeldLock { mode, holders, waiting, position: *position, retry_after, waited })
+            }
+            AcquireResponse::UpgradeRefused => AcquireAnswer::UpgradeRefused,
+            AcquireResponse::Withdrawn => AcquireAnswer::Withdrawn,
+            AcquireResponse::NonceReused => AcquireAnswer::NonceReused,
+            AcquireResponse::Full(bound) => AcquireAnswer::Full(*bound),
+        })
+    }
+
+    /// Returns what is left of a lease, counted from before the store was called.
+    fn left(&self, ends_at: Timestamp, lease: Duration, answer: &Answer) -> Duration {
+        let left = ends_at.since(answer.now).saturating_sub(self.since(answer.sent_at));
+        // The hold of a repeated request may have a longer lease than is requested now.
+        if ends_at <= answer.now.plus(lease) { left.min(lease) } else { left }
+    }
+}
+
+fn seen(name: LockName, stored: &SharedRecord, now: Timestamp) -> Result<LockView, EngineError> {
+    let record = LockRecord::decode(stored.value())?;
+    let record = oncegate_core::lock::LockState::at(record, now).record().clone();
+    Ok(LockView { name, record, now })
+}
+
+/// Returns the lock's record name.
+fn record_name(app: &oncegate_core::tenant::AppKey, name: &LockName) -> RecordName {
+    RecordName::Lock(app.clone(), name.clone())
+}
+
+fn lock_result(answer: &Result<AcquireAnswer, Failure>) -> LockResult {
+    match answer {
+        Ok(AcquireAnswer::Granted(granted)) if granted.repeated => LockResult::Repeated,
+        Ok(AcquireAnswer::Granted(_)) => LockResult::Granted,
+        Ok(AcquireAnswer::Held(_)) => LockResult::Held,
+        Ok(AcquireAnswer::UpgradeRefused) => LockResult::UpgradeRefused,
+        Ok(AcquireAnswer::Withdrawn) => LockResult::Withdrawn,
+        Ok(AcquireAnswer::NonceReused) => LockResult::NonceReused,
+        Ok(AcquireAnswer::Full(_)) => LockResult::QuotaExceeded,
+        Err(failure) => failed(failure),
+    }
+}
+
+fn failed(failure: &Failure) -> LockResult {
+    match failure {
+        Failure::Store(Determinate::Full(_)) => LockResult::StoreFull,
+        Failure::Store(Determinate::Incompatible(_)) => LockResult::StoreIncompatible,
+        Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_)) => LockResult::StoreUnavailable,
+        Failure::QuotaExceeded(_) | Failure::TooManyLocks(_) => LockResult::QuotaExceeded,
+        _ => LockResult::OutcomeUnknown,
+    }
+}

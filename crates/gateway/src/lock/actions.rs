@@ -1,0 +1,123 @@
+//! Requests to a lock as its task works on them, and their answers.
+
+use std::time::Duration;
+
+use oncegate_core::attempt::Attempt;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::EngineError;
+use oncegate_core::lock::{
+    AcquireRequest, AcquireResponse, LockRecord, LockState, RenewLockResponse, ShortHash, UnlockResponse,
+};
+use tokio::sync::oneshot;
+
+/// A request to a lock.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Acquire(AcquireRequest),
+    Release(Attempt),
+    Withdraw(ShortHash),
+    Renew(Attempt, Duration),
+    /// Ends all holds, or those whose hash is shown as this, for an operator.
+    Evict(Option<String>),
+    View,
+}
+
+/// The table's answer to a request.
+#[derive(Clone, Debug)]
+pub(super) enum Response {
+    Acquire(AcquireResponse),
+    Unlock(UnlockResponse),
+    Renew(RenewLockResponse),
+    Evicted(usize),
+    View(Box<LockRecord>),
+}
+
+/// An answer, and what is known of the lock beside it.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) response: Response,
+    /// The store's instant of the answer.
+    pub(super) now: Timestamp,
+    /// When the call to the store began, by this gateway's monotonic clock.
+    pub(super) sent_at: Duration,
+    /// An earlier try of the change may have been stored, so that what is absent may have been ended by it.
+    pub(super) is_uncertain: bool,
+    pub(super) lock: Summary,
+}
+
+/// A lock, for those that do not get it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Summary {
+    pub(super) mode: Option<oncegate_core::lock::LockMode>,
+    pub(super) holders: usize,
+    pub(super) waiting: usize,
+    /// Time until the first hold ends.
+    pub(super) held_for: Option<Duration>,
+}
+
+/// A request, and the way back to its caller.
+pub(super) struct Pending {
+    pub(super) action: Action,
+    /// End of its wait, by the monotonic clock; its call is answered at once after that.
+    pub(super) waits_until: Duration,
+    /// Deadline of each call to the store.
+    pub(super) deadline: Duration,
+    pub(super) reply: oneshot::Sender<Result<Answer, EngineError>>,
+}
+
+impl Action {
+    /// Applies the request to a lock.
+    pub(super) fn apply(&self, lock: &mut LockState) -> Response {
+        match self {
+            Self::Acquire(request) => Response::Acquire(lock.acquire(request)),
+            Self::Release(attempt) => Response::Unlock(lock.release(attempt)),
+            Self::Withdraw(nonce) => Response::Unlock(lock.withdraw(*nonce)),
+            Self::Renew(attempt, lease) => Response::Renew(lock.renew(attempt, *lease)),
+            Self::Evict(None) => Response::Evicted(lock.evict(|_| true)),
+            Self::Evict(Some(shown)) => Response::Evicted(lock.evict(|hold| hold.nonce.shown() == *shown)),
+            Self::View => Response::View(Box::new(lock.record().clone())),
+        }
+    }
+
+    /// Returns the longest lease that it begins or extends.
+    pub(super) fn lease(&self) -> Duration {
+        match self {
+            Self::Acquire(request) => request.lease,
+            Self::Renew(_, lease) => *lease,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Returns whether it requests a hold.
+    pub(super) fn is_acquisition(&self) -> bool {
+        matches!(self, Self::Acquire(_))
+    }
+}
+
+impl Response {
+    /// Returns whether it grants something new, or queues for it.
+    pub(super) fn grants(&self) -> bool {
+        match self {
+            Self::Acquire(AcquireResponse::Granted(grant)) => !grant.repeated,
+            Self::Acquire(AcquireResponse::Held { position }) => position.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the lock is held by others, so that a request may wait.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Acquire(AcquireResponse::Held { .. }))
+    }
+}
+
+impl Summary {
+    pub(super) fn of(lock: &LockState) -> Self {
+        let record = lock.record();
+        Self {
+            mode: record.mode,
+            holders: record.holds.len(),
+            waiting: record.tickets.len(),
+            held_for: lock.held_for(),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The requests of this gateway to one lock. A task takes all that wait, applies them to what the store holds as one change, and
+//! swaps it in: contention grows with gateways, not with callers. It ends when no request is left.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oncegate_core::attempt::Entropy;
+use oncegate_core::backoff::jittered;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::engine::{
+    ChangePurpose, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, SharedRecord, Subscription,
+};
+use oncegate_core::lock::{HEAD_GRACE, LockRecord, LockState, RECORD_GRACE, ShortHash};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::actions::{Action, Answer, Pending, Response, Summary};
+
+/// Interval of looking while notifications come.
+const SLOW_POLL: Duration = Duration::from_millis(800);
+
+/// Interval of looking without notifications.
+const POLL: Duration = Duration::from_millis(150);
+
+/// Age up to which what was known of a lock is the base of a change. The store compares its version.
+const CACHED_FOR: Duration = Duration::from_secs(10);
+
+/// Longest record that is kept between two rounds, in bytes.
+const CACHED_BYTES: usize = 4096;
+
+/// Tries of a round against other gateways before its requests fail.
+const TRIES_MAX: u32 = 30;
+
+/// The requests to one lock.
+pub(super) struct Queue {
+    name: RecordName,
+    channel: Channel,
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    inbox: Mutex<Inbox>,
+    /// A request has come, a caller that waits has gone, or the gateway drains.
+    changed: Notify,
+    /// Nothing waits any more.
+    draining: CancellationToken,
+}
+
+#[derive(Default)]
+struct Inbox {
+    requests: Vec<Pending>,
+    is_running: bool,
+    /// When the last request came, by the monotonic clock.
+    used_at: Duration,
+    /// End of the longest lease that was requested.
+    leased_until: Duration,
+    known: Option<Known>,
+}
+
+/// A lock as the store held it.
+#[derive(Clone)]
+struct Known {
+    record: LockRecord,
+    stored: Option<SharedRecord>,
+    /// The store's instant,
+    now: Timestamp,
+    /// and when it was known, by this gateway's monotonic clock.
+    at: Duration,
+    /// When the call that returned it began.
+    sent_at: Duration,
+    /// It was read after the requests of this round had come.
+    is_fresh: bool,
+}
+
+/// Wakes the task of a lock when a caller that waits goes away.
+struct Leaving<'a>(&'a Queue);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.changed.notify_one();
+    }
+}
+
+impl Queue {
+    pub(super) fn new(
+        name: RecordName,
+        channel: Channel,
+        engine: Arc<dyn Engine>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        draining: CancellationToken,
+    ) -> Self {
+        Self { name, channel, engine, clock, entropy, inbox: Mutex::default(), changed: Notify::new(), draining }
+    }
+
+    /// Returns whether it serves this engine.
+    pub(super) fn is_on(&self, engine: &Arc<dyn Engine>) -> bool {
+        Arc::ptr_eq(&self.engine, engine)
+    }
+
+    /// Returns whether its record in the store may have ended, so that its name does not count any more.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        let inbox = self.inbox();
+        !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
+    }
+
+    /// Makes a request. It is answered once `waits_until` is over, or before.
+    pub(super) async fn request(
+        self: &Arc<Self>,
+        action: Action,
+        waits_until: Duration,
+        deadline: Duration,
+    ) -> Result<Answer, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let now = self.clock.monotonic();
+        {
+            let mut inbox = self.inbox();
+            inbox.used_at = now;
+            inbox.leased_until = inbox.leased_until.max(now + action.lease());
+            inbox.requests.push(Pending { action, waits_until, deadline, reply });
+            if !inbox.is_running {
+                inbox.is_running = true;
+                // A task of its own: a caller that goes away must not stop the requests of others.
+                tokio::spawn(self.clone().run());
+            }
+        }
+        self.changed.notify_one();
+        let _leaving = Leaving(self);
+        answer.await.unwrap_or_else(|_| Err(EngineError::no_answer()))
+    }
+
+    async fn run(self: Arc<Self>) {
+        let mut waiting: Vec<Pending> = Vec::new();
+        let mut gone: Vec<ShortHash> = Vec::new();
+        let mut subscription: Option<Subscription> = None;
+        loop {
+            {
+                let mut inbox = self.inbox();
+                gone.extend(waiting.extract_if(.., |pending| pending.reply.is_closed()).filter_map(ticket));
+                waiting.append(&mut inbox.requests);
+                if waiting.is_empty() && gone.is_empty() {
+                    inbox.is_running = false;
+                    return;
+                }
+            }
+            let pause;
+            (waiting, pause) = self.round(waiting, &mut gone).await;
+            if waiting.is_empty() {
+                continue;
+            }
+            // Subscribed before the next look, so that no release falls between the two.
+            if subscription.as_ref().is_none_or(|subscription| !subscription.is_live()) {
+                let is_first = subscription.is_none();
+                subscription = Some(self.engine.subscribe(&self.channel).await);
+                if is_first && subscription.as_ref().is_some_and(Subscription::is_live) {
+                    continue;
+                }
+            }
+            self.wait(&waiting, pause, &mut subscription).await;
+        }
+    }
+
+    /// Waits until there is reason to look again.
+    async fn wait(&self, waiting: &[Pending], ends_in: Option<Duration>, subscription: &mut Option<Subscription>) {
+        let now = self.clock.monotonic();
+        let first = waiting.iter().map(|pending| pending.waits_until.saturating_sub(now)).min().unwrap_or_default();
+        let is_live = subscription.as_ref().is_some_and(Subscription::is_live);
+        let poll = if is_live { SLOW_POLL } else { POLL };
+        let poll = jittered(poll * 3 / 4, poll / 2, self.entropy.bits()).min(HEAD_GRACE * 9 / 10);
+        // A little after the end of a lease, by the store's clock.
+        let ends_in = ends_in.map_or(poll, |ends_in| ends_in + Duration::from_millis(1));
+        let notified = async {
+            match subscription {
+                Some(subscription) if is_live => subscription.notified().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.changed.notified() => {}
+            () = self.draining.cancelled() => {}
+            () = notified => {}
+            () = sleep(poll.min(first).min(ends_in)) => {}
+        }
+    }
+
+    /// Applies the requests as one change, and answers those that have an answer. Returns those that go on waiting, and the time
+    /// until a lease ends.
+    async fn round(&self, mut batch: Vec<Pending>, gone: &mut Vec<ShortHash>) -> (Vec<Pending>, Option<Duration>) {
+        let mut known = self.take_known();
+        let mut is_uncertain = false;
+        let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
+        for tries in 0..TRIES_MAX {
+            if tries > 2 {
+                let spread = Duration::from_millis(2) * (1 << tries.min(5));
+                sleep(jittered(Duration::ZERO, spread, self.entropy.bits())).await;
+            }
+            let base = match known.take() {
+                Some(base) => base,
+                None => match self.read(deadline).await {
+                    Ok(base) => base,
+                    Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
+                },
+            };
+            let mut lock = LockState::at(base.record.clone(), self.estimated_now(&base));
+            let responses = self.apply(&mut lock, &batch, gone);
+            let (now, summary) = (lock.now(), Summary::of(&lock));
+            let Some(change) = lock.into_change() else {
+                if !base.is_fresh {
+                    continue;
+                }
+                let answered = Answered { now, sent_at: base.sent_at, is_uncertain, summary };
+                self.keep(base);
+                gone.clear();
+                return (self.answer(batch, responses, &answered), summary.held_for);
+            };
+            let grants = responses.iter().any(Response::grants);
+            let new = match SharedRecord::versioned(self.entropy.bits(), &change.record.encode()) {
+                Ok(new) => new,
+                Err(why) => return (fail(batch, &EngineError::incompatible(why.to_string())), None),
+            };
+            let request = RecordChange {
+                name: self.name.clone(),
+                expected: base.stored.clone(),
+                new: new.clone(),
+                lasts: Some(change.lasts),
+                from: now,
+                before: change.before,
+                purpose: if grants { ChangePurpose::Grant } else { ChangePurpose::Keep },
+                lease_max: batch.iter().map(|pending| pending.action.lease()).max().unwrap_or_default(),
+                notifies: change.notifies,
+            };
+            let sent_at = self.clock.monotonic();
+            match self.engine.change_record(&request, deadline).await {
+                Ok(ChangeResponse::Stored(stored_at)) => {
+                    let at = self.clock.monotonic();
+                    let (record, stored) = (change.record, Some(new));
+                    self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
+                    gone.clear();
+                    let answered = Answered { now: stored_at, sent_at, is_uncertain, summary };
+                    return (self.answer(batch, responses, &answered), summary.held_for);
+                }
+                Ok(ChangeResponse::Refused { view, maybe_stored }) => {
+                    is_uncertain |= maybe_stored;
+                    known = match self.known_of(view.record, view.now, sent_at) {
+                        Ok(known) => Some(known),
+                        Err(why) => return (fail(batch, &why), None),
+                    };
+                }
+                // What ends or extends holds is accepted although nothing is granted.
+                Err(why @ EngineError::Determinate(_)) if grants => {
+                    let acquisitions = batch.extract_if(.., |pending| pending.action.is_acquisition()).collect();
+                    fail(acquisitions, &why);
+                    if batch.is_empty() && gone.is_empty() {
+                        return (batch, None);
+                    }
+                    known = Some(base);
+                }
+                Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
+            }
+        }
+        gone.clear();
+        let why = EngineError::unavailable("too many gateways change this lock at once");
+        (fail(batch, &uncertain(why, is_uncertain)), None)
+    }
+
+    /// Applies what ends or extends holds first, then the acquisitions in the order in which they came.
+    fn apply(&self, lock: &mut LockState, batch: &[Pending], gone: &[ShortHash]) -> Vec<Response> {
+        for nonce in gone {
+            lock.leave(*nonce);
+        }
+        let mut responses: Vec<Option<Response>> = batch.iter().map(|_| None).collect();
+        for acquisitions in [false, true] {
+            for (pending, response) in batch.iter().zip(&mut responses) {
+                if pending.action.is_acquisition() == acquisitions {
+                    *response = Some(pending.action.apply(lock));
+                }
+            }
+        }
+        let now = self.clock.monotonic();
+        let responses: Vec<_> = responses.into_iter().flatten().collect();
+        if batch.iter().zip(&responses).any(|(pending, response)| self.waits(pending, response, now)) {
+            lock.watch();
+        }
+        responses
+    }
+
+    /// Answers requests, but for those that wait and whose time is not over.
+    fn answer(&self, batch: Vec<Pending>, responses: Vec<Response>, answered: &Answered) -> Vec<Pending> {
+        let now = self.clock.monotonic();
+        let mut waiting = Vec::new();
+        for (pending, response) in batch.into_iter().zip(responses) {
+            if self.waits(&pending, &response, now) {
+                waiting.push(pending);
+                continue;
+            }
+            let Answered { now, sent_at, is_uncertain, summary: lock } = *answered;
+            // Its caller may have gone: then its lease ends, or the same nonce gets the hold.
+            let _ = pending.reply.send(Ok(Answer { response, now, sent_at, is_uncertain, lock }));
+        }
+        waiting
+    }
+
+    fn waits(&self, pending: &Pending, response: &Response, now: Duration) -> bool {
+        response.is_held() && now < pending.waits_until && !self.draining.is_cancelled()
+    }
+
+    async fn read(&self, deadline: Duration) -> Result<Known, EngineError> {
+        let sent_at = self.clock.monotonic();
+        let view = self.engine.get_record(&self.name, deadline).await.map_err(EngineError::of_read)?;
+        self.known_of(view.record, view.now, sent_at)
+    }
+
+    fn known_of(&self, stored: Option<SharedRecord>, now: Timestamp, sent_at: Duration) -> Result<Known, EngineError> {
+        let record = stored.as_ref().map(|stored| LockRecord::decode(stored.value())).transpose()?;
+        let at = self.clock.monotonic();
+        Ok(Known { record: record.unwrap_or_default(), stored, now, at, sent_at, is_fresh: true })
+    }
+
+    /// Returns a lower bound of the store's now: its clock may run a little slower than ours. The store checks it.
+    fn estimated_now(&self, known: &Known) -> Timestamp {
+        if known.is_fresh {
+            return known.now;
+        }
+        let passed = self.clock.monotonic().saturating_sub(known.at);
+        known.now.plus(passed - passed / 500)
+    }
+
+    fn take_known(&self) -> Option<Known> {
+        let known = self.inbox().known.take()?;
+        let is_young = self.clock.monotonic().saturating_sub(known.at) < CACHED_FOR;
+        is_young.then_some(known)
+    }
+
+    fn keep(&self, known: Known) {
+        let is_small = known.stored.as_ref().is_none_or(|stored| stored.as_stored().len() <= CACHED_BYTES);
+        self.inbox().known = is_small.then_some(Known { is_fresh: false, ..known });
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What all answers of a round have in common.
+struct Answered {
+    now: Timestamp,
+    sent_at: Duration,
+    is_uncertain: bool,
+    summary: Summary,
+}
+
+/// Returns the ticket that a caller that has gone may have in the queue.
+fn ticket(pending: Pending) -> Option<ShortHash> {
+    match pending.action {
+        Action::Acquire(request) if request.fair => Some(ShortHash::of_nonce(request.attempt.nonce())),
+        _ => None,
+    }
+}
+
+/// Returns the failure of a round, an earlier change of which may have been stored.
+fn uncertain(why: EngineError, is_uncertain: bool) -> EngineError {
+    if is_uncertain { EngineError::indeterminate(why.to_string()) } else { why }
+}
+
+fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
+    for pending in batch {
+        let _ = pending.reply.send(Err(why.clone()));
+    }
+    Vec::new()
+}

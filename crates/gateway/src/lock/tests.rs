@@ -1,0 +1,237 @@
+//! Locks of two gateways over one store, which may lose requests and replies. The history of each run is judged: exclusion, fences
+//! that rise, and the order of fair requests.
+
+use std::sync::Mutex;
+
+use oncegate_core::attempt::{Issuer, SystemEntropy};
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::faulty::{Fault, Faulty};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::limits::Limits;
+use tokio::time::sleep;
+
+use super::*;
+use crate::Engines;
+use crate::resilience::tests::PausedClock;
+
+const MS: Duration = Duration::from_millis(1);
+
+struct World {
+    clock: Arc<dyn Clock>,
+    store: Arc<dyn Engine>,
+    app: App,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock: Arc<dyn Clock> = PausedClock::start();
+        let store = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        let app = App::for_tests("shop", &[], fresh_claim().terms, Duration::from_secs(1));
+        Self { clock, store, app }
+    }
+
+    fn gateway(&self, store: Arc<dyn Engine>) -> Arc<Gateway> {
+        let engines = Engines::of_one("default", store, &self.clock, Arc::new(SystemEntropy));
+        let issuer = Issuer::new(self.clock.clone(), Arc::new(SystemEntropy));
+        Arc::new(Gateway::new(engines, issuer, self.clock.clone(), &Limits::default()))
+    }
+}
+
+fn name() -> LockName {
+    "a".parse().unwrap()
+}
+
+fn call(nonce: Option<&str>, wait: Duration, fair: bool) -> AcquireCall {
+    AcquireCall {
+        name: name(),
+        mode: LockMode::Exclusive,
+        owner: None,
+        nonce: nonce.map(|nonce| nonce.parse().unwrap()),
+        lease: Some(Duration::from_secs(20)),
+        wait,
+        fair,
+    }
+}
+
+fn granted(answer: Result<AcquireAnswer, Failure>) -> GrantedLock {
+    match answer {
+        Ok(AcquireAnswer::Granted(granted)) => granted,
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_held_by_one_and_a_release_elsewhere_reaches_the_caller_that_waits() {
+    let world = World::new();
+    let (here, there) = (world.gateway(world.store.clone()), world.gateway(world.store.clone()));
+    let first = granted(here.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let refused = there.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
+    assert!(matches!(refused, Ok(AcquireAnswer::Held(HeldLock { holders: 1, .. }))), "{refused:?}");
+    let waits = there.acquire_lock(&world.app, call(None, Duration::from_secs(10), false));
+    let releases = async {
+        sleep(500 * MS).await;
+        here.release_lock(&world.app, &name(), first.attempt.clone()).await
+    };
+    let (second, released) = tokio::join!(waits, releases);
+    assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, late: Some(false), .. })), "{released:?}");
+    let second = granted(second);
+    assert!(second.fence > first.fence);
+    assert!((500..520).contains(&second.waited.as_millis()), "notified at once: {:?}", second.waited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_time_and_the_queue_keeps_its_place() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let fair = || call(Some("aaaaaaaaaaaaaaaa"), 2000 * MS, true);
+    let held = gateway.acquire_lock(&world.app, fair()).await;
+    assert!(matches!(held, Ok(AcquireAnswer::Held(HeldLock { position: Some(1), .. }))), "{held:?}");
+    gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
+    let barging = gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
+    assert!(matches!(barging, Ok(AcquireAnswer::Held(HeldLock { mode: None, waiting: 1, .. }))), "{barging:?}");
+    granted(gateway.acquire_lock(&world.app, fair()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let gone = gateway.acquire_lock(&world.app, call(Some("gggggggggggggggg"), Duration::from_secs(10), true));
+    assert!(tokio::time::timeout(300 * MS, gone).await.is_err());
+    sleep(MS).await;
+    gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
+    let next = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    assert_eq!(next.holds, 1, "it need not wait for the one that has gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_ends_all_waits() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let waits = gateway.acquire_lock(&world.app, call(None, Duration::from_secs(10), false));
+    let drains = async {
+        sleep(200 * MS).await;
+        gateway.locks.drain();
+    };
+    let (held, ()) = tokio::join!(waits, drains);
+    let Ok(AcquireAnswer::Held(held)) = held else { panic!("{held:?}") };
+    assert!(held.waited < 300 * MS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_out_grants_nothing_and_says_so() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::Refused));
+    let gateway = world.gateway(faulty.clone());
+    let refused = gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
+    assert!(matches!(refused, Err(Failure::Store(Determinate::Unavailable(_)))), "{refused:?}");
+    faulty.set(Fault::None);
+    let first = granted(gateway.acquire_lock(&world.app, call(Some("nnnnnnnnnnnnnnnn"), Duration::ZERO, false)).await);
+    faulty.set(Fault::ReplyLost);
+    let unknown = gateway.release_lock(&world.app, &name(), first.attempt.clone()).await;
+    assert!(matches!(unknown, Err(Failure::OutcomeUnknown(None))), "{unknown:?}");
+    let unknown = gateway.acquire_lock(&world.app, call(Some("mmmmmmmmmmmmmmmm"), Duration::ZERO, false)).await;
+    assert!(unknown.is_err(), "{unknown:?}");
+    faulty.set(Fault::None);
+    let again = gateway.release_lock(&world.app, &name(), first.attempt).await;
+    assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "the first one has released it: {again:?}");
+}
+
+/// What the callers of a run saw: grants and releases, in the order of their answers.
+#[derive(Default)]
+struct History {
+    /// The nonce that is known to hold the lock.
+    holder: Option<String>,
+    fence: u64,
+    grants: usize,
+}
+
+impl History {
+    fn granted(&mut self, caller: &str, fence: u64) {
+        assert_eq!(self.holder, None, "{caller} was granted what another one holds");
+        assert!(fence > self.fence, "fences rise");
+        (self.holder, self.fence) = (Some(caller.to_owned()), fence);
+        self.grants += 1;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_lost_requests_and_replies_a_lock_is_held_by_one_and_fences_rise() {
+    for seed in 0..40 {
+        let world = World::new();
+        let history = Mutex::new(History::default());
+        let gateways: Vec<_> =
+            (0..2).map(|at| world.gateway(Arc::new(Faulty::new(world.store.clone(), seed * 2 + at, 0.2)))).collect();
+        let callers = (0..8_usize).map(|caller| {
+            let (gateway, world, history) = (&gateways[caller % 2], &world, &history);
+            async move {
+                for round in 0..4 {
+                    let nonce = format!("nonce-{caller}-{round}-00000000");
+                    // With the same nonce until there is an answer: the lease is longer than the run.
+                    let granted = loop {
+                        let fair = caller % 3 == 0;
+                        match gateway.acquire_lock(&world.app, call(Some(&nonce), 500 * MS, fair)).await {
+                            Ok(AcquireAnswer::Granted(granted)) => break granted,
+                            Ok(AcquireAnswer::Held(_)) | Err(_) => sleep(10 * MS).await,
+                            other => panic!("seed {seed}: {other:?}"),
+                        }
+                    };
+                    history.lock().unwrap().granted(&nonce, granted.fence);
+                    sleep(5 * MS).await;
+                    // Before the release is sent: it may take effect although its reply is lost.
+                    history.lock().unwrap().holder = None;
+                    while gateway.release_lock(&world.app, &name(), granted.attempt.clone()).await.is_err() {
+                        sleep(10 * MS).await;
+                    }
+                }
+            }
+        });
+        futures_util::future::join_all(callers).await;
+        assert_eq!(history.into_inner().unwrap().grants, 32, "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_first_asked() {
+    let world = World::new();
+    let gateways = [world.gateway(world.store.clone()), world.gateway(world.store.clone())];
+    let first = granted(gateways[0].acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let order = Mutex::new(Vec::new());
+    let waits = (0..10_usize).map(|caller| {
+        let (gateway, world, order) = (&gateways[caller % 2], &world, &order);
+        async move {
+            sleep(20 * MS * u32::try_from(caller).unwrap()).await;
+            let granted = granted(gateway.acquire_lock(&world.app, call(None, Duration::from_secs(25), true)).await);
+            order.lock().unwrap().push(caller);
+            sleep(30 * MS).await;
+            gateway.release_lock(&world.app, &name(), granted.attempt).await.unwrap();
+        }
+    });
+    let releases = async {
+        sleep(500 * MS).await;
+        gateways[1].release_lock(&world.app, &name(), first.attempt).await.unwrap();
+    };
+    tokio::join!(futures_util::future::join_all(waits), releases);
+    assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_and_a_list_show_holders_and_an_operator_ends_holds() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    assert!(gateway.view_lock(&world.app, &name()).await.unwrap().is_none());
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let seen = gateway.view_lock(&world.app, &name()).await.unwrap().unwrap();
+    assert_eq!((seen.record.holds.len(), seen.record.fence), (1, first.fence));
+    let listed = gateway.list_locks(&world.app, None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|lock| lock.name.clone()).collect::<Vec<_>>(), [name()]);
+    let shown = seen.record.holds[0].nonce.shown();
+    assert_eq!(gateway.evict_lock(&world.app, &name(), Some("00000000".into())).await.unwrap(), 0);
+    assert_eq!(gateway.evict_lock(&world.app, &name(), Some(shown)).await.unwrap(), 1);
+    let renewed = gateway.renew_lock(&world.app, &name(), first.attempt, None).await;
+    assert!(matches!(renewed, Ok(None)), "{renewed:?}");
+}

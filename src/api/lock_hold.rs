@@ -1,0 +1,186 @@
+//! `POST /v1/locks/{name}/holds`: requests a hold of a lock.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::pipeline::Call;
+use crate::domain::attempt::Nonce;
+use crate::domain::clock::Timestamp;
+use crate::domain::limits::Limits;
+use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, TICKETS_MAX};
+use crate::domain::terms::Span;
+use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
+use crate::web::lock::{ModeName, shown_mode};
+use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
+use crate::web::response::json;
+
+/// Longest wait; a longer one is shortened.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HoldBody {
+    mode: Option<ModeName>,
+    owner: Option<String>,
+    attempt_nonce: Option<String>,
+    lease: Option<Span>,
+    wait: Option<Span>,
+    fair: Option<bool>,
+}
+
+/// Body of the 201 response.
+#[derive(Serialize)]
+struct GrantedBody {
+    name: LockName,
+    mode: &'static str,
+    attempt: String,
+    fence: u64,
+    holds: usize,
+    lease_ms: u64,
+    lease_expires_at: Timestamp,
+    repeated: bool,
+    waited_ms: u64,
+}
+
+/// Handles a request for a hold.
+pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
+    let body: HoldBody = call.parse()?;
+    let request = body.into_request(name, &call.api.limits)?;
+    match call.api.gateway.acquire_lock(call.app, request).await? {
+        AcquireAnswer::Granted(granted) => {
+            let mut response = json(&GrantedBody::from(granted));
+            *response.status_mut() = StatusCode::CREATED;
+            Ok(response)
+        }
+        AcquireAnswer::Held(held) => Err(held_problem(held)),
+        AcquireAnswer::UpgradeRefused => Err(Problem::new(
+            Code::UpgradeRefused,
+            "The owner shares the lock with others, so it cannot get it exclusively: two owners that wait for each other \
+             would wait for ever. Release the shared holds, then request an exclusive one.",
+        )),
+        AcquireAnswer::Withdrawn => Err(Problem::new(
+            Code::Withdrawn,
+            "This attempt_nonce was withdrawn; nothing is held under it. Send a fresh one to request the lock again.",
+        )),
+        AcquireAnswer::NonceReused => Err(Problem::invalid(
+            "`attempt_nonce`: it was used for this lock with another mode or owner. Send a fresh one for each hold.",
+        )),
+        AcquireAnswer::Full(bound) => Err(full(bound)),
+    }
+}
+
+impl HoldBody {
+    fn into_request(self, name: LockName, limits: &Limits) -> Result<AcquireCall, Problem> {
+        let nonce = |field: &str, text: Option<String>| {
+            text.map(|text| text.parse::<Nonce>()).transpose().map_err(|wrong| match field {
+                "owner" => Problem::invalid(
+                    "`owner`: an owner is 16 to 64 of A-Z a-z 0-9 _ -, such as the UUID of the process or the workflow.",
+                ),
+                field => Problem::invalid(format!("`{field}`: {wrong}.")),
+            })
+        };
+        if let Some(lease) = self.lease {
+            limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
+        }
+        Ok(AcquireCall {
+            name,
+            mode: self.mode.map_or(LockMode::Exclusive, LockMode::from),
+            owner: nonce("owner", self.owner)?,
+            nonce: nonce("attempt_nonce", self.attempt_nonce)?,
+            lease: self.lease.map(|lease| lease.0),
+            wait: self.wait.map_or(Duration::ZERO, |wait| wait.0.min(WAIT_MAX)),
+            fair: self.fair.unwrap_or(false),
+        })
+    }
+}
+
+impl From<GrantedLock> for GrantedBody {
+    fn from(granted: GrantedLock) -> Self {
+        Self {
+            name: granted.name,
+            mode: shown_mode(granted.mode),
+            attempt: granted.attempt.text(),
+            fence: granted.fence,
+            holds: granted.holds,
+            lease_ms: granted.lease_ms,
+            lease_expires_at: granted.lease_expires_at,
+            repeated: granted.repeated,
+            waited_ms: millis(granted.waited),
+        }
+    }
+}
+
+fn held_problem(held: HeldLock) -> Problem {
+    let detail = match (held.mode, held.position) {
+        (_, Some(_)) => {
+            "Others hold the lock or are before this request in its queue. Ask again with the same attempt_nonce after \
+             Retry-After, and at least every ten seconds, to keep the place; or send `wait`."
+        }
+        (None, None) => "The lock is free, and others queue for it. Ask again after Retry-After, or queue with `fair`.",
+        (Some(_), None) => "Others hold the lock. Ask again after Retry-After, or send `wait`.",
+    };
+    let members = LockHeldMembers {
+        mode: held.mode.map(shown_mode),
+        holders: held.holders,
+        waiting: held.waiting,
+        position: held.position,
+        waited_ms: millis(held.waited),
+    };
+    Problem { members: Members::LockHeld(members), ..Problem::new(Code::LockHeld, detail) }
+        .retry_after(held.retry_after)
+}
+
+fn full(bound: LockBound) -> Problem {
+    let detail = match bound {
+        LockBound::Holds => format!("The lock has {HOLDS_MAX} holds, and may not have more; nothing was done."),
+        LockBound::Tickets => {
+            format!("{TICKETS_MAX} requests queue for the lock, and no more may; ask later, or without `fair`.")
+        }
+        LockBound::Withdrawn => "Too many requests for the lock were withdrawn; ask again in ten seconds.".into(),
+    };
+    let quota = match bound {
+        LockBound::Holds => "lock_holds",
+        LockBound::Tickets => "lock_tickets",
+        LockBound::Withdrawn => "lock_withdrawals",
+    };
+    let members = Members::LockQuota { quota };
+    Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_after(Duration::from_secs(1))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(body: &str) -> Result<AcquireCall, Problem> {
+        let body: HoldBody = serde_json::from_str(body).expect("the form of a body");
+        body.into_request("a".parse().expect("a name"), &Limits::default())
+    }
+
+    #[test]
+    fn a_request_has_defaults_and_its_wait_is_bounded() {
+        let call = request("{}").unwrap();
+        assert_eq!((call.mode, call.wait, call.fair), (LockMode::Exclusive, Duration::ZERO, false));
+        let call = request(r#"{"mode":"shared","wait":"1h","fair":true}"#).unwrap();
+        assert_eq!((call.mode, call.wait, call.fair), (LockMode::Shared, WAIT_MAX, true));
+    }
+
+    #[test]
+    fn owners_nonces_and_leases_out_of_bounds_are_refused_with_advice() {
+        for (body, field) in [
+            (r#"{"owner":"short"}"#, "`owner`: an owner is"),
+            (r#"{"attempt_nonce":"a b"}"#, "`attempt_nonce`: an attempt nonce is"),
+            (r#"{"lease":"1ms"}"#, "`lease`: a lease is from"),
+        ] {
+            let problem = request(body).unwrap_err();
+            assert_eq!(problem.code, Code::InvalidRequest);
+            assert!(problem.detail.contains(field), "{}", problem.detail);
+        }
+    }
+}

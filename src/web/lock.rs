@@ -1,0 +1,88 @@
+//! Locks as both APIs show them.
+
+use serde::{Deserialize, Serialize};
+
+use super::problem::{Code, Problem};
+use crate::domain::clock::Timestamp;
+use crate::domain::lock::{LockMode, LockName};
+use crate::gateway::lock::LockView;
+
+/// A mode in a request.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModeName {
+    /// By one owner.
+    Exclusive,
+    /// By several owners.
+    Shared,
+}
+
+impl From<ModeName> for LockMode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Exclusive => Self::Exclusive,
+            ModeName::Shared => Self::Shared,
+        }
+    }
+}
+
+/// Returns a mode as it is written.
+pub fn shown_mode(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Exclusive => "exclusive",
+        LockMode::Shared => "shared",
+    }
+}
+
+/// A lock in a response.
+#[derive(Serialize)]
+pub struct LockBody {
+    name: LockName,
+    /// `null`: it is free, and requests queue for it.
+    mode: Option<&'static str>,
+    fence: Option<u64>,
+    holders: Vec<HolderBody>,
+    waiting: usize,
+}
+
+/// A hold in a response.
+#[derive(Serialize)]
+struct HolderBody {
+    /// The first 8 hex digits of the SHA-256 of its nonce.
+    hash: String,
+    mode: &'static str,
+    claimed_at: Timestamp,
+    lease_ms: u64,
+}
+
+impl From<LockView> for LockBody {
+    fn from(LockView { name, record, now }: LockView) -> Self {
+        let holder = |hold: &crate::domain::lock::Hold| HolderBody {
+            hash: hold.nonce.shown(),
+            mode: shown_mode(hold.mode),
+            claimed_at: hold.claimed_at,
+            lease_ms: u64::try_from(hold.ends_at.since(now).as_millis()).unwrap_or(u64::MAX),
+        };
+        Self {
+            name,
+            mode: record.mode.map(shown_mode),
+            fence: record.mode.map(|_| record.fence),
+            holders: record.holds.iter().map(holder).collect(),
+            waiting: record.tickets.len(),
+        }
+    }
+}
+
+/// Returns the problem of an attempt without a hold.
+pub fn not_held() -> Problem {
+    Problem::new(
+        Code::NotHeld,
+        "This attempt does not hold the lock: it was released, or its lease has ended. Stop what the lock protects, if it \
+         still runs.",
+    )
+}
+
+/// Returns the problem of a lock that is free.
+pub fn free() -> Problem {
+    Problem::new(Code::NotFound, "The lock is free, and no request waits for it.")
+}
