@@ -12,6 +12,7 @@ use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
 use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, TICKETS_MAX};
 use crate::domain::terms::Span;
+use crate::gateway::Failure;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::lock::{ModeName, shown_mode};
 use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
@@ -49,7 +50,12 @@ struct GrantedBody {
 pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
     let body: HoldBody = call.parse()?;
     let request = body.into_request(name, &call.api.limits)?;
-    match call.api.gateway.acquire_lock(call.app, request).await? {
+    let waits = !request.wait.is_zero();
+    let answer = {
+        let acquire = call.api.gateway.acquire_lock(call.app, request);
+        if waits { unless_gone(&call, acquire).await? } else { acquire.await? }
+    };
+    match answer {
         AcquireAnswer::Granted(granted) => {
             let mut response = json(&GrantedBody::from(granted));
             *response.status_mut() = StatusCode::CREATED;
@@ -69,6 +75,18 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
             "`attempt_nonce`: it was used for this lock with another mode or owner. Send a fresh one for each hold.",
         )),
         AcquireAnswer::Full(bound) => Err(full(bound)),
+    }
+}
+
+/// Returns the answer of a call that waits, without the permits of the request, unless its caller goes away.
+async fn unless_gone(
+    call: &Call<'_>,
+    acquire: impl Future<Output = Result<AcquireAnswer, Failure>>,
+) -> Result<AcquireAnswer, Problem> {
+    tokio::select! {
+        biased;
+        answer = acquire => Ok(answer?),
+        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has gone.")),
     }
 }
 

@@ -1,6 +1,6 @@
 -- Replaces the record of lock $2 of app $1 by $3, which lasts for $5 microseconds, if a record of version $4 is stored that has not
 -- ended (NULL: none that has not), and the now is in the bounds $6 (microseconds; inclusive) and $7 (exclusive). Returns whether $3
--- is stored now, the now, and the record that stands.
+-- is stored now, the now, and the record that stands. $8: notify callers that wait.
 --
 -- Of two concurrent calls the second waits for the commit of the first, and then compares with the new version. The clock is read
 -- where time is used: a call that waited for the row is judged by the time of that moment. What is returned as standing is what
@@ -12,7 +12,8 @@ WITH changed AS (
       AND substring(held.value FROM 1 FOR 9) = $4 AND held.ends_at > clock_timestamp()
       AND clock_timestamp() >= to_timestamp(0) + $6 * interval '1 microsecond'
       AND clock_timestamp() < to_timestamp(0) + $7 * interval '1 microsecond'
-    RETURNING 1
+    -- Sent once this commits.
+    RETURNING CASE WHEN $8 THEN pg_notify('oncegate', 'lock:{' || $1 || '/' || $2 || '}')::text END
 ), made AS (
     INSERT INTO oncegate_locks AS held (app, name, value, ends_at, sweep_at)
     SELECT $1, $2, $3, clock_timestamp() + $5 * interval '1 microsecond', clock_timestamp() + $5 * interval '1 microsecond'

@@ -41,7 +41,7 @@ impl Statement for ChangeRecord {
     type Answer = ChangeResponse;
 
     async fn run(self, session: &mut Session) -> Result<ChangeResponse, EngineError> {
-        let RecordChange { name, expected, new, lasts, from, before, .. } = self.0;
+        let RecordChange { name, expected, new, lasts, from, before, notifies, .. } = self.0;
         let expected = expected.map(|expected| expected.version().to_vec());
         let stored = new.as_stored().to_vec();
         let number = |value: u64, max: u64| i64::try_from(value.min(max)).unwrap_or(i64::MAX);
@@ -56,7 +56,8 @@ impl Statement for ChangeRecord {
                 .bind(expected)
                 .bind(number(lasts.map_or(LASTS_MAX, micros), LASTS_MAX))
                 .bind(number(from.as_micros(), LATEST))
-                .bind(number(before.as_micros(), LATEST)),
+                .bind(number(before.as_micros(), LATEST))
+                .bind(notifies),
         };
         let rows = session.run(change).await.map_err(|error| failed(&error))?;
         let row = rows.first().ok_or_else(|| failed(&sqlx::Error::RowNotFound))?;

@@ -153,6 +153,7 @@ impl Gateway {
     /// Answers all callers that wait, and lets no more wait.
     pub fn drain_waiters(&self) {
         self.waiters.drain();
+        self.locks.drain();
     }
 
     fn count_wait(&self, app: &App, end: WaitEnd) {
