@@ -190,7 +190,7 @@ async fn operate(
         Operation::Lock(handler) => {
             let name = route.lock(parts.uri.path())?;
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body }, name).await
+            handler(Call { api, app, request_id, headers, body, waiting }, name).await
         }
         Operation::Batch(handler) => {
             let body = &charge_and_read.await?;
