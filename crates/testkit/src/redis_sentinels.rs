@@ -94,6 +94,12 @@ impl RedisSentinels {
         self.servers.iter().position(|server| server.replication_address().port() == port).expect("a server of ours")
     }
 
+    /// Makes the Sentinels promote a replica while the primary lives.
+    pub fn failover(&self) {
+        let sentinel = self.sentinels.iter().find(|sentinel| sentinel.child.is_some()).expect("a Sentinel runs");
+        sentinel.query::<()>(&["SENTINEL", "FAILOVER", NAME]).expect("the failover starts");
+    }
+
     /// Waits until the Sentinels name another primary than this one, and returns it.
     pub async fn taken_over(&self, from: usize) -> usize {
         self.wait("a replica took over", |group| group.primary() != from).await;

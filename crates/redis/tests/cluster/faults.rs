@@ -22,8 +22,6 @@ const STRUCK: u16 = 0;
 /// Time before a fault, and after it.
 const BEFORE: Duration = Duration::from_millis(400);
 const AFTER: Duration = Duration::from_millis(300);
-/// How far behind a lagging replica is at least.
-const LAG: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {

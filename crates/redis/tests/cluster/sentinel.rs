@@ -82,6 +82,27 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
     assert_eq!(redis.data_lost(), 0);
 }
 
+/// `SENTINEL FAILOVER` demotes a primary whose connections stay open.
+#[tokio::test(flavor = "multi_thread")]
+async fn lookups_go_to_the_new_primary_after_a_failover() {
+    let Some(group) = RedisSentinels::start(1).await else { return };
+    for query in ["", "?replicas=1"] {
+        let redis = open(&format!("{}{query}", group.url()));
+        let held = fresh_claim();
+        granted(&redis, &held).await;
+        let former = group.primary();
+        group.failover();
+        group.taken_over(former).await;
+        group.settled(1).await;
+        let started = now();
+        soon("lookups are answered", async || redis.read(&held.key).await.is_ok()).await;
+        assert!(since(started) < Duration::from_secs(1), "{query}: {:?}", since(started));
+        for _ in 0..100 {
+            redis.read(&held.key).await.expect("no connection to the former primary is left");
+        }
+    }
+}
+
 #[tokio::test]
 async fn dead_sentinels_cost_nothing() {
     let Some(mut group) = RedisSentinels::start(1).await else { return };

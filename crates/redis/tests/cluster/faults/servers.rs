@@ -8,10 +8,14 @@ use oncegate_testkit::redis_server::RedisServer;
 use tokio::time::sleep;
 
 use super::super::now;
-use super::{Fault, LAG, Lag, Row};
+use super::{Fault, Lag, Row};
 
 /// A slot of the struck shard that is not moved.
 const SLOT: u16 = 5000;
+/// How far behind lagging replicas are at least.
+const LAG: Duration = Duration::from_millis(100);
+/// The same of one that may be the only one left to acknowledge in time: its acknowledgement is late as well.
+const LAG_OF_ONE: Duration = Duration::from_millis(20);
 /// A killed primary must come back with its data.
 const CONFIG: [&str; 2] = ["appendonly yes", "appendfsync everysec"];
 /// Time that a killed replica is away.
@@ -32,12 +36,17 @@ enum Kind {
 
 impl Servers {
     pub(super) async fn start(row: &Row) -> Option<Self> {
+        let mut config = CONFIG.to_vec();
+        if row.fault == Fault::Reshard {
+            // Nobody dies here: a node that a busy machine delays must not be taken for dead.
+            config.push("cluster-node-timeout 10000");
+        }
         let kind = if row.sentinels {
-            Kind::Sentinels(RedisSentinels::start_with(row.replicas, &CONFIG).await?)
+            Kind::Sentinels(RedisSentinels::start_with(row.replicas, &config).await?)
         } else if row.lag != Lag::None || row.fault == Fault::CutOff {
-            Kind::Cluster(RedisCluster::start_apart(3, row.replicas, &CONFIG).await?)
+            Kind::Cluster(RedisCluster::start_apart(3, row.replicas, &config).await?)
         } else {
-            Kind::Cluster(RedisCluster::start_with(3, row.replicas, &CONFIG).await?)
+            Kind::Cluster(RedisCluster::start_with(3, row.replicas, &config).await?)
         };
         Some(Self { kind, dead: None, stale_writes: 0 })
     }
@@ -53,13 +62,13 @@ impl Servers {
     pub(super) fn lag(&self, lag: Lag) {
         let Kind::Cluster(cluster) = &self.kind else { return };
         let replicas = cluster.replicas_of(self.primary());
-        let lagging = match lag {
-            Lag::None => 0,
-            Lag::One => 1,
-            Lag::All => replicas.len(),
+        let (lagging, delay) = match lag {
+            Lag::None => (0, Duration::ZERO),
+            Lag::One => (1, LAG_OF_ONE),
+            Lag::All => (replicas.len(), LAG),
         };
         for replica in &replicas[..lagging] {
-            cluster.lag(*replica, LAG);
+            cluster.lag(*replica, delay);
         }
     }
 
@@ -179,8 +188,11 @@ impl Servers {
 async fn writes_until_demoted(server: &RedisServer) -> u64 {
     let mut writes = 0;
     for _ in 0..3000 {
-        let stats: String = server.query("INFO commandstats");
-        if server.query::<String>("INFO replication").contains("role:slave") {
+        sleep(Duration::from_millis(10)).await;
+        // It closes its connections when it is demoted.
+        let ask = |section| RedisServer::try_query::<String>(&server.url(), &["INFO", section]);
+        let (Ok(stats), Ok(replication)) = (ask("commandstats"), ask("replication")) else { continue };
+        if replication.contains("role:slave") {
             return writes;
         }
         let calls = |line: &str| {
@@ -188,7 +200,6 @@ async fn writes_until_demoted(server: &RedisServer) -> u64 {
             line.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
         };
         writes = stats.lines().filter_map(calls).sum();
-        sleep(Duration::from_millis(10)).await;
     }
     panic!("the former primary was not demoted");
 }
