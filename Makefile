@@ -47,7 +47,7 @@ test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and th
 
 # ROUNDS=3 makes it shorter, ROW=kill-1-of-1 runs one fault alone. It starts the redis-server of PATH.
 faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentinels under load, and print what was lost
-	@$(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --ignored --nocapture faults_in_many_rounds
+	@$(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --ignored --nocapture
 
 # A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--file crates/core/src/share.rs"
 # takes those of a file, and MUTANTS="--in-diff changes.patch" those of a change.
