@@ -31,7 +31,7 @@ import org.junit.jupiter.api.Timeout;
  * What java.util.concurrent documents of locks, over HTTP. Against a gateway that models the lock
  * table; against a real one if ONCEGATE_URL is set.
  */
-@Timeout(30)
+@Timeout(value = 30, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
 class LockTest {
     private final ExecutorService others = Executors.newCachedThreadPool();
     private final String name = "stock:" + Context.nonce();

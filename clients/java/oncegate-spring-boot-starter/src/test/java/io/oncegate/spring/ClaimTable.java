@@ -22,6 +22,7 @@ public final class ClaimTable implements AutoCloseable {
     private final Map<String, Claim> claims = new HashMap<>();
     private final List<String> outcomes = new ArrayList<>();
     private String traceparent;
+    private int calls;
 
     private static final class Claim {
         String attempt;
@@ -44,6 +45,11 @@ public final class ClaimTable implements AutoCloseable {
     /** Returns the outcomes so far, such as {@code success}. */
     public synchronized List<String> outcomes() {
         return List.copyOf(outcomes);
+    }
+
+    /** Returns the number of claim calls so far. */
+    public synchronized int claims() {
+        return calls;
     }
 
     public synchronized String traceparent() {
@@ -69,6 +75,7 @@ public final class ClaimTable implements AutoCloseable {
     }
 
     private int claim(JsonNode body, ObjectNode answer) {
+        calls++;
         String key = body.get("operation") + " " + body.get("contents");
         answer.put("global_id", String.format("%032x", key.hashCode() & 0xffffffffL));
         Claim claim = claims.get(key);

@@ -3,12 +3,16 @@ package io.oncegate.spring.kafka;
 import io.oncegate.client.Decision;
 import io.oncegate.spring.NotDone;
 import java.time.Duration;
+import java.util.List;
+import org.apache.kafka.clients.consumer.Consumer;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.springframework.kafka.core.KafkaOperations;
+import org.springframework.kafka.listener.CommonErrorHandler;
 import org.springframework.kafka.listener.DeadLetterPublishingRecoverer;
+import org.springframework.kafka.listener.DefaultBackOffHandler;
 import org.springframework.kafka.listener.DefaultErrorHandler;
-import org.springframework.util.backoff.BackOff;
+import org.springframework.kafka.listener.MessageListenerContainer;
 import org.springframework.util.backoff.FixedBackOff;
 
 /**
@@ -16,21 +20,31 @@ import org.springframework.util.backoff.FixedBackOff;
  * <topic>-dlt} before the offset is committed. The producer must have {@code acks=all}, Kafka's
  * default. While it waits, the partition is not read on, and the order of its records is kept.
  */
-public final class OnceKafkaErrorHandler extends DefaultErrorHandler {
+public final class OnceKafkaErrorHandler implements CommonErrorHandler {
     /**
      * A longer pause would reach {@code max.poll.interval.ms}, and the group would take the
      * partition away.
      */
     private static final Duration PAUSE_MAX = Duration.ofSeconds(30);
 
+    /**
+     * Two handlers, since Spring Kafka asks for the back-off of a record at its first failure only.
+     */
+    private final DefaultErrorHandler again;
+
+    private final DefaultErrorHandler last;
+
     /** An error handler that publishes with this template. */
     public OnceKafkaErrorHandler(KafkaOperations<?, ?> template) {
-        super(
-                new DeadLetterPublishingRecoverer(template, OnceKafkaErrorHandler::destination),
-                new FixedBackOff(0, 0));
-        setBackOffFunction((record, thrown) -> backOff(thrown));
-        // The partition is committed up to the record that was published.
-        setCommitRecovered(true);
+        again =
+                new DefaultErrorHandler(
+                        null, new FixedBackOff(0, FixedBackOff.UNLIMITED_ATTEMPTS), new Pauses());
+        var recoverer =
+                new DeadLetterPublishingRecoverer(template, OnceKafkaErrorHandler::destination);
+        // What could not be published stays uncommitted, and is delivered again.
+        recoverer.setFailIfSendResultIsError(true);
+        last = new DefaultErrorHandler(recoverer, new FixedBackOff(0, 0));
+        last.setCommitRecovered(true);
     }
 
     static TopicPartition destination(ConsumerRecord<?, ?> record, Exception thrown) {
@@ -40,12 +54,50 @@ public final class OnceKafkaErrorHandler extends DefaultErrorHandler {
         return new TopicPartition(record.topic() + (dead ? "-dlt" : "-parked"), -1);
     }
 
-    static BackOff backOff(Exception thrown) {
+    static boolean isRedelivered(Exception thrown) {
         Decision decision = NotDone.in(thrown);
-        if (decision == null || decision.kind() != Decision.Kind.REDELIVER) {
-            return new FixedBackOff(0, 0);
+        return decision != null && decision.kind() == Decision.Kind.REDELIVER;
+    }
+
+    static long pause(Exception thrown) {
+        return Math.min(NotDone.in(thrown).delay().toMillis(), PAUSE_MAX.toMillis());
+    }
+
+    @Override
+    public boolean seeksAfterHandling() {
+        return true;
+    }
+
+    @Override
+    public void handleRemaining(
+            Exception thrown,
+            List<ConsumerRecord<?, ?>> records,
+            Consumer<?, ?> consumer,
+            MessageListenerContainer container) {
+        (isRedelivered(thrown) ? again : last)
+                .handleRemaining(thrown, records, consumer, container);
+    }
+
+    @Override
+    public void handleOtherException(
+            Exception thrown,
+            Consumer<?, ?> consumer,
+            MessageListenerContainer container,
+            boolean batch) {
+        last.handleOtherException(thrown, consumer, container, batch);
+    }
+
+    @Override
+    public void clearThreadState() {
+        again.clearThreadState();
+        last.clearThreadState();
+    }
+
+    /** Waits as long as the decision says, each time. */
+    private static final class Pauses extends DefaultBackOffHandler {
+        @Override
+        public void onNextBackOff(MessageListenerContainer container, Exception thrown, long next) {
+            super.onNextBackOff(container, thrown, pause(thrown));
         }
-        long millis = Math.min(decision.delay().toMillis(), PAUSE_MAX.toMillis());
-        return new FixedBackOff(millis, FixedBackOff.UNLIMITED_ATTEMPTS);
     }
 }
