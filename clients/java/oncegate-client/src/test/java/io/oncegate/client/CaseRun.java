@@ -323,6 +323,12 @@ final class CaseRun {
             if (expected.get(at) instanceof Map<?, ?> fields) {
                 var wanted = new LinkedHashMap<>(object(fields));
                 wanted.remove("name");
+                if (wanted.get("cause") != null) {
+                    var cause = (Cause) actual.get(at).fields().get("cause");
+                    var expectedCause = object(wanted.remove("cause"));
+                    assertEquals(
+                            List.of(), Vectors.missing(expectedCause, Ends.cause(cause, urls)));
+                }
                 assertEquals(
                         List.of(),
                         Vectors.missing(wanted, actual.get(at).fields()),

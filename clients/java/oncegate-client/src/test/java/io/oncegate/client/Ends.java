@@ -132,24 +132,23 @@ final class Ends {
                 grant.lost());
     }
 
+    static Map<String, Object> cause(Cause cause, List<String> urls) {
+        return fields(
+                "at",
+                urls.indexOf(cause.url()),
+                "kind",
+                cause.kind().wire(),
+                "status",
+                cause.status(),
+                "code",
+                cause.code(),
+                "request_id",
+                cause.requestId());
+    }
+
     static Map<String, Object> error(Throwable thrown, List<String> urls) {
         if (thrown instanceof Unavailable unavailable) {
-            var causes =
-                    unavailable.causes().stream()
-                            .map(
-                                    cause ->
-                                            fields(
-                                                    "at",
-                                                    urls.indexOf(cause.url()),
-                                                    "kind",
-                                                    cause.kind().wire(),
-                                                    "status",
-                                                    cause.status(),
-                                                    "code",
-                                                    cause.code(),
-                                                    "request_id",
-                                                    cause.requestId()))
-                            .toList();
+            var causes = unavailable.causes().stream().map(cause -> cause(cause, urls)).toList();
             return fields("error", "unavailable", "causes", causes);
         }
         if (thrown instanceof Rejected rejected) {
