@@ -1,0 +1,109 @@
+import com.sun.management.OperatingSystemMXBean;
+import io.oncegate.client.OncegateClient;
+import io.oncegate.client.Options;
+import java.lang.management.ManagementFactory;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * Cost of {@code once} around an empty function, beside the same two calls written by hand with {@code java.net.http}.
+ *
+ * <p>Run it with {@code scripts/with-gateway} and the class path of the client: {@code Bench SECONDS}.
+ */
+final class Bench {
+    private static final String URL = System.getenv("ONCEGATE_URL");
+    private static final String CREDENTIAL = System.getenv("ONCEGATE_CREDENTIAL");
+    private static final AtomicLong ORDERS = new AtomicLong();
+
+    private Bench() {}
+
+    public static void main(String[] words) throws Exception {
+        long seconds = Long.parseLong(words[0]);
+        var client = new OncegateClient(new Options(URL).credential(CREDENTIAL));
+        var http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+        Callable<?> once = () -> client.once("order.submit", Map.of("order_id", order()), grant -> 7);
+        Callable<?> byHand = () -> byHand(http);
+        // In turns, so that both meet the same machine; the first round warms up.
+        for (int round = 0; round < 4; round++) {
+            for (int threads : new int[] {1, 64}) {
+                run(round, "by hand", threads, seconds, byHand);
+                run(round, "once", threads, seconds, once);
+            }
+        }
+    }
+
+    private static String order() {
+        return "A-" + ORDERS.incrementAndGet() + "-" + ProcessHandle.current().pid();
+    }
+
+    private static Object byHand(HttpClient http) throws Exception {
+        String claim =
+                "{\"operation\":\"order.submit\",\"contents\":{\"order_id\":\"" + order() + "\"},\"attempt_nonce\":\"" + UUID.randomUUID() + "\"}";
+        String answer = post(http, "/v1/claims", claim);
+        String outcome = "{\"attempt\":\"" + member(answer, "attempt") + "\",\"outcome\":\"success\",\"result\":7}";
+        return post(http, "/v1/claims/" + member(answer, "global_id") + "/outcome", outcome);
+    }
+
+    private static String member(String json, String name) {
+        int from = json.indexOf('"' + name + "\":\"") + name.length() + 4;
+        return json.substring(from, json.indexOf('"', from));
+    }
+
+    private static String post(HttpClient http, String path, String body) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create(URL + path)).header("Content-Type", "application/json");
+        request.header("Authorization", "Bearer " + CREDENTIAL).POST(HttpRequest.BodyPublishers.ofString(body));
+        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
+        if (answer.statusCode() >= 300) {
+            throw new IllegalStateException(answer.body());
+        }
+        return answer.body();
+    }
+
+    private static void run(int round, String name, int threads, long seconds, Callable<?> call) throws Exception {
+        var system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        long[][] times = new long[threads][];
+        var ended = new CountDownLatch(threads);
+        long cpu = system.getProcessCpuTime();
+        long begun = System.nanoTime();
+        for (int thread = 0; thread < threads; thread++) {
+            int own = thread;
+            new Thread(
+                            () -> {
+                                times[own] = calls(begun + seconds * 1_000_000_000L, call);
+                                ended.countDown();
+                            })
+                    .start();
+        }
+        ended.await();
+        double took = (System.nanoTime() - begun) / 1e9;
+        double used = (system.getProcessCpuTime() - cpu) / 1e3;
+        long[] all = Arrays.stream(times).flatMapToLong(Arrays::stream).sorted().toArray();
+        System.out.printf(
+                "round %d %-8s %2d threads: %6.0f calls/s, p50 %6.2f ms, p99 %6.2f ms, %5.0f us CPU of the client%n",
+                round, name, threads, all.length / took, all[all.length / 2] / 1e6, all[all.length * 99 / 100] / 1e6, used / all.length);
+    }
+
+    private static long[] calls(long until, Callable<?> call) {
+        long[] times = new long[1_000_000];
+        int count = 0;
+        for (long now = System.nanoTime(); now < until; ) {
+            try {
+                call.call();
+            } catch (Exception failed) {
+                throw new IllegalStateException(failed);
+            }
+            long next = System.nanoTime();
+            times[count++] = next - now;
+            now = next;
+        }
+        return Arrays.copyOf(times, count);
+    }
+}
