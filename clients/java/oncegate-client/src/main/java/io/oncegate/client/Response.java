@@ -39,10 +39,17 @@ record Response(int status, Map<String, Object> fields, long sent, int gateway, 
         return millis == null ? RETRY_AFTER : Duration.ofMillis(Math.max(0, millis));
     }
 
-    /** Returns the monotonic time at which the lease ends. */
+    /**
+     * Returns the monotonic time at which the lease ends. It counts from when the request was sent,
+     * or from the end of the wait at the gateway.
+     */
     long leaseEnd() {
-        Long millis = number("lease_ms");
-        return sent + (millis == null ? 0 : millis * 1_000_000);
+        return sent + (millis("waited_ms") + millis("lease_ms")) * 1_000_000;
+    }
+
+    private long millis(String name) {
+        Long millis = number(name);
+        return millis == null ? 0 : millis;
     }
 
     boolean isFinal() {

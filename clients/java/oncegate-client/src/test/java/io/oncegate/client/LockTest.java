@@ -12,6 +12,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -311,6 +312,12 @@ class LockTest {
         assertFalse(elsewhere(() -> lock.tryLock(1200, TimeUnit.MILLISECONDS)));
         assertTrue(lock.isLive());
         lock.unlock();
+    }
+
+    @Test
+    void theLeaseOfALockThatWaitedCountsFromTheEndOfTheWait() {
+        Map<String, Object> fields = Map.of("lease_ms", 100, "waited_ms", 5000);
+        assertEquals(5_100_000_000L + 7, new Response(201, fields, 7, 0, null).leaseEnd());
     }
 
     @Test
