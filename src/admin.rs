@@ -7,6 +7,7 @@ mod chains;
 mod claims;
 mod engines;
 pub mod health;
+mod locks;
 mod middleware;
 mod overlaps;
 mod query;
@@ -125,6 +126,9 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/claims/show", post(claims::show))
         .route("/admin/v1/claims/release", post(claims::change::release))
         .route("/admin/v1/claims/settle", post(claims::change::settle))
+        .route("/admin/v1/locks", get(locks::list))
+        .route("/admin/v1/locks/show", post(locks::show))
+        .route("/admin/v1/locks/release", post(locks::release))
         .route("/admin/v1/overlaps", get(overlaps::list))
         .route("/admin/v1/audit", get(audit::audit))
         .route_layer(from_fn_with_state(admin.tokens.clone(), auth::authenticate))

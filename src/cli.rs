@@ -14,6 +14,7 @@ mod generate;
 mod health;
 mod http_client;
 mod id;
+mod lock;
 #[cfg(feature = "postgres")]
 mod migrate;
 mod output;
@@ -95,6 +96,9 @@ enum Command {
     /// Show, list, settle and release claims
     #[command(subcommand)]
     Claim(claim::Action),
+    /// Show, list and release locks
+    #[command(subcommand)]
+    Lock(lock::Action),
     /// List the engines of a gateway
     #[command(subcommand)]
     Engine(engine::Action),
@@ -171,6 +175,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::App(action) => app::run(action, &SystemEntropy, out),
         Command::AdminToken(action) => admin_token::run(action, &SystemEntropy, out),
         Command::Claim(action) => claim::run(action, &mut io::stdin().lock(), out),
+        Command::Lock(action) => lock::run(action, out),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Overlaps(args) => overlaps::run(args, out),

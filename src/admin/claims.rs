@@ -101,7 +101,7 @@ impl Target {
 }
 
 /// Returns the app of this key, disabled or not.
-fn app(admin: &Admin, key: &AppKey) -> Result<Arc<App>, Problem> {
+pub(super) fn app(admin: &Admin, key: &AppKey) -> Result<Arc<App>, Problem> {
     let apps = admin.registry.apps();
     if let Some(app) = apps.iter().find(|app| app.key == *key) {
         return Ok(app.clone());

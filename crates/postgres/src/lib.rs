@@ -31,7 +31,7 @@ use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
     Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Scheme, no_files};
@@ -196,6 +196,10 @@ impl Engine for Postgres {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
         self.run(request.clone()).await.map_err(EngineError::of_read)
     }
 

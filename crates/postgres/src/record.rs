@@ -2,6 +2,7 @@
 
 use oncegate_core::clock::{Timestamp, micros};
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordName, RecordView, SharedRecord};
+use oncegate_core::operator::{LockListRequest, LockPage};
 use sqlx::postgres::PgRow;
 use sqlx::{Row as _, query};
 
@@ -31,6 +32,28 @@ impl Statement for GetRecord {
         let rows = session.run(get).await.map_err(|error| failed(&error).of_read())?;
         let row = rows.first().ok_or_else(|| failed(&sqlx::Error::RowNotFound).of_read())?;
         view(row, 0)
+    }
+}
+
+/// Lists records of locks.
+impl Statement for LockListRequest {
+    type Answer = LockPage;
+
+    async fn run(self, session: &mut Session) -> Result<LockPage, EngineError> {
+        let page = query(include_str!("list_locks.sql"))
+            .bind(self.app.to_string())
+            .bind(self.after.map(|after| after.to_string()).unwrap_or_default())
+            .bind(i64::try_from(self.limit).unwrap_or(i64::MAX));
+        let rows = session.run(page).await.map_err(|error| failed(&error).of_read())?;
+        let mut found = LockPage { records: Vec::new(), now: Timestamp::default() };
+        for row in &rows {
+            let RecordView { record, now } = view(row, 0)?;
+            found.now = now;
+            let name: Option<String> = row.try_get(2).map_err(|error| failed(&error))?;
+            let name = name.and_then(|name| name.parse().ok());
+            found.records.extend(name.zip(record));
+        }
+        Ok(found)
     }
 }
 

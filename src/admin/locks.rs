@@ -1,0 +1,109 @@
+//! Locks for operators: showing one, listing those of an app, and ending holds, with a reason in the audit trail.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+
+use super::Admin;
+use super::audit::{Change, Reason};
+use super::auth::Operator;
+use super::claims::app;
+use super::query::Query;
+use crate::domain::lock::LockName;
+use crate::domain::tenant::AppKey;
+use crate::web::body::JsonBytes;
+use crate::web::lock::{LockBody, free};
+use crate::web::problem::Problem;
+use crate::web::response::json;
+
+/// Default and largest number of locks on a page.
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 100;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShowBody {
+    app: AppKey,
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseBody {
+    app: AppKey,
+    name: String,
+    holder: Option<String>,
+    reason: Reason,
+}
+
+#[derive(Serialize)]
+struct ReleasedBody {
+    app: AppKey,
+    name: LockName,
+    released: usize,
+}
+
+#[derive(Serialize)]
+struct ListBody<'a> {
+    app: &'a AppKey,
+    locks: Vec<LockBody>,
+    next: Option<LockName>,
+}
+
+/// `POST /admin/v1/locks/show`: the holders of a lock.
+pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
+    let ShowBody { app: key, name } = body.parse()?;
+    let found = admin.gateway.view_lock(&*app(&admin, &key)?, &parsed(&name)?).await?;
+    Ok(json(&LockBody::from(found.ok_or_else(free)?)))
+}
+
+/// `GET /admin/v1/locks`: the locks of an app that are held or waited for, by name, in pages.
+pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let mut query = Query::parse(query)?;
+    let key = query.take_as::<AppKey>("app")?;
+    let after = query.take_as::<LockName>("after")?;
+    let limit = query.count("limit", PAGE, PAGE_MAX)?;
+    query.end()?;
+    let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
+    let app = app(&admin, &key)?;
+    let mut found = admin.gateway.list_locks(&app, after, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().map(|last| last.name.clone()).filter(|_| more);
+    Ok(json(&ListBody { app: &app.key, locks: found.into_iter().map(LockBody::from).collect(), next }))
+}
+
+/// `POST /admin/v1/locks/release`: ends the holds of a lock, or the one whose hash is `holder`.
+pub(super) async fn release(
+    State(admin): State<Arc<Admin>>,
+    Extension(operator): Extension<Operator>,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let ReleaseBody { app: key, name, holder, reason } = body.parse()?;
+    let (app, name) = (app(&admin, &key)?, parsed(&name)?);
+    admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
+    let which = holder.as_deref().unwrap_or("all holders");
+    let which: String = which.chars().filter(char::is_ascii_graphic).take(16).collect();
+    let change = Change {
+        action: "lock.release".into(),
+        app: Some(key),
+        operation: None,
+        global_id: None,
+        attempt_hash: None,
+        detail: Some(format!("lock: {name}, holder: {which}").into()),
+        reason: Some(reason),
+    };
+    let gateway = admin.gateway.clone();
+    let action = async move {
+        let released = gateway.evict_lock(&app, &name, holder).await?;
+        Ok((ReleasedBody { app: app.key.clone(), name, released }, "released"))
+    };
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
+}
+
+fn parsed(name: &str) -> Result<LockName, Problem> {
+    name.parse().map_err(|wrong| Problem::invalid(format!("`name`: {wrong}.")))
+}

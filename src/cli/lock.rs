@@ -1,0 +1,95 @@
+//! `oncegate lock`: shows and lists locks, and ends holds, through the admin API.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::admin_client::QueryArgs;
+use super::output::{Column, Out, cell, record, rows, table};
+use crate::domain::lock::LockName;
+use crate::domain::tenant::AppKey;
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate lock show --app shop nightly-report
+  oncegate lock list --app shop
+  oncegate lock release --app shop nightly-report --reason \"INC-44: its host is gone\"";
+
+#[derive(Subcommand, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
+    /// Show a lock: its holders, and how many requests queue for it
+    Show {
+        /// Key of the app, such as shop
+        #[arg(long)]
+        app: AppKey,
+        /// Name of the lock
+        name: LockName,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// List the first locks of an app that are held or waited for, at most 100
+    List {
+        /// Key of the app, such as shop
+        #[arg(long)]
+        app: AppKey,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// End the holds of a lock, so that it can be granted to others
+    ///
+    /// It does not stop a holder that still runs: the next one starts beside it.
+    Release {
+        /// Key of the app, such as shop
+        #[arg(long)]
+        app: AppKey,
+        /// Name of the lock
+        name: LockName,
+        /// End only the hold with this hash; `oncegate lock show` prints it
+        #[arg(long, value_name = "HASH")]
+        holder: Option<String>,
+        /// Reason for the audit trail: one line, such as "INC-44: its host is gone"
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+const LOCKS: &[Column] = &[
+    ("LOCK", |lock| cell(&lock["name"])),
+    ("MODE", |lock| cell(&lock["mode"])),
+    ("HOLDERS", |lock| lock["holders"].as_array().map_or(0, Vec::len).to_string()),
+    ("WAITING", |lock| cell(&lock["waiting"])),
+];
+
+const HOLDERS: &[Column] = &[
+    ("HOLDER", |holder| cell(&holder["hash"])),
+    ("MODE", |holder| cell(&holder["mode"])),
+    ("SINCE", |holder| cell(&holder["claimed_at"])),
+    ("LEASE_MS", |holder| cell(&holder["lease_ms"])),
+];
+
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
+        Action::Show { app, name, query } => {
+            let body = json!({ "app": app.as_ref(), "name": name.as_ref() });
+            query.post("/admin/v1/locks/show", &body, out, |lock, out| {
+                let fields = ["name", "mode", "fence", "waiting"].map(|field| (field, cell(&lock[field])));
+                record(&fields, out)?;
+                table(rows(lock, "holders"), HOLDERS, out)
+            })
+        }
+        Action::List { app, query } => query.show(&format!("/admin/v1/locks?app={app}&limit=100"), out, |page, out| {
+            table(rows(page, "locks"), LOCKS, out)
+        }),
+        Action::Release { app, name, holder, reason, query } => {
+            let mut body = json!({ "app": app.as_ref(), "name": name.as_ref(), "reason": reason });
+            if let Some(holder) = holder {
+                body["holder"] = holder.into();
+            }
+            query.post("/admin/v1/locks/release", &body, out, |done: &Value, out| {
+                Ok(writeln!(out, "Ended {} holds of {}", cell(&done["released"]), cell(&done["name"]))?)
+            })
+        }
+    }
+}
