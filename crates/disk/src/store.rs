@@ -228,8 +228,12 @@ impl Store {
             let end_key = |record: &Option<StoredRecord>| record.as_ref().and_then(|record| record.end_key(key));
             let (ended, ends) = (end_key(stored), end_key(current));
             if ended != ends {
-                ended.into_iter().for_each(|end| batch.remove(&self.ends, end));
-                ends.into_iter().for_each(|end| batch.insert(&self.ends, end, ""));
+                if let Some(end) = ended {
+                    batch.remove(&self.ends, end);
+                }
+                if let Some(end) = ends {
+                    batch.insert(&self.ends, end, "");
+                }
             }
             match current {
                 Some(record) => batch.insert(&self.claims, &key[..], record.encode()),

@@ -64,6 +64,7 @@ struct Entry {
 }
 
 /// What ends the wait of a caller.
+#[expect(clippy::large_enum_variant, reason = "one for each caller that stops waiting, and not kept")]
 enum Verdict {
     /// The answer to its own claim call, which began at this time.
     Answered(Result<Answered<ClaimResponse>, EngineError>, Duration),

@@ -101,7 +101,7 @@ impl Postgres {
             let (hub, changes) = listener::hub();
             let (listening, store) = (hub.clone(), store.clone());
             connections.spawn(|closing| async move {
-                closing.run_until_cancelled(listener::run(store, listening, changes)).await;
+                closing.run_until_cancelled(Box::pin(listener::run(store, listening, changes))).await;
             });
             hub
         });

@@ -59,7 +59,6 @@ impl Language {
     }
 
     fn command(self) -> Option<Command> {
-        let folder = root().join("examples/clients");
         let mut command = match self {
             Self::Python => {
                 let mut command = tool("python3")?;
@@ -73,7 +72,7 @@ impl Language {
                 let package = root().join("clients/typescript");
                 let mut sources = with_extension(&package.join("src"), "ts");
                 sources.push(package.join("test/scenario.ts"));
-                let built = built("typescript", sources, |_, out| {
+                let built = built("typescript", &sources, |_, out| {
                     // The output consists of modules, which node must know.
                     std::fs::write(out.join("package.json"), r#"{"type": "module"}"#).expect("a file");
                     // Types are checked by `clients/typescript/check`, with the packages that they need; here they are removed.
@@ -88,7 +87,7 @@ impl Language {
             }
             Self::Java => {
                 let (mut command, mut compiler) = (tool("java")?, tool("javac")?);
-                let built = built("java", java_sources(), |sources, out| {
+                let built = built("java", &java_sources(), |sources, out| {
                     compiler.args(["-Xlint:all,-serial,-try", "-Werror", "-d"]).arg(out).args(sources);
                     compiler
                 });
@@ -101,7 +100,7 @@ impl Language {
                 let module = root().join("clients/go");
                 let mut sources = with_extension(&module, "go");
                 sources.extend(with_extension(&module.join("internal/scenario"), "go"));
-                let built = built("go", sources, |_, out| {
+                let built = built("go", &sources, |_, out| {
                     compiler
                         .current_dir(&module)
                         .args(["build", "-o"])
@@ -201,9 +200,9 @@ fn with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 /// The folder of what these sources are compiled to, kept as long as they are the same: each test runs in its own process.
-fn built(language: &str, sources: Vec<PathBuf>, compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
+fn built(language: &str, sources: &[PathBuf], compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
     let mut digest = Sha256::new();
-    for source in &sources {
+    for source in sources {
         digest.update(std::fs::read(source).expect("a source"));
     }
     let digest = hex::encode(&digest.finalize()[..8]);
@@ -216,7 +215,7 @@ fn built(language: &str, sources: Vec<PathBuf>, compiler: impl FnOnce(&[PathBuf]
     building.lock().expect("no build panics");
     if !kept.is_dir() {
         let fresh = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-        let output = compiler(&sources, fresh.path()).stdin(Stdio::null()).output().expect("the compiler runs");
+        let output = compiler(sources, fresh.path()).stdin(Stdio::null()).output().expect("the compiler runs");
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success(), "{language}: {}", String::from_utf8_lossy(&said));
         std::fs::rename(fresh.keep(), &kept).expect("what was built is kept");

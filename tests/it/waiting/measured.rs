@@ -1,7 +1,9 @@
 //! What waiting costs, measured on real servers: memory, the time to an answer at another gateway, calls of the store. Quoted in
 //! `docs/performance.md`; run with `make measure-waiting`.
 
-use std::time::{Duration, Instant};
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "measurements read the clock and print figures")]
+
+use std::time::Duration;
 
 use oncegate_testkit::gateway::Gateway;
 #[cfg(feature = "postgres")]
@@ -12,12 +14,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::{claim, waiting};
 use crate::support::exposition::Page;
 use crate::support::gateway;
 
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_mins(2);
 
 /// Sends a claim call that waits, over a connection of its own.
 async fn send(gateway: &Gateway, contents: &str, wait: &str) -> TcpStream {
@@ -66,7 +69,9 @@ async fn memory_of_ten_thousand_callers_on_one_key_and_on_as_many_keys() {
         until("all wait", LONG, async || waiting(&gateway).await == CALLERS as u64).await;
         let (entered, bytes) = (began.elapsed(), resident_bytes(&gateway) - idle);
         let mut answers = JoinSet::new();
-        connections.into_iter().for_each(|connection| drop(answers.spawn(read(connection))));
+        for connection in connections {
+            answers.spawn(read(connection));
+        }
         let answers = tokio::time::timeout(LONG, answers.join_all()).await.unwrap();
         let answered = began.elapsed();
         assert!(answers.iter().all(|(status, text)| *status == 409 && text.contains("waited_ms")));

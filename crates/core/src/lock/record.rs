@@ -225,6 +225,7 @@ impl Reader<'_> {
         self.bytes().map(u16::from_be_bytes)
     }
 
+    #[expect(clippy::option_option, reason = "a lock that is not held has no mode; other bytes are none of a record")]
     fn mode(&mut self) -> Option<Option<LockMode>> {
         match self.bytes()? {
             [0] => Some(None),

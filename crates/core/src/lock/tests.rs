@@ -119,7 +119,7 @@ fn an_exclusive_hold_excludes_every_other_owner_and_shared_ones_exclude_exclusiv
 fn a_hold_whose_lease_has_ended_is_absent() {
     let mut lock = Lock::new();
     lock.granted("a", Exclusive);
-    lock.pass(LEASE - Duration::from_micros(1));
+    lock.pass(LEASE.saturating_sub(Duration::from_micros(1)));
     assert_eq!(lock.acquire("b", Exclusive), HELD);
     lock.pass(Duration::from_micros(1));
     assert_eq!(lock.release("a"), UnlockResponse::NotHeld);
@@ -210,7 +210,7 @@ fn the_end_of_an_exclusive_lease_weakens_the_mode_with_a_new_fence() {
     let exclusive = lock.granted("a.1", Exclusive);
     lock.pass(SEC);
     lock.granted("a.2", Shared);
-    lock.pass(LEASE - SEC);
+    lock.pass(LEASE.saturating_sub(SEC));
     let joined = lock.granted("b", Shared);
     assert!(joined.fence > exclusive.fence);
 }
@@ -262,7 +262,7 @@ fn a_renewal_extends_and_never_shortens() {
     assert_eq!(lock.renew("a", SEC), RenewLockResponse::Renewed(ends_at));
     lock.pass(10 * SEC);
     assert_eq!(lock.renew("a", LEASE), RenewLockResponse::Renewed(lock.now.plus(LEASE)));
-    lock.pass(LEASE - SEC);
+    lock.pass(LEASE.saturating_sub(SEC));
     assert_eq!(lock.acquire("b", Exclusive), HELD);
 }
 
@@ -341,7 +341,7 @@ fn a_head_that_could_go_and_is_not_there_loses_its_place_after_a_second() {
     lock.pass(5 * SEC);
     assert_eq!(lock.fair("d", Exclusive), Err(3), "while the head cannot go, it need not be there");
     lock.released("a");
-    lock.pass(HEAD_GRACE - Duration::from_micros(1));
+    lock.pass(HEAD_GRACE.saturating_sub(Duration::from_micros(1)));
     assert_eq!(lock.fair("d", Exclusive), Err(3));
     lock.pass(Duration::from_micros(1));
     assert_eq!(lock.fair("d", Exclusive), Err(2), "the second one has its own second");
@@ -354,7 +354,7 @@ fn a_head_that_could_go_and_is_not_there_loses_its_place_after_a_second() {
 fn the_second_of_the_head_begins_at_the_end_of_the_lease_that_blocked_it() {
     let mut lock = Lock::new();
     lock.granted("a", Exclusive);
-    lock.pass(LEASE - SEC);
+    lock.pass(LEASE.saturating_sub(SEC));
     assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
     lock.pass(SEC + HEAD_GRACE / 2);
     assert_eq!(lock.fair("c", Exclusive), Err(2));
@@ -367,11 +367,11 @@ fn a_ticket_ends_unless_its_request_asks_at_least_every_ticket_lease() {
     let mut lock = Lock::new();
     lock.granted("a", Exclusive);
     assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
-    lock.pass(TICKET_LEASE - SEC);
+    lock.pass(TICKET_LEASE.saturating_sub(SEC));
     assert_eq!(lock.fair("c", Exclusive), Err(2));
     lock.pass(2 * SEC);
     assert_eq!(lock.fair("c", Exclusive), Err(1), "b did not ask again");
-    lock.pass(TICKET_LEASE - SEC);
+    lock.pass(TICKET_LEASE.saturating_sub(SEC));
     lock.released("a");
     lock.fair("c", Exclusive).unwrap();
 }
@@ -426,8 +426,11 @@ fn only_a_change_that_makes_way_for_a_caller_that_waits_notifies() {
         lock.record = change.record;
         change.notifies
     };
-    let acquire =
-        |name: &'static str| move |state: &mut LockState| drop(state.acquire(&request(name, Exclusive, false)));
+    let acquire = |name: &'static str| {
+        move |state: &mut LockState| {
+            state.acquire(&request(name, Exclusive, false));
+        }
+    };
     let release = |name: &'static str| {
         move |state: &mut LockState| {
             state.release(&attempt(name));

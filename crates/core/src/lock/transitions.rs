@@ -237,9 +237,8 @@ impl LockState {
         match mode {
             _ if !are_others => Fit::Yes,
             LockMode::Exclusive if own > 0 => Fit::Refused,
-            LockMode::Exclusive => Fit::No,
             LockMode::Shared if self.record.mode == Some(LockMode::Shared) => Fit::Yes,
-            LockMode::Shared => Fit::No,
+            LockMode::Exclusive | LockMode::Shared => Fit::No,
         }
     }
 

@@ -95,7 +95,7 @@ fn world(notifies: bool, lease: Duration, waiting: usize) -> World {
     let terms = Terms { lease, retention: day, unknown_retention: day, on_lease_end: LeaseEnd::Release };
     let app = Arc::new(App::for_tests("shop", &[], terms, LONG));
     let gateway = Arc::new(Gateway::new(engines, issuer, clock, &Limits { waiting, ..Limits::default() }));
-    gateway.measure_apps(&[app.clone()], 10);
+    gateway.measure_apps(std::slice::from_ref(&app), 10);
     World { gateway, engine, app }
 }
 

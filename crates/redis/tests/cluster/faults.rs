@@ -151,6 +151,7 @@ async fn a_primary_that_stopped_and_goes_on_acknowledges_nothing_that_is_lost() 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes half an hour: make faults-cluster"]
 async fn faults_in_many_rounds() {
+    #[expect(clippy::disallowed_methods, reason = "the settings of a run by hand")]
     let setting = |name: &str| std::env::var(name).ok();
     let rounds = setting("ROUNDS").map_or(20, |rounds| rounds.parse().expect("ROUNDS is a number"));
     let only = setting("ROW");

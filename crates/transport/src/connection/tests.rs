@@ -206,6 +206,7 @@ const ECHO: &str =
 
 const CLAIM: &str = "POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 14\r\n\r\n{\"contents\":1}";
 
+#[expect(clippy::too_many_lines, reason = "a list of requests")]
 fn requests() -> Vec<Vec<u8>> {
     let post = |fields: &str, body: &str| format!("POST /a?b=c HTTP/1.1\r\nhost: x\r\n{fields}\r\n{body}").into_bytes();
     let bare = |line: &str, fields: &str| format!("{line}\r\n{fields}\r\n").into_bytes();
@@ -336,7 +337,7 @@ fn requests() -> Vec<Vec<u8>> {
         all.push(post(&format!("{coding}content-length: 3\r\nexpect: 100-continue\r\n"), "abc"));
         all.push(post(&format!("{coding}content-length: 3\r\nconnection: close\r\n"), "abc"));
         all.push(post(&format!("{coding}transfer-encoding: chunked\r\n"), "3\r\nabc\r\n0\r\n\r\n"));
-        all.push(post(&format!("{coding}content-length: {}\r\n", BYTES_MAX), &long(BYTES_MAX)));
+        all.push(post(&format!("{coding}content-length: {BYTES_MAX}\r\n"), &long(BYTES_MAX)));
     }
     for line in [
         "GET / HTTP/1.1",

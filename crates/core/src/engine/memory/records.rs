@@ -19,7 +19,7 @@ const OVERHEAD_BYTES: usize = 400;
 /// The records of an engine.
 #[derive(Default)]
 pub(super) struct Records {
-    records: HashMap<RecordName, Stored>,
+    stored: HashMap<RecordName, Stored>,
     /// The ends of records that end by themselves, soonest first.
     ends: BTreeSet<(Timestamp, RecordName)>,
     bytes: usize,
@@ -33,7 +33,7 @@ struct Stored {
 impl Records {
     /// Returns the record of a name at this instant.
     pub(super) fn view(&self, name: &RecordName, now: Timestamp) -> RecordView {
-        let live = self.records.get(name).filter(|stored| stored.ends_at.is_none_or(|ends_at| now < ends_at));
+        let live = self.stored.get(name).filter(|stored| stored.ends_at.is_none_or(|ends_at| now < ends_at));
         RecordView { record: live.map(|stored| stored.record.clone()), now }
     }
 
@@ -66,12 +66,12 @@ impl Records {
         self.ends.extend(ends_at.map(|ends_at| (ends_at, change.name.clone())));
         let stored = Stored { record: change.new.clone(), ends_at };
         self.bytes += stored.bytes();
-        self.records.insert(change.name.clone(), stored);
+        self.stored.insert(change.name.clone(), stored);
         Ok(ChangeResponse::Stored(now))
     }
 
     fn remove(&mut self, name: &RecordName) {
-        let Some(old) = self.records.remove(name) else { return };
+        let Some(old) = self.stored.remove(name) else { return };
         self.bytes -= old.bytes();
         if let Some(ends_at) = old.ends_at {
             self.ends.remove(&(ends_at, name.clone()));

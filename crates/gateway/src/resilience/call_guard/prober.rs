@@ -56,7 +56,7 @@ impl Guard {
     pub(super) async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
         let shards = self.engine.shards();
         let answers = join_all(shards.iter().map(|shard| self.probe_shard(*shard))).await;
-        let answer = match answers.into_iter().reduce(|one, other| one.or(other)) {
+        let answer = match answers.into_iter().reduce(Result::or) {
             Some(answer) => answer,
             None => self.uncounted(EngineCall::Probe, Some(0), PROBE_TIMEOUT, self.engine.probe()).await,
         };

@@ -8,7 +8,7 @@ use super::*;
 /// A guard over three shards, whose faults a test sets.
 fn sharded() -> (CallGuard, Vec<Arc<Faulty>>) {
     let shards: Vec<_> = (0..3).map(|_| Arc::new(Faulty::always(memory().1, Fault::None))).collect();
-    let store = Sharded::new(shards.iter().map(|shard| -> Arc<dyn Engine> { shard.clone() }).collect());
+    let store = Sharded::new(shards.iter().map(|shard| shard.clone() as Arc<dyn Engine>).collect());
     (guarded(Arc::new(store)), shards)
 }
 
@@ -91,7 +91,9 @@ async fn a_dead_shard_uses_up_no_retries_of_the_others() {
 #[tokio::test(start_paused = true)]
 async fn a_store_whose_shards_are_all_dead_is_down() {
     let (engine, shards) = sharded();
-    shards.iter().for_each(|shard| shard.set(Fault::Refused));
+    for shard in &shards {
+        shard.set(Fault::Refused);
+    }
     assert!(engine.probe().await.is_err());
 }
 

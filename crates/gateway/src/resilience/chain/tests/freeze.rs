@@ -172,7 +172,7 @@ fn gateway_over_shards() -> (Arc<Chain>, Arc<Sharded>, Vec<Arc<Faulty>>) {
     let clock: Arc<dyn Clock> = PausedClock::start();
     let memory = || Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
     let shards: Vec<_> = (0..3).map(|_| Arc::new(Faulty::always(memory(), Fault::None))).collect();
-    let store = Arc::new(Sharded::new(shards.iter().map(|shard| -> Arc<dyn Engine> { shard.clone() }).collect()));
+    let store = Arc::new(Sharded::new(shards.iter().map(|shard| shard.clone() as Arc<dyn Engine>).collect()));
     (chain_over(&store, clock), store, shards)
 }
 
@@ -188,7 +188,9 @@ fn claims_of_each_shard(store: &Sharded) -> Vec<ClaimRequest> {
     let mut claims: Vec<_> = (0..3)
         .map(|shard| std::iter::repeat_with(fresh_claim).find(|claim| store.shard_of(&claim.key) == shard).unwrap())
         .collect();
-    claims.iter_mut().for_each(|claim| claim.terms.lease = Duration::from_secs(30));
+    for claim in &mut claims {
+        claim.terms.lease = Duration::from_secs(30);
+    }
     claims
 }
 

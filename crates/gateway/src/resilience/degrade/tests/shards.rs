@@ -15,9 +15,11 @@ async fn while_one_shard_is_dead_the_entries_of_the_others_are_delivered() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
     let memory = |_| Arc::new(Faulty::always(Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)), Fault::None));
     let shards: Vec<_> = (0..3).map(memory).collect();
-    let store = Arc::new(Sharded::new(shards.iter().map(|shard| -> Arc<dyn Engine> { shard.clone() }).collect()));
+    let store = Arc::new(Sharded::new(shards.iter().map(|shard| shard.clone() as Arc<dyn Engine>).collect()));
     let world = World::over(clock, store.clone(), ROOMY).await;
-    shards.iter().for_each(|shard| shard.set(Fault::Refused));
+    for shard in &shards {
+        shard.set(Fault::Refused);
+    }
     // Many of the dead shard come first.
     let (mut of_dead, mut of_others) = (0, Vec::new());
     while of_dead < 60 || of_others.len() < 20 {
