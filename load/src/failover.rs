@@ -40,7 +40,7 @@ impl Failover {
         Some(Self {
             contender: trial.contender,
             claims_per_second: reports.first()?.rate_wanted?,
-            answered: count(|answer| is_status(answer)),
+            answered: count(is_status),
             refused: count(|answer| answer.starts_with("claim: 503")),
             unanswered: count(|answer| !is_status(answer) && !answer.starts_with("claim: 503")),
             broken: reports.iter().map(|it| it.checks.broken).sum(),

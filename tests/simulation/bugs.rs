@@ -382,8 +382,8 @@ impl Engine for BuggyGateway {
             lease_left: None,
         };
         match (self.bug, self.call(|| self.inner.claim(request, deadline)).await) {
-            (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_))) => Ok(ClaimResponse::Granted(whole)),
-            (Bug::MovedTakenAsClaimed, Err(EngineError::Determinate(_))) => Ok(ClaimResponse::Granted(whole)),
+            (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_)))
+            | (Bug::MovedTakenAsClaimed, Err(EngineError::Determinate(_))) => Ok(ClaimResponse::Granted(whole)),
             (Bug::ShortfallTakenAsClaimed, Err(why)) if why.is_shortfall() => Ok(ClaimResponse::Granted(whole)),
             (Bug::StaleSlotMap, Err(why)) if why.is_shortfall() => {
                 self.former.get_or_init(|| Memory::new(self.world.store_clock.clone(), BYTES_MAX_DEFAULT));

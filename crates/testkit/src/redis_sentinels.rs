@@ -116,8 +116,8 @@ impl Sentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder for the Sentinel"), free_port());
         let tls_port = (!tls.is_empty()).then(free_port);
         let tls_line = tls_port.map(|port| format!("tls-port {port}"));
-        let tls: String =
-            tls_line.as_deref().into_iter().chain(tls.iter().copied()).map(|line| format!("{line}\n")).collect();
+        let tls_lines = tls_line.as_deref().into_iter().chain(tls.iter().copied());
+        let tls: String = tls_lines.flat_map(|line| [line, "\n"]).collect();
         let down_after = DOWN_AFTER.as_millis();
         let config = format!(
             "{tls}port {port}\nbind 127.0.0.1\ndir {}\nlogfile sentinel.log\nsentinel monitor {NAME} {} {} 2\n\
