@@ -40,7 +40,7 @@ impl Records {
     /// Lists the records of an app's locks at this instant.
     pub(super) fn list(&self, request: &LockListRequest, now: Timestamp) -> LockPage {
         let is_live = |stored: &Stored| stored.ends_at.is_none_or(|ends_at| now < ends_at);
-        let mut records: Vec<_> = self.records.iter().filter(|(_, stored)| is_live(stored)).collect();
+        let mut records: Vec<_> = self.stored.iter().filter(|(_, stored)| is_live(stored)).collect();
         records.sort_unstable_by_key(|(name, _)| *name);
         let records = records.into_iter().filter_map(|(name, stored)| match name {
             RecordName::Lock(app, name) if *app == request.app && Some(name) > request.after.as_ref() => {
