@@ -58,7 +58,9 @@ async fn memory_of_ten_thousand_callers_on_one_key_and_on_as_many_keys() {
         let setup = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 12_000);
         let gateway = setup.env("ONCEGATE_LIMITS__WAITING", 2 * CALLERS).start().await;
         for key in 0..keys {
-            claim(&gateway.client(), &format!("key-{key}")).await.expect(201);
+            // Held for longer than the callers wait.
+            let held = json!({ "contents": format!("key-{key}"), "lease": "10m" });
+            gateway.client().post("/v1/claims", &held).await.expect(201);
         }
         let idle = resident_bytes(&gateway);
         let began = Instant::now();
