@@ -181,7 +181,8 @@ fn late<Answer>() -> Result<Answer, EngineError> {
 
 /// Returns the failure of a call that changes nothing: whether it was executed does not matter.
 fn read_failure(error: EngineError) -> Failure {
-    Failure::Store(error.without_effect())
+    // What was read may be lost with a primary that lacks replicas: it is not known, although the store has answered.
+    if error.is_shortfall() { Failure::OutcomeUnknown(None) } else { Failure::Store(error.without_effect()) }
 }
 
 fn failure(error: EngineError, nonce: Option<Nonce>) -> Failure {

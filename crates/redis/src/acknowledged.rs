@@ -1,7 +1,9 @@
-//! An exchange whose answers wait for replicas. They are given once enough replicas have what was written before; until then the
-//! write and the wait are repeated. A call whose time is over is answered that too few replicas have it.
+//! Exchanges whose answers wait for replicas. An answer is given once enough replicas have what was written before it. If too few
+//! have, its caller waits in a room of the connection. There every later wait that succeeds counts, and one exchange repeats the
+//! wait. A call whose time is over is answered that too few replicas have it.
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oncegate_core::engine::EngineError;
@@ -16,71 +18,194 @@ use super::limit::Limit;
 use super::marker::Marker;
 use super::wire::Wire;
 
-/// Pause before the wait is repeated, where the server has refused it at once.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at the time of callers that wait, and between two waits.
+const TICK: Duration = Duration::from_millis(10);
 
-/// Sends commands, and answers the callers once replicas have acknowledged all of it.
-pub(super) async fn exchange(
+const WAITING: &str = "replicas have not acknowledged it yet";
+const READONLY: Fitness = Fitness::Retire("READONLY: the Redis server has become a replica");
+
+/// What the exchanges of a connection share.
+pub(super) struct Room {
     wire: Wire,
     health: Arc<Health>,
     acknowledgement: Acknowledgement,
-    mut commands: Vec<Cmd>,
-    callers: Vec<Caller>,
-) -> Result<Fitness, Lost> {
-    let count = commands.len();
-    let marker = health.marker();
-    commands.extend(acknowledgement.commands(marker.as_deref().map(|marker| &*marker.key), None));
-    let mut values = match wire.exchange(commands).await {
-        Ok(values) => values,
-        Err(why) => return Err(lose(callers, why)),
-    };
-    let mut acknowledged = acknowledgement.judge(values.split_off(count), marker.is_some());
-    let fitness = fitness(&values);
-    let mut waiting = answer_refusals(callers, values);
-    loop {
-        match acknowledged {
-            Acknowledged::Yes => {
-                for (caller, values) in waiting {
-                    caller.reply.send(Ok(values));
-                }
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// In ascending order of their numbers.
+    waiting: Vec<Waiting>,
+    /// Number of the next caller that waits.
+    next: u64,
+    /// Whether an exchange repeats the wait.
+    is_repeated: bool,
+    /// Why the last wait fell short, if it did.
+    short: Option<String>,
+}
+
+/// A caller that waits, and its replies.
+struct Waiting {
+    number: u64,
+    caller: Caller,
+    values: Vec<Value>,
+}
+
+impl Room {
+    pub(super) fn new(wire: Wire, health: Arc<Health>, acknowledgement: Acknowledgement) -> Self {
+        Self { wire, health, acknowledgement, state: Mutex::default() }
+    }
+
+    /// Returns whether an exchange repeats the wait. It is one more than the others.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.state().is_repeated
+    }
+
+    /// Returns why the last wait fell short, if it did.
+    pub(super) fn short(&self) -> Option<String> {
+        self.state().short.clone()
+    }
+
+    /// Sends commands, and answers the callers once replicas have acknowledged all of it.
+    pub(super) async fn exchange(
+        self: Arc<Self>,
+        mut commands: Vec<Cmd>,
+        mut callers: Vec<Caller>,
+    ) -> Result<Fitness, Lost> {
+        let count = commands.len();
+        let marker = self.health.marker();
+        commands.extend(self.acknowledgement.commands(marker.as_deref().map(|marker| &*marker.key), None));
+        // Callers that join the room later may rest on what this wait does not cover.
+        let covered = self.state().next;
+        // Up to then the server waits for replicas, as it was asked to, for this exchange and the one before.
+        let silent = Limit::after(self.acknowledgement.timeout * 2);
+        let mut exchange = pin!(self.wire.exchange(commands));
+        let mut values = loop {
+            tokio::select! {
+                biased;
+                values = &mut exchange => match values {
+                    Ok(values) => break values,
+                    Err(why) => return Err(self.lose(callers, why)),
+                },
+                () = sleep(TICK) => self.give_up_unanswered(&mut callers, silent),
+            }
+        };
+        let acknowledged = self.acknowledgement.judge(values.split_off(count), marker.is_some());
+        let fitness = if matches!(acknowledged, Acknowledged::Never(_)) { READONLY } else { fitness(&values) };
+        let waiting = answer_at_once(callers, values);
+        if self.conclude(acknowledged, covered, waiting) { self.repeat(fitness).await } else { Ok(fitness) }
+    }
+
+    /// Repeats write and wait until no caller waits any more.
+    async fn repeat(&self, fitness: Fitness) -> Result<Fitness, Lost> {
+        loop {
+            sleep(TICK).await;
+            if self.give_up() {
                 return Ok(fitness);
             }
-            Acknowledged::Short(why) => {
-                let is_over = |limit: &mut Option<Limit>| limit.as_mut().is_none_or(Limit::is_over);
-                for (caller, _) in waiting.extract_if(.., |(caller, _)| is_over(&mut caller.limit)) {
-                    caller.reply.send(Err(EngineError::shortfall(&*why)));
+            let covered = self.state().next;
+            let marker = self.health.marker();
+            let key = marker.as_deref().map(|marker| &*marker.key);
+            let mut exchange = pin!(self.wire.exchange(self.acknowledgement.commands(key, Some(&Marker::value()))));
+            let replies = loop {
+                tokio::select! {
+                    biased;
+                    replies = &mut exchange => match replies {
+                        Ok(replies) => break replies,
+                        Err(why) => return Err(self.lose(Vec::new(), why)),
+                    },
+                    () = sleep(TICK) => self.answer_late(),
                 }
+            };
+            let acknowledged = self.acknowledgement.judge(replies, marker.is_some());
+            let is_replica = matches!(acknowledged, Acknowledged::Never(_));
+            self.conclude(acknowledged, covered, Vec::new());
+            if is_replica {
+                return Ok(READONLY);
+            }
+        }
+    }
+
+    /// Acts on the result of a wait that covers the callers with lower numbers, and those of its own exchange. Returns whether the
+    /// wait is to be repeated by this exchange.
+    fn conclude(&self, acknowledged: Acknowledged, covered: u64, own: Vec<(Caller, Vec<Value>)>) -> bool {
+        let mut state = self.state();
+        match acknowledged {
+            Acknowledged::Yes => {
+                state.short = None;
+                let others = state.waiting.extract_if(.., |waiting| waiting.number < covered);
+                let others = others.map(|Waiting { caller, values, .. }| (caller, values));
+                others.chain(own).for_each(|(mut caller, values)| caller.answer(Ok(values)));
+                false
+            }
+            Acknowledged::Short(why) => {
+                for (caller, values) in own {
+                    let number = state.next;
+                    state.next += 1;
+                    state.waiting.push(Waiting { number, caller, values });
+                }
+                state.short = Some(why);
+                let is_first = !state.is_repeated && !state.waiting.is_empty();
+                state.is_repeated |= is_first;
+                is_first
             }
             Acknowledged::Never(why) => {
-                for (caller, _) in waiting {
-                    caller.reply.send(Err(EngineError::shortfall(&*why)));
-                }
-                return Ok(Fitness::Retire("READONLY: the Redis server has become a replica"));
+                let others = state.waiting.drain(..).map(|waiting| waiting.caller);
+                let own = own.into_iter().map(|(caller, _)| caller);
+                others.chain(own).for_each(|mut caller| caller.answer(Err(EngineError::shortfall(&*why))));
+                false
             }
         }
-        if waiting.is_empty() {
-            return Ok(fitness);
+    }
+
+    /// Answers the callers that wait and whose time is over. Returns whether none is left, and the wait is not repeated any more.
+    fn give_up(&self) -> bool {
+        self.answer_late();
+        let mut state = self.state();
+        state.is_repeated = !state.waiting.is_empty();
+        !state.is_repeated
+    }
+
+    fn answer_late(&self) {
+        let mut state = self.state();
+        let why = state.short.clone().unwrap_or_else(|| WAITING.into());
+        for mut late in state.waiting.extract_if(.., |waiting| waiting.caller.is_late()) {
+            late.caller.answer(Err(EngineError::shortfall(&*why)));
         }
-        sleep(PAUSE).await;
-        let marker = health.marker();
-        let key = marker.as_deref().map(|marker| &*marker.key);
-        let commands = acknowledgement.commands(key, Some(&Marker::value()));
-        let replies = match wire.exchange(commands).await {
-            Ok(replies) => replies,
-            Err(why) => return Err(lose(waiting.into_iter().map(|(caller, _)| caller).collect(), why)),
-        };
-        acknowledged = acknowledgement.judge(replies, marker.is_some());
+    }
+
+    /// Answers callers without replies whose time is over, if the server is not silent but waits for replicas. `silent` is when it
+    /// should have answered.
+    fn give_up_unanswered(&self, callers: &mut [Caller], silent: Limit) {
+        let short = self.short();
+        if short.is_some() || !silent.is_over() {
+            let why = short.unwrap_or_else(|| WAITING.into());
+            for caller in callers.iter_mut().filter(|caller| caller.is_late()) {
+                caller.answer(Err(EngineError::shortfall(&*why)));
+            }
+        }
+    }
+
+    /// Answers that nothing is known of the callers, here and in the room.
+    fn lose(&self, callers: Vec<Caller>, why: String) -> Lost {
+        let waiting: Vec<_> = self.state().waiting.drain(..).map(|waiting| waiting.caller).collect();
+        lose(callers.into_iter().chain(waiting).collect(), why)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gives each caller its replies where nothing was executed for it: what was refused needs no replica. Returns the others.
-fn answer_refusals(callers: Vec<Caller>, values: Vec<Value>) -> Vec<(Caller, Vec<Value>)> {
+/// Gives each caller its replies where they do not wait: nothing was executed for it, or the reply says so. Returns the others.
+fn answer_at_once(callers: Vec<Caller>, values: Vec<Value>) -> Vec<(Caller, Vec<Value>)> {
     let mut values = values.into_iter();
     let mut waiting = Vec::with_capacity(callers.len());
-    for caller in callers {
+    for mut caller in callers {
         let own: Vec<_> = values.by_ref().take(caller.count).collect();
-        if own.iter().all(|value| matches!(value, Value::ServerError(_))) {
-            caller.reply.send(Ok(own));
+        let is_refused = own.iter().all(|value| matches!(value, Value::ServerError(_)));
+        if is_refused || caller.wait.is_none_or(|wait| !wait.holds(&own)) {
+            caller.answer(Ok(own));
         } else {
             waiting.push((caller, own));
         }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect};
 use oncegate_core::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
+use oncegate_core::record::ClaimState;
 use oncegate_core::terms::LeaseEnd;
 use redis::{Cmd, Value};
 
 use super::Redis;
 use super::connection::Purpose;
 use super::keys::KeyName;
-use super::limit::Limit;
+use super::limit::CallTime;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::SCRIPTS;
 use super::topology::{Group, Sending};
@@ -30,8 +31,7 @@ struct Prepared<'a> {
     value: String,
     /// How long it is kept.
     px: u64,
-    /// Deadline of the call.
-    deadline: Duration,
+    time: CallTime,
 }
 
 /// What a `SET … NX GET` did.
@@ -64,7 +64,7 @@ impl Redis {
         for _ in 0..ROUNDS {
             let arguments = [&*claim.value, &px];
             let (script, key) = (&SCRIPTS.claim_waiting, &claim.key);
-            match checked(self.run(script, key, &arguments, Purpose::Claim, claim.deadline).await?) {
+            match checked(self.run(script, key, &arguments, Purpose::Claim, claim.time.for_grants()).await?) {
                 Ok(Value::Nil) => return Ok(claim::granted(claim.request, None, false)),
                 Ok(found) => {
                     if let Some(found) = reply::snapshot(found)?
@@ -89,21 +89,25 @@ impl Redis {
         }
     }
 
-    /// Claims that go over one connection go out together.
+    /// Claims that go over one connection go out together. Where some wait for replicas, each is a call by itself: what does not
+    /// wait must not wait for others.
     pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claims = claims.iter().enumerate();
         let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline)).collect();
+        if self.acknowledgement.is_some() {
+            let prepared: Vec<Prepared<'_>> = prepared;
+            let alone = async |claim: &Prepared<'_>| sink(claim.position, self.claim_prepared(claim).await);
+            return drop(join_all(prepared.iter().map(alone)).await);
+        }
         let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key).await;
         join_all(groups.into_iter().map(|group| self.claim_group(group, sink))).await;
     }
 
     async fn claim_group(&self, (route, group): Group<'_, Prepared<'_>>, sink: ClaimSink<'_>) {
         let commands = group.iter().map(Prepared::command).collect();
-        let soonest = group.iter().map(|claim| claim.deadline).min().unwrap_or_default();
-        let limit = self.acknowledgement.map(|_| Limit::of_waiting(soonest));
         let sent = async {
             let route = route?;
-            let replies = route.send(commands, Purpose::Claim, limit).await?;
+            let replies = route.send(commands, Purpose::Claim, None).await?;
             Ok((route, replies))
         };
         let (route, replies) = match sent.await {
@@ -134,12 +138,14 @@ impl Redis {
     async fn claim_found(&self, claim: &Prepared<'_>, outcome: SetOutcome) -> Result<ClaimResponse, EngineError> {
         let mut outcome = outcome;
         for round in 1..=ROUNDS {
-            let found = self.snapshot(&claim.key, claim.deadline).await.map_err(|error| match (&outcome, error) {
-                // This attempt holds the claim since an earlier try: that must not be reported as not having happened.
-                (SetOutcome::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
-                    EngineError::indeterminate(why)
+            let found = self.snapshot(&claim.key, claim.time.without_wait()).await.map_err(|error| {
+                match (&outcome, error) {
+                    // This attempt holds the claim since an earlier try: that must not be reported as not having happened.
+                    (SetOutcome::Found { own: true }, EngineError::Determinate(Determinate::Unavailable(why))) => {
+                        EngineError::indeterminate(why)
+                    }
+                    (_, error) => error,
                 }
-                (_, error) => error,
             })?;
             match (found, outcome) {
                 (Some(found), _) => {
@@ -166,23 +172,40 @@ impl Redis {
     async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
         let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
         if !matches!(effect, Effect::Put(..)) {
-            return Ok(Some(answer));
+            return if claim.time.wait.is_none() || is_given_at_once(&answer) {
+                Ok(Some(answer))
+            } else {
+                self.acknowledged(claim).await
+            };
         }
         // A script takes text, and a value that was read as a record is text.
         let arguments = [&*String::from_utf8_lossy(&found.value), &claim.value, &claim.px.to_string()];
-        let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.deadline).await?;
+        let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.time).await?;
         Ok((checked(taken)? == Value::Int(1)).then_some(answer))
     }
 
+    /// Returns the answer by what is stored, once replicas have that. `None` if it has changed since.
+    async fn acknowledged(&self, claim: &Prepared<'_>) -> Result<Option<ClaimResponse>, EngineError> {
+        // This attempt may hold the claim since an earlier try.
+        let uncertain = |failure| match failure {
+            EngineError::Determinate(Determinate::Unavailable(why)) => EngineError::indeterminate(why),
+            failure => failure,
+        };
+        let found = self.snapshot(&claim.key, claim.time).await.map_err(uncertain)?;
+        let Some(found) = found else { return Ok(None) };
+        let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
+        Ok((!matches!(effect, Effect::Put(..))).then_some(answer))
+    }
+
     async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
-        let (purpose, deadline) = (Purpose::Claim, claim.deadline);
-        let sending = Sending { key: &claim.key, purpose, deadline, command: &|| claim.command() };
+        let (purpose, time) = (Purpose::Claim, claim.time.for_grants());
+        let sending = Sending { key: &claim.key, purpose, time, command: &|| claim.command() };
         SetOutcome::read(claim.request, self.topology.send(sending).await?)
     }
 
     /// Reads what is stored under a key, as of one instant.
-    pub(super) async fn snapshot(&self, key: &KeyName, deadline: Duration) -> Result<Option<Snapshot>, EngineError> {
-        let reply = self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, deadline).await;
+    pub(super) async fn snapshot(&self, key: &KeyName, time: CallTime) -> Result<Option<Snapshot>, EngineError> {
+        let reply = self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, time).await;
         reply.and_then(reply::snapshot).map_err(EngineError::of_read)
     }
 
@@ -196,7 +219,7 @@ impl Redis {
             key: self.keys.claim(&request.key),
             value: value::encode_claim(request, &request.record()),
             px,
-            deadline,
+            time: self.time(deadline),
         }
     }
 }
@@ -224,6 +247,15 @@ impl SetOutcome {
 
 fn changed_hands() -> EngineError {
     EngineError::unavailable("the claim changed hands each time it was looked at; try again")
+}
+
+/// Returns whether an answer does not wait for replicas: its caller repeats the call anyway, or has to change it.
+fn is_given_at_once(answer: &ClaimResponse) -> bool {
+    match answer {
+        ClaimResponse::Duplicate(held) => held.record.state == ClaimState::InProgress,
+        ClaimResponse::Mismatch(_) => true,
+        ClaimResponse::Granted(_) => false,
+    }
 }
 
 /// A value begins with its attempt, so that the holder of a claim is known without reading the rest.

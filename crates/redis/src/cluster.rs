@@ -178,14 +178,13 @@ impl Cluster {
 
     /// Sends a command for a key, and again for as long as nodes reply that they have not executed it.
     pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
-        let Sending { key, purpose, deadline, command } = sending;
-        let waiting = || self.shared.url.acknowledgement.map(|_| Limit::of_waiting(deadline));
+        let Sending { key, purpose, time, command } = sending;
         let core = Handle::current().id();
         let (mut limit, mut failures) = (None, 0);
         loop {
             let map = self.map().await?;
             let route = self.route(&map, key, core)?;
-            let mut reply = match route.send_one(command(), purpose, waiting()).await {
+            let mut reply = match route.send_one(command(), purpose, time.wait).await {
                 Ok(reply) => reply,
                 Err(failure) => {
                     self.shared.stale.notify_one();
@@ -197,7 +196,7 @@ impl Cluster {
                 let node = self.shared.node(node);
                 let commands = self.asking(key, command());
                 let count = commands.len();
-                let replies = node.send(node.worker_for(key.spread, core), commands, purpose, waiting()).await?;
+                let replies = node.send(node.worker_for(key.spread, core), commands, purpose, time.wait).await?;
                 reply = asked_reply(replies, count)?;
                 match redirect(&node, &reply) {
                     None => return Ok(reply),
@@ -209,7 +208,7 @@ impl Cluster {
             }
             self.shared.stale.notify_one();
             failures += 1;
-            let limit = limit.get_or_insert_with(|| Limit::of_resending(deadline));
+            let limit = limit.get_or_insert_with(|| Limit::of_resending(time.deadline));
             // The first move is followed at once.
             let is_known = failures == 1 && matches!(next, Redirect::Moved { to: Some(_), .. });
             let pause = if is_known { Duration::ZERO } else { RESEND.delay(failures, SystemEntropy.bits()) };

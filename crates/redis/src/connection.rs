@@ -11,10 +11,9 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::acknowledged;
-use super::acknowledgement::Acknowledgement;
+use super::acknowledged::Room;
 use super::health::Health;
-use super::limit::Limit;
+use super::limit::Wait;
 use super::script::{SCRIPTS, Script};
 use super::target::{Target, Version};
 use super::url::Url;
@@ -27,8 +26,8 @@ pub(super) const BATCH: usize = 128;
 pub(super) struct Call {
     pub(super) commands: Vec<Cmd>,
     pub(super) purpose: Purpose,
-    /// How long the caller waits for replicas, if for any.
-    pub(super) limit: Option<Limit>,
+    /// How its replies wait for replicas, if they do.
+    pub(super) wait: Option<Wait>,
     pub(super) reply: Reply<Vec<Value>>,
 }
 
@@ -73,12 +72,14 @@ impl Connector {
         let client = self.target.unless_changed(version, client).await?;
         let client = client.map_err(|error| Determinate::Unavailable(failure(&error)))?;
         let acknowledgement = self.url.acknowledgement.filter(|_| self.is_acknowledged);
-        // An exchange may stand behind another one that waits for replicas.
-        let waits = acknowledgement.map(|asked| asked.timeout).unwrap_or_default() * 2;
+        // An exchange may stand behind two others that wait for replicas.
+        let waits = acknowledgement.map(|asked| asked.timeout).unwrap_or_default() * 3;
+        let wire = Wire::new(client, self.response_timeout + waits, SystemEntropy.bits());
+        let health = self.health.clone();
         let mut connection = Connection {
-            wire: Wire::new(client, self.response_timeout + waits, SystemEntropy.bits()),
-            health: self.health.clone(),
-            acknowledgement,
+            room: acknowledgement.map(|asked| Arc::new(Room::new(wire.clone(), health.clone(), asked))),
+            wire,
+            health,
             target: self.target.clone(),
             version,
         };
@@ -110,7 +111,8 @@ impl oncegate_driver::Connector for Connector {
 pub(super) struct Connection {
     wire: Wire,
     health: Arc<Health>,
-    acknowledgement: Option<Acknowledgement>,
+    /// Where callers wait for replicas, if they do.
+    room: Option<Arc<Room>>,
     target: Target,
     /// Version of the target when it was opened.
     version: Version,
@@ -123,9 +125,10 @@ impl oncegate_driver::Connection for Connection {
     /// More would make batches smaller, and each costs an ECHO.
     const EXCHANGES_MAX: usize = 4;
 
-    /// Waiting for replicas blocks a connection, so exchanges follow one another; one more hides the way to the server.
+    /// Waiting for replicas blocks a connection, so exchanges follow one another; one more hides the way to the server, and
+    /// another one may repeat the wait.
     fn exchanges_max(&self) -> usize {
-        if self.acknowledgement.is_some() { 2 } else { Self::EXCHANGES_MAX }
+        self.room.as_ref().map_or(Self::EXCHANGES_MAX, |room| 2 + usize::from(room.is_repeated()))
     }
 
     fn fitness(&self) -> Fitness {
@@ -138,6 +141,8 @@ impl oncegate_driver::Connection for Connection {
 
     fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Fitness>> {
         let refusal = self.health.refusal_of_claims();
+        let short = self.room.as_ref().and_then(|room| room.short());
+        let is_late = |call: &Call| call.wait.is_some_and(|wait| wait.limit.is_over());
         let calls_max = queue.len().min(BATCH);
         let (mut commands, mut callers) = (Vec::with_capacity(calls_max), Vec::with_capacity(calls_max));
         while commands.len() < BATCH {
@@ -145,9 +150,12 @@ impl oncegate_driver::Connection for Connection {
             match &refusal {
                 Some(why) if call.purpose == Purpose::Claim => call.reply.refuse(why),
                 _ if call.reply.is_abandoned() => {}
+                _ if short.is_some() && is_late(&call) => {
+                    call.reply.send(Err(EngineError::shortfall(short.clone().unwrap_or_default())));
+                }
                 _ => {
-                    let (count, limit, reply) = (call.commands.len(), call.limit, call.reply);
-                    callers.push(Caller { count, limit, reply });
+                    let (count, wait, reply) = (call.commands.len(), call.wait, Some(call.reply));
+                    callers.push(Caller { count, wait, reply });
                     commands.append(&mut call.commands);
                 }
             }
@@ -155,9 +163,8 @@ impl oncegate_driver::Connection for Connection {
         if commands.is_empty() {
             return None;
         }
-        if let Some(acknowledgement) = self.acknowledgement {
-            let (wire, health) = (self.wire.clone(), self.health.clone());
-            return Some(Box::pin(acknowledged::exchange(wire, health, acknowledgement, commands, callers)));
+        if let Some(room) = &self.room {
+            return Some(Box::pin(room.clone().exchange(commands, callers)));
         }
         let exchange = self.wire.exchange(commands);
         Some(Box::pin(async move {
@@ -174,7 +181,7 @@ impl oncegate_driver::Connection for Connection {
 
     fn heartbeat(&mut self) -> Exchange<Fitness> {
         // Where batches wait for replicas, another connection has the heartbeats: here one would only wait as well.
-        if self.acknowledgement.is_some() && self.wire.is_busy() {
+        if self.room.is_some() && self.wire.is_busy() {
             return Box::pin(ready(Ok(Fitness::Good)));
         }
         let marker = self.health.marker();
@@ -188,7 +195,7 @@ impl oncegate_driver::Connection for Connection {
     }
 
     fn check(&mut self) -> Exchange<Fitness> {
-        if self.acknowledgement.is_some() && self.wire.is_busy() {
+        if self.room.is_some() && self.wire.is_busy() {
             return Box::pin(ready(Ok(Fitness::Good)));
         }
         let check = self.check_health();
@@ -221,22 +228,38 @@ impl Connection {
 /// A call that was sent, and how many of the replies are its own.
 pub(super) struct Caller {
     pub(super) count: usize,
-    pub(super) limit: Option<Limit>,
-    pub(super) reply: Reply<Vec<Value>>,
+    pub(super) wait: Option<Wait>,
+    /// Nothing once it was answered.
+    reply: Option<Reply<Vec<Value>>>,
+}
+
+impl Caller {
+    /// Answers the call, unless it was answered already.
+    pub(super) fn answer(&mut self, answer: Result<Vec<Value>, EngineError>) {
+        if let Some(reply) = self.reply.take() {
+            reply.send(answer);
+        }
+    }
+
+    /// Returns whether it has waited for replicas for long enough.
+    pub(super) fn is_late(&self) -> bool {
+        self.wait.is_some_and(|wait| wait.limit.is_over())
+    }
 }
 
 /// Gives each caller its replies.
 pub(super) fn answer(callers: Vec<Caller>, values: Vec<Value>) {
     let mut values = values.into_iter();
-    for Caller { count, reply, .. } in callers {
-        reply.send(Ok(values.by_ref().take(count).collect()));
+    for mut caller in callers {
+        let count = caller.count;
+        caller.answer(Ok(values.by_ref().take(count).collect()));
     }
 }
 
 /// Answers that nothing is known of the calls.
 pub(super) fn lose(callers: Vec<Caller>, why: String) -> Lost {
-    for Caller { reply, .. } in callers {
-        reply.send(Err(EngineError::indeterminate(&*why)));
+    for mut caller in callers {
+        caller.answer(Err(EngineError::indeterminate(&*why)));
     }
     why.into()
 }

@@ -51,7 +51,7 @@ use tokio::time::timeout;
 use self::acknowledgement::Acknowledgement;
 use self::connection::Purpose;
 use self::keys::{KeyName, Keys};
-use self::limit::DEADLINE;
+use self::limit::{CallTime, DEADLINE};
 pub use self::options::Options;
 use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
@@ -127,6 +127,11 @@ impl Redis {
         Ok(Self { keys, acknowledgement, topology: Topology::open(Arc::new(url), options) })
     }
 
+    /// Returns the time of a call that starts now.
+    fn time(&self, deadline: Duration) -> CallTime {
+        CallTime::start(deadline, self.acknowledgement.is_some())
+    }
+
     /// Runs a script on a key.
     async fn run<Argument: AsRef<[u8]> + Sync>(
         &self,
@@ -134,14 +139,14 @@ impl Redis {
         key: &KeyName,
         arguments: &[Argument],
         purpose: Purpose,
-        deadline: Duration,
+        time: CallTime,
     ) -> Result<Value, EngineError> {
         let call = || script.call(&key.text, arguments);
-        match self.topology.send(Sending { key, purpose, deadline, command: &call }).await? {
+        match self.topology.send(Sending { key, purpose, time, command: &call }).await? {
             // The server was restarted or its scripts flushed. Nothing was executed.
             Value::ServerError(error) if error.code() == "NOSCRIPT" => {
                 let load_and_call = || script.load_and_call(&key.text, arguments);
-                self.topology.send(Sending { key, purpose, deadline, command: &load_and_call }).await
+                self.topology.send(Sending { key, purpose, time, command: &load_and_call }).await
             }
             reply => Ok(reply),
         }
@@ -172,24 +177,24 @@ impl Engine for Redis {
         let late = late.as_ref().map(value::encode).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];
         let key = self.keys.claim(&request.key);
-        reply::settled(self.run(&SCRIPTS.settle, &key, &arguments, Purpose::Other, deadline).await?)
+        reply::settled(self.run(&SCRIPTS.settle, &key, &arguments, Purpose::Other, self.time(deadline)).await?)
     }
 
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         let lease = request.lease.map(|lease| millis(lease).to_string()).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), &lease];
         let key = self.keys.claim(&request.key);
-        reply::renewed(self.run(&SCRIPTS.renew, &key, &arguments, Purpose::Other, deadline).await?)
+        reply::renewed(self.run(&SCRIPTS.renew, &key, &arguments, Purpose::Other, self.time(deadline)).await?)
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        Ok(self.snapshot(&self.keys.claim(key), DEADLINE).await?.map(|snapshot| snapshot.held))
+        Ok(self.snapshot(&self.keys.claim(key), self.time(DEADLINE)).await?.map(|snapshot| snapshot.held))
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         let arguments = [&*request.attempt.to_string()];
         let key = self.keys.claim(&request.key);
-        reply::released(self.run(&SCRIPTS.release, &key, &arguments, Purpose::Other, DEADLINE).await?)
+        reply::released(self.run(&SCRIPTS.release, &key, &arguments, Purpose::Other, self.time(DEADLINE)).await?)
     }
 
     async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {

@@ -13,7 +13,7 @@ use tokio::runtime::Id;
 use super::connection::{Call, Connector, Purpose};
 use super::health::Health;
 use super::keys::Spread;
-use super::limit::Limit;
+use super::limit::Wait;
 use super::listener::{self, Listener};
 use super::marker::{Marker, Markers};
 use super::options::Options;
@@ -86,9 +86,9 @@ impl Primary {
         worker: usize,
         commands: Vec<Cmd>,
         purpose: Purpose,
-        limit: Option<Limit>,
+        wait: Option<Wait>,
     ) -> Result<Vec<Value>, EngineError> {
-        self.connections.workers()[worker].call(|reply| Call { commands, purpose, limit, reply }).await
+        self.connections.workers()[worker].call(|reply| Call { commands, purpose, wait, reply }).await
     }
 
     /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas are
@@ -96,7 +96,7 @@ impl Primary {
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         let ping = |worker| async move {
             let commands = vec![redis::cmd("PING")];
-            let call = |reply| Call { commands, purpose: Purpose::Other, limit: None, reply };
+            let call = |reply| Call { commands, purpose: Purpose::Other, wait: None, reply };
             let replies = Worker::call(worker, call).await.map_err(EngineError::of_read)?;
             replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)
         };

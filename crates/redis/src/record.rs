@@ -19,7 +19,7 @@ const LATEST: u64 = (1 << 53) - 1;
 impl Redis {
     pub(super) async fn record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let key = self.keys.record(name);
-        let reply = self.run::<&str>(&SCRIPTS.get_record, &key, &[], Purpose::Other, deadline).await;
+        let reply = self.run::<&str>(&SCRIPTS.get_record, &key, &[], Purpose::Other, self.time(deadline)).await;
         let view = reply.and_then(|reply| view(reply, 0)).map_err(EngineError::of_read)?;
         check_now(name, view.now)?;
         Ok(view)
@@ -48,7 +48,7 @@ impl Redis {
             ChangePurpose::Keep => &SCRIPTS.change_record,
         };
         let key = self.keys.record(&change.name);
-        let reply = checked(self.run(script, &key, &arguments, Purpose::Other, deadline).await?)?;
+        let reply = checked(self.run(script, &key, &arguments, Purpose::Other, self.time(deadline)).await?)?;
         match &reply {
             Value::Array(items) => match &items[..] {
                 [Value::Int(1), Value::Int(now)] => Ok(ChangeResponse::Stored(instant(*now)?)),

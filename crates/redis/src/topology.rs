@@ -7,7 +7,6 @@ mod shards;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use oncegate_core::engine::EngineError;
 use oncegate_core::engine::notification::Hub;
@@ -18,7 +17,7 @@ use self::one::One;
 use super::cluster::Cluster;
 use super::connection::{BATCH, Purpose};
 use super::keys::KeyName;
-use super::limit::Limit;
+use super::limit::{CallTime, Wait};
 use super::options::Options;
 use super::primary::Primary;
 use super::url::{Layout, Url};
@@ -35,8 +34,8 @@ pub(super) enum Topology {
 pub(super) struct Sending<'a> {
     pub(super) key: &'a KeyName,
     pub(super) purpose: Purpose,
-    /// Deadline of the call that it is part of.
-    pub(super) deadline: Duration,
+    /// Time of the call that it is part of.
+    pub(super) time: CallTime,
     pub(super) command: &'a (dyn Fn() -> Cmd + Sync),
 }
 
@@ -173,9 +172,9 @@ impl Route<'_> {
         &self,
         commands: Vec<Cmd>,
         purpose: Purpose,
-        limit: Option<Limit>,
+        wait: Option<Wait>,
     ) -> Result<Vec<Value>, EngineError> {
-        self.primary.send(self.worker, commands, purpose, limit).await
+        self.primary.send(self.worker, commands, purpose, wait).await
     }
 
     /// Sends one command, and returns its reply.
@@ -183,9 +182,9 @@ impl Route<'_> {
         &self,
         command: Cmd,
         purpose: Purpose,
-        limit: Option<Limit>,
+        wait: Option<Wait>,
     ) -> Result<Value, EngineError> {
-        let replies = self.send(vec![command], purpose, limit).await?;
+        let replies = self.send(vec![command], purpose, wait).await?;
         replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
     }
 

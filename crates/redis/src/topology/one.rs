@@ -25,7 +25,6 @@ use crate::url::{Layout, Url};
 pub(in super::super) struct One {
     pub(super) server: Primary,
     sentinels: Option<(Arc<Discovery>, DropGuard)>,
-    is_acknowledged: bool,
     /// How many replicas acknowledge.
     acknowledged_by: usize,
 }
@@ -38,7 +37,7 @@ impl One {
         let server = Primary::open(url, options, &target, marker, &Arc::<Markers>::default());
         let asked = url.acknowledgement.map_or(0, |asked| asked.replicas);
         let acknowledged_by = usize::try_from(asked).unwrap_or(usize::MAX);
-        Self { server, sentinels, is_acknowledged: asked > 0, acknowledged_by }
+        Self { server, sentinels, acknowledged_by }
     }
 
     pub(super) fn route(&self, key: &KeyName, core: Id) -> Route<'_> {
@@ -51,9 +50,8 @@ impl One {
     }
 
     pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
-        let Sending { key, purpose, deadline, command } = sending;
-        let waiting = self.is_acknowledged.then(|| Limit::of_waiting(deadline));
-        let reply = self.route(key, Handle::current().id()).send_one(command(), purpose, waiting).await?;
+        let Sending { key, purpose, time, command } = sending;
+        let reply = self.route(key, Handle::current().id()).send_one(command(), purpose, time.wait).await?;
         if !self.is_to_be_resent(&reply) {
             return Ok(reply);
         }
@@ -68,8 +66,8 @@ impl One {
         mut reply: Value,
         sending: Sending<'_>,
     ) -> Result<Value, EngineError> {
-        let Sending { key, purpose, deadline, command } = sending;
-        let mut limit = Limit::of_resending(deadline);
+        let Sending { key, purpose, time, command } = sending;
+        let limit = Limit::of_resending(time.deadline);
         let mut failures = 0;
         loop {
             let Some(redirect) = Redirect::of(&reply, None) else { return Ok(reply) };
@@ -80,9 +78,8 @@ impl One {
             if !limit.pause(Duration::ZERO).await {
                 return Err(not_executed(&redirect).into());
             }
-            let waiting = self.is_acknowledged.then(|| Limit::of_waiting(deadline));
             let route = self.route(key, Handle::current().id());
-            match route.send_one(command(), purpose, waiting).await {
+            match route.send_one(command(), purpose, time.wait).await {
                 Ok(next) => reply = next,
                 // The connection to the former primary is being replaced.
                 Err(EngineError::Determinate(why)) if why.is_unavailable() => {}

@@ -2,11 +2,11 @@
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse};
 use oncegate_core::engine::conformance::fresh_claim;
-use oncegate_core::engine::{Engine, RecordName};
+use oncegate_core::engine::{Engine, EngineError, RecordName};
 use oncegate_redis::Redis;
 use oncegate_testkit::redis_server::RedisServer;
 
-use super::{DEADLINE, again, is_duplicate, open, renew, settle, soon, success};
+use super::{DEADLINE, again, batch, is_duplicate, now, open, renew, settle, since, soon, success};
 
 /// A primary and its replica, with an append-only file that is synced at once.
 async fn pair() -> Option<(RedisServer, RedisServer)> {
@@ -21,14 +21,28 @@ async fn pair() -> Option<(RedisServer, RedisServer)> {
 async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     let Some((primary, replica)) = pair().await else { return };
     let redis = open(&format!("{}?replicas=1", primary.url()));
-    let (held, new) = (fresh_claim(), fresh_claim());
+    let (held, done, new) = (fresh_claim(), fresh_claim(), fresh_claim());
     soon("the replica acknowledges", async || redis.claim(&held, DEADLINE).await.is_ok()).await;
+    assert!(redis_grants(&redis, &done).await);
+    redis.settle(&settle(&done, success("1")), DEADLINE).await.expect("it is acknowledged");
     // It is promoted elsewhere, and the former primary goes on answering.
     replica.query::<()>("REPLICAOF NO ONE");
     let is_short = async |ask| redis.claim(&ask, DEADLINE).await.is_err_and(|failure| failure.is_shortfall());
     assert!(is_short(new.clone()).await, "a grant");
     assert!(is_short(new.clone()).await, "its repeat, which writes nothing");
-    assert!(is_short(again(&held)).await, "a duplicate");
+    assert!(is_short(held.clone()).await, "the repeat of one that was acknowledged");
+    assert!(is_short(again(&done)).await, "a success");
+    let answers = batch(&redis, &[again(&done), again(&held), fresh_claim()]).await;
+    assert!(answers[0].as_ref().is_err_and(EngineError::is_shortfall), "{answers:?}");
+    assert!(matches!(answers[1], Ok(ClaimResponse::Duplicate(_))), "in progress: {answers:?}");
+    assert!(answers[2].as_ref().is_err_and(EngineError::is_shortfall), "{answers:?}");
+    let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&held) };
+    for at_once in [again(&held), other] {
+        let started = now();
+        let answer = redis.claim(&at_once, DEADLINE).await;
+        assert!(matches!(answer, Ok(ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_))), "{answer:?}");
+        assert!(since(started) < DEADLINE * 3 / 4, "it does not wait for replicas: {:?}", since(started));
+    }
     let outcome = redis.settle(&settle(&held, success("1")), DEADLINE).await;
     assert!(outcome.is_err_and(|failure| failure.is_shortfall()));
     let renewal = redis.renew(&renew(&new, None), DEADLINE).await;
@@ -54,6 +68,32 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
 
 async fn redis_grants(redis: &Redis, ask: &ClaimRequest) -> bool {
     matches!(redis.claim(ask, DEADLINE).await, Ok(ClaimResponse::Granted(_)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_and_wait_are_repeated_until_the_deadline() {
+    let Some((primary, replica)) = pair().await else { return };
+    let redis = open(&format!("{}?replicas=1", primary.url()));
+    soon("the replica acknowledges", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+    replica.freeze();
+    let started = now();
+    // Many more than go out at once: none waits for others until its time is over.
+    let claims: Vec<_> = (0..300).map(|_| fresh_claim()).collect();
+    let answers = futures_util::future::join_all(
+        claims.iter().map(|claim| async { (redis.claim(claim, DEADLINE).await, since(started)) }),
+    );
+    for (answer, took) in answers.await {
+        assert!(answer.as_ref().is_err_and(EngineError::is_shortfall), "{answer:?}");
+        assert!(took > DEADLINE * 7 / 10 && took < DEADLINE * 9 / 10, "{took:?}");
+    }
+
+    let (claim, thaw) = (fresh_claim(), async {
+        tokio::time::sleep(DEADLINE / 2).await;
+        replica.thaw();
+    });
+    let (answer, ()) = tokio::join!(redis.claim(&claim, DEADLINE), thaw);
+    assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
+    assert!(redis_grants(&redis, &claims[0]).await, "the claim has stayed, and is the same one");
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ async fn without_its_replica_a_shard_answers_outcome_unknown_and_grants_stay() {
     let replica = cluster.replicas_of(0)[0];
     cluster.nodes[replica].kill();
     soon("its answers are not known", async || {
-        redis.claim(&again(&held), DEADLINE).await.is_err_and(|failure| failure.is_shortfall())
+        redis.claim(&held, DEADLINE).await.is_err_and(|failure| failure.is_shortfall())
     })
     .await;
     let failure = redis.claim(&new, DEADLINE).await.unwrap_err();
