@@ -18,13 +18,15 @@ pub(super) enum Report {
 }
 
 impl Report {
-    /// Reads the reply to `SENTINEL MASTER`.
-    pub(super) fn read(reply: Value) -> Self {
+    /// Reads the replies to `SENTINEL MASTER`, which has the epoch, and to `SENTINEL GET-MASTER-ADDR-BY-NAME`, which has the
+    /// address: from the promotion to the end of a failover, the first one combines the new epoch with the former address.
+    pub(super) fn read(master: Value, address: Value) -> Self {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
         };
-        match reply {
+        let refused = [&master, &address].into_iter().position(|reply| matches!(reply, Value::ServerError(_)));
+        match if refused == Some(1) { &address } else { &master } {
             Value::ServerError(error)
                 if error.details().is_some_and(|details| details.contains("No such master with that name")) =>
             {
@@ -35,16 +37,26 @@ impl Report {
                     "{}: it requires another user or password; write sentinel_user and sentinel_password",
                     error.code()
                 )),
-                "NOPERM" => Self::Failed("NOPERM: its ACL does not allow SENTINEL MASTER".into()),
+                "NOPERM" => {
+                    let why = "NOPERM: its ACL does not allow SENTINEL MASTER or SENTINEL GET-MASTER-ADDR-BY-NAME";
+                    Self::Failed(why.into())
+                }
                 code => Self::Failed(format!("{code}: it is not a Sentinel, or does not answer as one")),
             },
             Value::Array(words) => {
                 let words: Vec<_> = words.iter().map(text).collect();
                 let field = |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
-                let address = field("ip").zip(field("port")).and_then(|(host, port)| {
-                    let port = port.parse().ok().filter(|port| *port != 0)?;
-                    (!host.is_empty()).then(|| Address { host: host.clone(), port })
-                });
+                let address = match &address {
+                    Value::Array(parts) => parts.iter().map(text).collect(),
+                    _ => Vec::new(),
+                };
+                let address = match &address[..] {
+                    [host, port] if !host.is_empty() => {
+                        let port = port.parse().ok().filter(|port| *port != 0);
+                        port.map(|port| Address { host: host.clone(), port })
+                    }
+                    _ => None,
+                };
                 let epoch = field("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
                 match address {
                     Some(address) => Self::Primary { address, epoch },
@@ -175,10 +187,14 @@ mod tests {
     #[test]
     fn replies_are_read() {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let reply = ["name", "m", "ip", "::1", "port", "7000", "config-epoch", "5"].map(bulk);
+        // In the middle of a failover: the former address with the new epoch, and the new address.
+        let master = || Value::Array(["name", "m", "ip", "::9", "port", "7009", "config-epoch", "5"].map(bulk).into());
+        let named = || Value::Array(["::1", "7000"].map(bulk).into());
         let address = Address { host: "::1".into(), port: 7000 };
-        assert_eq!(Report::read(Value::Array(reply.into())), Report::Primary { address, epoch: 5 });
-        let error = |line: &str| Report::read(redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap());
+        assert_eq!(Report::read(master(), named()), Report::Primary { address, epoch: 5 });
+        let failed = |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        assert!(matches!(Report::read(master(), failed("NOPERM x")), Report::Failed(why) if why.contains("ACL")));
+        let error = |line: &str| Report::read(failed(line), failed(line));
         assert_eq!(error("ERR No such master with that name"), Report::UnknownName);
         for (line, hint) in [
             ("NOAUTH x", "sentinel_password"),
@@ -187,7 +203,9 @@ mod tests {
         ] {
             assert!(matches!(error(line), Report::Failed(why) if why.contains(hint)), "{line}");
         }
-        assert!(matches!(Report::read(Value::Nil), Report::Failed(_)));
-        assert!(matches!(Report::read(Value::Array(vec![])), Report::Failed(_)));
+        for wrong in [Value::Nil, Value::Array(vec![]), Value::Array(vec![bulk("h"), bulk("0")])] {
+            assert!(matches!(Report::read(master(), wrong), Report::Failed(_)));
+        }
+        assert!(matches!(Report::read(Value::Nil, named()), Report::Failed(_)));
     }
 }

@@ -82,13 +82,14 @@ impl Watch {
         let mut announcements = announcements.on_message();
         loop {
             let discovery = &self.discovery;
-            let mut question = redis::cmd("SENTINEL");
-            question.arg("MASTER").arg(&discovery.name);
-            let mut pipeline = redis::Pipeline::with_capacity(1);
-            pipeline.add_command(question);
-            match timeout(LIMIT, client.send_packed_commands(&pipeline, 0, 1)).await {
+            let mut pipeline = redis::Pipeline::with_capacity(2);
+            pipeline.cmd("SENTINEL").arg("MASTER").arg(&discovery.name);
+            pipeline.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&discovery.name);
+            match timeout(LIMIT, client.send_packed_commands(&pipeline, 0, 2)).await {
                 Ok(Ok(replies)) => {
-                    self.report(Report::read(replies.into_iter().next().unwrap_or(redis::Value::Nil)));
+                    let mut replies = replies.into_iter();
+                    let mut reply = || replies.next().unwrap_or(redis::Value::Nil);
+                    self.report(Report::read(reply(), reply()));
                 }
                 Ok(Err(error)) => return failure(&error),
                 Err(_elapsed) => return format!("it did not answer within {LIMIT:?}"),
