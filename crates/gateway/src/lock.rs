@@ -4,6 +4,7 @@
 mod actions;
 mod names;
 mod queue;
+mod result;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use self::actions::{Action, Answer, Response, Summary};
 pub(super) use self::names::Locks;
 use self::names::NAMES_MAX;
 use self::queue::Queue;
+use self::result::{failed, lock_result};
 use super::{Failure, Gateway, failure, read_failure, within};
 use crate::resilience::deadline_budget;
 use crate::tenants::App;
@@ -381,27 +383,4 @@ fn seen(name: LockName, stored: &SharedRecord, now: Timestamp) -> Result<LockVie
 /// Returns the lock's record name.
 fn record_name(app: &oncegate_core::tenant::AppKey, name: &LockName) -> RecordName {
     RecordName::Lock(app.clone(), name.clone())
-}
-
-fn lock_result(answer: &Result<AcquireAnswer, Failure>) -> LockResult {
-    match answer {
-        Ok(AcquireAnswer::Granted(granted)) if granted.repeated => LockResult::Repeated,
-        Ok(AcquireAnswer::Granted(_)) => LockResult::Granted,
-        Ok(AcquireAnswer::Held(_)) => LockResult::Held,
-        Ok(AcquireAnswer::UpgradeRefused) => LockResult::UpgradeRefused,
-        Ok(AcquireAnswer::Withdrawn) => LockResult::Withdrawn,
-        Ok(AcquireAnswer::NonceReused) => LockResult::NonceReused,
-        Ok(AcquireAnswer::Full(_)) => LockResult::QuotaExceeded,
-        Err(failure) => failed(failure),
-    }
-}
-
-fn failed(failure: &Failure) -> LockResult {
-    match failure {
-        Failure::Store(Determinate::Full(_)) => LockResult::StoreFull,
-        Failure::Store(Determinate::Incompatible(_)) => LockResult::StoreIncompatible,
-        Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_)) => LockResult::StoreUnavailable,
-        Failure::QuotaExceeded(_) | Failure::TooManyLocks(_) => LockResult::QuotaExceeded,
-        _ => LockResult::OutcomeUnknown,
-    }
 }
