@@ -25,7 +25,7 @@ WITH changed AS (
     SET value = excluded.value, ends_at = clock_timestamp() + $5 * interval '1 microsecond'
     WHERE held.ends_at <= clock_timestamp()
       AND clock_timestamp() < to_timestamp(0) + $7 * interval '1 microsecond'
-    RETURNING 1
+    RETURNING CASE WHEN $8 THEN pg_notify('oncegate', 'lock:{' || $1 || '/' || $2 || '}')::text END
 )
 SELECT EXISTS (SELECT FROM changed) OR EXISTS (SELECT FROM made)
            OR coalesce(substring(stands.value FROM 1 FOR 9) = substring($3 FROM 1 FOR 9), false),

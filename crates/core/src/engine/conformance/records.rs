@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
 use super::super::shared_record::{METADATA_BYTES_MAX, RECORD_BYTES_MAX};
 use super::super::{
@@ -134,7 +135,7 @@ pub async fn a_change_that_notifies_reaches_the_subscriptions_of_its_record(on: 
         return;
     }
     on.stored(&RecordChange { notifies: true, ..change(&name, None, &record(b"a")) }).await;
-    subscription.notified().await;
+    timeout(Duration::from_secs(10), subscription.notified()).await.expect("the change is notified");
 }
 
 /// Returns a name that no other test uses.
