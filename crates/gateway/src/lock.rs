@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName, SharedRecord};
+use oncegate_core::engine::{Engine, EngineError, RecordName, SharedRecord};
 use oncegate_core::lock::{
     AcquireRequest, AcquireResponse, LockBound, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash,
     UnlockResponse,
