@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use oncegate_core::attempt::{Issuer, SystemEntropy};
 use oncegate_core::clock::Clock;
+use oncegate_core::engine::Determinate;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};

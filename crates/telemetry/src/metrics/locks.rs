@@ -35,13 +35,8 @@ pub(super) struct LockMetrics {
     hold: OnceLock<Histogram>,
 }
 
+#[derive(Default)]
 struct Calls(Counters<{ LockResult::LABELS.len() }>);
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self(Counters::new())
-    }
-}
 
 impl LockMetrics {
     pub(super) fn called(&self, app: &str, result: LockResult) {

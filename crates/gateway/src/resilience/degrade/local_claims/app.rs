@@ -153,7 +153,10 @@ impl AppClaims {
             local.settled.map(|place| self.settled.remove(&place));
         }
         change(&mut local);
-        if local.waiting.is_empty() && (local.claim.is_none() || !self.decides_locally) {
+        // A success that was delivered over one connection is still known while another one is not back: a policy must not grant
+        // it again.
+        let is_kept = |claim: &LocalClaim| self.decides_locally || claim.record.state == ClaimState::Succeeded;
+        if local.waiting.is_empty() && !local.claim.as_ref().is_some_and(is_kept) {
             return;
         }
         if !local.is_settled() {
