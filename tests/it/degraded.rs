@@ -5,6 +5,7 @@ mod late_calls;
 mod left_behind;
 mod overlapping;
 mod policies;
+mod shards;
 mod spooled;
 
 use std::time::Duration;
