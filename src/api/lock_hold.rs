@@ -61,7 +61,7 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
             *response.status_mut() = StatusCode::CREATED;
             Ok(response)
         }
-        AcquireAnswer::Held(held) => Err(held_problem(held)),
+        AcquireAnswer::Held(held) => Err(held_problem(&held)),
         AcquireAnswer::UpgradeRefused => Err(Problem::new(
             Code::UpgradeRefused,
             "The owner shares the lock with others, so it cannot get it exclusively: two owners that wait for each other \
@@ -131,7 +131,7 @@ impl From<GrantedLock> for GrantedBody {
     }
 }
 
-fn held_problem(held: HeldLock) -> Problem {
+fn held_problem(held: &HeldLock) -> Problem {
     let detail = match (held.mode, held.position) {
         (_, Some(_)) => {
             "Others hold the lock or are before this request in its queue. Ask again with the same attempt_nonce after \

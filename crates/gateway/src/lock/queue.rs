@@ -323,7 +323,7 @@ impl Queue {
             return known.now;
         }
         let passed = self.clock.monotonic().saturating_sub(known.at);
-        known.now.plus(passed - passed / 500)
+        known.now.plus(passed.saturating_sub(passed / 500))
     }
 
     fn take_known(&self) -> Option<Known> {

@@ -70,11 +70,11 @@ async fn a_lock_is_held_by_one_and_a_release_elsewhere_reaches_the_caller_that_w
     let refused = there.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
     assert!(matches!(refused, Ok(AcquireAnswer::Held(HeldLock { holders: 1, .. }))), "{refused:?}");
     let waits = there.acquire_lock(&world.app, call(None, Duration::from_secs(10), false));
-    let releases = async {
+    let release = async {
         sleep(500 * MS).await;
         here.release_lock(&world.app, &name(), first.attempt.clone()).await
     };
-    let (second, released) = tokio::join!(waits, releases);
+    let (second, released) = tokio::join!(waits, release);
     assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, late: Some(false), .. })), "{released:?}");
     let second = granted(second);
     assert!(second.fence > first.fence);

@@ -20,13 +20,13 @@ pub(super) enum Report {
 impl Report {
     /// Reads the replies to `SENTINEL MASTER`, which has the epoch, and to `SENTINEL GET-MASTER-ADDR-BY-NAME`, which has the
     /// address: from the promotion to the end of a failover, the first one combines the new epoch with the former address.
-    pub(super) fn read(master: Value, address: Value) -> Self {
+    pub(super) fn read(master: &Value, address: &Value) -> Self {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
         };
-        let refused = [&master, &address].into_iter().position(|reply| matches!(reply, Value::ServerError(_)));
-        match if refused == Some(1) { &address } else { &master } {
+        let refused = [master, address].into_iter().position(|reply| matches!(reply, Value::ServerError(_)));
+        match if refused == Some(1) { address } else { master } {
             Value::ServerError(error)
                 if error.details().is_some_and(|details| details.contains("No such master with that name")) =>
             {
@@ -46,7 +46,7 @@ impl Report {
             Value::Array(words) => {
                 let words: Vec<_> = words.iter().map(text).collect();
                 let field = |name: &str| words.chunks(2).find(|pair| pair[0] == name).and_then(|pair| pair.get(1));
-                let address = match &address {
+                let address = match address {
                     Value::Array(parts) => parts.iter().map(text).collect(),
                     _ => Vec::new(),
                 };
@@ -191,10 +191,10 @@ mod tests {
         let master = || Value::Array(["name", "m", "ip", "::9", "port", "7009", "config-epoch", "5"].map(bulk).into());
         let named = || Value::Array(["::1", "7000"].map(bulk).into());
         let address = Address { host: "::1".into(), port: 7000 };
-        assert_eq!(Report::read(master(), named()), Report::Primary { address, epoch: 5 });
+        assert_eq!(Report::read(&master(), &named()), Report::Primary { address, epoch: 5 });
         let failed = |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        assert!(matches!(Report::read(master(), failed("NOPERM x")), Report::Failed(why) if why.contains("ACL")));
-        let error = |line: &str| Report::read(failed(line), failed(line));
+        assert!(matches!(Report::read(&master(), &failed("NOPERM x")), Report::Failed(why) if why.contains("ACL")));
+        let error = |line: &str| Report::read(&failed(line), &failed(line));
         assert_eq!(error("ERR No such master with that name"), Report::UnknownName);
         for (line, hint) in [
             ("NOAUTH x", "sentinel_password"),
@@ -204,8 +204,8 @@ mod tests {
             assert!(matches!(error(line), Report::Failed(why) if why.contains(hint)), "{line}");
         }
         for wrong in [Value::Nil, Value::Array(vec![]), Value::Array(vec![bulk("h"), bulk("0")])] {
-            assert!(matches!(Report::read(master(), wrong), Report::Failed(_)));
+            assert!(matches!(Report::read(&master(), &wrong), Report::Failed(_)));
         }
-        assert!(matches!(Report::read(Value::Nil, named()), Report::Failed(_)));
+        assert!(matches!(Report::read(&Value::Nil, &named()), Report::Failed(_)));
     }
 }

@@ -89,7 +89,7 @@ impl Watch {
                 Ok(Ok(replies)) => {
                     let mut replies = replies.into_iter();
                     let mut reply = || replies.next().unwrap_or(redis::Value::Nil);
-                    self.report(Report::read(reply(), reply()));
+                    self.report(Report::read(&reply(), &reply()));
                 }
                 Ok(Err(error)) => return failure(&error),
                 Err(_elapsed) => return format!("it did not answer within {LIMIT:?}"),
