@@ -25,15 +25,15 @@ public final class Main {
         Map<String, Object> order = Map.of("order_id", "java-" + nonce(), "lines", Arrays.asList(1, 2.5, null, true));
         ClaimRequest request =
                 new ClaimRequest().contents(order).operation("order.submit").attemptNonce(nonce()).lease("30s");
-        ClaimGranted granted = claims.claim(request, null, null);
+        ClaimGranted granted = claims.claim(request, null, null, null);
         check(granted.getState() == State.IN_PROGRESS && granted.getFence() > 0, granted);
         check(granted.getDegraded() == null && granted.getLeaseMs() > 20_000 && granted.getLeaseMs() <= 30_000, granted);
-        check(claims.claim(request, null, null).getRepeated(), "not repeated");
+        check(claims.claim(request, null, null, null).getRepeated(), "not repeated");
 
         RenewalRequest renewal = new RenewalRequest().attempt(granted.getAttempt()).lease("2m");
         check(claims.renewClaim(granted.getGlobalId(), renewal, null).getLeaseMs() > 60_000, "not renewed");
         ClaimRequest other = new ClaimRequest().contents(order).operation("order.submit").attemptNonce(nonce());
-        Problem running = problem("duplicate", () -> claims.claim(other, null, null));
+        Problem running = problem("duplicate", () -> claims.claim(other, null, null, null));
         check(running.getState() == State.IN_PROGRESS && running.getRetryAfterMs() > 0, running);
 
         OutcomeRequest success = new OutcomeRequest()
@@ -42,7 +42,7 @@ public final class Main {
                 .result(Map.of("order_number", 90017));
         OutcomeTaken taken = claims.settleClaim(granted.getGlobalId(), success, null);
         check(taken.getState() == OutcomeTaken.StateEnum.SUCCEEDED && !taken.getLate(), taken);
-        Problem done = problem("duplicate", () -> claims.claim(request, null, null));
+        Problem done = problem("duplicate", () -> claims.claim(request, null, null, null));
         check(done.getState() == State.SUCCEEDED, done);
         check(done.getResult().equals(Map.of("order_number", 90017)), done);
 
@@ -67,13 +67,13 @@ public final class Main {
         check(outcomes.get(0).getStatus() == 200 && outcomes.get(1).getCode().equals("already_succeeded"), outcomes);
 
         // Problems.
-        problem("invalid_request", () -> claims.claim(new ClaimRequest().contents(1).lease("soon"), null, null));
-        problem("contents_empty", () -> claims.claim(new ClaimRequest().contents(""), null, null));
+        problem("invalid_request", () -> claims.claim(new ClaimRequest().contents(1).lease("soon"), null, null, null));
+        problem("contents_empty", () -> claims.claim(new ClaimRequest().contents(""), null, null, null));
         ClaimRequest changed = new ClaimRequest().contents(order).operation("order.submit").fingerprint(1);
-        problem("fingerprint_mismatch", () -> claims.claim(changed, null, null));
+        problem("fingerprint_mismatch", () -> claims.claim(changed, null, null, null));
         problem("not_found", () -> claims.inspectClaim("0".repeat(32), null));
         ClaimsApi stranger = api(arguments[0], "nobody.aaaaaaaaaaaaaaaaaaaaaaaa");
-        problem("unauthenticated", () -> stranger.claim(request, null, null));
+        problem("unauthenticated", () -> stranger.claim(request, null, null, null));
 
         check(claims.computeGlobalId(request, null).getGlobalId().equals(granted.getGlobalId()), "another global ID");
 
@@ -93,15 +93,15 @@ public final class Main {
 
     private static void settle(ClaimsApi claims, Object contents, OutcomeRequest.OutcomeEnum outcome, OutcomeTaken.StateEnum state)
             throws Exception {
-        ClaimGranted held = claims.claim(new ClaimRequest().contents(contents), null, null);
+        ClaimGranted held = claims.claim(new ClaimRequest().contents(contents), null, null, null);
         OutcomeRequest report = new OutcomeRequest().attempt(held.getAttempt()).outcome(outcome);
         check(claims.settleClaim(held.getGlobalId(), report, null).getState() == state, state);
         ClaimRequest again = new ClaimRequest().contents(contents).takeOver(true).attemptNonce(nonce());
         if (state == OutcomeTaken.StateEnum.SUCCEEDED) {
-            Problem found = problem("duplicate", () -> claims.claim(again, null, null));
+            Problem found = problem("duplicate", () -> claims.claim(again, null, null, null));
             check(found.getResult() == null, found);
         } else {
-            Boolean takenOver = claims.claim(again, null, null).getTakenOver();
+            Boolean takenOver = claims.claim(again, null, null, null).getTakenOver();
             check((takenOver != null && takenOver) == (state == OutcomeTaken.StateEnum.UNKNOWN), takenOver);
         }
     }
