@@ -42,6 +42,9 @@ use tokio_util::task::TaskTracker;
 /// Largest number of repetitions: so many claims are prepared.
 pub(crate) const TIMES_MAX: usize = 500;
 
+/// Number of apps of the registry.
+const APPS: usize = 100;
+
 /// Piece of a call.
 pub(crate) struct Piece {
     /// Name in the table of counts.
@@ -139,8 +142,8 @@ fn attempt(times: usize) {
 
 /// The first request of a connection.
 fn authenticate_first(times: usize) {
-    let (registry, credential) = (registry(), format!("Bearer shop-7.{SECRET}"));
-    for _ in 0..times {
+    let (registry, credentials) = (registry(), credentials(|number| format!("Bearer shop-{}.{SECRET}", number % APPS)));
+    for credential in &credentials[..times] {
         let admitted =
             registry.authenticate(Some(black_box(credential.as_bytes())), &CachedCredential::default(), NOON);
         black_box(admitted).expect("it is right");
@@ -156,8 +159,9 @@ fn authenticate_again(times: usize) {
 }
 
 fn authenticate_wrong(times: usize) {
-    let (registry, credential, cached) = (registry(), format!("Bearer shop-7.{SECRET}x"), CachedCredential::default());
-    for _ in 0..times {
+    let (registry, cached) = (registry(), CachedCredential::default());
+    let credentials = credentials(|number| format!("Bearer shop-7.{SECRET}{number:03}"));
+    for credential in &credentials[..times] {
         black_box(registry.authenticate(Some(black_box(credential.as_bytes())), &cached, NOON))
             .expect_err("it is wrong");
     }
@@ -361,8 +365,14 @@ fn succeeded() -> Record {
 }
 
 /// Returns a registry of a hundred apps, each with a secret.
+/// Returns as many credentials as the largest number of repetitions. All differ: the seed of the table decides whether
+/// a lookup meets a credential with the same tag, which costs several hundred instructions.
+fn credentials(credential: fn(usize) -> String) -> Vec<String> {
+    (0..TIMES_MAX).map(credential).collect()
+}
+
 fn registry() -> Registry {
-    Registry::of((0..100).map(|number| app(&format!("shop-{number}"), &[SECRET])))
+    Registry::of((0..APPS).map(|number| app(&format!("shop-{number}"), &[SECRET])))
 }
 
 fn app(key: &str, secrets: &[&str]) -> App {
