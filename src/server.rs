@@ -84,7 +84,7 @@ pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow
     tracing::info!(signal = name, "Draining");
     tokio::select! {
         () = server.stop(config.server.drain_delay, config.server.drain_timeout) => {
-            tracing::info!("stopped");
+            tracing::info!("Stopped");
             Ok(())
         }
         name = signals.stop() => {
