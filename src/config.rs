@@ -11,6 +11,7 @@ mod load;
 mod path;
 mod problem;
 mod promises;
+mod proxy;
 mod redact;
 mod reload;
 mod secret_files;
@@ -36,6 +37,7 @@ use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;
 use crate::engine::capability::Capability;
+use crate::proxy::options::ProxyOptions;
 use crate::telemetry::logging::LogOptions;
 use crate::telemetry::traces::TracesOptions;
 
@@ -59,6 +61,8 @@ pub struct Config {
     pub apps: BTreeMap<AppKey, AppOptions>,
     /// Limits for all apps.
     pub limits: Limits,
+    /// The Idempotency-Key proxy.
+    pub proxy: ProxyOptions,
     /// Log options.
     pub log: LogOptions,
     /// Trace options.

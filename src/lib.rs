@@ -7,6 +7,7 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod engines;
+pub mod proxy;
 pub mod server;
 pub mod web;
 

@@ -9,6 +9,7 @@ mod engines;
 mod live;
 mod maintenance;
 mod operators;
+mod proxy;
 #[cfg(feature = "postgres")]
 mod registry;
 mod signals;
@@ -108,6 +109,8 @@ pub struct Server {
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
     api_connections: TaskTracker,
+    /// Exchanges of the proxy. Some have no connection any more.
+    exchanges: TaskTracker,
     traces: Traces,
     /// Dropped last: the other fields still use its runtimes.
     _cores: Cores,
@@ -171,6 +174,8 @@ impl Server {
             journal: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
+        let exchanges =
+            proxy::start(config, &gateway, &registry, &entropy, &cores.handles, stop_api.clone(), &api_connections)?;
         let api_service = ApiService::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),
@@ -215,6 +220,7 @@ impl Server {
             stop_api,
             stop_admin,
             api_connections,
+            exchanges,
             traces,
             _cores: cores,
         })
@@ -238,9 +244,14 @@ impl Server {
         // Their responses close the connections.
         self.gateway.drain_waiters();
         self.api_connections.close();
-        if tokio::time::timeout(drain_timeout, self.api_connections.wait()).await.is_err() {
-            let connections = self.api_connections.len();
-            tracing::warn!(connections, "Drain timeout: some connections were closed before their response");
+        let drained = async {
+            self.api_connections.wait().await;
+            self.exchanges.close();
+            self.exchanges.wait().await;
+        };
+        if tokio::time::timeout(drain_timeout, drained).await.is_err() {
+            let (connections, exchanges) = (self.api_connections.len(), self.exchanges.len());
+            tracing::warn!(connections, exchanges, "Drain timeout: some connections were closed before their response");
         }
         self.gateway.close().await;
         self.data_dir.journal.close().await;

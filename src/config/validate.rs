@@ -38,6 +38,7 @@ impl Config {
         self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
         findings.0.extend(self.check_promises());
+        findings.0.extend(self.check_proxy());
         self.check_quotas(&mut findings);
         let before = findings.0.len();
         check_limits(&self.limits, &mut findings);
@@ -333,7 +334,7 @@ fn check_limits(limits: &Limits, findings: &mut Findings) {
 }
 
 /// Reports whether two listeners would use the same port. Port 0 differs each time.
-fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+pub(super) fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
     a.port() != 0 && a.port() == b.port() && same_ip
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use hashbrown::HashMap;
 
 use crate::config::{AppOptions, Config};
 use crate::domain::tenant::AppKey;
@@ -31,7 +30,7 @@ pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
         disabled: false,
         secrets: Vec::new(),
         terms: config.terms_of(None, None),
-        operations: HashMap::new(),
+        operations: config.proxy_operations(None).collect(),
         retention_max: config.retention_max_of(None),
         quota: config.quota_of(None),
         usage: Arc::default(),
@@ -53,7 +52,7 @@ pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow
         disabled: options.disabled,
         secrets: secrets.with_context(|| format!("apps.{key}.secrets"))?,
         terms: config.terms_of(Some(key), None),
-        operations: options.operations.keys().map(own).collect(),
+        operations: options.operations.keys().map(own).chain(config.proxy_operations(Some(key))).collect(),
         retention_max: config.retention_max_of(Some(key)),
         quota: config.quota_of(Some(key)),
         usage: Arc::default(),

@@ -22,9 +22,8 @@ pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result
 /// Returns an operation, unless its prefix is reserved.
 pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>, Problem> {
     match operation {
-        Some(operation) if operation.is_internal() => Err(Problem::invalid(format!(
-            "`operation`: the prefix `{}` is reserved for the gateway; choose another name.",
-            Operation::INTERNAL_PREFIX
+        Some(operation) if let Some(prefix) = operation.reserved_prefix() => Err(Problem::invalid(format!(
+            "`operation`: the prefix `{prefix}` is reserved for the gateway; choose another name."
         ))),
         operation => Ok(operation),
     }

@@ -10,6 +10,22 @@ use crate::domain::limits::Limits;
 
 /// Checks a head. With `loopback_only`, its host must be this machine.
 pub fn check<Body>(request: &Request<Body>, limits: &Limits, loopback_only: bool) -> Result<(), Problem> {
+    if request.headers().contains_key(header::CONTENT_ENCODING) {
+        let detail = "The gateway takes bodies without a content coding only; send no `Content-Encoding`.";
+        return Err(Problem::new(Code::UnsupportedMediaType, detail));
+    }
+    let host = check_framing(request, limits)?;
+    check_host(request, host, loopback_only)
+}
+
+/// Checks the head of a request that is forwarded. Its body may have any content coding.
+pub fn check_for_forwarding<Body>(request: &Request<Body>, limits: &Limits) -> Result<(), Problem> {
+    let host = check_framing(request, limits)?;
+    check_host(request, host, false)
+}
+
+/// Checks what says where a message ends, and returns the only `Host`.
+fn check_framing<'r, Body>(request: &'r Request<Body>, limits: &Limits) -> Result<Option<&'r HeaderValue>, Problem> {
     let headers = request.headers();
     if headers.len() > limits.headers {
         return Err(too_large(limits));
@@ -25,12 +41,9 @@ pub fn check<Body>(request: &Request<Body>, limits: &Limits, loopback_only: bool
             if is_second || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
                 return Err(unknown_transfer_coding());
             }
-        } else if name == header::CONTENT_ENCODING {
-            let detail = "The gateway takes bodies without a content coding only; send no `Content-Encoding`.";
-            return Err(Problem::new(Code::UnsupportedMediaType, detail));
         }
     }
-    check_host(request, host, loopback_only)
+    Ok(host)
 }
 
 /// Checks the `Host` field (RFC 9112, 3.2), and the host of an absolute target, which takes precedence over it.

@@ -51,6 +51,8 @@ macro_rules! codes {
 codes! {
     MalformedJson = "malformed_json", BAD_REQUEST, "Malformed JSON";
     InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
+    IdempotencyKey = "idempotency_key_invalid", BAD_REQUEST, "Idempotency key missing or invalid";
+    Principal = "principal_missing", BAD_REQUEST, "Principal missing";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
@@ -73,6 +75,8 @@ codes! {
     LossNotAccepted = "loss_not_accepted", CONFLICT, "Loss not accepted";
     AlreadyActive = "already_active", CONFLICT, "Already active";
     SwitchUnderWay = "switch_under_way", CONFLICT, "Switch under way";
+    /// The response of the first request was not stored.
+    ResponseNotStored = "response_not_stored", CONFLICT, "Response not stored";
     /// Too old to be recorded.
     Expired = "expired", CONFLICT, "Expired";
     /// The body, the contents or the result is too large.
@@ -97,6 +101,11 @@ codes! {
     /// The audit trail cannot be written or read; nothing happened.
     AuditUnavailable = "audit_unavailable", SERVICE_UNAVAILABLE, "Audit trail unavailable";
     NotSupported = "not_supported", NOT_IMPLEMENTED, "Not supported";
+    /// The upstream cannot be reached, or broke off.
+    UpstreamUnavailable = "upstream_unavailable", BAD_GATEWAY, "Upstream unavailable";
+    UpstreamTimeout = "upstream_timeout", GATEWAY_TIMEOUT, "Upstream timeout";
+    /// The request came back to this gateway.
+    Loop = "loop_detected", LOOP_DETECTED, "Loop detected";
     Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
 }
 
@@ -135,6 +144,14 @@ pub enum Members {
     LockQuota {
         /// Its name.
         quota: &'static str,
+    },
+    /// The state of the claim of a key, and the status of its response.
+    State {
+        /// Its state.
+        state: ClaimState,
+        /// The status of the response that was not stored.
+        #[serde(rename = "response_status", skip_serializing_if = "Option::is_none")]
+        status: Option<u16>,
     },
     /// The exceeded quota.
     QuotaExceeded {
@@ -204,6 +221,7 @@ impl fmt::Debug for Members {
             Self::Superseded { .. } => "Superseded(…)",
             Self::LockHeld(_) => "LockHeld(…)",
             Self::LockQuota { .. } => "LockQuota(…)",
+            Self::State { .. } => "State(…)",
             Self::QuotaExceeded { .. } => "QuotaExceeded(…)",
             Self::NotReady { .. } => "NotReady(…)",
             Self::OutcomeUnknown { .. } => "OutcomeUnknown(…)",

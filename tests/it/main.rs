@@ -47,6 +47,7 @@ mod logging;
 mod observability;
 mod observe;
 mod outage;
+mod proxy;
 mod quotas;
 #[cfg(feature = "redis")]
 mod races;

@@ -47,11 +47,19 @@ impl Operation {
     /// Prefix of the operations of records that gateways keep for themselves. Callers cannot use it.
     pub const INTERNAL_PREFIX: &str = "oncegate:";
 
+    /// Prefix of the operations of the proxy's routes. Callers of the API cannot use it.
+    pub const PROXY_PREFIX: &str = "proxy:";
+
     const LENGTH_MAX: usize = 128;
 
     /// Reports whether this is the operation of a record that gateways keep for themselves.
     pub fn is_internal(&self) -> bool {
         self.0.starts_with(Self::INTERNAL_PREFIX)
+    }
+
+    /// Returns the prefix of this operation if callers of the API cannot use it.
+    pub fn reserved_prefix(&self) -> Option<&'static str> {
+        [Self::INTERNAL_PREFIX, Self::PROXY_PREFIX].into_iter().find(|prefix| self.0.starts_with(prefix))
     }
 
     fn is_valid(text: &str) -> bool {

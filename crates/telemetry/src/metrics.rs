@@ -11,6 +11,7 @@ pub mod locks;
 pub mod log;
 pub mod observed;
 pub mod outage;
+pub mod proxy;
 pub mod quota;
 pub mod shards;
 pub mod tenants;
@@ -80,6 +81,13 @@ names! {
     describe_histogram LOCK_HOLD_DURATION = "oncegate_lock_hold_seconds", "Time from the grant of a lock to its release";
     describe_counter DEGRADED_ANSWERS = "oncegate_degraded_answers_total",
         "Answers given by an outage policy because the store was unavailable";
+    describe_counter PROXY_REQUESTS = "oncegate_proxy_requests_total", "Requests to the proxy, by route and answer";
+    describe_histogram PROXY_UPSTREAM_DURATION = "oncegate_proxy_upstream_duration_seconds",
+        "Time until an upstream answered a protected request, by route";
+    describe_counter PROXY_STORED_BYTES = "oncegate_proxy_stored_bytes_total",
+        "Bytes of responses that were stored, by route";
+    describe_counter PROXY_TOMBSTONES = "oncegate_proxy_tombstones_total",
+        "Responses that were not stored, because they are too long or private";
     describe_counter OVERLAPS = "oncegate_overlaps_total",
         "Operations granted to two attempts because a store was unavailable";
     describe_gauge SPOOL_ENTRIES = "oncegate_spool_entries",

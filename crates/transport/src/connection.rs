@@ -20,7 +20,7 @@ use super::fast_path::{self, Ended};
 use super::incoming::Incoming;
 use super::library::{self, LibrarySocket};
 use super::limits::Limits;
-use super::service::{HttpService, Rejection};
+use super::service::{HttpService, PeerAddress, Rejection};
 use super::socket::{LINGER, Progress, TimedSocket};
 use super::tls::{Handshake, Tls};
 use super::unread::UnreadResponses;
@@ -28,8 +28,8 @@ use super::unread::UnreadResponses;
 /// What all connections of a listener have in common.
 pub(super) struct ConnectionServer<Service> {
     pub(super) tls: Option<Arc<Tls>>,
-    http: http1::Builder,
-    service: Service,
+    pub(super) http: http1::Builder,
+    pub(super) service: Service,
     unread: Arc<UnreadResponses>,
     limits: Limits,
     pub(super) stop: CancellationToken,
@@ -45,14 +45,16 @@ impl<Service: HttpService> ConnectionServer<Service> {
     pub(super) async fn serve(&self, stream: TcpStream) {
         // Responses are small, and clients wait for them: a delay would gain nothing.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.serve_http(stream).await };
+        let Ok(peer) = stream.peer_addr() else { return };
+        let peer = PeerAddress(peer);
+        let Some(tls) = &self.tls else { return self.serve_http(stream, peer).await };
         let handshake = tokio::select! {
             handshake = tls.handshake(stream, self.limits.head_timeout) => handshake,
             // A client in its handshake has sent no request.
             () = self.stop.cancelled() => return,
         };
         match handshake {
-            Some(Handshake::Tls(stream)) => self.serve_http(stream).await,
+            Some(Handshake::Tls(stream)) => self.serve_http(stream, peer).await,
             Some(Handshake::PlainHttp(stream)) => self.reject(stream, Rejection::TlsRequired).await,
             None => {}
         }
@@ -74,9 +76,12 @@ impl<Service: HttpService> ConnectionServer<Service> {
     }
 
     /// Answers requests until either side ends the connection.
-    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: PeerAddress) {
         let (progress, state) = (Arc::new(Progress::default()), Arc::new(Service::Connection::default()));
         let mut socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
+        if Service::STREAMS {
+            return self.serve_streaming(socket, &progress, &state, peer).await;
+        }
         let call = |request| self.call(request, &state, &progress);
         let ended = match fast_path::serve(&mut socket, self.limits.head_bytes, &self.stop, &call).await {
             Ok(Ended::Closed) => Ok(()),

@@ -10,10 +10,11 @@ mod limits;
 pub mod listener;
 mod service;
 mod socket;
+mod streaming;
 pub mod tls;
 mod unread;
 
 pub use self::caller_watch::CallerWatch;
 pub use self::incoming::Incoming;
 pub use self::limits::Limits;
-pub use self::service::{ConnectionState, HttpService, Rejection};
+pub use self::service::{ConnectionState, HttpService, PeerAddress, Rejection};

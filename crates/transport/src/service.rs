@@ -1,5 +1,6 @@
 //! What a listener needs of the program above it: a response to every request, and to what it rejects before it is one.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::Request;
@@ -10,6 +11,10 @@ use super::incoming::Incoming;
 
 /// The program behind a listener.
 pub trait HttpService: Clone + Send + Sync + 'static {
+    /// Set if responses may have bodies that arrive in pieces or are too long for memory. Then the HTTP library serves every
+    /// request, [`PeerAddress`] is an extension of it, and the library itself answers what is no request.
+    const STREAMS: bool = false;
+
     /// What the service remembers of a connection from request to request.
     type Connection: ConnectionState + Default + 'static;
 
@@ -23,6 +28,10 @@ pub trait HttpService: Clone + Send + Sync + 'static {
     /// Returns the response to a client that gets no further. Its connection is closed afterwards.
     fn reject(&self, rejection: Rejection) -> Response;
 }
+
+/// The address of the client, an extension of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerAddress(pub SocketAddr);
 
 /// What a service remembers of a connection.
 pub trait ConnectionState: Send + Sync {

@@ -1,0 +1,65 @@
+//! Metrics of the proxy, by route. A key is never a label.
+
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, counter, histogram};
+
+use super::{Counters, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES, PROXY_UPSTREAM_DURATION};
+use crate::metrics::labels;
+
+labels! {
+    /// Answer to a request.
+    Answered {
+        Forwarded = "forwarded",
+        Unprotected = "unprotected",
+        Replayed = "replayed",
+        InProgress = "in_progress",
+        Unknown = "unknown",
+        NotStored = "not_stored",
+        Mismatch = "mismatch",
+        Refused = "refused",
+        Unavailable = "unavailable",
+    }
+}
+
+/// Metrics of a route.
+pub struct RouteMetrics {
+    route: String,
+    requests: Counters<{ Answered::LABELS.len() }>,
+    upstream_duration: Histogram,
+    stored_bytes: Counter,
+    tombstones: Counter,
+}
+
+impl RouteMetrics {
+    /// Returns the metrics of the route of this name.
+    pub fn new(route: &str) -> Self {
+        let route = route.to_owned();
+        Self {
+            requests: Counters::new(),
+            upstream_duration: histogram!(PROXY_UPSTREAM_DURATION, "route" => route.clone()),
+            stored_bytes: counter!(PROXY_STORED_BYTES, "route" => route.clone()),
+            tombstones: counter!(PROXY_TOMBSTONES, "route" => route.clone()),
+            route,
+        }
+    }
+
+    /// Counts a request by its answer.
+    pub fn answered(&self, answered: Answered) {
+        self.requests.increment(answered as usize, || {
+            let result = Answered::LABELS[answered as usize];
+            counter!(PROXY_REQUESTS, "route" => self.route.clone(), "result" => result)
+        });
+    }
+
+    /// Measures the time until an upstream has answered.
+    pub fn upstream_answered(&self, took: Duration) {
+        self.upstream_duration.record(took.as_secs_f64());
+    }
+
+    /// Counts a response of this many bytes that was stored, or the tombstone of one that was not.
+    pub fn stored(&self, with_body: bool, bytes: usize) {
+        self.stored_bytes.increment(bytes as u64);
+        self.tombstones.increment(u64::from(!with_body));
+    }
+}

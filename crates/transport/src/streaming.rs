@@ -1,0 +1,86 @@
+//! Serves a connection whose responses are streamed: by the HTTP library alone, with the timeouts of the socket.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use axum::http::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::connection::{ConnectionServer, stopped};
+use super::incoming::Incoming;
+use super::service::{HttpService, PeerAddress};
+use super::socket::{Progress, TimedSocket};
+
+impl<Service: HttpService> ConnectionServer<Service> {
+    /// Answers requests until either side ends the connection.
+    pub(super) async fn serve_streaming(
+        &self,
+        socket: TimedSocket<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
+        progress: &Arc<Progress>,
+        state: &Arc<Service::Connection>,
+        peer: PeerAddress,
+    ) {
+        let service = service_fn(|request: Request<hyper::body::Incoming>| {
+            progress.begin();
+            let mut request = Incoming::streamed(request);
+            request.extensions_mut().insert(peer);
+            let served = Served(progress.clone());
+            async move {
+                let response: Response = self.service.call(request, state).await;
+                // The service may still read the request: the library closes the connection if some of it is left unread.
+                Ok::<_, std::convert::Infallible>(response.map(|body| Tracked { body, _served: served }))
+            }
+        });
+        let mut connection = self.http.serve_connection(TokioIo::new(socket), service);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut connection => ended,
+            () = stopped(&self.stop) => {
+                Pin::new(&mut connection).graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(failure) = ended {
+            tracing::debug!(error = %failure, "A connection ended early");
+        }
+    }
+}
+
+/// A request in service, until its response is written or given up.
+struct Served(Arc<Progress>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.answer();
+    }
+}
+
+/// A body whose request is in service until its end.
+struct Tracked {
+    body: Body,
+    _served: Served,
+}
+
+impl HttpBody for Tracked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,174 @@
+//! Checks of the table `[proxy]`, and the terms of its routes.
+
+use axum::http::Method;
+
+use super::Config;
+use super::path::KeyPath;
+use super::problem::Problem;
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::LeaseEnd;
+use crate::proxy::options::{FingerprintPart, KeyRequirement, REFUSE, RouteOptions};
+use crate::proxy::upstream;
+use crate::tenants::OperationTerms;
+
+/// Largest body that a route may store.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
+
+impl Config {
+    /// Returns the operations of the routes of an app, with their terms. A lease that ends leaves an unknown outcome: the
+    /// request was forwarded.
+    pub fn proxy_operations(&self, app: Option<&AppKey>) -> impl Iterator<Item = (Operation, OperationTerms)> {
+        let routes = self.proxy.routes.iter().filter(move |route| app.is_none_or(|app| route.app == *app));
+        routes.filter_map(move |route| {
+            let operation = route.operation()?;
+            let mut terms = self.terms_of(app, Some(&operation));
+            terms.terms.lease = route.lease.0;
+            terms.terms.retention = route.retention;
+            terms.terms.unknown_retention = route.retention;
+            terms.terms.on_lease_end = LeaseEnd::Unknown;
+            Some((operation, terms))
+        })
+    }
+
+    /// Returns the problems of the table `[proxy]`.
+    pub(super) fn check_proxy(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let proxy = &self.proxy;
+        let table = KeyPath::of(["proxy"]);
+        let mut add = |key: &str, message: String| problems.push(Problem::of_key(table.child(key), message));
+        let is_upstream = |name: &str| proxy.upstreams.contains_key(name);
+        if let Some(listen) = proxy.listen {
+            for (name, other) in [("listen", self.server.listen), ("admin_listen", self.server.admin_listen)] {
+                if super::validate::overlap(listen, other) {
+                    add(
+                        "listen",
+                        format!("{listen} and server.{name} ({other}) are the same address; give each its own port"),
+                    );
+                }
+            }
+        }
+        if proxy.unmatched != REFUSE && !is_upstream(&proxy.unmatched) {
+            add(
+                "unmatched",
+                format!(
+                    "there is no upstream `{}` in [proxy.upstreams]; name one, or write \"refuse\"",
+                    proxy.unmatched
+                ),
+            );
+        }
+        for (name, options) in &proxy.upstreams {
+            let wrong = options.urls.iter().find(|url| upstream::authority(url).is_none());
+            if options.urls.is_empty() {
+                add("upstreams", format!("`{name}` has no urls; write urls = [\"http://10.0.0.7:9000\"]"));
+            } else if let Some(url) = wrong {
+                add(
+                    "upstreams",
+                    format!("`{name}`: {url:?} is not http://<host>[:<port>]; https and paths are not supported yet"),
+                );
+            }
+        }
+        for (place, route) in proxy.routes.iter().enumerate() {
+            let before = &proxy.routes[..place];
+            for message in self.route_problems(route, before) {
+                add("routes", format!("route {} (`{}`): {message}", place + 1, route.name));
+            }
+        }
+        problems
+    }
+
+    fn route_problems(&self, route: &RouteOptions, before: &[RouteOptions]) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut check = |holds: bool, message: String| {
+            if !holds {
+                problems.push(message)
+            }
+        };
+        check(
+            route.operation().is_some(),
+            "the name is no part of an operation; use up to 122 letters, digits and any of `._:/-`".to_owned(),
+        );
+        check(
+            before.iter().all(|other| other.name != route.name),
+            "an earlier route has this name; names are part of the identity of keys, so choose another".to_owned(),
+        );
+        let is_known = if self.apps.is_empty() {
+            route.app.as_ref() == "default" || self.registry.is_set()
+        } else {
+            self.apps.contains_key(&route.app)
+        };
+        check(
+            is_known,
+            format!("there is no app `{}`; configure [apps.{}], or `default` on an open gateway", route.app, route.app),
+        );
+        check(
+            self.proxy.upstreams.contains_key(&route.upstream),
+            format!("there is no upstream `{}` in [proxy.upstreams]", route.upstream),
+        );
+        if let Err(error) = route.matcher() {
+            check(false, format!("the path {:?} is not valid: {error}", route.path));
+        }
+        check(
+            route.path.starts_with('/'),
+            "the path begins with a slash: \"/v1/orders/{id}\", \"/v1/{*rest}\"".to_owned(),
+        );
+        match route.methods() {
+            None => check(false, "a method is not valid; write \"POST\" or \"PATCH\"".to_owned()),
+            Some(methods) => {
+                check(!methods.is_empty(), "no method is protected; write methods = [\"POST\"]".to_owned());
+                let safe = methods.iter().find(|method| method.is_safe() || **method == Method::CONNECT);
+                check(
+                    safe.is_none(),
+                    "safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE".to_owned(),
+                );
+            }
+        }
+        check(
+            route.key_headers().is_some_and(|names| !names.is_empty()),
+            "key_headers needs names of fields, such as [\"Idempotency-Key\"]".to_owned(),
+        );
+        check(
+            route.principal.is_empty() == route.shared_keys || route.key == KeyRequirement::Off,
+            "`principal` says what makes two callers different, such as [\"authorization\"]; without it a caller can get the \
+             response of another, so an empty one needs shared_keys = true"
+                .to_owned(),
+        );
+        check(
+            !(route.fingerprint.contains(&FingerprintPart::Body)
+                && route.fingerprint.contains(&FingerprintPart::BodyJson)),
+            "the fingerprint has \"body\" and \"body:json\"; choose one".to_owned(),
+        );
+        check(
+            (1..=RESPONSE_BYTES_MAX).contains(&route.response_bytes.0),
+            "response_bytes is from 1 to \"1MiB\"; longer responses are not replayed".to_owned(),
+        );
+        if let Err(error) = self.limits.check_lease(route.lease.0) {
+            check(false, format!("{error} (limits.lease_min, limits.lease_max)"));
+        }
+        let app = Some(&route.app).filter(|_| !self.apps.is_empty());
+        check(
+            route.retention <= self.retention_max_of(app) && self.limits.check_retention(route.retention).is_ok(),
+            format!(
+                "the retention {} is beyond retention_max of its app, or limits.retention_min and _max",
+                route.retention
+            ),
+        );
+        if let Some(shadow) = before.iter().find(|other| shadows(other, route)) {
+            check(false, format!("the earlier route `{}` takes all its requests; change their order", shadow.name));
+        }
+        problems
+    }
+}
+
+/// Reports whether an earlier route takes all requests of a later one. Compares patterns, not the languages they stand for.
+fn shadows(earlier: &RouteOptions, later: &RouteOptions) -> bool {
+    let hosts = earlier.hosts.is_empty()
+        || !later.hosts.is_empty() && later.hosts.iter().all(|host| earlier.hosts.contains(host));
+    let methods = later.methods.iter().all(|method| earlier.methods.contains(method));
+    let path = earlier.path == later.path
+        || earlier.matcher().is_ok_and(|matcher| {
+            // A parameter takes any segment, also one that is named like a parameter.
+            let sample = later.path.replace(['{', '}'], "").replace('*', "");
+            matcher.at(&sample).is_ok()
+        }) && later.path.contains('{') <= earlier.path.contains("{*");
+    hosts && methods && path
+}

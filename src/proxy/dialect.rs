@@ -1,0 +1,174 @@
+//! Refusals and their form in each dialect: problem documents for `ietf` (draft-ietf-httpapi-idempotency-key-header-07), error
+//! objects for `stripe` (docs.stripe.com/api/idempotent_requests and /error-codes).
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+
+use super::status::UpstreamErrors;
+use crate::domain::record::ClaimState;
+use crate::web::problem::{Code, Members, Problem};
+
+/// The header by which Stripe's clients learn if a repeat can help.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+
+/// The dialect of a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// The IETF draft.
+    #[default]
+    Ietf,
+    /// Stripe's API.
+    Stripe,
+}
+
+/// Reason why a request is not forwarded, or its response not replayed.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// The request has no key, or none that can be used.
+    Key(String),
+    /// It is not known who calls.
+    Principal(String),
+    /// The first request is still running.
+    InProgress,
+    /// The outcome of the first request is unknown.
+    Unknown,
+    /// The first request is done, and its response is not there any more.
+    NotStored { status: StatusCode, headers: HeaderMap },
+    /// The key was used with another request.
+    Mismatch,
+    /// Any other problem.
+    Problem(Problem),
+}
+
+impl Refusal {
+    /// Returns the label in metrics.
+    pub(super) fn label(&self) -> Answered {
+        match self {
+            Self::Key(_) | Self::Principal(_) => Answered::Refused,
+            Self::InProgress => Answered::InProgress,
+            Self::Unknown => Answered::Unknown,
+            Self::NotStored { .. } => Answered::NotStored,
+            Self::Mismatch => Answered::Mismatch,
+            Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
+            Self::Problem(_) => Answered::Refused,
+        }
+    }
+}
+
+pub(super) use crate::telemetry::metrics::proxy::Answered;
+
+impl Dialect {
+    /// Returns the meaning of a 5xx response on a route that sets none.
+    pub(super) fn on_5xx(self) -> UpstreamErrors {
+        match self {
+            Self::Ietf => UpstreamErrors::Unknown,
+            Self::Stripe => UpstreamErrors::Store,
+        }
+    }
+
+    /// Returns the response to a refused request.
+    pub(super) fn refuse(self, refusal: Refusal) -> Response {
+        let fields = match &refusal {
+            Refusal::NotStored { headers, .. } => headers.clone(),
+            _ => HeaderMap::new(),
+        };
+        let mut response = match self {
+            Self::Ietf => ietf(refusal),
+            Self::Stripe => stripe(refusal),
+        };
+        response.headers_mut().extend(fields);
+        response
+    }
+}
+
+fn ietf(refusal: Refusal) -> Response {
+    match refusal {
+        Refusal::Key(why) => Problem::new(Code::IdempotencyKey, format!("{}.", sentence(&why))),
+        Refusal::Principal(why) => Problem::new(Code::Principal, format!("{}.", sentence(&why))),
+        Refusal::InProgress => {
+            let problem = Problem::new(Code::Duplicate, "The first request with this key is still running.");
+            let problem = problem.retry_after(Duration::from_secs(1));
+            Problem { members: Members::State { state: ClaimState::InProgress, status: None }, ..problem }
+        }
+        Refusal::Unknown => {
+            let detail = "The first request with this key was forwarded, and nobody knows its outcome. It is not forwarded \
+                          again: look up its effect, or send a fresh key if a second effect does no harm.";
+            let members = Members::State { state: ClaimState::Unknown, status: None };
+            Problem { members, ..Problem::new(Code::Duplicate, detail) }
+        }
+        Refusal::NotStored { status, .. } => {
+            let detail = "The first request with this key is done, but its response was not stored. `response_status` is its \
+                          status; `Location` and `ETag` are its own.";
+            let members = Members::State { state: ClaimState::Succeeded, status: Some(status.as_u16()) };
+            Problem { members, ..Problem::new(Code::ResponseNotStored, detail) }
+        }
+        Refusal::Mismatch => Problem::new(
+            Code::FingerprintMismatch,
+            "This key was used with another request; send a fresh key for each operation.",
+        ),
+        Refusal::Problem(problem) => problem,
+    }
+    .into_response()
+}
+
+#[derive(Serialize)]
+struct StripeBody<'a> {
+    error: StripeError<'a>,
+}
+
+#[derive(Serialize)]
+struct StripeError<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    message: &'a str,
+}
+
+fn stripe(refusal: Refusal) -> Response {
+    const IDEMPOTENCY: &str = "idempotency_error";
+    const INVALID: &str = "invalid_request_error";
+    let conflict = StatusCode::CONFLICT;
+    let (status, r#type, code, message, should_retry) = match refusal {
+        Refusal::Key(why) | Refusal::Principal(why) => {
+            (StatusCode::BAD_REQUEST, INVALID, None, format!("{}.", sentence(&why)), false)
+        }
+        Refusal::InProgress => {
+            let message = "The first request with this idempotency key is still running.".to_owned();
+            (conflict, IDEMPOTENCY, Some("idempotency_key_in_use"), message, true)
+        }
+        Refusal::Unknown => {
+            let message = "The outcome of the first request with this idempotency key is unknown.".to_owned();
+            (conflict, IDEMPOTENCY, Some("outcome_unknown"), message, false)
+        }
+        Refusal::NotStored { status, .. } => {
+            let message = format!("The first request with this idempotency key was answered {status}, and not stored.");
+            (conflict, IDEMPOTENCY, Some("response_not_stored"), message, false)
+        }
+        Refusal::Mismatch => {
+            let message = "Keys for idempotent requests can only be used with the same request.".to_owned();
+            (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, false)
+        }
+        // The last step of every response writes problems; Stripe's clients take their status.
+        Refusal::Problem(problem) => return problem.into_response(),
+    };
+    let body = StripeBody { error: StripeError { r#type, code, message: &message } };
+    let mut response = Response::new(Body::from(serde_json::to_vec(&body).unwrap_or_default()));
+    *response.status_mut() = status;
+    let fields = response.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fields.insert(SHOULD_RETRY, HeaderValue::from_static(if should_retry { "true" } else { "false" }));
+    if should_retry {
+        fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,316 @@
+//! One exchange with an upstream, in a task of its own: a caller that hangs up changes nothing. Renews the claim, captures the
+//! response, reports the outcome, and only then passes on the last piece of the response.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Body as _, Frame, Incoming};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::dialect::Refusal;
+use super::fields;
+use super::route::Route;
+use super::status::Meaning;
+use super::stored_response::StoredResponse;
+use super::upstream::Failed;
+use crate::domain::attempt::{Attempt, Entropy};
+use crate::domain::backoff::Backoff;
+use crate::domain::canonical::Canonical;
+use crate::domain::claim::Outcome;
+use crate::domain::global_id::GlobalId;
+use crate::domain::outage_policy::OutagePolicy;
+use crate::domain::terms::Retention;
+use crate::gateway::outcome::OutcomeCall;
+use crate::gateway::{Failure, Gateway};
+use crate::tenants::App;
+use crate::tenants::quota::Permit;
+use crate::web::problem::{Code, Problem};
+use crate::web::response::DEGRADED;
+
+/// Pieces of a response that wait for a caller that reads slowly, beyond what is stored anyway.
+const PIECES_MAX: usize = 16;
+
+/// Time that a caller may leave a piece unread.
+const READER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Delays between reports of an outcome that no store has taken yet.
+const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+
+/// An exchange whose claim is granted.
+pub(super) struct Exchange {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) route: Arc<Route>,
+    pub(super) app: Arc<App>,
+    pub(super) global_id: GlobalId,
+    pub(super) attempt: Attempt,
+    pub(super) contents: Canonical,
+    pub(super) degraded: Option<OutagePolicy>,
+    /// When the lease ends if it is not renewed.
+    pub(super) lease_end: Instant,
+    /// The request as the upstream gets it.
+    pub(super) request: Request<Bytes>,
+    pub(super) via: HeaderValue,
+    /// Held until the exchange is over: it bounds the exchanges of an app.
+    pub(super) _permit: Permit,
+}
+
+/// The answer for the caller of an exchange.
+pub(super) type Reply = oneshot::Sender<Result<Response<Body>, Refusal>>;
+
+/// A piece of the response, or the news that there will be no more.
+type Piece = Result<Frame<Bytes>, &'static str>;
+
+/// The end of an exchange: its outcome, and what the caller still gets once that is reported.
+struct Ending {
+    outcome: Outcome,
+    rest: Rest,
+}
+
+enum Rest {
+    /// The end of a response, and its beginning if it has no body.
+    Response { begin: Option<(Reply, Response<Body>)>, caller: Caller, is_complete: bool },
+    /// No response came.
+    Refusal(Option<Reply>, Problem),
+    /// The exchange took too long. The caller's response is cut.
+    None,
+}
+
+impl Exchange {
+    /// Runs the exchange to its end, and reports its outcome until it is taken.
+    pub(super) async fn run(self, reply: Reply) {
+        let exchange_max = self.route.upstream.exchange_max;
+        let run = async {
+            let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
+            let Ending { outcome, rest } = timeout(exchange_max, self.exchange(reply)).await.unwrap_or(cut);
+            let mut reporting = pin!(self.report(outcome));
+            let deadline = self.app.terms_of(&self.route.operation).deadline;
+            let is_reported = timeout(deadline, &mut reporting).await.is_ok();
+            rest.pass().await;
+            if !is_reported {
+                reporting.await;
+            }
+        };
+        let (mut run, mut renewing) = (pin!(run), pin!(timeout(exchange_max, self.renew())));
+        tokio::select! {
+            biased;
+            () = &mut run => {}
+            _ = &mut renewing => run.await,
+        }
+    }
+
+    async fn exchange(&self, reply: Reply) -> Ending {
+        // The time until here was the gateway's own: nothing was sent.
+        if Instant::now() >= self.lease_end {
+            let detail = "The lease of the key ended before the request could be forwarded; send it again.";
+            let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
+            return Ending { outcome: Outcome::Failure, rest: Rest::Refusal(Some(reply), problem) };
+        }
+        let started = Instant::now();
+        let mut reply = Some(reply);
+        let mut sending = pin!(self.route.upstream.send(&self.request));
+        let sent = match timeout(self.route.upstream.timeout, &mut sending).await {
+            Ok(sent) => sent,
+            Err(_late) => {
+                let detail = "The upstream did not answer in time; whether it did what was asked is not known. A repeat with \
+                              the same key gets its response if it still comes.";
+                if let Some(reply) = reply.take() {
+                    drop(reply.send(Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))));
+                }
+                self.report(Outcome::Unknown).await;
+                // A late response settles what is unknown.
+                sending.await
+            }
+        };
+        self.route.metrics.upstream_answered(started.elapsed());
+        let route = self.route.operation.as_ref();
+        let (outcome, detail) = match sent {
+            Ok(response) => return self.receive(response, reply).await,
+            Err(Failed::NotConnected(why)) => {
+                tracing::warn!(route, reason = why, "No server of the upstream accepts connections");
+                (
+                    Outcome::Failure,
+                    "No server of the upstream accepts connections. Nothing was done: send the request again.",
+                )
+            }
+            Err(Failed::Broken(why)) => {
+                tracing::warn!(route, reason = why, "The exchange with the upstream broke off");
+                let detail = "The exchange with the upstream broke off; whether it did what was asked is not known.";
+                (Outcome::Unknown, detail)
+            }
+        };
+        Ending { outcome, rest: Rest::Refusal(reply, Problem::new(Code::UpstreamUnavailable, detail)) }
+    }
+
+    /// Receives a response, and passes on all of it but the last piece.
+    async fn receive(&self, response: Response<Incoming>, mut reply: Option<Reply>) -> Ending {
+        let (mut head, mut body) = response.into_parts();
+        let meaning = said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.rules.meaning(head.status));
+        fields::to_caller(&mut head.headers, &self.via);
+        let is_stored = meaning == Meaning::Done
+            && body.size_hint().lower() <= self.route.response_bytes as u64
+            && (self.route.store_private || !is_private(&head.headers));
+        let mut captured = is_stored.then(BytesMut::new);
+        let (pieces, mut passed) = mpsc::channel(PIECES_MAX);
+        let mut caller = Caller { pieces: Some(pieces), held: None };
+        let stream = futures_util::stream::poll_fn(move |cx| passed.poll_recv(cx));
+        let mut first = Response::from_parts(head.clone(), Body::new(StreamBody::new(stream)));
+        if let Some(degraded) = self.degraded {
+            first.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+        }
+        let mut begin = reply.take().map(|reply| (reply, first));
+        // A response without a body is passed on once its outcome is reported.
+        if !body.is_end_stream()
+            && let Some((reply, first)) = begin.take()
+        {
+            drop(reply.send(Ok(first)));
+        }
+        let is_complete = loop {
+            match timeout(self.route.upstream.timeout, body.frame()).await {
+                Ok(None) => break true,
+                Ok(Some(Ok(frame))) => {
+                    if let (Some(bytes), Some(data)) = (&mut captured, frame.data_ref()) {
+                        bytes.extend_from_slice(data);
+                        if bytes.len() > self.route.response_bytes {
+                            captured = None;
+                        }
+                    }
+                    caller.pass(frame).await;
+                }
+                Ok(Some(Err(_))) | Err(_) => break false,
+            }
+        };
+        let outcome = match meaning {
+            Meaning::NothingHappened => Outcome::Failure,
+            Meaning::Done if is_complete => {
+                let stored = match &captured {
+                    Some(body) => StoredResponse::new(head.status, &head.headers, body),
+                    None => StoredResponse::tombstone(head.status, &head.headers),
+                };
+                let stored = stored.encode();
+                self.route.metrics.stored(captured.is_some(), stored.len());
+                Outcome::Success { result: Some(stored), retention: self.retention() }
+            }
+            Meaning::Done | Meaning::Unknown => Outcome::Unknown,
+        };
+        Ending { outcome, rest: Rest::Response { begin, caller, is_complete } }
+    }
+
+    fn retention(&self) -> Option<Retention> {
+        Some(self.app.terms_of(&self.route.operation).terms.retention)
+    }
+
+    /// Extends the lease while the exchange runs. A renewal that fails changes nothing: the request was sent.
+    async fn renew(&self) -> std::convert::Infallible {
+        let lease = self.route.lease;
+        loop {
+            sleep(lease / 3).await;
+            let renewed = self.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)).await;
+            if let Err(failure) = renewed {
+                tracing::debug!(reason = %failure, "A lease was not renewed");
+            }
+        }
+    }
+
+    /// Reports the outcome until it is taken, however long the store is out: the permit of the exchange bounds how many do.
+    async fn report(&self, outcome: Outcome) {
+        let mut failures = 0;
+        loop {
+            let call = OutcomeCall {
+                global_id: self.global_id,
+                attempt: self.attempt.clone(),
+                outcome: outcome.clone(),
+                operation: Some(self.route.operation.clone()),
+                contents: Some(self.contents.clone()),
+            };
+            match self.gateway.settle(&self.app, call).await {
+                Ok(_) => return,
+                Err(failure @ (Failure::Store(_) | Failure::OutcomeUnknown(_) | Failure::QuotaExceeded(_))) => {
+                    failures += 1;
+                    tracing::debug!(reason = %failure, "An outcome was not taken yet");
+                    sleep(REPORT.delay(failures, self.entropy.bits())).await;
+                }
+                Err(failure) => {
+                    tracing::error!(reason = %failure, "An outcome was refused; its key stays blocked until its lease has ended");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Rest {
+    /// Passes on what the caller has not got.
+    async fn pass(self) {
+        match self {
+            Self::Response { begin, mut caller, is_complete } => {
+                if let Some((reply, first)) = begin {
+                    drop(reply.send(Ok(first)));
+                }
+                caller.end(is_complete).await;
+            }
+            Self::Refusal(reply, problem) => {
+                if let Some(reply) = reply {
+                    drop(reply.send(Err(Refusal::Problem(problem))));
+                }
+            }
+            Self::None => {}
+        }
+    }
+}
+
+/// The caller of an exchange, who may read slowly, or may have gone.
+struct Caller {
+    pieces: Option<mpsc::Sender<Piece>>,
+    /// The last piece so far.
+    held: Option<Frame<Bytes>>,
+}
+
+impl Caller {
+    /// Passes on the piece before this one. A caller that does not read loses its response; the exchange goes on.
+    async fn pass(&mut self, frame: Frame<Bytes>) {
+        if let Some(before) = self.held.replace(frame) {
+            self.send(Ok(before)).await;
+        }
+    }
+
+    /// Passes on the last piece, and the end.
+    async fn end(&mut self, is_complete: bool) {
+        if let Some(last) = self.held.take() {
+            self.send(Ok(last)).await;
+        }
+        if !is_complete {
+            self.send(Err("the upstream's response broke off")).await;
+        }
+        self.pieces = None;
+    }
+
+    async fn send(&mut self, piece: Piece) {
+        let Some(pieces) = &self.pieces else { return };
+        if !matches!(timeout(READER_TIMEOUT, pieces.send(piece)).await, Ok(Ok(()))) {
+            self.pieces = None;
+        }
+    }
+}
+
+/// Returns the outcome that an upstream reports.
+fn said(value: Option<&HeaderValue>) -> Option<Meaning> {
+    match value?.as_bytes() {
+        b"success" => Some(Meaning::Done),
+        b"failure" => Some(Meaning::NothingHappened),
+        b"unknown" => Some(Meaning::Unknown),
+        _ => None,
+    }
+}
+
+/// Reports whether a response must not be stored.
+fn is_private(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|directive| directive.trim().eq_ignore_ascii_case("no-store"))
+}

@@ -1,0 +1,169 @@
+//! Header fields on their way through the proxy (RFC 9110, 7.6): what concerns one connection stays behind, and what says where
+//! a request comes from is written by the proxy.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+/// Fields that concern one connection only, beside those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Fields that are not stored with a response: they belong to one client, or to one connection.
+const NEVER_STORED: [HeaderName; 3] =
+    [header::SET_COOKIE, header::WWW_AUTHENTICATE, HeaderName::from_static("set-cookie2")];
+
+/// Prefix of the fields that only the gateway and upstreams use.
+const OWN_PREFIX: &str = "oncegate-";
+
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+pub(super) const OUTCOME: HeaderName = HeaderName::from_static("oncegate-outcome");
+pub(super) const REPEAT: HeaderName = HeaderName::from_static("oncegate-repeat");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// The client of a request.
+#[derive(Clone, Copy)]
+pub(super) struct Client {
+    pub(super) address: IpAddr,
+    pub(super) is_trusted: bool,
+    pub(super) is_tls: bool,
+}
+
+/// Turns the fields of a caller's request into those for the upstream.
+pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
+    let host = headers.get(header::HOST).cloned();
+    remove_hop_by_hop(headers);
+    remove_own(headers);
+    headers.remove(header::EXPECT);
+    if !client.is_trusted {
+        for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED] {
+            headers.remove(name);
+        }
+    }
+    if let Ok(address) = HeaderValue::from_str(&client.address.to_canonical().to_string()) {
+        headers.append(FORWARDED_FOR, address);
+    }
+    let proto = if client.is_tls { "https" } else { "http" };
+    headers.entry(FORWARDED_PROTO).or_insert(HeaderValue::from_static(proto));
+    if let Some(host) = host {
+        headers.entry(FORWARDED_HOST).or_insert(host);
+    }
+    headers.append(header::VIA, via.clone());
+}
+
+/// Turns the fields of an upstream's response into those for the caller.
+pub(super) fn to_caller(headers: &mut HeaderMap, via: &HeaderValue) {
+    remove_hop_by_hop(headers);
+    remove_own(headers);
+    headers.remove(REPLAYED);
+    headers.append(header::VIA, via.clone());
+}
+
+/// Returns the fields of a caller's response that are stored.
+pub(super) fn stored(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    let is_stored = |name: &HeaderName| !NEVER_STORED.contains(name) && !name.as_str().starts_with("proxy-");
+    headers.iter().filter(move |(name, _)| is_stored(name) && **name != header::CONTENT_LENGTH)
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        // A client must not take away what says who it is or how long its body is.
+        if ![header::HOST, header::CONTENT_LENGTH, header::AUTHORIZATION].contains(name) {
+            headers.remove(name);
+        }
+    }
+}
+
+fn remove_own(headers: &mut HeaderMap) {
+    let own: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
+    for name in own {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VIA: HeaderValue = HeaderValue::from_static("1.1 oncegate-1");
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    fn client(is_trusted: bool) -> Client {
+        Client { address: "192.0.2.1".parse().unwrap(), is_trusted, is_tls: false }
+    }
+
+    #[test]
+    fn fields_of_one_connection_and_those_that_it_names_stay_behind() {
+        let mut fields = headers(&[
+            ("connection", "close, X-Hop, authorization, content-length"),
+            ("x-hop", "1"),
+            ("keep-alive", "1"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "x"),
+            ("authorization", "a"),
+            ("content-length", "1"),
+            ("x-end", "1"),
+            ("oncegate-repeat", "unknown"),
+            ("expect", "100-continue"),
+        ]);
+        to_upstream(&mut fields, client(false), &VIA);
+        let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "content-length", "via", "x-end", "x-forwarded-for", "x-forwarded-proto"]);
+    }
+
+    #[test]
+    fn only_trusted_peers_say_where_a_request_comes_from() {
+        let sent = [("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "evil")];
+        let mut fields = headers(&sent);
+        fields.insert(header::HOST, HeaderValue::from_static("shop"));
+        to_upstream(&mut fields, client(false), &VIA);
+        assert_eq!(fields[FORWARDED_PROTO], "http");
+        assert_eq!(fields[FORWARDED_HOST], "shop");
+        assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["192.0.2.1"]);
+        let mut fields = headers(&sent);
+        to_upstream(&mut fields, client(true), &VIA);
+        assert_eq!(fields[FORWARDED_PROTO], "https");
+        assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["10.0.0.1", "192.0.2.1"]);
+    }
+
+    #[test]
+    fn what_belongs_to_one_client_is_not_stored() {
+        let mut fields = headers(&[
+            ("set-cookie", "a=1"),
+            ("www-authenticate", "Basic"),
+            ("proxy-x", "1"),
+            ("content-length", "3"),
+            ("idempotent-replayed", "true"),
+            ("oncegate-outcome", "success"),
+            ("location", "/1"),
+        ]);
+        to_caller(&mut fields, &VIA);
+        let mut names: Vec<_> = stored(&fields).map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["location", "via"]);
+    }
+}

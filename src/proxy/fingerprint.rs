@@ -1,0 +1,99 @@
+//! The fingerprint of a request: the parts that must be the same on a repeat with the same key.
+
+use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use super::options::FingerprintPart;
+use crate::domain::canonical::{Canonical, canonicalize_any};
+use crate::domain::hex;
+
+/// Returns the fingerprint of a request.
+pub(super) fn of(
+    parts: &[FingerprintPart],
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Option<Canonical> {
+    let mut members = Map::new();
+    for part in parts {
+        let (name, value) = match part {
+            FingerprintPart::Method => ("method", Some(method.as_str().to_owned())),
+            FingerprintPart::Path => ("path", Some(uri.path().to_owned())),
+            FingerprintPart::Query => ("query", uri.query().map(str::to_owned)),
+            FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE)),
+            FingerprintPart::IfMatch => ("if-match", field(headers, &header::IF_MATCH)),
+            FingerprintPart::Body => ("body", Some(digest(body))),
+            FingerprintPart::BodyJson => ("body", Some(digest_of_json(body))),
+        };
+        members.insert(name.to_owned(), value.map_or(Value::Null, Value::String));
+    }
+    canonicalize_any(Value::Object(members).to_string().as_bytes(), "fingerprint").ok()
+}
+
+/// Returns the digest of a field's values, in order: they may be longer than a fingerprint.
+fn field(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let mut values = headers.get_all(name).iter().peekable();
+    values.peek()?;
+    let mut digest = Sha256::new();
+    for value in values {
+        digest.update((value.len() as u64).to_be_bytes());
+        digest.update(value.as_bytes());
+    }
+    Some(text(digest.finalize().into()))
+}
+
+fn digest(body: &[u8]) -> String {
+    text(Sha256::digest(body).into())
+}
+
+/// Returns the digest of the JSON value of a body; that of its bytes if it is not JSON, or JSON that readers understand
+/// differently.
+fn digest_of_json(body: &[u8]) -> String {
+    canonicalize_any(body, "body").map_or_else(|_| digest(body), |canonical| digest(canonical.as_str().as_bytes()))
+}
+
+fn text(digest: [u8; 32]) -> String {
+    let mut text = [0; 64];
+    hex::write(&digest, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FingerprintPart::{Body, BodyJson, ContentType, IfMatch, Method as MethodPart, Path, Query};
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn fingerprint(parts: &[FingerprintPart], uri: &'static str, content_type: &'static str, body: &str) -> Canonical {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        of(parts, &Method::POST, &Uri::from_static(uri), &headers, body.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn each_part_makes_a_difference_if_it_is_chosen() {
+        let all = [MethodPart, Path, Query, ContentType, IfMatch, Body];
+        let one = fingerprint(&all, "/a?x", "text/plain", "1");
+        assert_eq!(fingerprint(&all, "/a?x", "text/plain", "1"), one);
+        for other in [
+            fingerprint(&all, "/b?x", "text/plain", "1"),
+            fingerprint(&all, "/a?y", "text/plain", "1"),
+            fingerprint(&all, "/a", "text/plain", "1"),
+            fingerprint(&all, "/a?x", "text/html", "1"),
+            fingerprint(&all, "/a?x", "text/plain", "2"),
+        ] {
+            assert_ne!(other, one);
+        }
+        assert_eq!(fingerprint(&[Path], "/a?x", "text/plain", "1"), fingerprint(&[Path], "/a?y", "text/html", "2"));
+    }
+
+    #[test]
+    fn json_is_compared_by_value_if_that_is_chosen() {
+        let of = |parts: &[_], body| fingerprint(parts, "/", "application/json", body);
+        assert_eq!(of(&[BodyJson], r#"{"a": 1, "b": 2}"#), of(&[BodyJson], r#"{"b":2,"a":1}"#));
+        assert_ne!(of(&[Body], r#"{"a": 1, "b": 2}"#), of(&[Body], r#"{"b":2,"a":1}"#));
+        assert_ne!(of(&[BodyJson], "not json"), of(&[BodyJson], "not  json"));
+    }
+}

@@ -1,0 +1,189 @@
+//! The principal of a request: what makes two callers different, so that no caller gets the response of another. Kept only as
+//! its SHA-256.
+
+use std::fmt;
+use std::str::FromStr;
+
+use axum::http::{HeaderMap, HeaderName, header};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+
+/// Where a part of the principal comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PrincipalSource {
+    /// A field that must be present.
+    Field(HeaderName),
+    /// A field whose absence is a value.
+    OptionalField(HeaderName),
+    /// A cookie that must be present.
+    Cookie(String),
+    /// A field that only trusted peers may set.
+    Trusted(HeaderName),
+}
+
+/// Reason why a request has no principal.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum NoPrincipal {
+    #[error("the field `{0}` is missing: it says who calls, and keys belong to their caller")]
+    Field(HeaderName),
+    #[error("the cookie `{0}` is missing or occurs twice: it says who calls, and keys belong to their caller")]
+    Cookie(String),
+    #[error(
+        "the field `{0}` is believed only from the addresses of proxy.trusted_peers, and this client has none of them"
+    )]
+    Untrusted(HeaderName),
+}
+
+/// Returns the digest of a request's principal.
+pub(super) fn of(sources: &[PrincipalSource], headers: &HeaderMap, is_trusted: bool) -> Result<[u8; 32], NoPrincipal> {
+    let mut digest = Sha256::new();
+    // Each part says its length, so that no two lists of parts have the same bytes.
+    let mut add = |part: Option<&[u8]>| {
+        digest.update([u8::from(part.is_some())]);
+        digest.update((part.map_or(0, <[u8]>::len) as u64).to_be_bytes());
+        digest.update(part.unwrap_or_default());
+    };
+    for source in sources {
+        match source {
+            PrincipalSource::Field(name) => {
+                let mut values = headers.get_all(name).iter().peekable();
+                values.peek().ok_or_else(|| NoPrincipal::Field(name.clone()))?;
+                values.for_each(|value| add(Some(value.as_bytes())));
+            }
+            PrincipalSource::OptionalField(name) => {
+                let mut values = headers.get_all(name).iter().peekable();
+                if values.peek().is_none() {
+                    add(None);
+                }
+                values.for_each(|value| add(Some(value.as_bytes())));
+            }
+            PrincipalSource::Cookie(name) => {
+                add(Some(cookie(headers, name).ok_or_else(|| NoPrincipal::Cookie(name.clone()))?));
+            }
+            PrincipalSource::Trusted(name) => {
+                if !is_trusted {
+                    return Err(NoPrincipal::Untrusted(name.clone()));
+                }
+                let value = headers.get(name).ok_or_else(|| NoPrincipal::Field(name.clone()))?;
+                add(Some(value.as_bytes()));
+            }
+        }
+    }
+    Ok(digest.finalize().into())
+}
+
+/// Returns the value of the only cookie with this name.
+fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
+    let fields = headers.get_all(header::COOKIE).iter().map(axum::http::HeaderValue::as_bytes);
+    let pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let split = pair.iter().position(|byte| *byte == b'=')?;
+        (pair[..split].trim_ascii() == name.as_bytes()).then(|| pair[split + 1..].trim_ascii())
+    });
+    values.next().filter(|_| values.next().is_none())
+}
+
+impl FromStr for PrincipalSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let field = |name: &str| {
+            name.parse::<HeaderName>().map_err(|_| {
+                format!(
+                    "{text:?} names no principal; write a field such as \"authorization\", \"x-tenant?\" if it may be absent, \
+                     \"cookie:NAME\", or \"trusted:FIELD\""
+                )
+            })
+        };
+        if text.starts_with("jwt:") || text == "client-cert" {
+            return Err(format!(
+                "{text:?} is not supported yet; let a trusted peer verify it, and use \"trusted:FIELD\""
+            ));
+        }
+        if let Some(name) = text.strip_prefix("cookie:") {
+            return field(name).map(|_| Self::Cookie(name.to_owned()));
+        }
+        if let Some(name) = text.strip_prefix("trusted:") {
+            return field(name).map(Self::Trusted);
+        }
+        match text.strip_suffix('?') {
+            Some(name) => field(name).map(Self::OptionalField),
+            None => field(text).map(Self::Field),
+        }
+    }
+}
+
+impl fmt::Display for PrincipalSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(name) => write!(f, "{name}"),
+            Self::OptionalField(name) => write!(f, "{name}?"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Trusted(name) => write!(f, "trusted:{name}"),
+        }
+    }
+}
+
+impl Serialize for PrincipalSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PrincipalSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn digest(sources: &[&str], fields: &[(&'static str, &'static str)]) -> Result<[u8; 32], NoPrincipal> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let sources: Vec<_> = sources.iter().map(|source| source.parse().unwrap()).collect();
+        of(&sources, &headers, false)
+    }
+
+    #[test]
+    fn two_callers_have_different_principals() {
+        let sources = ["authorization", "x-tenant?"];
+        let one = digest(&sources, &[("authorization", "a")]).unwrap();
+        assert_eq!(digest(&sources, &[("authorization", "a"), ("x-other", "1")]).unwrap(), one);
+        for other in [
+            &[("authorization", "b")][..],
+            &[("authorization", "a"), ("x-tenant", "")],
+            &[("authorization", "a"), ("x-tenant", "t")],
+            &[("authorization", "a"), ("authorization", "t")],
+            &[("authorization", "at")],
+        ] {
+            assert_ne!(digest(&sources, other).unwrap(), one, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_principal_is_an_error() {
+        assert_eq!(digest(&["authorization"], &[]), Err(NoPrincipal::Field(header::AUTHORIZATION)));
+        assert!(digest(&["x-tenant?"], &[]).is_ok());
+        let session = |cookie| digest(&["cookie:session"], &[("cookie", cookie)]);
+        assert_eq!(session("a=1; session=x; b=2"), session("session=x"));
+        assert_ne!(session("session=x"), session("session=y"));
+        for wrong in ["a=1", "session=x; session=y", "sessions=x", ""] {
+            assert_eq!(session(wrong), Err(NoPrincipal::Cookie("session".into())), "{wrong}");
+        }
+        assert!(matches!(digest(&["trusted:x-user"], &[("x-user", "1")]), Err(NoPrincipal::Untrusted(_))));
+    }
+
+    #[test]
+    fn a_source_that_is_misspelt_is_explained() {
+        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:iss+sub", "client-cert", "ä"] {
+            assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
+        }
+    }
+}

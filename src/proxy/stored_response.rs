@@ -1,0 +1,131 @@
+//! The stored form of a response: JSON, kept as the result of its claim. A tombstone is what is left of a response that was not
+//! stored.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::fields::{REPLAYED, stored};
+
+/// Version of the stored form. A reader refuses others.
+const VERSION: u8 = 1;
+
+/// A response that is stored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct StoredResponse {
+    /// Version of this form.
+    v: u8,
+    status: u16,
+    /// Names and values in order. Each character of a value is one byte.
+    fields: Vec<(String, String)>,
+    /// The body in Base64; `None` in a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+}
+
+impl StoredResponse {
+    /// Returns the stored form of a response to a caller.
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
+        let fields = stored(headers).map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
+        Self { v: VERSION, status: status.as_u16(), fields, body: Some(STANDARD.encode(body)) }
+    }
+
+    /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
+    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap) -> Self {
+        let kept = [header::LOCATION, header::ETAG];
+        let kept = kept.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(headers.get(name)?))));
+        Self { v: VERSION, status: status.as_u16(), fields: kept.collect(), body: None }
+    }
+
+    pub(super) fn encode(&self) -> Box<str> {
+        serde_json::to_string(self).unwrap_or_default().into()
+    }
+
+    /// Reads the stored form. `None` if it is none, or that of another version.
+    pub(super) fn decode(result: &str) -> Option<Self> {
+        serde_json::from_str(result).ok().filter(|stored: &Self| stored.v == VERSION)
+    }
+
+    /// Returns the response for a repeat; `None` if this is a tombstone.
+    pub(super) fn replay(&self) -> Option<Response> {
+        let body = Bytes::from(STANDARD.decode(self.body.as_ref()?).ok()?);
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status();
+        *response.headers_mut() = self.headers();
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        Some(response)
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    pub(super) fn headers(&self) -> HeaderMap {
+        let field = |(name, value): &(String, String)| {
+            let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();
+            Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(&bytes?).ok()?))
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.fields.iter().filter_map(field) {
+            headers.append(name, value);
+        }
+        headers
+    }
+}
+
+/// Returns the bytes of a value, one character each.
+fn latin1(value: &HeaderValue) -> String {
+    value.as_bytes().iter().map(|byte| char::from(*byte)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn headers() -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.append("x-twice", HeaderValue::from_static("1"));
+        headers.append("x-twice", HeaderValue::from_static("2"));
+        headers.append("x-bytes", HeaderValue::from_bytes(b"\xe4\xff").unwrap());
+        headers.append(header::LOCATION, HeaderValue::from_static("/orders/1"));
+        headers.append(header::SET_COOKIE, HeaderValue::from_static("secret=1"));
+        headers
+    }
+
+    #[tokio::test]
+    async fn a_replay_has_the_status_fields_and_bytes_of_the_response() {
+        let body = b"\x00\xffbytes";
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), body);
+        let replay = StoredResponse::decode(&stored.encode()).unwrap().replay().unwrap();
+        assert_eq!(replay.status(), 201);
+        let mut expected = headers();
+        expected.remove(header::SET_COOKIE);
+        expected.insert(REPLAYED, HeaderValue::from_static("true"));
+        assert_eq!(replay.headers(), &expected);
+        assert_eq!(&*replay.into_body().collect().await.unwrap().to_bytes(), body);
+    }
+
+    #[test]
+    fn a_tombstone_has_no_response_but_says_where_the_effect_is() {
+        let stored = StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers()).encode()).unwrap();
+        assert!(stored.replay().is_none());
+        assert_eq!(stored.status(), 200);
+        assert_eq!(stored.headers().len(), 1);
+        assert_eq!(stored.headers()[header::LOCATION], "/orders/1");
+    }
+
+    #[test]
+    fn what_is_no_stored_response_is_not_replayed() {
+        for wrong in ["", "1", "{}", r#"{"v":2,"status":200,"fields":[]}"#, r#"{"v":1,"status":200}"#] {
+            assert_eq!(StoredResponse::decode(wrong), None, "{wrong}");
+        }
+        let torn = StoredResponse { v: 1, status: 200, fields: Vec::new(), body: Some("=".into()) };
+        assert!(torn.replay().is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! Upstreams: the servers behind the proxy, with one pool of connections for each use. The pool repeats only requests that it
+//! has not begun to send.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{Request, Response, Uri};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::options::UpstreamOptions;
+
+/// Time for which a server is not used after it could not be connected to, unless no other is left.
+const REST: Duration = Duration::from_secs(5);
+
+/// Idle connections that are kept open to each server.
+const IDLE_CONNECTIONS_MAX: usize = 256;
+
+/// The servers behind some routes.
+pub(super) struct Upstream {
+    servers: Vec<Server>,
+    next: AtomicUsize,
+    /// For requests with a key: a connection that has been idle for long may be closing.
+    keyed: Client<HttpConnector, Full<Bytes>>,
+    streaming: Client<HttpConnector, Body>,
+    /// Time limit until a response's head, and between pieces of its body.
+    pub(super) timeout: Duration,
+    /// Time limit of an exchange.
+    pub(super) exchange_max: Duration,
+}
+
+struct Server {
+    authority: Authority,
+    failed_at: Mutex<Option<Instant>>,
+}
+
+/// Reason why there is no response.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// No server could be connected to: nothing was sent.
+    NotConnected(String),
+    /// The request was sent, or may have been.
+    Broken(String),
+}
+
+impl Upstream {
+    /// Returns the upstream of these options. `None` if they are not valid, which the configuration has excluded.
+    pub(super) fn new(options: &UpstreamOptions) -> Option<Self> {
+        let server = |url: &String| Some(Server { authority: authority(url)?, failed_at: Mutex::new(None) });
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(options.connect_timeout.0));
+        let builder = |idle| {
+            let mut builder = Client::builder(TokioExecutor::new());
+            builder.pool_timer(TokioTimer::new()).pool_idle_timeout(idle).pool_max_idle_per_host(IDLE_CONNECTIONS_MAX);
+            builder
+        };
+        Some(Self {
+            servers: options.urls.iter().map(server).collect::<Option<_>>()?,
+            next: AtomicUsize::new(0),
+            keyed: builder(options.idle.0).build(connector.clone()),
+            streaming: builder(options.idle.0).build(connector),
+            timeout: options.timeout.0,
+            exchange_max: options.exchange_max.0,
+        })
+    }
+
+    /// Sends a request to the next server that accepts a connection.
+    pub(super) async fn send(&self, request: &Request<Bytes>) -> Result<Response<Incoming>, Failed> {
+        let mut why = String::new();
+        for server in self.in_turn() {
+            let mut copy = Request::new(Full::new(request.body().clone()));
+            *copy.method_mut() = request.method().clone();
+            *copy.headers_mut() = request.headers().clone();
+            *copy.uri_mut() = server.uri(request.uri());
+            match self.keyed.request(copy).await {
+                Ok(response) => return Ok(response),
+                Err(error) if error.is_connect() => why = server.rest(&error),
+                Err(error) => return Err(Failed::Broken(cause(&error))),
+            }
+        }
+        Err(Failed::NotConnected(why))
+    }
+
+    /// Sends a request whose body is streamed, to the next server.
+    pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failed> {
+        let Some(server) = self.in_turn().next() else { return Err(Failed::NotConnected(String::new())) };
+        *request.uri_mut() = server.uri(request.uri());
+        match self.streaming.request(request).await {
+            Ok(response) => Ok(response),
+            Err(error) if error.is_connect() => Err(Failed::NotConnected(server.rest(&error))),
+            Err(error) => Err(Failed::Broken(cause(&error))),
+        }
+    }
+
+    /// Returns all servers, those first that are not resting, beginning with the next in turn.
+    fn in_turn(&self) -> impl Iterator<Item = &Server> {
+        let (count, next) = (self.servers.len(), self.next.fetch_add(1, Ordering::Relaxed));
+        let in_order = move |place| &self.servers[(next.wrapping_add(place)) % count];
+        let (up, resting): (Vec<_>, Vec<_>) = (0..count).map(in_order).partition(|server| !server.is_resting());
+        up.into_iter().chain(resting)
+    }
+}
+
+impl Server {
+    fn uri(&self, of: &Uri) -> Uri {
+        let path = of.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        let parts = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
+        parts.build().unwrap_or_default()
+    }
+
+    fn is_resting(&self) -> bool {
+        self.failed_at.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|failed| failed.elapsed() < REST)
+    }
+
+    /// Lets the server rest after a failure; returns the failure.
+    fn rest(&self, error: &Error) -> String {
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        cause(error)
+    }
+}
+
+/// Returns the host and port of an upstream's URL, `http://<host>[:<port>]`.
+pub fn authority(url: &str) -> Option<Authority> {
+    let uri: Uri = url.parse().ok()?;
+    let is_bare = uri.path() == "/" && uri.query().is_none() && uri.scheme() == Some(&Scheme::HTTP);
+    uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@')).cloned()
+}
+
+/// Returns an error with its causes.
+fn cause(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_a_host_and_a_port() {
+        assert_eq!(authority("http://10.0.0.7:9000").unwrap().as_str(), "10.0.0.7:9000");
+        assert_eq!(authority("http://orders/").unwrap().as_str(), "orders");
+        for wrong in
+            ["", "orders:9000", "https://orders", "http://orders/v1", "http://orders?x", "http://u@orders", "ftp://x"]
+        {
+            assert_eq!(authority(wrong), None, "{wrong}");
+        }
+    }
+}
