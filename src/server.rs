@@ -174,8 +174,8 @@ impl Server {
             journal: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
-        let exchanges =
-            proxy::start(config, &gateway, &registry, &entropy, &cores.handles, stop_api.clone(), &api_connections)?;
+        let of_proxy = proxy::dependencies(&config.limits, &gateway, &registry, &clock, &entropy);
+        let exchanges = proxy::start(&config.proxy, of_proxy, &cores.handles, stop_api.clone(), &api_connections)?;
         let api_service = ApiService::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),

@@ -39,6 +39,20 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
     ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
     (
+        "web",
+        &[
+            "domain",
+            "engine::error",
+            "engine::*Error",
+            "engine::*eterminate",
+            "tenants",
+            "gateway",
+            "transport",
+            "telemetry",
+        ],
+    ),
+    ("proxy", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
+    (
         "config",
         &[
             "domain",
@@ -50,19 +64,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "gateway::*Options",
             "transport::*Options",
             "telemetry::*Options",
-        ],
-    ),
-    (
-        "web",
-        &[
-            "domain",
-            "engine::error",
-            "engine::*Error",
-            "engine::*eterminate",
-            "tenants",
-            "gateway",
-            "transport",
-            "telemetry",
+            "proxy::options",
         ],
     ),
     ("api", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
@@ -81,6 +83,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "transport",
             "web",
             "api",
+            "proxy",
             "admin",
             "telemetry",
         ],
@@ -100,6 +103,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "transport",
             "web",
             "api",
+            "proxy",
             "admin",
             "server",
             "telemetry",
@@ -128,12 +132,12 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("Instant::now", &["crates/core/src/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
     (
         "StatusCode",
-        &["crates/transport", "src/web", "src/api", "src/admin"],
+        &["crates/transport", "src/web", "src/api", "src/admin", "src/proxy"],
         "return a value or an error, and let `web` choose the status",
     ),
     (
         "axum::",
-        &["crates/transport", "src/web", "src/api", "src/admin", "src/server"],
+        &["crates/transport", "src/web", "src/api", "src/admin", "src/server", "src/proxy"],
         "keep HTTP in `transport`, `web`, `api` and `admin`",
     ),
     (

@@ -1,14 +1,11 @@
 //! Checks of the table `[proxy]`, and the terms of its routes.
 
-use axum::http::Method;
-
 use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::LeaseEnd;
-use crate::proxy::options::{FingerprintPart, KeyRequirement, REFUSE, RouteOptions};
-use crate::proxy::upstream;
+use crate::proxy::options::{self, FingerprintPart, KeyRequirement, REFUSE, RouteOptions};
 use crate::tenants::OperationTerms;
 
 /// Largest body that a route may store.
@@ -57,7 +54,7 @@ impl Config {
             );
         }
         for (name, options) in &proxy.upstreams {
-            let wrong = options.urls.iter().find(|url| upstream::authority(url).is_none());
+            let wrong = options.urls.iter().find(|url| options::authority(url).is_none());
             if options.urls.is_empty() {
                 add("upstreams", format!("`{name}` has no urls; write urls = [\"http://10.0.0.7:9000\"]"));
             } else if let Some(url) = wrong {
@@ -80,7 +77,7 @@ impl Config {
         let mut problems = Vec::new();
         let mut check = |holds: bool, message: String| {
             if !holds {
-                problems.push(message)
+                problems.push(message);
             }
         };
         check(
@@ -115,9 +112,8 @@ impl Config {
             None => check(false, "a method is not valid; write \"POST\" or \"PATCH\"".to_owned()),
             Some(methods) => {
                 check(!methods.is_empty(), "no method is protected; write methods = [\"POST\"]".to_owned());
-                let safe = methods.iter().find(|method| method.is_safe() || **method == Method::CONNECT);
                 check(
-                    safe.is_none(),
+                    !methods.iter().any(options::needs_no_key),
                     "safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE".to_owned(),
                 );
             }

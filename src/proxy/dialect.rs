@@ -1,5 +1,5 @@
 //! Refusals and their form in each dialect: problem documents for `ietf` (draft-ietf-httpapi-idempotency-key-header-07), error
-//! objects for `stripe` (docs.stripe.com/api/idempotent_requests and /error-codes).
+//! objects for `stripe` (`docs.stripe.com/api/idempotent_requests` and `/error-codes`).
 
 use std::time::Duration;
 
@@ -49,13 +49,12 @@ impl Refusal {
     /// Returns the label in metrics.
     pub(super) fn label(&self) -> Answered {
         match self {
-            Self::Key(_) | Self::Principal(_) => Answered::Refused,
             Self::InProgress => Answered::InProgress,
             Self::Unknown => Answered::Unknown,
             Self::NotStored { .. } => Answered::NotStored,
             Self::Mismatch => Answered::Mismatch,
             Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
-            Self::Problem(_) => Answered::Refused,
+            Self::Key(_) | Self::Principal(_) | Self::Problem(_) => Answered::Refused,
         }
     }
 }

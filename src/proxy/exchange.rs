@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
@@ -23,9 +23,9 @@ use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::backoff::Backoff;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::Outcome;
+use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
 use crate::gateway::{Failure, Gateway};
 use crate::tenants::App;
@@ -46,14 +46,15 @@ const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Durati
 pub(super) struct Exchange {
     pub(super) gateway: Arc<Gateway>,
     pub(super) entropy: Arc<dyn Entropy>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) route: Arc<Route>,
     pub(super) app: Arc<App>,
     pub(super) global_id: GlobalId,
     pub(super) attempt: Attempt,
     pub(super) contents: Canonical,
     pub(super) degraded: Option<OutagePolicy>,
-    /// When the lease ends if it is not renewed.
-    pub(super) lease_end: Instant,
+    /// Monotonic time at which the lease ends if it is not renewed.
+    pub(super) lease_end: Duration,
     /// The request as the upstream gets it.
     pub(super) request: Request<Bytes>,
     pub(super) via: HeaderValue,
@@ -107,12 +108,12 @@ impl Exchange {
 
     async fn exchange(&self, reply: Reply) -> Ending {
         // The time until here was the gateway's own: nothing was sent.
-        if Instant::now() >= self.lease_end {
+        if self.clock.monotonic() >= self.lease_end {
             let detail = "The lease of the key ended before the request could be forwarded; send it again.";
             let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
             return Ending { outcome: Outcome::Failure, rest: Rest::Refusal(Some(reply), problem) };
         }
-        let started = Instant::now();
+        let started = self.clock.monotonic();
         let mut reply = Some(reply);
         let mut sending = pin!(self.route.upstream.send(&self.request));
         let sent = match timeout(self.route.upstream.timeout, &mut sending).await {
@@ -128,7 +129,7 @@ impl Exchange {
                 sending.await
             }
         };
-        self.route.metrics.upstream_answered(started.elapsed());
+        self.route.metrics.upstream_answered(self.clock.monotonic().saturating_sub(started));
         let route = self.route.operation.as_ref();
         let (outcome, detail) = match sent {
             Ok(response) => return self.receive(response, reply).await,
@@ -193,17 +194,13 @@ impl Exchange {
                     Some(body) => StoredResponse::new(head.status, &head.headers, body),
                     None => StoredResponse::tombstone(head.status, &head.headers),
                 };
-                let stored = stored.encode();
+                let (stored, terms) = (stored.encode(), &self.app.terms_of(&self.route.operation).terms);
                 self.route.metrics.stored(captured.is_some(), stored.len());
-                Outcome::Success { result: Some(stored), retention: self.retention() }
+                Outcome::Success { result: Some(stored), retention: Some(terms.retention) }
             }
             Meaning::Done | Meaning::Unknown => Outcome::Unknown,
         };
         Ending { outcome, rest: Rest::Response { begin, caller, is_complete } }
-    }
-
-    fn retention(&self) -> Option<Retention> {
-        Some(self.app.terms_of(&self.route.operation).terms.retention)
     }
 
     /// Extends the lease while the exchange runs. A renewal that fails changes nothing: the request was sent.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use axum::http::uri::{Authority, Scheme};
+use axum::http::{Method, Uri};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::dialect::Dialect;
@@ -234,6 +236,18 @@ impl Serialize for Network {
     }
 }
 
+/// Returns the host and port of an upstream's URL, `http://<host>[:<port>]`.
+pub fn authority(url: &str) -> Option<Authority> {
+    let uri: Uri = url.parse().ok()?;
+    let is_bare = uri.path() == "/" && uri.query().is_none() && uri.scheme() == Some(&Scheme::HTTP);
+    uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@')).cloned()
+}
+
+/// Reports whether no request of this method needs a key: it is safe, or opens a tunnel.
+pub fn needs_no_key(method: &Method) -> bool {
+    method.is_safe() || *method == Method::CONNECT
+}
+
 fn span<const SECONDS: u64>() -> Span {
     Span(std::time::Duration::from_secs(SECONDS))
 }
@@ -266,6 +280,17 @@ fn default_response_bytes() -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_upstream_is_a_host_and_a_port() {
+        assert_eq!(authority("http://10.0.0.7:9000").unwrap().as_str(), "10.0.0.7:9000");
+        assert_eq!(authority("http://orders/").unwrap().as_str(), "orders");
+        for wrong in
+            ["", "orders:9000", "https://orders", "http://orders/v1", "http://orders?x", "http://u@orders", "ftp://x"]
+        {
+            assert_eq!(authority(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_network_contains_the_addresses_of_its_prefix() {

@@ -28,7 +28,7 @@ pub enum UpstreamErrors {
 
 /// Meaning of a response for its claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Meaning {
+pub(super) enum Meaning {
     /// The operation is done. The response is stored.
     Done,
     /// Certainly nothing happened: the key is free again.

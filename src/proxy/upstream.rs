@@ -1,10 +1,9 @@
 //! Upstreams: the servers behind the proxy, with one pool of connections for each use. The pool repeats only requests that it
 //! has not begun to send.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
@@ -16,7 +15,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::options::UpstreamOptions;
+use super::options::{UpstreamOptions, authority};
+use crate::domain::clock::Clock;
 
 /// Time for which a server is not used after it could not be connected to, unless no other is left.
 const REST: Duration = Duration::from_secs(5);
@@ -27,6 +27,7 @@ const IDLE_CONNECTIONS_MAX: usize = 256;
 /// The servers behind some routes.
 pub(super) struct Upstream {
     servers: Vec<Server>,
+    clock: Arc<dyn Clock>,
     next: AtomicUsize,
     /// For requests with a key: a connection that has been idle for long may be closing.
     keyed: Client<HttpConnector, Full<Bytes>>,
@@ -39,7 +40,8 @@ pub(super) struct Upstream {
 
 struct Server {
     authority: Authority,
-    failed_at: Mutex<Option<Instant>>,
+    /// Monotonic time at which the server could last not be connected to.
+    failed_at: Mutex<Option<Duration>>,
 }
 
 /// Reason why there is no response.
@@ -53,7 +55,7 @@ pub(super) enum Failed {
 
 impl Upstream {
     /// Returns the upstream of these options. `None` if they are not valid, which the configuration has excluded.
-    pub(super) fn new(options: &UpstreamOptions) -> Option<Self> {
+    pub(super) fn new(options: &UpstreamOptions, clock: Arc<dyn Clock>) -> Option<Self> {
         let server = |url: &String| Some(Server { authority: authority(url)?, failed_at: Mutex::new(None) });
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -66,6 +68,7 @@ impl Upstream {
         Some(Self {
             servers: options.urls.iter().map(server).collect::<Option<_>>()?,
             next: AtomicUsize::new(0),
+            clock,
             keyed: builder(options.idle.0).build(connector.clone()),
             streaming: builder(options.idle.0).build(connector),
             timeout: options.timeout.0,
@@ -83,7 +86,7 @@ impl Upstream {
             *copy.uri_mut() = server.uri(request.uri());
             match self.keyed.request(copy).await {
                 Ok(response) => return Ok(response),
-                Err(error) if error.is_connect() => why = server.rest(&error),
+                Err(error) if error.is_connect() => why = self.rest(server, &error),
                 Err(error) => return Err(Failed::Broken(cause(&error))),
             }
         }
@@ -96,7 +99,7 @@ impl Upstream {
         *request.uri_mut() = server.uri(request.uri());
         match self.streaming.request(request).await {
             Ok(response) => Ok(response),
-            Err(error) if error.is_connect() => Err(Failed::NotConnected(server.rest(&error))),
+            Err(error) if error.is_connect() => Err(Failed::NotConnected(self.rest(server, &error))),
             Err(error) => Err(Failed::Broken(cause(&error))),
         }
     }
@@ -105,8 +108,19 @@ impl Upstream {
     fn in_turn(&self) -> impl Iterator<Item = &Server> {
         let (count, next) = (self.servers.len(), self.next.fetch_add(1, Ordering::Relaxed));
         let in_order = move |place| &self.servers[(next.wrapping_add(place)) % count];
-        let (up, resting): (Vec<_>, Vec<_>) = (0..count).map(in_order).partition(|server| !server.is_resting());
+        let (up, resting): (Vec<_>, Vec<_>) = (0..count).map(in_order).partition(|server| !self.is_resting(server));
         up.into_iter().chain(resting)
+    }
+
+    fn is_resting(&self, server: &Server) -> bool {
+        let failed_at = *server.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        failed_at.is_some_and(|at| self.clock.monotonic().saturating_sub(at) < REST)
+    }
+
+    /// Lets a server rest after a failure; returns the failure.
+    fn rest(&self, server: &Server, error: &Error) -> String {
+        *server.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.monotonic());
+        cause(error)
     }
 }
 
@@ -116,23 +130,6 @@ impl Server {
         let parts = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
         parts.build().unwrap_or_default()
     }
-
-    fn is_resting(&self) -> bool {
-        self.failed_at.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|failed| failed.elapsed() < REST)
-    }
-
-    /// Lets the server rest after a failure; returns the failure.
-    fn rest(&self, error: &Error) -> String {
-        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        cause(error)
-    }
-}
-
-/// Returns the host and port of an upstream's URL, `http://<host>[:<port>]`.
-pub fn authority(url: &str) -> Option<Authority> {
-    let uri: Uri = url.parse().ok()?;
-    let is_bare = uri.path() == "/" && uri.query().is_none() && uri.scheme() == Some(&Scheme::HTTP);
-    uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@')).cloned()
 }
 
 /// Returns an error with its causes.
@@ -144,20 +141,4 @@ fn cause(error: &Error) -> String {
         source = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_upstream_is_a_host_and_a_port() {
-        assert_eq!(authority("http://10.0.0.7:9000").unwrap().as_str(), "10.0.0.7:9000");
-        assert_eq!(authority("http://orders/").unwrap().as_str(), "orders");
-        for wrong in
-            ["", "orders:9000", "https://orders", "http://orders/v1", "http://orders?x", "http://u@orders", "ftp://x"]
-        {
-            assert_eq!(authority(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -68,8 +68,13 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
             return build.status(500).header("oncegate-outcome", "failure").body(Body::from("nothing")).unwrap();
         }
         "torn" => {
-            let pieces = [Ok(Bytes::from("first")), Err(std::io::Error::other("planted"))];
-            return build.status(201).body(Body::from_stream(futures_util::stream::iter(pieces))).unwrap();
+            let pieces = futures_util::stream::unfold(0, async |piece| {
+                // The server sends what it has when the next piece is not there yet.
+                tokio::task::yield_now().await;
+                let pieces = [Ok(Bytes::from("first")), Err(std::io::Error::other("planted"))];
+                Some((pieces.into_iter().nth(piece)?, piece + 1))
+            });
+            return build.status(201).body(Body::from_stream(pieces)).unwrap();
         }
         "big" => return build.status(201).header("location", "/big/1").body(Body::from(vec![b'x'; 100_000])).unwrap(),
         "empty" => return build.status(204).body(Body::empty()).unwrap(),
