@@ -1,6 +1,9 @@
 //! The Idempotency-Key proxy: a listener in front of an HTTP API that claims before it forwards, and replays the stored response
 //! to repeats. A caller of claims like any other.
 
+mod body;
+mod caller;
+mod cors;
 mod dialect;
 mod exchange;
 mod fields;
@@ -16,14 +19,18 @@ mod upstream;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request, Uri, header};
+use axum::http::{Extensions, HeaderValue, Method, Request, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use self::body::{Counted, Timed};
+use self::cors::{CrossOrigin, FromUpstream};
 pub use self::dialect::Dialect;
 use self::fields::Client;
 use self::options::{Network, ProxyOptions, REFUSE};
@@ -63,6 +70,7 @@ pub struct Proxy {
     limits: Limits,
     routes: Routes,
     trusted_peers: Vec<Network>,
+    cors_origins: Vec<HeaderValue>,
     is_tls: bool,
     /// Names this process in `Via`, so that a loop is noticed.
     via: HeaderValue,
@@ -74,8 +82,8 @@ pub struct Proxy {
 pub struct ProxyService(Arc<Proxy>);
 
 impl Proxy {
-    /// Returns the proxy of these options. `None` if they are not valid, which the configuration has excluded.
-    pub fn new(options: &ProxyOptions, dependencies: Dependencies) -> Option<Self> {
+    /// Returns the proxy of these options, whose listener speaks TLS or not. `None` if they are not valid, which the configuration has excluded.
+    pub fn new(options: &ProxyOptions, dependencies: Dependencies, is_tls: bool) -> Option<Self> {
         let Dependencies { gateway, registry, entropy, clock, limits } = dependencies;
         let upstreams = options.upstreams.iter();
         let upstreams =
@@ -96,7 +104,8 @@ impl Proxy {
             limits,
             routes: Routes::new(routes, unmatched),
             trusted_peers: options.trusted_peers.clone(),
-            is_tls: false,
+            cors_origins: options.cors_origins().ok()?,
+            is_tls,
             via: HeaderValue::try_from(via).ok()?,
             exchanges: TaskTracker::new(),
             entropy,
@@ -123,7 +132,18 @@ impl HttpService for ProxyService {
 
     async fn call(&self, request: Request<Incoming>, _connection: &Arc<()>) -> Response {
         let id = RequestId::of(request.headers(), &*self.0.entropy);
-        finish(contain(self.0.serve(request)).await, &id)
+        let cross_origin = CrossOrigin::of(&request, &self.0.cors_origins);
+        let key_headers =
+            cross_origin.as_ref().map_or(&[][..], |_| self.0.routes.key_headers(&host(&request), request.uri().path()));
+        let mut response = contain(self.0.serve(request)).await;
+        // The ID of a response is that of the server that made it.
+        if response.extensions().get::<Problem>().is_some() {
+            response = finish(response, &id);
+        }
+        if let Some(cross_origin) = cross_origin {
+            cross_origin.allow(&mut response, key_headers);
+        }
+        response
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
@@ -132,15 +152,18 @@ impl HttpService for ProxyService {
 }
 
 impl Proxy {
-    async fn serve(&self, request: Request<Incoming>) -> Response {
+    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>) -> Response {
         if let Err(problem) = self.check(&request) {
             return problem.into_response();
         }
         let client = self.client(&request);
         let host = host(&request);
+        if request.headers().contains_key(header::UPGRADE) {
+            request.extensions_mut().insert(Upgrade);
+        }
         match self.routes.find(&host, request.uri().path(), request.method()) {
             Way::Protected(route) => self.protect(route, request, client).await,
-            Way::Unprotected(upstream) => self.forward(upstream, request, client).await,
+            Way::Unprotected(upstream) => self.forward(upstream, request.map(Body::new), client).await,
             Way::None => {
                 let detail = "No route of the proxy has this host and path.";
                 Problem::new(Code::NotFound, detail).into_response()
@@ -177,17 +200,30 @@ impl Proxy {
     }
 
     /// Forwards a request without protection. Bodies are streamed both ways.
-    async fn forward(&self, upstream: &Upstream, request: Request<Incoming>, client: Client) -> Response {
+    async fn forward(&self, upstream: &Upstream, request: Request<Body>, client: Client) -> Response {
         let (mut parts, body) = request.into_parts();
         fields::to_upstream(&mut parts.headers, client, &self.via);
         // The length is that of the body as it is read, whatever the fields say.
         parts.headers.remove(header::CONTENT_LENGTH);
-        let request = Request::from_parts(parts, Body::new(body));
-        let failed = match timeout(upstream.timeout, upstream.forward(request)).await {
+        parts.version = Version::HTTP_11;
+        let pieces = Arc::new(AtomicU64::new(0));
+        let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
+        let mut forwarding = pin!(upstream.forward(request));
+        let forwarded = loop {
+            let before = pieces.load(Ordering::Relaxed);
+            match timeout(upstream.timeout, &mut forwarding).await {
+                // The request is still being sent.
+                Err(_late) if pieces.load(Ordering::Relaxed) != before => {}
+                forwarded => break forwarded,
+            }
+        };
+        let failed = match forwarded {
             Ok(Ok(response)) => {
-                let mut response = response.map(Body::new);
-                fields::to_caller(response.headers_mut(), &self.via);
-                return response;
+                let (mut head, body) = response.into_parts();
+                (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
+                fields::to_caller(&mut head.headers, &self.via);
+                head.extensions.insert(FromUpstream);
+                return Response::from_parts(head, Body::new(Timed::new(body, upstream.timeout)));
             }
             Ok(Err(Failed::NotConnected(why) | Failed::Broken(why))) => {
                 tracing::warn!(reason = why, "A request was not forwarded");
@@ -198,6 +234,10 @@ impl Proxy {
         failed.into_response()
     }
 }
+
+/// A mark on requests that ask for another protocol.
+#[derive(Clone, Copy)]
+struct Upgrade;
 
 /// Returns the host of a request, without its port.
 fn host(request: &Request<Incoming>) -> String {

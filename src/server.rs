@@ -175,7 +175,8 @@ impl Server {
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let of_proxy = proxy::dependencies(&config.limits, &gateway, &registry, &clock, &entropy);
-        let exchanges = proxy::start(&config.proxy, of_proxy, &cores.handles, stop_api.clone(), &api_connections)?;
+        let (tls, stop) = (certificates.api.clone(), stop_api.clone());
+        let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;
         let api_service = ApiService::new(Api {
             gateway: gateway.clone(),
             registry: registry.clone(),

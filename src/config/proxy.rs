@@ -4,7 +4,7 @@ use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::LeaseEnd;
+use crate::domain::terms::{LeaseEnd, Retention};
 use crate::proxy::options::{self, FingerprintPart, KeyRequirement, REFUSE, RouteOptions};
 use crate::tenants::OperationTerms;
 
@@ -52,6 +52,9 @@ impl Config {
                     proxy.unmatched
                 ),
             );
+        }
+        if let Err(wrong) = proxy.cors_origins() {
+            add("cors_origins", format!("{wrong:?} is no origin; write one like \"https://shop.example\""));
         }
         for (name, options) in &proxy.upstreams {
             let wrong = options.urls.iter().find(|url| options::authority(url).is_none());
@@ -140,6 +143,14 @@ impl Config {
         if let Err(error) = self.limits.check_lease(route.lease.0) {
             check(false, format!("{error} (limits.lease_min, limits.lease_max)"));
         }
+        check(
+            route.never_stored().is_some(),
+            "store_without has a name that no field can have; write names like \"X-Session\"".to_owned(),
+        );
+        check(
+            route.response_retention.is_none_or(|time| Retention::For(time.0) <= route.retention),
+            "response_retention is longer than retention, after which the key is free".to_owned(),
+        );
         let app = Some(&route.app).filter(|_| !self.apps.is_empty());
         check(
             route.retention <= self.retention_max_of(app) && self.limits.check_retention(route.retention).is_ok(),

@@ -1,5 +1,8 @@
 //! Refusals and their form in each dialect: problem documents for `ietf` (draft-ietf-httpapi-idempotency-key-header-07), error
-//! objects for `stripe` (`docs.stripe.com/api/idempotent_requests` and `/error-codes`).
+//! objects for `stripe` (`docs.stripe.com/api/idempotent_requests` and `/error-codes`) and for `oasis` (OASIS Repeatable Requests 1.0, as
+//! Azure has it).
+
+pub(super) mod oasis;
 
 use std::time::Duration;
 
@@ -24,6 +27,8 @@ pub enum Dialect {
     Ietf,
     /// Stripe's API.
     Stripe,
+    /// OASIS Repeatable Requests.
+    Oasis,
 }
 
 /// Reason why a request is not forwarded, or its response not replayed.
@@ -38,9 +43,11 @@ pub(super) enum Refusal {
     /// The outcome of the first request is unknown.
     Unknown,
     /// The first request is done, and its response is not there any more.
-    NotStored { status: StatusCode, headers: HeaderMap },
+    NotStored { status: Option<StatusCode>, headers: HeaderMap },
     /// The key was used with another request.
     Mismatch,
+    /// The first request was sent before the time for which keys are kept.
+    Expired(String),
     /// Any other problem.
     Problem(Problem),
 }
@@ -54,7 +61,7 @@ impl Refusal {
             Self::NotStored { .. } => Answered::NotStored,
             Self::Mismatch => Answered::Mismatch,
             Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
-            Self::Key(_) | Self::Principal(_) | Self::Problem(_) => Answered::Refused,
+            Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => Answered::Refused,
         }
     }
 }
@@ -65,8 +72,28 @@ impl Dialect {
     /// Returns the meaning of a 5xx response on a route that sets none.
     pub(super) fn on_5xx(self) -> UpstreamErrors {
         match self {
-            Self::Ietf => UpstreamErrors::Unknown,
+            Self::Ietf | Self::Oasis => UpstreamErrors::Unknown,
             Self::Stripe => UpstreamErrors::Store,
+        }
+    }
+
+    /// Returns the name of the field with the key on a route that sets none.
+    pub(super) fn key_header(self) -> HeaderName {
+        match self {
+            Self::Ietf | Self::Stripe => HeaderName::from_static("idempotency-key"),
+            Self::Oasis => oasis::REQUEST_ID,
+        }
+    }
+
+    /// Returns the field that is a part of every fingerprint.
+    pub(super) fn fingerprint_field(self) -> Option<&'static HeaderName> {
+        (self == Self::Oasis).then_some(&oasis::FIRST_SENT)
+    }
+
+    /// Adds what the dialect says on a response that is forwarded or replayed.
+    pub(super) fn accept(self, headers: &mut HeaderMap) {
+        if self == Self::Oasis {
+            headers.insert(oasis::RESULT, HeaderValue::from_static("accepted"));
         }
     }
 
@@ -79,6 +106,7 @@ impl Dialect {
         let mut response = match self {
             Self::Ietf => ietf(refusal),
             Self::Stripe => stripe(refusal),
+            Self::Oasis => oasis::response(refusal),
         };
         response.headers_mut().extend(fields);
         response
@@ -103,13 +131,14 @@ fn ietf(refusal: Refusal) -> Response {
         Refusal::NotStored { status, .. } => {
             let detail = "The first request with this key is done, but its response was not stored. `response_status` is its \
                           status; `Location` and `ETag` are its own.";
-            let members = Members::State { state: ClaimState::Succeeded, status: Some(status.as_u16()) };
+            let members = Members::State { state: ClaimState::Succeeded, status: status.map(|status| status.as_u16()) };
             Problem { members, ..Problem::new(Code::ResponseNotStored, detail) }
         }
         Refusal::Mismatch => Problem::new(
             Code::FingerprintMismatch,
             "This key was used with another request; send a fresh key for each operation.",
         ),
+        Refusal::Expired(why) => Problem::new(Code::IdempotencyKey, why),
         Refusal::Problem(problem) => problem,
     }
     .into_response()
@@ -145,25 +174,42 @@ fn stripe(refusal: Refusal) -> Response {
             (conflict, IDEMPOTENCY, Some("outcome_unknown"), message, false)
         }
         Refusal::NotStored { status, .. } => {
-            let message = format!("The first request with this idempotency key was answered {status}, and not stored.");
+            let message = format!(
+                "The first request with this idempotency key is done{}. Its response was not stored.",
+                answered(status)
+            );
             (conflict, IDEMPOTENCY, Some("response_not_stored"), message, false)
         }
         Refusal::Mismatch => {
             let message = "Keys for idempotent requests can only be used with the same request.".to_owned();
             (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, false)
         }
-        // The last step of every response writes problems; Stripe's clients take their status.
-        Refusal::Problem(problem) => return problem.into_response(),
+        Refusal::Expired(why) => (StatusCode::BAD_REQUEST, INVALID, None, why, false),
+        Refusal::Problem(problem) => {
+            let r#type = if problem.code.status().is_server_error() { "api_error" } else { INVALID };
+            let may_retry = problem.retry_after.is_some();
+            (problem.code.status(), r#type, Some(problem.code.name()), problem.detail.into_owned(), may_retry)
+        }
     };
     let body = StripeBody { error: StripeError { r#type, code, message: &message } };
-    let mut response = Response::new(Body::from(serde_json::to_vec(&body).unwrap_or_default()));
-    *response.status_mut() = status;
+    let mut response = json(status, &body);
     let fields = response.headers_mut();
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     fields.insert(SHOULD_RETRY, HeaderValue::from_static(if should_retry { "true" } else { "false" }));
     if should_retry {
         fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
+    response
+}
+
+fn answered(status: Option<StatusCode>) -> String {
+    status.map_or_else(String::new, |status| format!(", and was answered {}", status.as_u16()))
+}
+
+/// Returns a response with a JSON body.
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut response = Response::new(Body::from(serde_json::to_vec(body).unwrap_or_default()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

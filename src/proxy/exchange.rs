@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Response, Version, header};
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Body as _, Frame, Incoming};
-use tokio::sync::{mpsc, oneshot};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Incoming};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::dialect::Refusal;
+use super::caller::Caller;
+use super::cors::FromUpstream;
+use super::dialect::{Answered, Refusal};
 use super::fields;
 use super::route::Route;
 use super::status::Meaning;
@@ -32,12 +34,6 @@ use crate::tenants::App;
 use crate::tenants::quota::Permit;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::DEGRADED;
-
-/// Pieces of a response that wait for a caller that reads slowly, beyond what is stored anyway.
-const PIECES_MAX: usize = 16;
-
-/// Time that a caller may leave a piece unread.
-const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Delays between reports of an outcome that no store has taken yet.
 const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
@@ -59,14 +55,11 @@ pub(super) struct Exchange {
     pub(super) request: Request<Bytes>,
     pub(super) via: HeaderValue,
     /// Held until the exchange is over: it bounds the exchanges of an app.
-    pub(super) _permit: Permit,
+    pub(super) permit: Option<Permit>,
 }
 
 /// The answer for the caller of an exchange.
-pub(super) type Reply = oneshot::Sender<Result<Response<Body>, Refusal>>;
-
-/// A piece of the response, or the news that there will be no more.
-type Piece = Result<Frame<Bytes>, &'static str>;
+pub(super) type Reply = oneshot::Sender<Result<(Answered, Response<Body>), Refusal>>;
 
 /// The end of an exchange: its outcome, and what the caller still gets once that is reported.
 struct Ending {
@@ -85,7 +78,8 @@ enum Rest {
 
 impl Exchange {
     /// Runs the exchange to its end, and reports its outcome until it is taken.
-    pub(super) async fn run(self, reply: Reply) {
+    pub(super) async fn run(mut self: Box<Self>, reply: Reply) {
+        let _permit = self.permit.take();
         let exchange_max = self.route.upstream.exchange_max;
         let run = async {
             let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
@@ -93,7 +87,7 @@ impl Exchange {
             let mut reporting = pin!(self.report(outcome));
             let deadline = self.app.terms_of(&self.route.operation).deadline;
             let is_reported = timeout(deadline, &mut reporting).await.is_ok();
-            rest.pass().await;
+            rest.pass();
             if !is_reported {
                 reporting.await;
             }
@@ -124,9 +118,12 @@ impl Exchange {
                 if let Some(reply) = reply.take() {
                     drop(reply.send(Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))));
                 }
-                self.report(Outcome::Unknown).await;
-                // A late response settles what is unknown.
-                sending.await
+                // A late response settles what is unknown, also if no store has taken that yet.
+                tokio::select! {
+                    biased;
+                    sent = &mut sending => sent,
+                    () = self.report(Outcome::Unknown) => sending.await,
+                }
             }
         };
         self.route.metrics.upstream_answered(self.clock.monotonic().saturating_sub(started));
@@ -158,10 +155,10 @@ impl Exchange {
             && body.size_hint().lower() <= self.route.response_bytes as u64
             && (self.route.store_private || !is_private(&head.headers));
         let mut captured = is_stored.then(BytesMut::new);
-        let (pieces, mut passed) = mpsc::channel(PIECES_MAX);
-        let mut caller = Caller { pieces: Some(pieces), held: None };
-        let stream = futures_util::stream::poll_fn(move |cx| passed.poll_recv(cx));
-        let mut first = Response::from_parts(head.clone(), Body::new(StreamBody::new(stream)));
+        (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
+        let (mut caller, stream) = Caller::new();
+        let mut first = Response::from_parts(head.clone(), stream);
+        first.extensions_mut().insert(FromUpstream);
         if let Some(degraded) = self.degraded {
             first.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
         }
@@ -170,7 +167,7 @@ impl Exchange {
         if !body.is_end_stream()
             && let Some((reply, first)) = begin.take()
         {
-            drop(reply.send(Ok(first)));
+            drop(reply.send(Ok((Answered::Forwarded, first))));
         }
         let is_complete = loop {
             match timeout(self.route.upstream.timeout, body.frame()).await {
@@ -182,7 +179,7 @@ impl Exchange {
                             captured = None;
                         }
                     }
-                    caller.pass(frame).await;
+                    caller.pass(frame, captured.is_some()).await;
                 }
                 Ok(Some(Err(_))) | Err(_) => break false,
             }
@@ -191,16 +188,24 @@ impl Exchange {
             Meaning::NothingHappened => Outcome::Failure,
             Meaning::Done if is_complete => {
                 let stored = match &captured {
-                    Some(body) => StoredResponse::new(head.status, &head.headers, body),
-                    None => StoredResponse::tombstone(head.status, &head.headers),
+                    Some(body) => {
+                        StoredResponse::new(head.status, &head.headers, &self.route.never_stored, body, self.now())
+                    }
+                    None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };
-                let (stored, terms) = (stored.encode(), &self.app.terms_of(&self.route.operation).terms);
-                self.route.metrics.stored(captured.is_some(), stored.len());
+                let (has_body, stored) = (stored.has_body(), stored.encode());
+                let terms = &self.app.terms_of(&self.route.operation).terms;
+                self.route.metrics.stored(has_body, stored.len());
                 Outcome::Success { result: Some(stored), retention: Some(terms.retention) }
             }
             Meaning::Done | Meaning::Unknown => Outcome::Unknown,
         };
         Ending { outcome, rest: Rest::Response { begin, caller, is_complete } }
+    }
+
+    /// Returns the time of the wall clock in seconds.
+    fn now(&self) -> u64 {
+        self.clock.wall().as_micros() / 1_000_000
     }
 
     /// Extends the lease while the exchange runs. A renewal that fails changes nothing: the request was sent.
@@ -244,13 +249,13 @@ impl Exchange {
 
 impl Rest {
     /// Passes on what the caller has not got.
-    async fn pass(self) {
+    fn pass(self) {
         match self {
-            Self::Response { begin, mut caller, is_complete } => {
+            Self::Response { begin, caller, is_complete } => {
                 if let Some((reply, first)) = begin {
-                    drop(reply.send(Ok(first)));
+                    drop(reply.send(Ok((Answered::Forwarded, first))));
                 }
-                caller.end(is_complete).await;
+                caller.end(is_complete);
             }
             Self::Refusal(reply, problem) => {
                 if let Some(reply) = reply {
@@ -258,40 +263,6 @@ impl Rest {
                 }
             }
             Self::None => {}
-        }
-    }
-}
-
-/// The caller of an exchange, who may read slowly, or may have gone.
-struct Caller {
-    pieces: Option<mpsc::Sender<Piece>>,
-    /// The last piece so far.
-    held: Option<Frame<Bytes>>,
-}
-
-impl Caller {
-    /// Passes on the piece before this one. A caller that does not read loses its response; the exchange goes on.
-    async fn pass(&mut self, frame: Frame<Bytes>) {
-        if let Some(before) = self.held.replace(frame) {
-            self.send(Ok(before)).await;
-        }
-    }
-
-    /// Passes on the last piece, and the end.
-    async fn end(&mut self, is_complete: bool) {
-        if let Some(last) = self.held.take() {
-            self.send(Ok(last)).await;
-        }
-        if !is_complete {
-            self.send(Err("the upstream's response broke off")).await;
-        }
-        self.pieces = None;
-    }
-
-    async fn send(&mut self, piece: Piece) {
-        let Some(pieces) = &self.pieces else { return };
-        if !matches!(timeout(READER_TIMEOUT, pieces.send(piece)).await, Ok(Ok(()))) {
-            self.pieces = None;
         }
     }
 }

@@ -40,12 +40,18 @@ pub(super) struct Client {
     pub(super) is_tls: bool,
 }
 
-/// Turns the fields of a caller's request into those for the upstream.
-pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
-    let host = headers.get(header::HOST).cloned();
+/// Removes what concerns the connection of a request, and what only the gateway and upstreams say. What is left is what the
+/// upstream will see, so identities are made of it.
+pub(super) fn end_hop(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     remove_own(headers);
     headers.remove(header::EXPECT);
+}
+
+/// Turns the fields of a caller's request into those for the upstream.
+pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
+    let host = headers.get(header::HOST).cloned();
+    end_hop(headers);
     if !client.is_trusted {
         for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED] {
             headers.remove(name);

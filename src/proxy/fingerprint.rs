@@ -1,5 +1,7 @@
 //! The fingerprint of a request: the parts that must be the same on a repeat with the same key.
 
+mod multipart;
+
 use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -8,26 +10,38 @@ use super::options::FingerprintPart;
 use crate::domain::canonical::{Canonical, canonicalize_any};
 use crate::domain::hex;
 
-/// Returns the fingerprint of a request.
+/// Returns the fingerprint of a request: its parts, and a field that the dialect adds.
 pub(super) fn of(
     parts: &[FingerprintPart],
+    also: Option<&HeaderName>,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Option<Canonical> {
     let mut members = Map::new();
+    let multipart = multipart::digest(headers, body);
     for part in parts {
         let (name, value) = match part {
             FingerprintPart::Method => ("method", Some(method.as_str().to_owned())),
             FingerprintPart::Path => ("path", Some(uri.path().to_owned())),
             FingerprintPart::Query => ("query", uri.query().map(str::to_owned)),
+            // The boundary of a form may differ from try to try.
+            FingerprintPart::ContentType if multipart.is_some() => {
+                ("content-type", Some("multipart/form-data".to_owned()))
+            }
             FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE)),
             FingerprintPart::IfMatch => ("if-match", field(headers, &header::IF_MATCH)),
+            FingerprintPart::Body | FingerprintPart::BodyJson if let Some(digest) = multipart => {
+                ("body", Some(text(digest)))
+            }
             FingerprintPart::Body => ("body", Some(digest(body))),
             FingerprintPart::BodyJson => ("body", Some(digest_of_json(body))),
         };
         members.insert(name.to_owned(), value.map_or(Value::Null, Value::String));
+    }
+    if let Some(name) = also {
+        members.insert(name.as_str().to_owned(), field(headers, name).map_or(Value::Null, Value::String));
     }
     canonicalize_any(Value::Object(members).to_string().as_bytes(), "fingerprint").ok()
 }
@@ -69,7 +83,7 @@ mod tests {
     fn fingerprint(parts: &[FingerprintPart], uri: &'static str, content_type: &'static str, body: &str) -> Canonical {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        of(parts, &Method::POST, &Uri::from_static(uri), &headers, body.as_bytes()).unwrap()
+        of(parts, None, &Method::POST, &Uri::from_static(uri), &headers, body.as_bytes()).unwrap()
     }
 
     #[test]

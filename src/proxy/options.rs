@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use axum::http::uri::{Authority, Scheme};
-use axum::http::{Method, Uri};
+use axum::http::{HeaderValue, Method, Uri};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::dialect::Dialect;
@@ -26,10 +26,28 @@ pub struct ProxyOptions {
     pub trusted_peers: Vec<Network>,
     /// Name of the upstream for requests without a route; `refuse`: they are refused.
     pub unmatched: String,
+    /// Origins whose scripts may read replays and refusals, and send keys.
+    pub cors_origins: Vec<String>,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, UpstreamOptions>,
     /// Routes. The first that matches a request is its route.
     pub routes: Vec<RouteOptions>,
+}
+
+impl ProxyOptions {
+    /// Returns the origins as requests name them.
+    ///
+    /// # Errors
+    /// The first that is no origin.
+    pub fn cors_origins(&self) -> Result<Vec<HeaderValue>, String> {
+        let is_origin = |origin: &str| {
+            let uri: Option<Uri> = origin.parse().ok();
+            uri.is_some_and(|uri| uri.scheme().is_some() && uri.authority().is_some() && uri.path() == "/")
+                && !origin.ends_with('/')
+        };
+        let value = |origin: &String| HeaderValue::from_str(origin).ok().filter(|_| is_origin(origin));
+        self.cors_origins.iter().map(|origin| value(origin).ok_or_else(|| origin.clone())).collect()
+    }
 }
 
 /// Value of [`ProxyOptions::unmatched`] for which requests without a route are refused.
@@ -76,8 +94,8 @@ pub struct RouteOptions {
     #[serde(default)]
     pub key: KeyRequirement,
     /// Names of the field with the key.
-    #[serde(default = "default_key_headers")]
-    pub key_headers: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_headers: Option<Vec<String>>,
     /// Statuses and bodies of refusals, and defaults.
     #[serde(default)]
     pub dialect: Dialect,
@@ -104,9 +122,18 @@ pub struct RouteOptions {
     /// Lease of the claim, renewed while the exchange runs.
     #[serde(default = "span::<60>")]
     pub lease: Span,
+    /// Time for which a repeat of a running request waits for its response.
+    #[serde(default = "span::<0>")]
+    pub wait: Span,
     /// Time for which a key blocks repeats.
     #[serde(default = "default_retention")]
     pub retention: Retention,
+    /// Time for which a response can be replayed. Absent: as long as the key blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_retention: Option<Span>,
+    /// Fields of responses that are not stored, beside those that never are.
+    #[serde(default)]
+    pub store_without: Vec<String>,
     /// Size of the largest body that is stored. A longer response cannot be replayed.
     #[serde(default = "default_response_bytes")]
     pub response_bytes: Bytes,
@@ -250,10 +277,6 @@ pub fn needs_no_key(method: &Method) -> bool {
 
 fn span<const SECONDS: u64>() -> Span {
     Span(std::time::Duration::from_secs(SECONDS))
-}
-
-fn default_key_headers() -> Vec<String> {
-    vec!["Idempotency-Key".to_owned()]
 }
 
 fn default_fingerprint() -> Vec<FingerprintPart> {

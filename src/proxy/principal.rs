@@ -26,6 +26,8 @@ pub enum PrincipalSource {
 pub(super) enum NoPrincipal {
     #[error("the field `{0}` is missing: it says who calls, and keys belong to their caller")]
     Field(HeaderName),
+    #[error("the field `{0}` is missing or occurs twice: the peer that is trusted to say who calls has to replace it")]
+    Trusted(HeaderName),
     #[error("the cookie `{0}` is missing or occurs twice: it says who calls, and keys belong to their caller")]
     Cookie(String),
     #[error(
@@ -38,34 +40,33 @@ pub(super) enum NoPrincipal {
 pub(super) fn of(sources: &[PrincipalSource], headers: &HeaderMap, is_trusted: bool) -> Result<[u8; 32], NoPrincipal> {
     let mut digest = Sha256::new();
     // Each part says its length, so that no two lists of parts have the same bytes.
-    let mut add = |part: Option<&[u8]>| {
-        digest.update([u8::from(part.is_some())]);
-        digest.update((part.map_or(0, <[u8]>::len) as u64).to_be_bytes());
-        digest.update(part.unwrap_or_default());
+    let mut add = |part: &[u8]| {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
     };
     for source in sources {
         match source {
-            PrincipalSource::Field(name) => {
-                let mut values = headers.get_all(name).iter().peekable();
-                values.peek().ok_or_else(|| NoPrincipal::Field(name.clone()))?;
-                values.for_each(|value| add(Some(value.as_bytes())));
-            }
-            PrincipalSource::OptionalField(name) => {
-                let mut values = headers.get_all(name).iter().peekable();
-                if values.peek().is_none() {
-                    add(None);
+            PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
+                let values = headers.get_all(name);
+                let count = values.iter().count();
+                if count == 0 && matches!(source, PrincipalSource::Field(_)) {
+                    return Err(NoPrincipal::Field(name.clone()));
                 }
-                values.for_each(|value| add(Some(value.as_bytes())));
+                // So that no value can pass from one field to the next.
+                add(&(count as u64).to_be_bytes());
+                values.iter().for_each(|value| add(value.as_bytes()));
             }
             PrincipalSource::Cookie(name) => {
-                add(Some(cookie(headers, name).ok_or_else(|| NoPrincipal::Cookie(name.clone()))?));
+                add(cookie(headers, name).ok_or_else(|| NoPrincipal::Cookie(name.clone()))?);
             }
             PrincipalSource::Trusted(name) => {
                 if !is_trusted {
                     return Err(NoPrincipal::Untrusted(name.clone()));
                 }
-                let value = headers.get(name).ok_or_else(|| NoPrincipal::Field(name.clone()))?;
-                add(Some(value.as_bytes()));
+                // A peer that adds its own value to that of a client has not replaced it.
+                let mut values = headers.get_all(name).iter();
+                let value = values.next().filter(|_| values.next().is_none());
+                add(value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?.as_bytes());
             }
         }
     }
@@ -165,6 +166,25 @@ mod tests {
         ] {
             assert_ne!(digest(&sources, other).unwrap(), one, "{other:?}");
         }
+    }
+
+    #[test]
+    fn no_value_passes_from_one_field_to_the_next() {
+        let digest = |fields| digest(&["authorization", "x-tenant"], fields).unwrap();
+        assert_ne!(
+            digest(&[("authorization", "a"), ("authorization", "b"), ("x-tenant", "c")]),
+            digest(&[("authorization", "a"), ("x-tenant", "b"), ("x-tenant", "c")])
+        );
+    }
+
+    #[test]
+    fn a_trusted_field_that_occurs_twice_is_refused() {
+        let sources = ["trusted:x-user".parse().unwrap()];
+        let mut headers = HeaderMap::new();
+        headers.append("x-user", HeaderValue::from_static("alice"));
+        assert!(of(&sources, &headers, true).is_ok());
+        headers.append("x-user", HeaderValue::from_static("bob"));
+        assert_eq!(of(&sources, &headers, true), Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))));
     }
 
     #[test]

@@ -1,26 +1,27 @@
 //! Requests on protected routes: identifies them, claims their keys, and forwards them or replays what is stored.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use axum::body::{Body, HttpBody as _};
+use axum::http::{HeaderMap, HeaderValue, Request, header};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::Proxy;
-use super::dialect::{Answered, Refusal};
-use super::exchange::Exchange;
+use super::body::Resumed;
+use super::dialect::{Answered, Dialect, Refusal, oasis};
+use super::exchange::{Exchange, Reply};
 use super::fields::{self, Client};
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, OnUnknown};
 use super::route::Route;
 use super::stored_response::StoredResponse;
-use super::{fingerprint, principal};
-use crate::domain::attempt::Nonce;
+use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::{Canonical, canonicalize};
 use crate::domain::hex;
 use crate::domain::record::ClaimState;
@@ -36,68 +37,99 @@ use crate::web::response::DEGRADED;
 
 /// A request on a protected route, read and identified.
 struct Identified {
+    route: Arc<Route>,
     app: Arc<App>,
     key: IdempotencyKey,
     principal: [u8; 32],
-    body: Bytes,
+    request: Request<Bytes>,
+    client: Client,
+}
+
+/// The whole body of a request, or the reason why there is none.
+enum Read {
+    Whole(Bytes),
+    TooLarge(Resumed),
+    Failed(Problem),
 }
 
 impl Proxy {
     /// Serves a request on a protected route.
-    pub(super) async fn protect(&self, route: &Arc<Route>, request: Request<Incoming>, client: Client) -> Response {
+    pub(super) async fn protect(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        mut request: Request<Incoming>,
+        client: Client,
+    ) -> Response {
         let Some(app) = self.registry.app(route.app.as_ref()).filter(|app| !app.disabled) else {
             let detail = "The app of this route is not known to the gateway, or disabled.";
-            route.metrics.answered(Answered::Unavailable);
-            return Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1)).into_response();
+            let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
+            return refuse(route, Refusal::Problem(problem));
         };
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
-        let (key, principal) = match identify(route, &request, client) {
+        fields::end_hop(request.headers_mut());
+        let (key, principal) = match self.identify(route, &request, client) {
             Ok(Some(identity)) => identity,
             Ok(None) => {
                 route.metrics.answered(Answered::Unprotected);
-                return self.forward(&route.upstream, request, client).await;
+                return self.forward(&route.upstream, request.map(Body::new), client).await;
             }
-            Err(refusal) => {
+            Err(refusal) if is_observed => {
                 route.metrics.answered(refusal.label());
-                if is_observed {
-                    return self.forward(&route.upstream, request, client).await;
-                }
-                return route.dialect.refuse(refusal);
+                return self.forward(&route.upstream, request.map(Body::new), client).await;
             }
+            Err(refusal) => return refuse(route, refusal),
         };
         let (parts, body) = request.into_parts();
-        let answered = async {
-            let body = self.read(body).await.map_err(Refusal::Problem)?;
-            let request = Request::from_parts(parts, body.clone());
-            self.answer(route, request, Identified { app, key, principal, body }, client).await
+        let body = match self.read(body).await {
+            Read::Whole(body) => body,
+            Read::TooLarge(body) if is_observed => {
+                route.metrics.answered(Answered::Refused);
+                let request = Request::from_parts(parts, Body::new(body));
+                return self.forward(&route.upstream, request, client).await;
+            }
+            Read::TooLarge(_) => {
+                return refuse(route, Refusal::Problem(body::too_large("The body", self.limits.body_bytes)));
+            }
+            Read::Failed(problem) => return refuse(route, Refusal::Problem(problem)),
         };
-        match answered.await {
-            Ok((answered, response)) => {
+        let request = Request::from_parts(parts, body);
+        let identified = Identified { route: route.clone(), app, key, principal, request, client };
+        let (reply, response) = oneshot::channel();
+        // In a task: a caller that hangs up leaves no claim behind that is granted and not used.
+        self.exchanges.spawn(self.clone().answer(identified, reply));
+        let answer = response.await.unwrap_or_else(|_| {
+            let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
+            Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))
+        });
+        match answer {
+            Ok((answered, mut response)) => {
                 route.metrics.answered(answered);
+                route.dialect.accept(response.headers_mut());
                 response
             }
-            Err(refusal) => {
-                route.metrics.answered(refusal.label());
-                route.dialect.refuse(refusal)
-            }
+            Err(refusal) => refuse(route, refusal),
         }
     }
 
-    /// Claims the key, and forwards the request or replays what is stored.
-    async fn answer(
-        &self,
-        route: &Arc<Route>,
-        request: Request<Bytes>,
-        of: Identified,
-        client: Client,
-    ) -> Result<(Answered, Response), Refusal> {
-        let app = &of.app;
-        let permit = self.gateway.acquire_permit(app, Purpose::New).map_err(problem)?;
-        self.gateway.charge_request(app, Purpose::New).map_err(problem)?;
-        let contents = contents(&of).ok_or_else(|| Refusal::Key("the key has no canonical form".to_owned()))?;
+    /// Claims the key, and runs the exchange or replays what is stored.
+    async fn answer(self: Arc<Self>, of: Identified, mut reply: Reply) {
+        match self.claim(of, &mut reply).await {
+            Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
+            Ok(Claimed::Replay(response)) => drop(reply.send(Ok((Answered::Replayed, response)))),
+            Err(refusal) => drop(reply.send(Err(refusal))),
+        }
+    }
+
+    async fn claim(&self, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
+        let Identified { route, app, key, principal, request, client } = of;
+        let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
+        self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
+        let contents =
+            contents(&key, &principal).ok_or_else(|| Refusal::Key("the key has no canonical form".into()))?;
+        let (parts, also) = (&route.fingerprint, route.dialect.fingerprint_field());
         let fingerprint =
-            fingerprint::of(&route.fingerprint, request.method(), request.uri(), request.headers(), &of.body);
-        let claim = |take_over, nonce| ClaimCall {
+            fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), request.body());
+        let call = |take_over, nonce| ClaimCall {
             operation: route.operation.clone(),
             contents: contents.clone(),
             fingerprint: fingerprint.clone(),
@@ -106,17 +138,40 @@ impl Proxy {
             retention: None,
             take_over,
         };
-        let claimed_at = self.clock.monotonic();
-        let (mut is_repeat, mut answer) = (false, self.claim(app, &|nonce| claim(false, nonce)).await?);
-        if route.on_unknown == OnUnknown::Forward
-            && matches!(&answer, ClaimAnswer::Duplicate(found) if found.claim.record.state == ClaimState::Unknown)
-        {
-            is_repeat = true;
-            answer = self.claim(app, &|nonce| claim(true, nonce)).await?;
+        let mut claimed_at = self.clock.monotonic();
+        let first = match self.gateway.wait_granted(&app, &call(false, None), route.wait) {
+            None => self.gateway.claim(&app, call(false, None)).await,
+            Some(wait) => {
+                let gone = async {
+                    // A caller that waits holds no permit.
+                    permit = None;
+                    reply.closed().await;
+                };
+                let waited = self.gateway.claim_or_wait(&app, call(false, None), wait, gone).await;
+                waited.map(|waited| {
+                    // The lease of a grant began some time in the wait; a renewal comes before its end.
+                    claimed_at = self.clock.monotonic();
+                    waited.answer
+                })
+            }
+        };
+        // What may have taken effect is repeated once, with the same nonce.
+        let mut answer = match first {
+            Err(Failure::OutcomeUnknown(Some(nonce))) => self.gateway.claim(&app, call(false, Some(nonce))).await,
+            first => first,
+        };
+        let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
+        let is_repeat = route.on_unknown == OnUnknown::Forward
+            && matches!(&answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
+        if is_repeat {
+            answer = match self.gateway.claim(&app, call(true, None)).await {
+                Err(Failure::OutcomeUnknown(Some(nonce))) => self.gateway.claim(&app, call(true, Some(nonce))).await,
+                answer => answer,
+            };
         }
-        let granted = match answer {
+        let granted = match answer.map_err(problem)? {
             ClaimAnswer::Granted(granted) => granted,
-            ClaimAnswer::Duplicate(found) => return replay(&found),
+            ClaimAnswer::Duplicate(found) => return self.replay(&route, &found).map(Claimed::Replay),
             ClaimAnswer::Mismatch(..) => return Err(Refusal::Mismatch),
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
@@ -132,12 +187,14 @@ impl Proxy {
         if let Some(degraded) = degraded {
             parts.headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
         }
-        let exchange = Exchange {
+        // After a wait the permits of others may be used up: the exchange of a claim that is granted may overdraw.
+        let permit = permit.or_else(|| self.gateway.acquire_permit(&app, Purpose::Settle).ok());
+        Ok(Claimed::Granted(Box::new(Exchange {
             gateway: self.gateway.clone(),
             entropy: self.entropy.clone(),
             clock: self.clock.clone(),
-            route: route.clone(),
-            app: of.app,
+            route,
+            app,
             global_id,
             attempt,
             contents,
@@ -145,96 +202,120 @@ impl Proxy {
             lease_end: claimed_at + Duration::from_millis(lease_ms),
             request: Request::from_parts(parts, body),
             via: self.via.clone(),
-            _permit: permit,
-        };
-        let (reply, response) = oneshot::channel();
-        self.exchanges.spawn(exchange.run(reply));
-        let response = response.await.unwrap_or_else(|_| {
-            let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
-            Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))
-        })?;
-        Ok((Answered::Forwarded, response))
-    }
-
-    /// Claims. A call that may have taken effect is repeated once, with the same nonce.
-    async fn claim(
-        &self,
-        app: &App,
-        call: &(dyn Fn(Option<Nonce>) -> ClaimCall + Sync),
-    ) -> Result<ClaimAnswer, Refusal> {
-        let answer = match self.gateway.claim(app, call(None)).await {
-            Err(Failure::OutcomeUnknown(Some(nonce))) => self.gateway.claim(app, call(Some(nonce))).await,
-            answer => answer,
-        };
-        answer.map_err(problem)
+            permit,
+        })))
     }
 
     /// Reads the whole body of a request.
-    async fn read(&self, body: Incoming) -> Result<Bytes, Problem> {
+    async fn read(&self, mut body: Incoming) -> Read {
         let bytes_max = self.limits.body_bytes;
-        let read = timeout(self.limits.body_read_timeout.0, Limited::new(body, bytes_max).collect()).await;
-        match read {
-            Ok(Ok(read)) => Ok(read.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(body::too_large("The body", bytes_max)),
-            Ok(Err(_)) => Err(Problem::invalid("The body broke off; send as many bytes as the head says.")),
+        let mut read = VecDeque::new();
+        if body.size_hint().lower() > bytes_max as u64 {
+            return Read::TooLarge(Resumed { read, rest: body });
+        }
+        let mut bytes = 0;
+        let all = async {
+            while let Some(frame) = body.frame().await {
+                let Ok(frame) = frame else { return Err(()) };
+                let Ok(data) = frame.into_data() else { continue };
+                bytes += data.len();
+                read.push_back(data);
+                if bytes > bytes_max {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        match timeout(self.limits.body_read_timeout.0, all).await {
+            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Resumed { read, rest: body }),
+            Ok(Ok(())) => Read::Whole(joined(read, bytes)),
+            Ok(Err(())) => Read::Failed(Problem::invalid("The body broke off; send as many bytes as the head says.")),
             Err(_late) => {
                 let within = self.limits.body_read_timeout;
-                Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
+                Read::Failed(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
             }
         }
     }
+
+    /// Returns the key and the principal of a request; `None` if it needs no key and has none.
+    fn identify(
+        &self,
+        route: &Route,
+        request: &Request<Incoming>,
+        client: Client,
+    ) -> Result<Option<(IdempotencyKey, [u8; 32])>, Refusal> {
+        let headers = request.headers();
+        let key = IdempotencyKey::of(headers, &route.key_headers).map_err(|why| Refusal::Key(why.to_string()))?;
+        let Some(key) = key else {
+            if route.key == KeyRequirement::Optional {
+                return Ok(None);
+            }
+            let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
+            return Err(Refusal::Key(format!(
+                "the field `{name}` is missing; send a fresh random value for each operation, such as a UUID, and the same \
+                 one with each repeat"
+            )));
+        };
+        if route.dialect == Dialect::Oasis {
+            oasis::check(headers, route.retention, self.clock.wall())?;
+        }
+        let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+        if request.extensions().get::<Upgrade>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+            let detail =
+                "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
+            return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
+        }
+        let principal = principal::of(&route.principal, headers, client.is_trusted);
+        Ok(Some((key, principal.map_err(|why| Refusal::Principal(why.to_string()))?)))
+    }
+
+    /// Returns the answer to a repeat.
+    fn replay(&self, route: &Route, found: &ClaimView) -> Result<Response, Refusal> {
+        let record = &found.claim.record;
+        match record.state {
+            ClaimState::InProgress => return Err(Refusal::InProgress),
+            ClaimState::Unknown => return Err(Refusal::Unknown),
+            ClaimState::Succeeded => {}
+        }
+        let Some(stored) = record.result.as_deref().and_then(StoredResponse::decode) else {
+            return Err(Refusal::NotStored { status: None, headers: HeaderMap::new() });
+        };
+        let now = self.clock.wall().as_micros() / 1_000_000;
+        let replay = stored.replay(now, route.response_retention.map(|time| time.as_secs()));
+        replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
+    }
 }
 
-/// Returns the key and the principal of a request; `None` if it needs no key and has none.
-fn identify(
-    route: &Route,
-    request: &Request<Incoming>,
-    client: Client,
-) -> Result<Option<(IdempotencyKey, [u8; 32])>, Refusal> {
-    let headers = request.headers();
-    let key = IdempotencyKey::of(headers, &route.key_headers).map_err(|why| Refusal::Key(why.to_string()))?;
-    let Some(key) = key else {
-        if route.key == KeyRequirement::Optional {
-            return Ok(None);
-        }
-        let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
-        return Err(Refusal::Key(format!(
-            "the field `{name}` is missing; send a fresh random value for each operation, such as a UUID, and the same one \
-             with each repeat"
-        )));
-    };
-    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
-    if headers.contains_key(header::UPGRADE) || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
-        let detail = "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
-        return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
+/// The answer to a claim.
+enum Claimed {
+    Granted(Box<Exchange>),
+    Replay(Response),
+}
+
+/// Counts a refusal, and returns its response.
+fn refuse(route: &Route, refusal: Refusal) -> Response {
+    route.metrics.answered(refusal.label());
+    route.dialect.refuse(refusal)
+}
+
+/// Returns the pieces in one.
+fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
+    if pieces.len() <= 1 {
+        return pieces.pop_front().unwrap_or_default();
     }
-    let principal = principal::of(&route.principal, headers, client.is_trusted);
-    Ok(Some((key, principal.map_err(|why| Refusal::Principal(why.to_string()))?)))
+    let mut all = BytesMut::with_capacity(bytes);
+    for piece in &pieces {
+        all.extend_from_slice(piece);
+    }
+    all.freeze()
 }
 
 /// Returns the contents of the claim of a key: the key and the digest of its principal.
-fn contents(of: &Identified) -> Option<Canonical> {
+fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Canonical> {
     let mut digest = [0; 64];
-    hex::write(&of.principal, &mut digest);
-    let contents = json!({ "key": of.key.as_str(), "principal": String::from_utf8_lossy(&digest) });
+    hex::write(principal, &mut digest);
+    let contents = json!({ "key": key.as_str(), "principal": String::from_utf8_lossy(&digest) });
     canonicalize(contents.to_string().as_bytes()).ok()
-}
-
-/// Returns the answer to a repeat.
-fn replay(found: &ClaimView) -> Result<(Answered, Response), Refusal> {
-    let record = &found.claim.record;
-    match record.state {
-        ClaimState::InProgress => return Err(Refusal::InProgress),
-        ClaimState::Unknown => return Err(Refusal::Unknown),
-        ClaimState::Succeeded => {}
-    }
-    let Some(stored) = record.result.as_deref().and_then(StoredResponse::decode) else {
-        return Err(Refusal::NotStored { status: StatusCode::OK, headers: HeaderMap::new() });
-    };
-    match stored.replay() {
-        Some(response) => Ok((Answered::Replayed, response)),
-        None => Err(Refusal::NotStored { status: stored.status(), headers: stored.headers() }),
-    }
 }
 
 fn problem(failure: Failure) -> Refusal {

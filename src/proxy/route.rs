@@ -11,6 +11,7 @@ use super::principal::PrincipalSource;
 use super::status::StatusRules;
 use super::upstream::Upstream;
 use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{Retention, Span};
 use crate::telemetry::metrics::proxy::RouteMetrics;
 
 /// A route.
@@ -31,6 +32,11 @@ pub(super) struct Route {
     pub(super) lease: Duration,
     pub(super) response_bytes: usize,
     pub(super) store_private: bool,
+    pub(super) wait: Duration,
+    /// Time of the oldest First-Sent that is accepted, and of a key.
+    pub(super) retention: Option<Duration>,
+    pub(super) response_retention: Option<Duration>,
+    pub(super) never_stored: Vec<HeaderName>,
     pub(super) metrics: RouteMetrics,
 }
 
@@ -74,6 +80,13 @@ impl Route {
             lease: options.lease.0,
             response_bytes: options.response_bytes.0,
             store_private: options.store_private,
+            wait: options.wait.0,
+            retention: match options.retention {
+                Retention::For(time) => Some(time),
+                Retention::Forever => None,
+            },
+            response_retention: options.response_retention.map(|Span(time)| time),
+            never_stored: options.never_stored()?,
             metrics: RouteMetrics::new(&options.name),
         })
     }
@@ -104,6 +117,13 @@ impl Routes {
     }
 }
 
+impl Routes {
+    /// Returns the names of the fields with keys that a preflight of a path may ask for.
+    pub(super) fn key_headers<'a>(&'a self, host: &str, path: &str) -> &'a [HeaderName] {
+        self.routes.iter().find(|route| route.matches(host, path)).map_or(&[], |route| &route.key_headers)
+    }
+}
+
 impl RouteOptions {
     /// Returns the operation of its claims.
     pub fn operation(&self) -> Option<Operation> {
@@ -127,7 +147,13 @@ impl RouteOptions {
 
     /// Returns the names of the fields of the key; `None` if one of them is not valid.
     pub fn key_headers(&self) -> Option<Vec<HeaderName>> {
-        self.key_headers.iter().map(|name| name.parse().ok()).collect()
+        let Some(names) = &self.key_headers else { return Some(vec![self.dialect.key_header()]) };
+        names.iter().map(|name| name.parse().ok()).collect()
+    }
+
+    /// Returns the names of the fields that are not stored; `None` if one of them is not valid.
+    pub fn never_stored(&self) -> Option<Vec<HeaderName>> {
+        self.store_without.iter().map(|name| name.parse().ok()).collect()
     }
 }
 

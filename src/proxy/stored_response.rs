@@ -14,12 +14,20 @@ use super::fields::{REPLAYED, stored};
 /// Version of the stored form. A reader refuses others.
 const VERSION: u8 = 1;
 
+/// Bytes of all fields of a response that is stored, and of a field of a tombstone.
+const FIELDS_BYTES_MAX: usize = 32 << 10;
+
+/// Fields that are left in a tombstone.
+const TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
+
 /// A response that is stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct StoredResponse {
     /// Version of this form.
     v: u8,
     status: u16,
+    /// Seconds since the epoch at which it was complete.
+    at: u64,
     /// Names and values in order. Each character of a value is one byte.
     fields: Vec<(String, String)>,
     /// The body in Base64; `None` in a tombstone.
@@ -28,17 +36,26 @@ pub(super) struct StoredResponse {
 }
 
 impl StoredResponse {
-    /// Returns the stored form of a response to a caller.
-    pub(super) fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        let fields = stored(headers).map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
-        Self { v: VERSION, status: status.as_u16(), fields, body: Some(STANDARD.encode(body)) }
+    /// Returns the stored form of a response to a caller; a tombstone if its fields are too long.
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap, never: &[HeaderName], body: &[u8], at: u64) -> Self {
+        let kept = || stored(headers).filter(|(name, _)| !never.contains(name));
+        if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
+            return Self::tombstone(status, headers, at);
+        }
+        let fields = kept().map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
+        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(STANDARD.encode(body)) }
     }
 
     /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
-    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap) -> Self {
-        let kept = [header::LOCATION, header::ETAG];
-        let kept = kept.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(headers.get(name)?))));
-        Self { v: VERSION, status: status.as_u16(), fields: kept.collect(), body: None }
+    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, at: u64) -> Self {
+        let value = |name: &HeaderName| headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
+        let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(value(name)?))));
+        Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None }
+    }
+
+    /// Reports whether this is more than a tombstone.
+    pub(super) fn has_body(&self) -> bool {
+        self.body.is_some()
     }
 
     pub(super) fn encode(&self) -> Box<str> {
@@ -50,13 +67,20 @@ impl StoredResponse {
         serde_json::from_str(result).ok().filter(|stored: &Self| stored.v == VERSION)
     }
 
-    /// Returns the response for a repeat; `None` if this is a tombstone.
-    pub(super) fn replay(&self) -> Option<Response> {
+    /// Returns the response for a repeat at this time; `None` if this is a tombstone, or older than `age_max` seconds.
+    pub(super) fn replay(&self, now: u64, age_max: Option<u64>) -> Option<Response> {
+        let age = now.saturating_sub(self.at);
+        if age_max.is_some_and(|max| age >= max) {
+            return None;
+        }
         let body = Bytes::from(STANDARD.decode(self.body.as_ref()?).ok()?);
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status();
         *response.headers_mut() = self.headers();
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        let fields = response.headers_mut();
+        fields.insert(REPLAYED, HeaderValue::from_static("true"));
+        let earlier = fields.get(header::AGE).and_then(|age| age.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
+        fields.insert(header::AGE, HeaderValue::from(age.saturating_add(earlier)));
         Some(response)
     }
 
@@ -64,7 +88,14 @@ impl StoredResponse {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    pub(super) fn headers(&self) -> HeaderMap {
+    /// Returns the fields that say where the effect can be found.
+    pub(super) fn tombstone_headers(&self) -> HeaderMap {
+        let headers = self.headers();
+        let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
+        kept.collect()
+    }
+
+    fn headers(&self) -> HeaderMap {
         let field = |(name, value): &(String, String)| {
             let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();
             Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(&bytes?).ok()?))
@@ -101,20 +132,22 @@ mod tests {
     #[tokio::test]
     async fn a_replay_has_the_status_fields_and_bytes_of_the_response() {
         let body = b"\x00\xffbytes";
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), body);
-        let replay = StoredResponse::decode(&stored.encode()).unwrap().replay().unwrap();
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body, 100);
+        let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(107, Some(8)).unwrap();
         assert_eq!(replay.status(), 201);
         let mut expected = headers();
         expected.remove(header::SET_COOKIE);
         expected.insert(REPLAYED, HeaderValue::from_static("true"));
+        expected.insert(header::AGE, HeaderValue::from_static("7"));
         assert_eq!(replay.headers(), &expected);
         assert_eq!(&*replay.into_body().collect().await.unwrap().to_bytes(), body);
     }
 
     #[test]
     fn a_tombstone_has_no_response_but_says_where_the_effect_is() {
-        let stored = StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers()).encode()).unwrap();
-        assert!(stored.replay().is_none());
+        let stored =
+            StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers(), 0).encode()).unwrap();
+        assert!(stored.replay(0, None).is_none());
         assert_eq!(stored.status(), 200);
         assert_eq!(stored.headers().len(), 1);
         assert_eq!(stored.headers()[header::LOCATION], "/orders/1");
@@ -122,10 +155,31 @@ mod tests {
 
     #[test]
     fn what_is_no_stored_response_is_not_replayed() {
-        for wrong in ["", "1", "{}", r#"{"v":2,"status":200,"fields":[]}"#, r#"{"v":1,"status":200}"#] {
+        for wrong in ["", "1", "{}", r#"{"v":2,"status":200,"at":1,"fields":[]}"#, r#"{"v":1,"status":200}"#] {
             assert_eq!(StoredResponse::decode(wrong), None, "{wrong}");
         }
-        let torn = StoredResponse { v: 1, status: 200, fields: Vec::new(), body: Some("=".into()) };
-        assert!(torn.replay().is_none());
+        let torn = StoredResponse { v: 1, status: 200, at: 0, fields: Vec::new(), body: Some("=".into()) };
+        assert!(torn.replay(0, None).is_none());
+    }
+
+    #[test]
+    fn a_response_is_replayed_for_its_time_and_never_with_what_a_route_excludes() {
+        let location = [header::LOCATION];
+        let stored = StoredResponse::new(StatusCode::OK, &headers(), &location, b"", 100);
+        assert!(!stored.headers().contains_key(header::LOCATION));
+        assert!(stored.replay(159, Some(60)).is_some());
+        assert!(stored.replay(160, Some(60)).is_none());
+        assert!(stored.replay(1 << 40, None).is_some());
+    }
+
+    #[test]
+    fn a_response_with_too_many_bytes_of_fields_leaves_a_tombstone() {
+        let mut long = headers();
+        for _ in 0..40 {
+            long.append("x-long", HeaderValue::from_str(&"x".repeat(1000)).unwrap());
+        }
+        let stored = StoredResponse::new(StatusCode::OK, &long, &[], b"", 0);
+        assert!(!stored.has_body());
+        assert_eq!(stored.tombstone_headers().len(), 1);
     }
 }

@@ -15,6 +15,7 @@ use crate::proxy::options::ProxyOptions;
 use crate::proxy::{Dependencies, Proxy, ProxyService};
 use crate::tenants::Registry;
 use crate::transport::listener;
+use crate::transport::tls::Tls;
 use crate::web;
 
 /// Returns the parts of the program that the proxy uses.
@@ -38,6 +39,7 @@ pub(super) fn dependencies(
 pub(super) fn start(
     options: &ProxyOptions,
     dependencies: Dependencies,
+    tls: Option<Arc<Tls>>,
     cores: &[Handle],
     stop: CancellationToken,
     connections: &TaskTracker,
@@ -45,11 +47,11 @@ pub(super) fn start(
     let Some(address) = options.listen else { return Ok(TaskTracker::new()) };
     let socket = super::bind(address, "proxy.listen")?;
     let limits = web::listener_limits(&dependencies.limits);
-    let proxy = Proxy::new(options, dependencies);
+    let proxy = Proxy::new(options, dependencies, tls.is_some());
     let proxy = proxy.context("[proxy] cannot be used; `oncegate config check` says why")?;
     let exchanges = proxy.exchanges();
     let (service, cores, connections) = (ProxyService::new(proxy), cores.to_vec(), connections.clone());
     tracing::info!(proxy_listen = %socket.local_addr()?, routes = options.routes.len(), "The proxy is listening");
-    tokio::spawn(listener::accept(socket, None, service, limits, cores, stop, connections));
+    tokio::spawn(listener::accept(socket, tls, service, limits, cores, stop, connections));
     Ok(exchanges)
 }

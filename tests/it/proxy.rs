@@ -1,5 +1,9 @@
 //! The Idempotency-Key proxy in front of an API that misbehaves on request and counts its effects.
 
+mod dialects;
+mod framing;
+mod running;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,7 +66,7 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     }
     let effect = upstream.effects.fetch_add(1, Ordering::SeqCst) + 1;
     match behaviour {
-        "slow" => upstream.gate.acquire().await.unwrap().forget(),
+        "slow" | "late" => upstream.gate.acquire().await.unwrap().forget(),
         "broken" => return build.status(500).body(Body::from("broken")).unwrap(),
         "nothing" => {
             return build.status(500).header("oncegate-outcome", "failure").body(Body::from("nothing")).unwrap();
@@ -77,6 +81,12 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
             return build.status(201).body(Body::from_stream(pieces)).unwrap();
         }
         "big" => return build.status(201).header("location", "/big/1").body(Body::from(vec![b'x'; 100_000])).unwrap(),
+        "private" => return build.status(201).header("cache-control", "no-store").body(Body::from("secret")).unwrap(),
+        "stalls" => {
+            let first = futures_util::stream::once(async { Ok::<_, std::io::Error>(Bytes::from("first")) });
+            let pieces = futures_util::StreamExt::chain(first, futures_util::stream::pending());
+            return build.status(201).body(Body::from_stream(pieces)).unwrap();
+        }
         "empty" => return build.status(204).body(Body::empty()).unwrap(),
         _ => {}
     }
@@ -92,6 +102,7 @@ struct Caller {
 }
 
 struct Answer {
+    /// 0 if there was no response.
     status: u16,
     headers: hyper::HeaderMap,
     /// `None` if it broke off.
@@ -115,7 +126,10 @@ impl Caller {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
-        let response = self.http.request(request).await.unwrap();
+        // The connection breaks when a response breaks off before anything of it was sent on.
+        let Ok(response) = self.http.request(request).await else {
+            return Answer { status: 0, headers: hyper::HeaderMap::new(), body: None };
+        };
         let (head, body) = response.into_parts();
         let body = body.collect().await.ok().map(http_body_util::Collected::to_bytes);
         Answer { status: head.status.as_u16(), headers: head.headers, body }
@@ -126,10 +140,19 @@ impl Caller {
     }
 }
 
-/// A gateway with a proxy in front of the upstream at this port.
+/// A gateway with a proxy in front of the upstream at this port; `more` is for the route.
 async fn proxy(port: u16, more: &str) -> (Gateway, Caller) {
+    start(port, "", "timeout = \"30s\"\n", more).await
+}
+
+/// The same with more settings of the proxy, and an upstream that is given up after a second.
+async fn proxy_with(port: u16, of_proxy: &str, more: &str) -> (Gateway, Caller) {
+    start(port, of_proxy, "timeout = \"1s\"\n", more).await
+}
+
+async fn start(port: u16, of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
     let config = format!(
-        "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\
+        "[proxy]\nlisten = \"127.0.0.1:0\"\n{of_proxy}[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n{of_upstream}\
          [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
          upstream = \"orders\"\nprincipal = [\"authorization\"]\n{more}"
     );

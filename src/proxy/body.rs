@@ -1,0 +1,114 @@
+//! Bodies on their way through the proxy: put together again, watched while they are sent, and bounded in time while they are
+//! received.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
+
+use crate::transport::Incoming;
+
+type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
+
+/// A body whose beginning has been read.
+pub(super) struct Resumed {
+    pub(super) read: VecDeque<Bytes>,
+    pub(super) rest: Incoming,
+}
+
+impl HttpBody for Resumed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        match self.read.pop_front() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Pin::new(&mut self.rest).poll_frame(cx).map_err(axum::Error::new),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read: u64 = self.read.iter().map(|bytes| bytes.len() as u64).sum();
+        let (rest, mut all) = (self.rest.size_hint(), SizeHint::new());
+        all.set_lower(rest.lower().saturating_add(read));
+        if let Some(upper) = rest.upper() {
+            all.set_upper(upper.saturating_add(read));
+        }
+        all
+    }
+}
+
+/// Counts the pieces of a body that were taken, so that a long upload is not mistaken for a slow upstream.
+pub(super) struct Counted {
+    pub(super) body: Body,
+    pub(super) pieces: Arc<AtomicU64>,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_ready() {
+            self.pieces.fetch_add(1, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A body that breaks off when its next piece takes too long.
+pub(super) struct Timed {
+    body: hyper::body::Incoming,
+    timeout: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    pub(super) fn new(body: hyper::body::Incoming, timeout: Duration) -> Self {
+        Self { body, timeout, timer: None }
+    }
+}
+
+impl HttpBody for Timed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            this.timer = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
+        }
+        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(this.timeout)));
+        let late = || axum::Error::new(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        timer.as_mut().poll(cx).map(|()| Some(Err(late())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,113 @@
+//! What each dialect documents, as tables: requests in order, and what each is answered.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use oncegate::domain::clock::{Clock as _, SystemClock};
+use serde_json::Value;
+
+use super::{Answer, Upstream, proxy};
+
+/// A field of a request.
+type Field = (&'static str, &'static str);
+
+/// A case, with the fields and the body of its request, and its status and `Repeatability-Result`.
+type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, u16, &'a str);
+
+const ALICE: Field = ("authorization", "alice");
+
+/// The status, and the value at this place of the body, if any.
+fn check(case: &str, answer: &Answer, status: u16, place: &str, value: &str) {
+    assert_eq!(answer.status, status, "{case}: {:?}", answer.body);
+    if !place.is_empty() {
+        assert_eq!(answer.json().pointer(place), Some(&Value::from(value)), "{case}: {:?}", answer.body);
+    }
+}
+
+/// draft-ietf-httpapi-idempotency-key-header-07, section 2.7, "Error Handling": 400 without a key, 422 for another payload, 409
+/// while the first request is running.
+#[tokio::test]
+async fn the_ietf_draft() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, "").await;
+    let key: Field = ("idempotency-key", "\"8e03978e-40d5-43dd-bc93-6894a57f9324\"");
+    let send = async |fields: &[Field], body| caller.send("POST", "/orders/a", fields, body).await;
+    check("no key", &send(&[ALICE], "1").await, 400, "/code", "idempotency_key_invalid");
+    check("first", &send(&[ALICE, key], "1").await, 201, "", "");
+    let repeat = send(&[ALICE, key], "1").await;
+    check("repeat", &repeat, 201, "", "");
+    assert!(repeat.is_replay() && repeat.headers.contains_key("age"));
+    let other = send(&[ALICE, key], "2").await;
+    check("other payload", &other, 422, "/code", "fingerprint_mismatch");
+    assert_eq!(other.headers["content-type"], "application/problem+json");
+    assert_eq!(upstream.effects(), 1);
+}
+
+/// `docs.stripe.com/api/idempotent_requests`: the status and body of the first request, also of a 500; an error for other
+/// parameters; "the idempotency layer compares incoming parameters".
+#[tokio::test]
+async fn stripe() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, "dialect = \"stripe\"\n").await;
+    let key: Field = ("idempotency-key", "KG5LxwFBepaKHyUD");
+    let send = async |path: &str, fields: &[Field], body| caller.send("POST", path, fields, body).await;
+    let missing = send("/orders/a", &[ALICE], "a=1").await;
+    check("no key", &missing, 400, "/error/type", "invalid_request_error");
+    for case in ["first", "repeat"] {
+        let broken = send("/orders/broken", &[ALICE, key], "a=1").await;
+        check(case, &broken, 500, "", "");
+        assert_eq!(broken.is_replay(), case == "repeat");
+    }
+    let other = send("/orders/broken", &[ALICE, key], "a=2").await;
+    check("other parameters", &other, 400, "/error/type", "idempotency_error");
+    assert_eq!(other.headers["stripe-should-retry"], "false");
+    assert_eq!(upstream.effects(), 1);
+}
+
+/// OASIS Repeatable Requests 1.0, with the statuses of learn.microsoft.com/rest/api/communication/repeatable-requests.
+#[tokio::test]
+async fn oasis_repeatable_requests() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, "dialect = \"oasis\"\n").await;
+    let now = Duration::from_micros(SystemClock::new().wall().as_micros());
+    let now = httpdate::fmt_http_date(UNIX_EPOCH + now);
+    let (id, sent): (_, (&str, &str)) = (("repeatability-request-id", "5942d803"), ("repeatability-first-sent", &now));
+    let old = ("repeatability-first-sent", "Tue, 15 Nov 1994 08:12:31 GMT");
+    let alice = ("authorization", "alice");
+    let table: &[Row<'_>] = &[
+        ("no ID", &[alice, sent], "1", 400, "rejected"),
+        ("no date", &[alice, id], "1", 400, "rejected"),
+        ("no date at all", &[alice, id, ("repeatability-first-sent", "soon")], "1", 400, "rejected"),
+        ("outside of the tracked time", &[alice, id, old], "1", 412, "rejected"),
+        ("first", &[alice, id, sent], "1", 201, "accepted"),
+        ("repeat", &[alice, id, sent], "1", 201, "accepted"),
+        ("other body", &[alice, id, sent], "2", 400, "rejected"),
+    ];
+    for (case, fields, body, status, result) in table {
+        let answer = caller.send("POST", "/orders/a", fields, body).await;
+        assert_eq!(
+            (answer.status, &answer.headers["repeatability-result"]),
+            (*status, &result.parse().unwrap()),
+            "{case}"
+        );
+    }
+    assert_eq!(upstream.effects(), 1);
+}
+
+/// The Fetch standard: scripts of listed origins may send keys, and read replays and refusals.
+#[tokio::test]
+async fn cross_origin_requests() {
+    let (_upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = super::proxy_with(port, "cors_origins = [\"https://shop.example\"]\n", "").await;
+    let origin: Field = ("origin", "https://shop.example");
+    let key: Field = ("idempotency-key", "k-1");
+    let preflight = [origin, ("access-control-request-method", "POST")];
+    let preflight = caller.send("OPTIONS", "/orders/a", &preflight, "").await;
+    assert_eq!(preflight.headers["access-control-allow-headers"], "idempotency-key");
+    caller.send("POST", "/orders/a", &[ALICE, origin, key], "1").await;
+    for (case, fields) in [("replay", &[ALICE, origin, key][..]), ("refusal", &[ALICE, origin])] {
+        let answer = caller.send("POST", "/orders/a", fields, "1").await;
+        assert_eq!(answer.headers["access-control-allow-origin"], "https://shop.example", "{case}");
+    }
+    let evil = caller.send("POST", "/orders/a", &[ALICE, ("origin", "https://evil.example")], "1").await;
+    assert!(!evil.headers.contains_key("access-control-allow-origin"));
+}

@@ -1,0 +1,212 @@
+//! Framing and fields of one connection, in both directions: what a reader could understand in two ways is refused, or is sent
+//! on in a way that has one meaning.
+
+use std::sync::{Arc, Mutex};
+
+use oncegate_testkit::gateway::Gateway;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{Caller, SOON, address, proxy};
+
+/// A server that answers each connection's first request with given bytes and closes, and remembers what it was sent.
+struct RawUpstream {
+    requests: Mutex<Vec<String>>,
+    answer: Mutex<Vec<u8>>,
+}
+
+const OK: &str = "HTTP/1.1 201 Created\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+
+impl RawUpstream {
+    async fn start() -> (Arc<Self>, u16) {
+        let upstream = Arc::new(Self { requests: Mutex::default(), answer: Mutex::new(OK.into()) });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = upstream.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(server.clone().serve(stream));
+            }
+        });
+        (upstream, port)
+    }
+
+    async fn serve(self: Arc<Self>, mut stream: TcpStream) {
+        let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+        // The proxy sends a body in one piece with its length.
+        while !is_whole(&request) {
+            match stream.read(&mut buffer).await {
+                Ok(count) if count > 0 => request.extend_from_slice(&buffer[..count]),
+                _ => break,
+            }
+        }
+        self.requests.lock().unwrap().push(String::from_utf8_lossy(&request).to_lowercase());
+        let answer = self.answer.lock().unwrap().clone();
+        let _ = stream.write_all(&answer).await;
+        let _ = stream.shutdown().await;
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.requests.lock().unwrap())
+    }
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    if head.contains("transfer-encoding: chunked") {
+        return body.ends_with("0\r\n\r\n");
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+    body.len() >= length
+}
+
+async fn start() -> (Arc<RawUpstream>, Gateway, Caller) {
+    let (upstream, port) = RawUpstream::start().await;
+    let (gateway, caller) = proxy(port, "").await;
+    (upstream, gateway, caller)
+}
+
+/// Sends bytes, and returns all that is answered until the proxy closes or is silent.
+async fn exchange(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    let _ = stream.write_all(request.as_bytes()).await;
+    let _ = stream.shutdown().await;
+    let read = async {
+        while let Ok(count) = stream.read(&mut buffer).await {
+            if count == 0 {
+                break;
+            }
+            answer.extend_from_slice(&buffer[..count]);
+        }
+    };
+    tokio::time::timeout(SOON, read).await.expect("the proxy closes");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_request_that_readers_could_frame_differently_is_not_forwarded() {
+    let (upstream, gateway, _) = start().await;
+    let address = address(&gateway);
+    for method in ["POST", "PUT"] {
+        for (case, framing) in [
+            ("two lengths", "content-length: 1\r\ncontent-length: 2\r\n\r\nab"),
+            ("lengths in a list", "content-length: 1, 2\r\n\r\nab"),
+            ("a sign", "content-length: +1\r\n\r\na"),
+            ("no number", "content-length: 0x1\r\n\r\na"),
+            ("another coding", "transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+            ("chunked twice", "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+            ("chunked is not last", "transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
+            ("a space before the colon", "content-length : 1\r\n\r\na"),
+            ("a folded field", "transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n"),
+            ("a chunk without a size", "transfer-encoding: chunked\r\n\r\nx\r\na\r\n0\r\n\r\n"),
+            ("two hosts", "host: b\r\ncontent-length: 1\r\n\r\na"),
+        ] {
+            let request = format!(
+                "{method} /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: {case}\r\nauthorization: alice\r\n{framing}"
+            );
+            let request =
+                request.replace("idempotency-key: ", "idempotency-key: k-").replace(&format!("k-{case}"), "k-1");
+            let answer = exchange(&address, &request).await;
+            let is_refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 5");
+            assert!(is_refused, "{method} {case}: {answer}");
+            let complete = upstream.take().into_iter().filter(|request| is_whole(request.as_bytes()));
+            assert_eq!(complete.count(), 0, "{method} {case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_forwarded_with_one_framing_and_without_fields_of_its_connection() {
+    let (upstream, gateway, _) = start().await;
+    let address = address(&gateway);
+    let hops = "connection: x-hop, keep-alive\r\nx-hop: 1\r\nkeep-alive: 1\r\nte: trailers\r\nproxy-authorization: x\r\n\
+                upgrade: h2c\r\noncegate-repeat: unknown\r\nx-end: 1\r\n";
+    for (count, (method, framing)) in [
+        ("PUT", "content-length: 2\r\n\r\nab"),
+        ("PUT", "transfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"),
+        ("PUT", "transfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n2\r\nab\r\n0\r\n\r\n"),
+        ("POST", "transfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let hops = if method == "POST" { hops.replace("upgrade: h2c\r\n", "") } else { hops.to_owned() };
+        let request = format!(
+            "{method} /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k{count}\r\nauthorization: alice\r\n{hops}{framing}"
+        );
+        let answer = exchange(&address, &request).await;
+        let forwarded = upstream.take();
+        if answer.starts_with("HTTP/1.1 4") {
+            assert!(forwarded.is_empty() && framing.contains("content-length: 1"), "{method} {framing}: {answer}");
+            continue;
+        }
+        assert!(answer.starts_with("HTTP/1.1 201"), "{method} {framing}: {answer}");
+        let [forwarded] = &forwarded[..] else { panic!("{forwarded:?}") };
+        let framings = ["content-length:", "transfer-encoding:"].map(|name| forwarded.matches(name).count());
+        assert_eq!(framings.iter().sum::<usize>(), 1, "{forwarded}");
+        for gone in ["x-hop", "keep-alive", "\r\nte:", "proxy-authorization", "upgrade", "oncegate-repeat"] {
+            assert!(!forwarded.contains(gone), "{gone}: {forwarded}");
+        }
+        for kept in ["x-end: 1", "via: 1.1 oncegate-", "x-forwarded-for: 127.0.0.1", "x-forwarded-proto: http"] {
+            assert!(forwarded.contains(kept), "{kept}: {forwarded}");
+        }
+        assert!(forwarded.ends_with("ab") || forwarded.ends_with("2\r\nab\r\n0\r\n\r\n"), "{forwarded}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_whole_is_neither_stored_nor_run_again() {
+    let (upstream, _gateway, caller) = start().await;
+    for (case, answer) in [
+        ("nothing", ""),
+        ("no HTTP", "SSH-2.0-OpenSSH\r\n\r\n"),
+        ("half a head", "HTTP/1.1 201 Created\r\ncontent-le"),
+        ("too short", "HTTP/1.1 201 Created\r\ncontent-length: 5\r\n\r\nab"),
+        ("two lengths", "HTTP/1.1 201 Created\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"),
+        ("a wrong length", "HTTP/1.1 201 Created\r\ncontent-length: -1\r\n\r\nab"),
+        ("no end of chunks", "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n"),
+        ("no size of a chunk", "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\nx\r\nab\r\n0\r\n\r\n"),
+        ("a status that is none", "HTTP/1.1 99 What\r\ncontent-length: 0\r\n\r\n"),
+    ] {
+        *upstream.answer.lock().unwrap() = answer.into();
+        let key = case.replace(' ', "-");
+        let first = caller.post("/orders/a", &key, "one").await;
+        assert!(first.status == 502 || first.body.is_none(), "{case}: {}", first.status);
+        assert_eq!(upstream.take().len(), 1, "{case}: only the caller repeats a request");
+        let repeat = caller.post("/orders/a", &key, "one").await;
+        assert_eq!((repeat.status, &repeat.json()["state"]), (409, &Value::from("unknown")), "{case}");
+        assert_eq!(upstream.take().len(), 0, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_whole_response_is_replayed_without_fields_of_its_connection() {
+    let (upstream, _gateway, caller) = start().await;
+    for (key, framing) in [
+        ("length", "content-length: 2\r\n\r\nok"),
+        ("chunked", "transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n"),
+        ("closed", "\r\nok"),
+        ("interim", "content-length: 2\r\n\r\nok"),
+    ] {
+        let interim = if key == "interim" { "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" } else { "" };
+        let answer = format!(
+            "{interim}HTTP/1.1 201 Created\r\nconnection: close, x-hop\r\nx-hop: 1\r\nkeep-alive: 1\r\nproxy-authenticate: x\r\n\
+             idempotent-replayed: true\r\noncegate-outcome: success\r\nset-cookie: a=1\r\nx-end: 1\r\n{framing}"
+        );
+        *upstream.answer.lock().unwrap() = answer.into();
+        for is_replay in [false, true] {
+            let answer = caller.post("/orders/a", key, "one").await;
+            assert_eq!((answer.status, answer.body.as_deref()), (201, Some(&b"ok"[..])), "{key}");
+            assert_eq!(answer.is_replay(), is_replay, "{key}");
+            assert_eq!(answer.headers.contains_key("set-cookie"), !is_replay, "{key}");
+            assert_eq!(answer.headers["x-end"], "1");
+            for gone in ["x-hop", "keep-alive", "proxy-authenticate", "oncegate-outcome"] {
+                assert!(!answer.headers.contains_key(gone), "{key}: {gone}");
+            }
+        }
+        assert_eq!(upstream.take().len(), 1, "{key}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Requests that are running: repeats that wait, late responses, responses that never end, and requests in observe mode.
+
+use std::sync::Arc;
+
+use oncegate_testkit::wait::until;
+use serde_json::Value;
+
+use super::{SOON, Upstream, proxy, proxy_with};
+
+#[tokio::test]
+async fn a_repeat_waits_for_the_response_of_the_running_request() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, "wait = \"20s\"\n").await;
+    let caller = Arc::new(caller);
+    let send = || {
+        let caller = caller.clone();
+        tokio::spawn(async move { caller.post("/orders/slow", "k-1", "one").await })
+    };
+    let first = send();
+    until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+    let repeats = [send(), send()];
+    upstream.gate.add_permits(1);
+    let first = first.await.unwrap();
+    for repeat in repeats {
+        let repeat = repeat.await.unwrap();
+        assert_eq!((repeat.status, repeat.body.as_ref()), (201, first.body.as_ref()));
+        assert!(repeat.is_replay());
+    }
+    assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_late_response_settles_what_was_unknown() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy_with(port, "", "").await;
+    let late = caller.post("/orders/late", "k-1", "one").await;
+    assert_eq!((late.status, &late.json()["code"]), (504, &Value::from("upstream_timeout")));
+    until("the outcome is unknown", SOON, async || {
+        caller.post("/orders/late", "k-1", "one").await.json()["state"] == "unknown"
+    })
+    .await;
+    upstream.gate.add_permits(1);
+    until("the response is stored", SOON, async || caller.post("/orders/late", "k-1", "one").await.is_replay()).await;
+    assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_response_that_never_ends_breaks_off_and_is_not_run_again() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy_with(port, "", "").await;
+    let stalled = tokio::time::timeout(SOON, caller.post("/orders/stalls", "k-1", "one")).await.unwrap();
+    assert_eq!((stalled.status, stalled.body), (201, None), "it must not look complete");
+    let repeat = caller.post("/orders/stalls", "k-1", "one").await;
+    assert_eq!((repeat.status, &repeat.json()["state"]), (409, &Value::from("unknown")));
+    assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_private_response_leaves_a_tombstone_and_an_old_one_too() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, "response_retention = \"1s\"\nretention = \"1h\"\n").await;
+    assert_eq!(caller.post("/orders/private", "k-1", "one").await.body.unwrap(), "secret");
+    let repeat = caller.post("/orders/private", "k-1", "one").await;
+    assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")));
+    let first = caller.post("/orders/a", "k-2", "one").await;
+    until("the response is too old", SOON, async || {
+        let repeat = caller.post("/orders/a", "k-2", "one").await;
+        repeat.status == 409 && repeat.headers["location"] == first.headers["location"]
+    })
+    .await;
+    assert_eq!(upstream.effects(), 2);
+}
+
+#[tokio::test]
+async fn observe_mode_refuses_nothing() {
+    let (upstream, port) = Upstream::start().await;
+    let more =
+        "[defaults]\nmode = \"observe\"\n[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
+    let (_gateway, caller) = proxy(port, more).await;
+    let large = "x".repeat(100_000);
+    let (alice, key) = (("authorization", "alice"), ("idempotency-key", "k-1"));
+    let requests: [(&[(&str, &str)], &str); 5] =
+        [(&[alice], "1"), (&[key], "1"), (&[alice, key], &large), (&[alice, key], "1"), (&[alice, key], "2")];
+    for (count, (fields, body)) in requests.into_iter().enumerate() {
+        let answer = caller.send("POST", "/orders/a", fields, body).await;
+        assert_eq!((answer.status, answer.is_replay()), (201, false), "{count}");
+        assert_eq!(answer.body.unwrap().len(), "order ".len() + body.len(), "{count}");
+        assert_eq!(upstream.effects(), count + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_long_transfer_is_streamed_in_both_directions() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy_with(port, "", "").await;
+    let body = "x".repeat(8 << 20);
+    let answer = tokio::time::timeout(6 * SOON, caller.send("PUT", "/orders/a", &[], &body)).await.unwrap();
+    assert_eq!((answer.status, answer.body.unwrap().len()), (201, "order ".len() + body.len()));
+    assert_eq!(upstream.effects(), 1);
+}
