@@ -1,6 +1,7 @@
 //! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It is
-//! run three times: by a shop that checks before it acts, by the same shop with two calls to the gateway around each
-//! step that must happen once, and by one whose calls also wait for each other. Start reading in `shop.rs`; the client is the one in `examples/clients/rust`.
+//! run four times: by a shop that checks before it acts, by the same shop with two calls to the gateway around each
+//! step that must happen once, by one whose calls also wait for each other, and by one that takes locks. Start reading in
+//! `shop.rs`; the client is the one in `examples/clients/rust`.
 
 #![expect(clippy::print_stdout, reason = "a demo prints to standard output")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
@@ -9,6 +10,7 @@ mod crowd;
 #[expect(dead_code, reason = "the shop uses a part of the client")]
 #[path = "../clients/rust/oncegate.rs"]
 mod gateway;
+mod locks;
 mod processes;
 mod records;
 mod shop;
@@ -26,9 +28,10 @@ use tokio::{net::TcpListener, time::sleep};
 use crate::{
     crowd::CustomerReply,
     gateway::{Gateway, Options},
+    locks::Locks,
     processes::{GatewayServer, Programs, RedisServer},
     records::Records,
-    shop::Shop,
+    shop::{Guard, Shop},
 };
 
 /// Items in stock.
@@ -62,27 +65,36 @@ async fn main() -> ExitCode {
 
 async fn demo() -> anyhow::Result<()> {
     let programs = Programs::find()?;
-    println!("{STOCK} items, {CUSTOMERS} customers, two shops, three ways.\n");
+    println!("{STOCK} items, {CUSTOMERS} customers, two shops, four ways.\n");
 
     println!("Without the gateway");
     let unprotected = sell_unprotected().await?;
     unprotected.print();
 
     println!("\nWith the gateway: two of them in front of one Redis");
-    let protected = sell_protected(&programs, None).await?;
+    let protected = sell_protected(&programs, |urls| Guard::Claims { gateway: client(urls), wait: None }).await?;
     protected.print();
 
     println!("\nWith waiting: a repeated order is answered when the first one is placed");
-    let waiting = sell_protected(&programs, Some(WAIT)).await?;
+    let waiting = sell_protected(&programs, |urls| Guard::Claims { gateway: client(urls), wait: Some(WAIT) }).await?;
     waiting.print();
+
+    println!(
+        "\nWith locks: a repeated order waits for the lock of its customer, then finds the first one in the records"
+    );
+    let locks = |urls| Guard::Locks { locks: Locks::new(urls, CALL_TIMEOUT), wait: WAIT };
+    let locking = sell_protected(&programs, locks).await?;
+    locking.print();
 
     println!("\n  {:<22} {:>6} {:>9} {:>9} {:>19}", "", "sold", "oversold", "time", "calls per customer");
     unprotected.print_row("without the gateway");
     protected.print_row("with the gateway");
     waiting.print_row("with waiting");
+    locking.print_row("with locks");
 
     protected.insist_on_exactly_once()?;
     waiting.insist_on_exactly_once()?;
+    locking.insist_on_exactly_once()?;
     println!("\nEvery item was sold once, and nobody bought twice.");
     if unprotected.insist_on_exactly_once().is_ok() {
         println!("(This time it also went well without the gateway. That was luck: run it again.)");
@@ -104,23 +116,27 @@ async fn interrupted() {
 
 async fn sell_unprotected() -> anyhow::Result<Sale> {
     let records = Arc::new(Records::new(STOCK));
-    let shops = [Shop::new(Arc::clone(&records), None, None), Shop::new(Arc::clone(&records), None, None)];
+    let shops = [Guard::None, Guard::None].map(|guard| Shop::new(Arc::clone(&records), guard));
     let began = Instant::now();
     let replies = crowd::storm(&open(&shops).await?).await;
     Ok(Sale::of(&records, &shops, &replies, began.elapsed()))
 }
 
-async fn sell_protected(programs: &Programs, wait: Option<Duration>) -> anyhow::Result<Sale> {
+/// Returns a client of the gateways with these URLs.
+fn client(urls: Vec<String>) -> Gateway {
+    Gateway::new(urls, Options { timeout: CALL_TIMEOUT, ..Options::default() })
+}
+
+async fn sell_protected(programs: &Programs, guard: impl Fn(Vec<String>) -> Guard) -> anyhow::Result<Sale> {
     let redis = RedisServer::start(programs).await?;
     let first = GatewayServer::start(programs, &redis).await?;
     let mut second = GatewayServer::start(programs, &redis).await?;
 
     // Each shop calls the gateway next to it, and the other one if that does not answer.
-    let options = Options { timeout: CALL_TIMEOUT, ..Options::default() };
-    let near_first = Gateway::new(vec![first.url.clone(), second.url.clone()], options.clone());
-    let near_second = Gateway::new(vec![second.url.clone(), first.url.clone()], options);
+    let near_first = vec![first.url.clone(), second.url.clone()];
+    let near_second = vec![second.url.clone(), first.url.clone()];
     let records = Arc::new(Records::new(STOCK));
-    let shops = [near_first, near_second].map(|gateway| Shop::new(Arc::clone(&records), Some(gateway), wait));
+    let shops = [near_first, near_second].map(|urls| Shop::new(Arc::clone(&records), guard(urls)));
     let urls = open(&shops).await?;
 
     let began = Instant::now();

@@ -1,5 +1,6 @@
 //! Order service. Two things must happen once: an order of a customer, and the sale of an item. `place_naively` checks
-//! before it acts; `place` also calls the gateway, and is otherwise the same.
+//! before it acts; `place` also claims at the gateway, and is otherwise the same; `place_with_locks` checks and acts while it
+//! holds locks.
 
 use std::{
     collections::HashSet,
@@ -17,6 +18,7 @@ use tokio::{sync::Semaphore, time::sleep};
 
 use crate::{
     gateway::{Claim, Duplicate, Error, Gateway, Held, Outcome, Terms},
+    locks::{Lock, Locks, Unavailable},
     records::{Order, Records},
 };
 
@@ -31,11 +33,24 @@ const RETENTION: &str = "1d";
 /// Orders that a shop works on at once; the others queue.
 const WORKERS: usize = 24;
 
+/// Guard of a shop against doing things twice.
+pub(crate) enum Guard {
+    None,
+    Claims {
+        gateway: Gateway,
+        /// Time that a request waits for the same order of another one.
+        wait: Option<Duration>,
+    },
+    Locks {
+        locks: Locks,
+        /// Time that a request waits for the same order of another one.
+        wait: Duration,
+    },
+}
+
 pub(crate) struct Shop {
     records: Arc<Records>,
-    gateway: Option<Gateway>,
-    /// Time that a request waits for the same order of another one.
-    wait: Option<Duration>,
+    guard: Guard,
     workers: Arc<Semaphore>,
     /// Customers whose worker in this shop has crashed; the next one survives.
     died: Mutex<HashSet<u32>>,
@@ -77,11 +92,17 @@ impl From<Error> for Trouble {
     }
 }
 
+impl From<Unavailable> for Trouble {
+    fn from(_: Unavailable) -> Self {
+        Self::Unavailable
+    }
+}
+
 /// Result of looking for an item.
-enum Taken {
+enum Taken<T> {
     Unit {
         unit: u32,
-        claim: Held,
+        claim: T,
     },
     /// All remaining items are held. If a holder has crashed, its item comes back.
     NoneFree,
@@ -106,9 +127,10 @@ async fn submit(State(shop): State<Arc<Shop>>, Json(order): Json<Value>) -> (Sta
     // In a separate task: a customer who disconnects must not leave an order half placed.
     let placing = tokio::spawn(async move {
         let _busy_until_done = worker;
-        match &shop.gateway {
-            None => shop.place_naively(customer).await,
-            Some(gateway) => shop.place(gateway, customer).await,
+        match &shop.guard {
+            Guard::None => shop.place_naively(customer).await,
+            Guard::Claims { gateway, wait } => shop.place(gateway, *wait, customer).await,
+            Guard::Locks { locks, wait } => shop.place_with_locks(locks, *wait, customer).await,
         }
     });
     match placing.await {
@@ -124,11 +146,10 @@ fn not_now() -> (StatusCode, Json<Value>) {
 }
 
 impl Shop {
-    pub(crate) fn new(records: Arc<Records>, gateway: Option<Gateway>, wait: Option<Duration>) -> Arc<Self> {
+    pub(crate) fn new(records: Arc<Records>, guard: Guard) -> Arc<Self> {
         Arc::new(Self {
             records,
-            gateway,
-            wait,
+            guard,
             workers: Arc::new(Semaphore::new(WORKERS)),
             died: Mutex::default(),
             counters: Counters::default(),
@@ -148,10 +169,10 @@ impl Shop {
         Ok(Reply::Ordered { unit })
     }
 
-    async fn place(&self, gateway: &Gateway, customer: u32) -> Result<Reply, Trouble> {
+    async fn place(&self, gateway: &Gateway, wait: Option<Duration>, customer: u32) -> Result<Reply, Trouble> {
         // The contents define what makes two requests the same: the customer and the item, not the click or the
         // connection.
-        let terms = Terms { wait: self.wait, ..terms() };
+        let terms = Terms { wait, ..terms() };
         let contents = json!({ "customer": customer, "item": ITEM });
         let claim = match gateway.claim("order.submit", contents, &terms).await? {
             Claim::Granted(claim) => claim,
@@ -199,7 +220,7 @@ impl Shop {
 
     /// Finds an item that no other order is buying. The records hand out numbers naively; the claim on the number
     /// decides.
-    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken, Error> {
+    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken<Held>, Error> {
         while let Some(unit) = self.records.next_unit().await {
             if let Some(claim) = self.claim_unit(gateway, unit).await? {
                 return Ok(Taken::Unit { unit, claim });
@@ -227,6 +248,62 @@ impl Shop {
             Claim::Duplicate(_) | Claim::Mismatch { .. } => {
                 count(&self.counters.units_held);
                 Ok(None)
+            }
+        }
+    }
+
+    /// Checks and acts under two locks, one for the customer and one for the item. Nothing is remembered but in the shop's
+    /// own records, so each request asks them again.
+    async fn place_with_locks(&self, locks: &Locks, wait: Duration, customer: u32) -> Result<Reply, Trouble> {
+        let Some(order) = locks.acquire(format!("order-{customer}"), Some(wait)).await? else {
+            count(&self.counters.asked_to_wait);
+            return Ok(Reply::Wait);
+        };
+        if let Some(Order { unit, .. }) = self.records.order_of(customer).await {
+            locks.release(order).await;
+            count(&self.counters.replayed);
+            return Ok(Reply::Ordered { unit });
+        }
+        let (unit, item) = match self.lock_unit(locks).await? {
+            Taken::Unit { unit, claim } => (unit, claim),
+            other => {
+                locks.release(order).await;
+                return Ok(if matches!(other, Taken::SoldOut) { Reply::SoldOut } else { Reply::Wait });
+            }
+        };
+        take_payment(customer).await;
+        self.may_crash(customer, CrashPoint::BeforeTheOrder)?;
+        // A lock cannot stop a holder whose lease has ended: it must look itself, and a real database would refuse its fence.
+        if !order.is_still_ours() || !item.is_still_ours() {
+            return Ok(Reply::Wait);
+        }
+        self.records.append(Order { customer, unit }).await;
+        self.may_crash(customer, CrashPoint::AfterTheOrder)?;
+        locks.release(item).await;
+        locks.release(order).await;
+        Ok(Reply::Ordered { unit })
+    }
+
+    /// Finds an item that is not sold and that no other order is buying, as [`Self::take_unit`] does.
+    async fn lock_unit(&self, locks: &Locks) -> Result<Taken<Lock>, Unavailable> {
+        loop {
+            let next = self.records.next_unit().await;
+            let unit = if let Some(unit) = next {
+                unit
+            } else {
+                let unsold = self.records.unsold().await;
+                if unsold.is_empty() {
+                    return Ok(Taken::SoldOut);
+                }
+                unsold[rand::random_range(0..unsold.len())]
+            };
+            match locks.acquire(format!("unit-{unit}"), None).await? {
+                Some(claim) if !self.records.is_sold(unit).await => return Ok(Taken::Unit { unit, claim }),
+                Some(sold) => locks.release(sold).await,
+                None => count(&self.counters.units_held),
+            }
+            if next.is_none() {
+                return Ok(Taken::NoneFree);
             }
         }
     }
