@@ -4,6 +4,7 @@
 Usage: lossy.py TARGET_PORT LOSSES. It prints its own port, then relays until it is killed.
 """
 
+import contextlib
 import socket
 import sys
 import threading
@@ -14,18 +15,17 @@ def relay(client, target, answer_is_lost):
     server = socket.create_connection(("127.0.0.1", target))
 
     def requests():
-        while data := client.recv(65536):
-            server.sendall(data)
-        server.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # either side may have closed
+            while data := client.recv(65536):
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
 
     threading.Thread(target=requests, daemon=True).start()
-    try:
+    with contextlib.suppress(OSError):
         while data := server.recv(65536):
             if answer_is_lost:
                 break
             client.sendall(data)
-    except OSError:
-        pass
     for connection in (client, server):
         connection.close()
 

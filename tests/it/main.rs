@@ -38,6 +38,7 @@ mod durability;
 mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
+mod example_proxy;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;
