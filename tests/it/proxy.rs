@@ -1,6 +1,7 @@
 //! The Idempotency-Key proxy in front of an API that misbehaves on request and counts its effects.
 
 mod dialects;
+mod faults;
 mod framing;
 mod running;
 
