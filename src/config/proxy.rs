@@ -57,14 +57,18 @@ impl Config {
             add("cors_origins", format!("{wrong:?} is no origin; write one like \"https://shop.example\""));
         }
         for (name, options) in &proxy.upstreams {
-            let wrong = options.urls.iter().find(|url| options::authority(url).is_none());
+            let wrong = options.urls.iter().find(|url| options::server_of(url).is_none());
             if options.urls.is_empty() {
                 add("upstreams", format!("`{name}` has no urls; write urls = [\"http://10.0.0.7:9000\"]"));
             } else if let Some(url) = wrong {
                 add(
                     "upstreams",
-                    format!("`{name}`: {url:?} is not http://<host>[:<port>]; https and paths are not supported yet"),
+                    format!(
+                        "`{name}`: {url:?} is not http://<host>[:<port>] or https://<host>[:<port>]; leave out paths"
+                    ),
                 );
+            } else if let Err(why) = options.authorities() {
+                add("upstreams", format!("`{name}`: {why}"));
             }
         }
         for (place, route) in proxy.routes.iter().enumerate() {

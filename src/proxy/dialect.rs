@@ -123,7 +123,7 @@ fn ietf(refusal: Refusal) -> Response {
             Problem { members: Members::State { state: ClaimState::InProgress, status: None }, ..problem }
         }
         Refusal::Unknown => {
-            let detail = "The first request with this key was forwarded, and nobody knows its outcome. It is not forwarded \
+            let detail = "The first request with this key was forwarded, and its outcome is not known. It is not forwarded \
                           again: look up its effect, or send a fresh key if a second effect does no harm.";
             let members = Members::State { state: ClaimState::Unknown, status: None };
             Problem { members, ..Problem::new(Code::Duplicate, detail) }

@@ -3,10 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderValue, Method, Uri};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::dialect::Dialect;
@@ -59,6 +63,9 @@ pub const REFUSE: &str = "refuse";
 pub struct UpstreamOptions {
     /// Where its servers are, such as `http://10.0.0.7:9000`. Used in turn.
     pub urls: Vec<String>,
+    /// File of the authorities for the certificates of `https` servers, in PEM. Empty: those of the system.
+    #[serde(default)]
+    pub ca_file: PathBuf,
     /// Time limit of connecting to one of them.
     #[serde(default = "span::<1>")]
     pub connect_timeout: Span,
@@ -263,11 +270,39 @@ impl Serialize for Network {
     }
 }
 
-/// Returns the host and port of an upstream's URL, `http://<host>[:<port>]`.
-pub fn authority(url: &str) -> Option<Authority> {
+/// Returns scheme, host and port of an upstream's URL, `http://<host>[:<port>]` or `https://…`.
+pub fn server_of(url: &str) -> Option<(Scheme, Authority)> {
     let uri: Uri = url.parse().ok()?;
-    let is_bare = uri.path() == "/" && uri.query().is_none() && uri.scheme() == Some(&Scheme::HTTP);
-    uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@')).cloned()
+    let scheme = uri.scheme().filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme))?;
+    let is_bare = uri.path() == "/" && uri.query().is_none();
+    let authority = uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@'))?;
+    Some((scheme.clone(), authority.clone()))
+}
+
+impl UpstreamOptions {
+    /// Returns the authorities for certificates. None if no server needs one.
+    ///
+    /// # Errors
+    /// There are none, for a person to read.
+    pub fn authorities(&self) -> Result<RootCertStore, String> {
+        let mut authorities = RootCertStore::empty();
+        if !self.urls.iter().filter_map(|url| server_of(url)).any(|(scheme, _)| scheme == Scheme::HTTPS) {
+            return Ok(authorities);
+        }
+        if self.ca_file.as_os_str().is_empty() {
+            authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        } else {
+            let pem = std::fs::read(&self.ca_file).map_err(|error| format!("{}: {error}", self.ca_file.display()))?;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let added = certificate.ok().and_then(|certificate| authorities.add(certificate).ok());
+                added.ok_or_else(|| format!("{} holds no certificates in PEM", self.ca_file.display()))?;
+            }
+        }
+        if authorities.is_empty() {
+            return Err("no authority for certificates is known; name a file of them in ca_file".to_owned());
+        }
+        Ok(authorities)
+    }
 }
 
 /// Reports whether no request of this method needs a key: it is safe, or opens a tunnel.
@@ -306,12 +341,18 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_host_and_a_port() {
-        assert_eq!(authority("http://10.0.0.7:9000").unwrap().as_str(), "10.0.0.7:9000");
-        assert_eq!(authority("http://orders/").unwrap().as_str(), "orders");
-        for wrong in
-            ["", "orders:9000", "https://orders", "http://orders/v1", "http://orders?x", "http://u@orders", "ftp://x"]
-        {
-            assert_eq!(authority(wrong), None, "{wrong}");
+        assert_eq!(server_of("http://10.0.0.7:9000").unwrap().1.as_str(), "10.0.0.7:9000");
+        assert_eq!(server_of("https://orders/").unwrap(), (Scheme::HTTPS, Authority::from_static("orders")));
+        for wrong in [
+            "",
+            "orders:9000",
+            "https://orders/v1",
+            "http://orders/v1",
+            "http://orders?x",
+            "http://u@orders",
+            "ftp://x",
+        ] {
+            assert_eq!(server_of(wrong), None, "{wrong}");
         }
     }
 

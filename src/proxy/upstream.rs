@@ -1,6 +1,8 @@
 //! Upstreams: the servers behind the proxy, with one pool of connections for each use. The pool repeats only requests that it
 //! has not begun to send.
 
+mod connector;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,11 +13,11 @@ use axum::http::{Request, Response, Uri};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::options::{UpstreamOptions, authority};
+use self::connector::Connector;
+use super::options::{UpstreamOptions, server_of};
 use crate::domain::clock::Clock;
 
 /// Time for which a server is not used after it could not be connected to, unless no other is left.
@@ -30,8 +32,8 @@ pub(super) struct Upstream {
     clock: Arc<dyn Clock>,
     next: AtomicUsize,
     /// For requests with a key: a connection that has been idle for long may be closing.
-    keyed: Client<HttpConnector, Full<Bytes>>,
-    streaming: Client<HttpConnector, Body>,
+    keyed: Client<Connector, Full<Bytes>>,
+    streaming: Client<Connector, Body>,
     /// Time limit until a response's head, and between pieces of its body.
     pub(super) timeout: Duration,
     /// Time limit of an exchange.
@@ -39,6 +41,7 @@ pub(super) struct Upstream {
 }
 
 struct Server {
+    scheme: Scheme,
     authority: Authority,
     /// Monotonic time at which the server could last not be connected to.
     failed_at: Mutex<Option<Duration>>,
@@ -56,10 +59,11 @@ pub(super) enum Failed {
 impl Upstream {
     /// Returns the upstream of these options. `None` if they are not valid, which the configuration has excluded.
     pub(super) fn new(options: &UpstreamOptions, clock: Arc<dyn Clock>) -> Option<Self> {
-        let server = |url: &String| Some(Server { authority: authority(url)?, failed_at: Mutex::new(None) });
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(options.connect_timeout.0));
+        let server = |url: &String| {
+            let (scheme, authority) = server_of(url)?;
+            Some(Server { scheme, authority, failed_at: Mutex::new(None) })
+        };
+        let connector = Connector::new(options.authorities().ok()?, options.connect_timeout.0)?;
         let builder = |idle| {
             let mut builder = Client::builder(TokioExecutor::new());
             builder.pool_timer(TokioTimer::new()).pool_idle_timeout(idle).pool_max_idle_per_host(IDLE_CONNECTIONS_MAX);
@@ -127,7 +131,7 @@ impl Upstream {
 impl Server {
     fn uri(&self, of: &Uri) -> Uri {
         let path = of.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        let parts = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
+        let parts = Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone()).path_and_query(path);
         parts.build().unwrap_or_default()
     }
 }

@@ -143,17 +143,17 @@ impl Caller {
 
 /// A gateway with a proxy in front of the upstream at this port; `more` is for the route.
 async fn proxy(port: u16, more: &str) -> (Gateway, Caller) {
-    start(port, "", "timeout = \"30s\"\n", more).await
+    start("", &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"30s\"\n"), more).await
 }
 
 /// The same with more settings of the proxy, and an upstream that is given up after a second.
 async fn proxy_with(port: u16, of_proxy: &str, more: &str) -> (Gateway, Caller) {
-    start(port, of_proxy, "timeout = \"1s\"\n", more).await
+    start(of_proxy, &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"1s\"\n"), more).await
 }
 
-async fn start(port: u16, of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
+async fn start(of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
     let config = format!(
-        "[proxy]\nlisten = \"127.0.0.1:0\"\n{of_proxy}[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n{of_upstream}\
+        "[proxy]\nlisten = \"127.0.0.1:0\"\n{of_proxy}[proxy.upstreams.orders]\n{of_upstream}\
          [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
          upstream = \"orders\"\nprincipal = [\"authorization\"]\n{more}"
     );

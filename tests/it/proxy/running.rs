@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
 
@@ -87,6 +88,31 @@ async fn observe_mode_refuses_nothing() {
         assert_eq!(answer.body.unwrap().len(), "order ".len() + body.len(), "{count}");
         assert_eq!(upstream.effects(), count + 1);
     }
+}
+
+#[tokio::test]
+async fn an_upstream_over_https_is_verified() {
+    let (upstream, port) = Upstream::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let [authority, other] = [(); 2].map(|()| Authority::generate());
+    let identity = authority.issue().write(folder.path());
+    let tls = format!("certificate = {:?}\nkey = {:?}\n", identity.certificate, identity.key);
+    // The upstream is a second proxy, whose listener has the certificate of the API.
+    let (https, _) = proxy(port, &format!("[server.tls]\n{tls}")).await;
+    let servers = [("authority", &authority, 201), ("other", &other, 502)];
+    for (name, authority, status) in servers {
+        let file = authority.write(&folder.path().join(name));
+        let of_upstream = format!("urls = [\"https://{}\"]\nca_file = {file:?}\n", super::address(&https));
+        let (_gateway, caller) = super::start("", &of_upstream, "").await;
+        let answer = caller.post("/orders/a", name, "one").await;
+        assert_eq!(answer.status, status, "{name}: {:?}", answer.body);
+        if status == 201 {
+            assert!(caller.post("/orders/a", name, "one").await.is_replay());
+        } else {
+            assert_eq!(caller.post("/orders/a", name, "one").await.status, 502, "nothing was sent: the key is free");
+        }
+    }
+    assert_eq!(upstream.effects(), 1);
 }
 
 #[tokio::test]
