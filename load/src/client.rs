@@ -1,8 +1,11 @@
 //! HTTP/1.1 connection to a server, with reused buffers: no pool, no redirects, no retries. Retries would hide
 //! failures, and an expensive generator would take the CPU time that it measures.
 
+mod streams;
+
 use std::{
-    fmt, io,
+    fmt::{self, Display},
+    io,
     net::{SocketAddr, ToSocketAddrs as _},
     sync::Arc,
     time::Duration,
@@ -63,6 +66,8 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
+    /// Whether it is the stored response to an earlier request with the same key.
+    pub(crate) is_replayed: bool,
     pub(crate) body: &'a [u8],
 }
 
@@ -79,7 +84,7 @@ pub(crate) enum CallError {
     TimedOut,
 }
 
-impl fmt::Display for CallError {
+impl Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotConnected => "no connection",
@@ -108,6 +113,7 @@ struct Head {
     ends: usize,
     /// Whether the server closes the connection after it.
     is_last: bool,
+    is_replayed: bool,
 }
 
 impl Connection {
@@ -116,20 +122,27 @@ impl Connection {
     }
 
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> Result<Answer<'_>, CallError> {
-        self.call("POST", path, body).await
+        self.call("POST", path, "", body).await
+    }
+
+    /// Sends a request with an idempotency key.
+    pub(crate) async fn post_with_key(&mut self, path: &str, key: &str, body: &str) -> Result<Answer<'_>, CallError> {
+        self.call("POST", path, key, body).await
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Result<Answer<'_>, CallError> {
-        self.call("GET", path, "").await
+        self.call("GET", path, "", "").await
     }
 
-    async fn call(&mut self, method: &str, path: &str, body: &str) -> Result<Answer<'_>, CallError> {
+    async fn call(&mut self, method: &str, path: &str, key: &str, body: &str) -> Result<Answer<'_>, CallError> {
         let mut stream = self.ready().await?;
-        self.write(method, path, body);
+        self.write_head(method, path, key, body.len());
+        self.sent.extend_from_slice(body.as_bytes());
         let head = timeout(CALL_TIMEOUT, self.exchange(&mut stream)).await.map_err(|_| CallError::TimedOut)??;
         // Only after a complete response is the connection used again.
         self.stream = (!head.is_last).then_some(stream);
-        Ok(Answer { status: head.status, body: &self.received[head.begins..head.ends] })
+        let Head { status, is_replayed, .. } = head;
+        Ok(Answer { status, is_replayed, body: &self.received[head.begins..head.ends] })
     }
 
     /// Takes the connection, or opens one if there is none or the server has closed it.
@@ -149,35 +162,42 @@ impl Connection {
         }
     }
 
-    fn write(&mut self, method: &str, path: &str, body: &str) {
+    /// Writes the head of a request with a body of this length; without a key if that is empty.
+    fn write_head(&mut self, method: &str, path: &str, key: &str, length: impl Display) {
         self.sent.clear();
         let mut put = |text: &str| self.sent.extend_from_slice(text.as_bytes());
         [method, " ", path, " HTTP/1.1\r\n", &self.target.fields].into_iter().for_each(&mut put);
-        if !body.is_empty() {
+        if !key.is_empty() {
+            ["Idempotency-Key: ", key, "\r\n"].into_iter().for_each(&mut put);
+        }
+        if method == "POST" {
             put("Content-Type: application/json\r\nContent-Length: ");
-            put(&body.len().to_string());
+            put(&length.to_string());
             put("\r\n");
         }
         put("\r\n");
-        put(body);
     }
 
     async fn exchange(&mut self, stream: &mut TcpStream) -> Result<Head, CallError> {
         stream.write_all(&self.sent).await.map_err(|_| CallError::Broken)?;
-        self.received.clear();
+        Self::receive(&mut self.received, stream).await
+    }
+
+    async fn receive(received: &mut Vec<u8>, stream: &mut TcpStream) -> Result<Head, CallError> {
+        received.clear();
         let mut head = None;
         loop {
-            match stream.read_buf(&mut self.received).await {
+            match stream.read_buf(received).await {
                 Ok(0) | Err(_) => return Err(CallError::Broken),
                 Ok(_) => {}
             }
             if head.is_none() {
-                head = Head::read(&self.received).map_err(|()| CallError::Unreadable)?;
+                head = Head::read(received).map_err(|()| CallError::Unreadable)?;
             }
-            if let Some(head) = head.take_if(|head| head.ends <= self.received.len()) {
+            if let Some(head) = head.take_if(|head| head.ends <= received.len()) {
                 return Ok(head);
             }
-            self.received.reserve(READ_BYTES);
+            received.reserve(READ_BYTES);
         }
     }
 }
@@ -188,16 +208,18 @@ impl Head {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS];
         let mut answer = httparse::Response::new(&mut fields);
         let httparse::Status::Complete(begins) = answer.parse(received).map_err(|_| ())? else { return Ok(None) };
-        let (mut length, mut is_last) = (None, false);
+        let (mut length, mut is_last, mut is_replayed) = (None, false, false);
         for field in answer.headers.iter() {
             if field.name.eq_ignore_ascii_case("content-length") {
                 length = std::str::from_utf8(field.value).ok().and_then(|it| it.parse::<usize>().ok());
             } else if field.name.eq_ignore_ascii_case("connection") {
                 is_last = field.value.eq_ignore_ascii_case(b"close");
+            } else if field.name.eq_ignore_ascii_case("idempotent-replayed") {
+                is_replayed = field.value == b"true";
             }
         }
         let (Some(status), Some(length)) = (answer.code, length) else { return Err(()) };
-        Ok(Some(Self { status, begins, ends: begins + length, is_last }))
+        Ok(Some(Self { status, begins, ends: begins + length, is_last, is_replayed }))
     }
 }
 
@@ -210,7 +232,7 @@ mod tests {
         let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
         let (head, body) = answer.split_at(answer.len() - 2);
         assert_eq!(Head::read(&head[..20]), Ok(None));
-        let read = Head { status: 201, begins: head.len(), ends: answer.len(), is_last: true };
+        let read = Head { status: 201, begins: head.len(), ends: answer.len(), is_last: true, is_replayed: false };
         assert_eq!(Head::read(head), Ok(Some(read)));
         assert_eq!(body, b"{}");
     }

@@ -19,6 +19,7 @@ use crate::{
     report::Report,
     scenario::Scenario,
     setting,
+    streamed::{self, Streamed, Streams},
     trial::{Bench, Trial},
 };
 
@@ -49,6 +50,8 @@ pub(crate) enum Measurement {
     Failover,
     /// Bytes of a claim and of an idle gateway
     Sizes,
+    /// Memory of a proxy while 1 GiB passes it
+    Streams,
     /// Memory and disk with --live claims; takes minutes
     Live,
 }
@@ -64,6 +67,7 @@ pub(crate) struct Compared {
     latencies: Vec<Row>,
     failovers: Vec<Failover>,
     footprints: Vec<Footprint>,
+    streamed: Vec<Streamed>,
     capacities: Vec<Capacity>,
     targets: Vec<Goal>,
     /// Contenders that were left out, and the reasons.
@@ -103,7 +107,11 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
     let Comparison { scenario, measured, rounds, connections, only, targets, live, dir, .. } = comparison;
     let loads = Loads { connections, live: if targets.contains(&Measurement::Live) { live } else { 0 } };
     let mut bench = Bench::new(installed, dir, measured, rounds);
-    let wanted = |it: &Contender| *it == Contender::Noop || only.is_empty() || only.contains(it);
+    let is_proxied = scenario == Scenario::Proxied;
+    let wanted = |it: &Contender| {
+        *it == Contender::reference(scenario)
+            || if only.is_empty() { it.is_proxied() == is_proxied } else { only.contains(it) }
+    };
     let contenders = available(&mut bench, Contender::ALL.into_iter().filter(wanted), scenario);
 
     let peaks: Vec<_> = contenders.iter().map(|it| Trial { scenario, ..loads.peak(*it) }).collect();
@@ -128,9 +136,13 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
     bench.measure(&others).await?;
     let mut halves = Vec::new();
     if targets.contains(&Measurement::Latencies) {
-        use Contender::{Acknowledged, Cluster, Disk, Memory, Noop, Postgres, Redis};
+        use Contender::{
+            Acknowledged, Cluster, Disk, Memory, Noop, Postgres, ProxyMemory, ProxyNginx, ProxyRedis, Redis,
+        };
         let pairs = [(Noop, Redis), (Memory, Memory), (Disk, Disk), (Redis, Redis), (Postgres, Postgres)];
         let pairs = pairs.into_iter().chain([(Cluster, Acknowledged), (Acknowledged, Acknowledged)]);
+        let proxies = [ProxyMemory, ProxyRedis].into_iter().flat_map(|it| [(it, it), (ProxyNginx, it)]);
+        let pairs = pairs.chain(proxies).filter(|(contender, _)| contenders.contains(contender));
         halves.extend(pairs.filter_map(|(contender, of)| loads.half(&bench, contender, of)));
         bench.measure(&halves).await?;
     }
@@ -146,10 +158,16 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
     } else {
         Vec::new()
     };
+    let streamed = if targets.contains(&Measurement::Streams) {
+        streamed::measure(&mut bench, &contenders).await
+    } else {
+        Vec::new()
+    };
 
     let mut all = peaks.clone();
     all.extend(others.into_iter().filter(|trial| !peaks.contains(trial)));
-    let targets = goals::all(&bench, loads, &footprints);
+    let targets =
+        if is_proxied { goals::proxied(&bench, loads, &streamed) } else { goals::all(&bench, loads, &footprints) };
     let rows = |trials: &[Trial]| trials.iter().filter_map(|trial| Row::of(&bench, trial, peaks[0])).collect();
     let compared = Compared {
         scenario,
@@ -161,6 +179,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         capacities: capacity::of(&bench, loads),
         failovers: failovers.iter().filter_map(|trial| Failover::of(&bench, trial)).collect(),
         footprints,
+        streamed,
         targets,
         skipped: bench.skipped.clone(),
         setting: setting::describe(&bench.installed, &bench.parent()),
@@ -174,6 +193,9 @@ fn available(bench: &mut Bench, wanted: impl Iterator<Item = Contender>, scenari
     for contender in wanted {
         if let Some(lack) = bench.installed.lacks(contender) {
             bench.leave_out(format!("{contender}: {lack}"));
+        } else if contender.is_proxied() != (scenario == Scenario::Proxied) {
+            let only = if contender.is_proxied() { "for the proxied scenario only" } else { "no proxy" };
+            bench.leave_out(format!("{contender}: it is {only}"));
         } else if contender.only_claims() && scenario != Scenario::Unique {
             bench.leave_out(format!("{contender}: it supports single claims only"));
         } else {
@@ -224,6 +246,18 @@ impl Row {
     }
 }
 
+impl Compared {
+    /// Returns the unit of rates, and the heading of their ratios.
+    fn units(&self) -> (&'static str, &'static str) {
+        if self.scenario == Scenario::Proxied { ("requests", "to upstream") } else { ("claims", "to no-op") }
+    }
+
+    /// Returns the name of its marks on a page.
+    pub(crate) fn marks(&self) -> &'static str {
+        if self.scenario == Scenario::Proxied { "proxied" } else { "measured" }
+    }
+}
+
 impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -231,9 +265,10 @@ impl fmt::Display for Compared {
             "\n{:?}, closed loop, {} connections, medians of {} rounds of {} s; generator, gateway and store on {}\n",
             self.scenario, self.connections, self.rounds, self.seconds, self.setting
         )?;
+        let (unit, reference) = self.units();
         writeln!(
             f,
-            "| Contender | claims/s | lowest–highest | to no-op | mean | p99 | gateway CPU/request | store CPU/request | generator CPU/request |"
+            "| Contender | {unit}/s | lowest–highest | {reference} | mean | p99 | gateway CPU/request | store CPU/request | generator CPU/request |"
         )?;
         writeln!(f, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")?;
         for row in &self.rows {
@@ -256,7 +291,7 @@ impl fmt::Display for Compared {
             writeln!(f, "\nAt half of the peak, open loop, from the scheduled time\n")?;
             writeln!(
                 f,
-                "| Contender | claims/s | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: |"
+                "| Contender | {unit}/s | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: |"
             )?;
         }
         for row in &self.latencies {
@@ -269,6 +304,9 @@ impl fmt::Display for Compared {
         }
         if !self.footprints.is_empty() {
             Footprints(&self.footprints).fmt(f)?;
+        }
+        if !self.streamed.is_empty() {
+            Streams(&self.streamed).fmt(f)?;
         }
         if !self.capacities.is_empty() {
             Capacities(&self.capacities).fmt(f)?;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::{peers, postgres::Programs, programs::find_program, redis::Tools, wire::Dialect};
+use crate::{peers, postgres::Programs, programs::find_program, redis::Tools, scenario::Scenario, wire::Dialect};
 
 /// Server to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -36,10 +36,23 @@ pub(crate) enum Contender {
     Postgres,
     /// No gateway: single-row inserts by as many clients, with the same durability.
     Pgbench,
+    /// The service of the proxied scenario by itself.
+    Upstream,
+    /// The gateway as a proxy in front of it.
+    #[value(name = "proxy-memory")]
+    ProxyMemory,
+    #[value(name = "proxy-redis")]
+    ProxyRedis,
+    /// The same on a route that protects nothing.
+    #[value(name = "proxy-unprotected")]
+    ProxyUnprotected,
+    /// nginx in front of it, which deduplicates nothing.
+    #[value(name = "proxy-nginx")]
+    ProxyNginx,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Noop,
         Self::Memory,
         Self::Disk,
@@ -53,11 +66,31 @@ impl Contender {
         Self::PipelinedSets,
         Self::Postgres,
         Self::Pgbench,
+        Self::Upstream,
+        Self::ProxyMemory,
+        Self::ProxyRedis,
+        Self::ProxyUnprotected,
+        Self::ProxyNginx,
     ];
 
     /// Returns the protocol of its claims.
     pub(crate) fn dialect(self) -> Dialect {
-        if self == Self::Webdis { Dialect::Webdis } else { Dialect::Gateway }
+        match self {
+            Self::Webdis => Dialect::Webdis,
+            Self::Upstream | Self::ProxyUnprotected | Self::ProxyNginx => Dialect::Forwarding,
+            _ => Dialect::Gateway,
+        }
+    }
+
+    /// Reports whether it is for the proxied scenario, and only for that.
+    pub(crate) fn is_proxied(self) -> bool {
+        use Contender::{ProxyMemory, ProxyNginx, ProxyRedis, ProxyUnprotected, Upstream};
+        matches!(self, Upstream | ProxyMemory | ProxyRedis | ProxyUnprotected | ProxyNginx)
+    }
+
+    /// Returns the reference server of a scenario.
+    pub(crate) fn reference(scenario: Scenario) -> Self {
+        if scenario == Scenario::Proxied { Self::Upstream } else { Self::Noop }
     }
 
     /// Reports whether it supports single claims only.
@@ -82,6 +115,11 @@ impl fmt::Display for Contender {
             Self::PipelinedSets => "redis-benchmark -P 16",
             Self::Postgres => "postgres",
             Self::Pgbench => "pgbench",
+            Self::Upstream => "upstream alone",
+            Self::ProxyMemory => "proxy on memory",
+            Self::ProxyRedis => "proxy on redis",
+            Self::ProxyUnprotected => "proxy, unprotected",
+            Self::ProxyNginx => "nginx proxy_pass",
         })
     }
 }
@@ -93,8 +131,9 @@ pub(crate) struct Installed {
     pub(crate) redis_server: Option<PathBuf>,
     pub(crate) redis_tools: Option<Tools>,
     pub(crate) webdis: Option<PathBuf>,
-    /// The program, and the folder of its modules.
-    pub(crate) nginx: Option<(PathBuf, PathBuf)>,
+    pub(crate) nginx: Option<PathBuf>,
+    /// Folder of nginx's modules, if the one for Lua is among them.
+    pub(crate) nginx_modules: Option<PathBuf>,
     pub(crate) postgres: Option<Programs>,
 }
 
@@ -109,16 +148,31 @@ impl Installed {
         };
         let redis_server = ["redis-server", "valkey-server"].into_iter().find_map(find_program);
         let webdis = find_program("webdis");
-        let nginx = find_program("nginx").zip(peers::nginx_modules());
-        Ok(Self { gateway, redis_server, redis_tools: Tools::find(), webdis, nginx, postgres: Programs::find() })
+        let nginx = find_program("nginx");
+        let nginx_modules = peers::nginx_modules();
+        Ok(Self {
+            gateway,
+            redis_server,
+            redis_tools: Tools::find(),
+            webdis,
+            nginx,
+            nginx_modules,
+            postgres: Programs::find(),
+        })
     }
 
     /// Returns what is missing for a contender.
     pub(crate) fn lacks(&self, contender: Contender) -> Option<&'static str> {
         let redis = (self.redis_server.is_none()).then_some("neither redis-server nor valkey-server is installed");
         match contender {
-            Contender::Noop | Contender::Memory | Contender::Disk => None,
-            Contender::Redis => redis,
+            Contender::Noop
+            | Contender::Memory
+            | Contender::Disk
+            | Contender::Upstream
+            | Contender::ProxyMemory
+            | Contender::ProxyUnprotected => None,
+            Contender::ProxyNginx => self.nginx.is_none().then_some("nginx is not installed"),
+            Contender::Redis | Contender::ProxyRedis => redis,
             // The starter of clusters knows no other name.
             Contender::Cluster | Contender::Acknowledged | Contender::Library => {
                 find_program("redis-server").is_none().then_some("redis-server is not installed")
@@ -127,9 +181,12 @@ impl Installed {
                 redis.or(self.redis_tools.is_none().then_some("redis-benchmark and redis-cli are not installed"))
             }
             Contender::Webdis => redis.or(self.webdis.is_none().then_some("webdis is not installed")),
-            Contender::Nginx => {
-                redis.or(self.nginx.is_none().then_some("nginx with its Lua module and libraries is not installed"))
-            }
+            Contender::Nginx => redis.or(self
+                .nginx
+                .as_ref()
+                .and(self.nginx_modules.as_ref())
+                .is_none()
+                .then_some("nginx with its Lua module and libraries is not installed")),
             Contender::Postgres | Contender::Pgbench => {
                 self.postgres.is_none().then_some("PostgreSQL with its pgbench is not installed")
             }

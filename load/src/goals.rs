@@ -7,12 +7,14 @@ use serde::Serialize;
 
 use crate::{
     contender::Contender::{
-        self, Acknowledged, Cluster, Disk, Memory, Nginx, Noop, Pgbench, PipelinedSets, Postgres, Redis, Webdis,
+        self, Acknowledged, Cluster, Disk, Memory, Nginx, Noop, Pgbench, PipelinedSets, Postgres, ProxyMemory,
+        ProxyNginx, ProxyRedis, ProxyUnprotected, Redis, Webdis,
     },
     footprint::Footprint,
     pace::Pacing,
     report::{Report, ratio},
     scenario::Scenario,
+    streamed::Streamed,
     trial::{Bench, Trial},
 };
 
@@ -45,7 +47,8 @@ impl Loads {
     /// At full speed, each order once.
     pub(crate) fn peak(self, contender: Contender) -> Trial {
         let Self { connections, .. } = self;
-        Trial { contender, scenario: Scenario::Unique, pacing: Pacing::Closed, connections, live: 0, failover: false }
+        let scenario = if contender.is_proxied() { Scenario::Proxied } else { Scenario::Unique };
+        Trial { contender, scenario, pacing: Pacing::Closed, connections, live: 0, failover: false }
     }
 
     pub(crate) fn batched(self, contender: Contender) -> Trial {
@@ -128,6 +131,27 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
     goals
 }
 
+/// Returns the targets of the proxy with their measured figures.
+pub(crate) fn proxied(bench: &Bench, loads: Loads, streamed: &[Streamed]) -> Vec<Goal> {
+    let peak = |contender, figure: fn(&Report) -> Option<f64>| bench.median(&loads.peak(contender), figure);
+    let half = |contender, of| bench.median(&loads.half(bench, contender, of)?, p99_us);
+    let to_nginx = |contender, figure| over(peak(contender, figure), peak(ProxyNginx, figure));
+    let mut goals = Vec::new();
+    for proxy in [ProxyMemory, ProxyRedis] {
+        let p99 = over(half(proxy, proxy), half(ProxyNginx, proxy));
+        goals.extend([
+            at_least(&format!("requests/s, {proxy}, to nginx"), to_nginx(proxy, claims_per_second), 0.6),
+            at_most(&format!("CPU per request, {proxy}, to nginx'"), to_nginx(proxy, gateway_us), 2.2),
+            at_most(&format!("p99 at half of peak, {proxy}, to nginx' at that rate"), p99, 2.5),
+        ]);
+    }
+    let unprotected = to_nginx(ProxyUnprotected, gateway_us);
+    let memory = streamed.iter().map(Streamed::above_idle_mib).max_by(f64::total_cmp);
+    goals.push(at_most("CPU per request on an unprotected route, to nginx'", unprotected, 1.3));
+    goals.push(at_most("resident memory above idle while 1 GiB passes, in MiB", memory, 40.0));
+    goals
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "has the signature of the other figures, which may be missing")]
 pub(crate) fn claims_per_second(report: &Report) -> Option<f64> {
     Some(report.claims_per_second)
@@ -146,7 +170,11 @@ pub(crate) fn p99_us(report: &Report) -> Option<f64> {
 }
 
 pub(crate) fn mean_us(report: &Report) -> Option<f64> {
-    report.latencies.get("claim").map(|it| it.mean_us)
+    report
+        .latencies
+        .get(report.scenario.first_step())
+        .filter(|_| report.scenario != Scenario::Batch)
+        .map(|it| it.mean_us)
 }
 
 fn over(ours: Option<f64>, reference: Option<f64>) -> Option<f64> {

@@ -22,6 +22,7 @@ mod peers;
 mod postgres;
 mod proc;
 mod programs;
+mod proxied;
 mod recorder;
 mod redis;
 mod report;
@@ -29,9 +30,11 @@ mod runner;
 mod running;
 mod scenario;
 mod setting;
+mod streamed;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod upstream;
 mod wire;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
@@ -68,6 +71,12 @@ enum Command {
     Noop {
         /// Address to listen on
         #[arg(long, default_value = "127.0.0.1:8081")]
+        listen: SocketAddr,
+    },
+    /// Serve requests as a service behind a proxy does, and count them by idempotency key
+    Upstream {
+        /// Address to listen on
+        #[arg(long, default_value = "127.0.0.1:9000")]
         listen: SocketAddr,
     },
     /// Serve claims by the client library's own cluster mode
@@ -137,11 +146,11 @@ struct CompareArgs {
     /// Connections of the generator
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     connections: u64,
-    /// Only these contenders, such as postgres,pgbench; the reference server is always measured
+    /// Only these contenders, such as postgres,pgbench; the reference server of the scenario is always measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
     /// Also measure what the targets need: all kinds but live, or those named
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,failover,sizes")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,failover,sizes,streams")]
     targets: Vec<Measurement>,
     /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
@@ -152,7 +161,8 @@ struct CompareArgs {
     /// Directory for the contenders' data [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`
+    /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`; those
+    /// of the proxied scenario between `<!-- proxied: begin -->` and `<!-- proxied: end -->`
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
     /// Also write the figures as JSON
@@ -175,7 +185,9 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<bool> {
     // One thread for the generator: on a small machine a second one would take the CPU time that is measured.
     let mut runtime = match command {
-        Command::Noop { .. } | Command::Library { .. } => tokio::runtime::Builder::new_multi_thread(),
+        Command::Noop { .. } | Command::Upstream { .. } | Command::Library { .. } => {
+            tokio::runtime::Builder::new_multi_thread()
+        }
         Command::Run(_) | Command::Compare(_) => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
@@ -187,6 +199,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                 match command {
                     Command::Run(args) => run(args).await,
                     Command::Noop { listen } => noop::serve(listen).await.map(|()| true),
+                    Command::Upstream { listen } => upstream::serve(listen).await.map(|()| true),
                     Command::Library { listen, nodes } => library::serve(listen, nodes).await.map(|()| true),
                     Command::Compare(args) => compare(args).await,
                 }
@@ -198,6 +211,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
 async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = Plan {
         target: Target::parse(&args.url, args.credential.as_deref(), args.allow_remote)?,
+        upstream: None,
         dialect: Dialect::Gateway,
         scenario: args.scenario,
         pacing: if args.closed { Pacing::Closed } else { Pacing::Open { per_second: args.rate } },
@@ -234,7 +248,7 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         report::write_json(path, &compared)?;
     }
     if let Some(path) = &args.into {
-        report::write_between(path, &compared.to_string())?;
+        report::write_between(path, compared.marks(), &compared.to_string())?;
     }
     Ok(sound)
 }

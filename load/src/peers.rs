@@ -1,5 +1,5 @@
 //! Alternatives to the gateway, set up as an expert would: the same decision, `SET … NX GET`, over HTTP by webdis, and
-//! by a few lines of Lua in nginx.
+//! by a few lines of Lua in nginx; and nginx as a proxy that decides nothing.
 
 use std::{
     fs,
@@ -54,27 +54,41 @@ pub(crate) fn configure_nginx(
     port: u16,
     redis_port: u16,
 ) -> anyhow::Result<PathBuf> {
+    let modules = LUA_MODULES.replace("@MODULES@", &modules.display().to_string());
+    write_nginx(dir, worker, port, &modules, &LUA.replace("@REDIS_PORT@", &redis_port.to_string()))
+}
+
+/// Writes the configuration of one nginx worker that forwards all requests, over connections that it keeps open.
+pub(crate) fn configure_nginx_proxy(
+    dir: &Path,
+    worker: &str,
+    port: u16,
+    upstream_port: u16,
+) -> anyhow::Result<PathBuf> {
+    write_nginx(dir, worker, port, "", &PROXY.replace("@UPSTREAM_PORT@", &upstream_port.to_string()))
+}
+
+fn write_nginx(dir: &Path, worker: &str, port: u16, modules: &str, servers: &str) -> anyhow::Result<PathBuf> {
     let path = dir.join(format!("{worker}.conf"));
     let configuration = NGINX
+        .replace("@MODULES@", modules)
+        .replace("@SERVERS@", servers)
         .replace("@DIR@", &dir.display().to_string())
-        .replace("@MODULES@", &modules.display().to_string())
         .replace("@WORKER@", worker)
-        .replace("@PORT@", &port.to_string())
-        .replace("@REDIS_PORT@", &redis_port.to_string());
+        .replace("@PORT@", &port.to_string());
     fs::write(&path, configuration).context("cannot write to the temporary directory")?;
     Ok(path)
 }
 
 /// Each worker is started by itself: a master that is killed would leave its workers behind. With `reuseport` they
 /// share the port and the connections evenly; each keeps connections to the store open.
-const NGINX: &str = r#"
+const NGINX: &str = r"
 daemon off;
 user root;
 master_process off;
 pid @DIR@/@WORKER@.pid;
 error_log stderr error;
-load_module @MODULES@/ndk_http_module.so;
-load_module @MODULES@/ngx_http_lua_module.so;
+@MODULES@
 events { worker_connections 4096; }
 http {
     access_log off;
@@ -88,6 +102,37 @@ http {
     fastcgi_temp_path @DIR@/nginx-fastcgi;
     uwsgi_temp_path @DIR@/nginx-uwsgi;
     scgi_temp_path @DIR@/nginx-scgi;
+@SERVERS@
+}
+";
+
+const LUA_MODULES: &str = "
+load_module @MODULES@/ndk_http_module.so;
+load_module @MODULES@/ngx_http_lua_module.so;
+";
+
+/// Keeps one connection to the upstream for each of the generator's.
+const PROXY: &str = r#"
+    upstream orders {
+        server 127.0.0.1:@UPSTREAM_PORT@;
+        keepalive 64;
+        keepalive_timeout 75s;
+        keepalive_requests 1000000000;
+    }
+    server {
+        listen 127.0.0.1:@PORT@ reuseport;
+        location / {
+            proxy_pass http://orders;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+        }
+    }
+"#;
+
+const LUA: &str = r#"
     init_worker_by_lua_block { math.randomseed(ngx.worker.pid() + ngx.now() * 1000) }
     server {
         listen 127.0.0.1:@PORT@ reuseport;
@@ -133,5 +178,4 @@ http {
             }
         }
     }
-}
 "#;

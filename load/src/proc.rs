@@ -52,10 +52,19 @@ impl Watched {
 
     /// Returns its resident memory in bytes, without its children's.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// Returns the highest resident memory since it was started.
+    pub(crate) fn peak_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, field: &str) -> anyhow::Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid))
             .with_context(|| format!("cannot read the memory of {} (process {})", self.name, self.pid))?;
         let kib =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<u64>().ok());
+            status.lines().find_map(|line| line.strip_prefix(field)?.trim().split(' ').next()?.parse::<u64>().ok());
         Ok(kib.context("/proc/<pid>/status is not in its usual form")? * 1024)
     }
 }

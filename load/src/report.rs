@@ -21,10 +21,6 @@ const GENERATOR_LIMIT: f64 = 0.9;
 /// Cores busy with other work above which a measurement counts as disturbed.
 const DISTURBED: f64 = 0.2;
 
-/// Lines of a page that enclose the figures.
-const BEGIN: &str = "<!-- measured: begin -->";
-const END: &str = "<!-- measured: end -->";
-
 /// Counts between the end of the warm-up and the end of the run.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -261,18 +257,24 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Replaces the text between the marks of a page.
-pub(crate) fn write_between(path: &Path, text: &str) -> anyhow::Result<()> {
+/// Replaces the text between the two marks of this name on a page.
+pub(crate) fn write_between(path: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let page = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let page = between(&page, text)
-        .with_context(|| format!("{} has no lines {BEGIN} and {END} to write between", path.display()))?;
+    let [begin, end] = marks(name);
+    let page = between(&page, name, text)
+        .with_context(|| format!("{} has no lines {begin} and {end} to write between", path.display()))?;
     fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn between(page: &str, text: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", text.trim()))
+fn between(page: &str, name: &str, text: &str) -> Option<String> {
+    let [begin, end] = marks(name);
+    let (before, rest) = page.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    Some(format!("{before}{begin}\n\n{}\n\n{end}{after}", text.trim()))
+}
+
+fn marks(name: &str) -> [String; 2] {
+    ["begin", "end"].map(|side| format!("<!-- {name}: {side} -->"))
 }
 
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
@@ -286,9 +288,8 @@ mod tests {
 
     #[test]
     fn only_the_text_between_the_marks_is_replaced() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let changed = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
-        assert_eq!(between(&page, "\nnew\n"), Some(changed));
-        assert_eq!(between("a page without figures", "new"), None);
+        let page = |text: &str| format!("<!-- other: begin -->\n<!-- a: begin -->\n{text}\n<!-- a: end -->\nafter\n");
+        assert_eq!(between(&page("old"), "a", "\nnew\n"), Some(page("\nnew\n")));
+        assert_eq!(between("a page without figures", "a", "new"), None);
     }
 }

@@ -31,6 +31,8 @@ const VERIFY_TRIES: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
+    /// Service behind the target, if that is a proxy: what it has counted is checked.
+    pub(crate) upstream: Option<Target>,
     pub(crate) dialect: Dialect,
     pub(crate) scenario: Scenario,
     pub(crate) pacing: Pacing,
@@ -51,8 +53,8 @@ struct Reading {
 }
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
-    let Plan { target, dialect, scenario, pacing, warm_up, measured, connections, checks, mut watched, progress } =
-        plan;
+    let Plan { target, upstream, dialect, scenario, pacing, .. } = plan;
+    let Plan { warm_up, measured, connections, checks, mut watched, progress, .. } = plan;
     watched.push(Watched::generator());
     let starts = Instant::now();
     let measured_from = starts + warm_up;
@@ -105,6 +107,11 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let mut report = stage.recorder.read(|recorded| Report::new(&measured, recorded));
     stage.ledger.close_contests();
     verify(&stage, Connection::new(target)).await;
+    if let Some(upstream) = upstream
+        && !stage.verify_counts(&mut Connection::new(Arc::new(upstream))).await
+    {
+        stage.ledger.could_not_check();
+    }
     report.checks = stage.ledger.checks();
     Ok(report)
 }

@@ -1,6 +1,8 @@
 //! Processes of a contender: started on free loopback ports with their data in a temporary directory, and killed when
 //! dropped.
 
+mod proxied;
+
 use std::{
     env, fs,
     net::{SocketAddr, TcpListener},
@@ -38,6 +40,8 @@ pub(crate) struct Running {
     pub(crate) url: String,
     /// Credential of the only app. Servers without apps ignore it.
     pub(crate) credential: String,
+    /// URL of the service behind a proxy.
+    pub(crate) upstream: Option<String>,
     /// Port of the store, if it is a process.
     pub(crate) port: u16,
     pub(crate) watched: Vec<Watched>,
@@ -60,11 +64,27 @@ impl Running {
         let listen = free_address()?;
         let url = format!("http://{listen}");
         let credential = format!("{APP}.{:032x}", rand::random::<u128>());
-        let mut running =
-            Self { url, credential, port: 0, watched: Vec::new(), children: Vec::new(), cluster: None, dir };
+        let mut running = Self {
+            url,
+            credential,
+            upstream: None,
+            port: 0,
+            watched: Vec::new(),
+            children: Vec::new(),
+            cluster: None,
+            dir,
+        };
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
+                return Ok(running);
+            }
+            Contender::Upstream
+            | Contender::ProxyMemory
+            | Contender::ProxyRedis
+            | Contender::ProxyUnprotected
+            | Contender::ProxyNginx => {
+                running.start_proxied(contender, listen, installed).await?;
                 return Ok(running);
             }
             Contender::Memory => "memory:".to_owned(),
@@ -86,7 +106,7 @@ impl Running {
                 return Ok(running);
             }
             Contender::Nginx => {
-                running.start_nginx(installed, listen).await?;
+                running.start_lua(installed, listen).await?;
                 return Ok(running);
             }
             Contender::Postgres => {
@@ -98,7 +118,7 @@ impl Running {
                 return Ok(running);
             }
         };
-        running.start_gateway(installed, listen, &engine).await?;
+        running.start_gateway(installed, listen, &engine, "").await?;
         Ok(running)
     }
 
@@ -156,13 +176,25 @@ impl Running {
         self.wait_until("gateway", async || TcpStream::connect(listen).await.is_ok()).await
     }
 
-    async fn start_nginx(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
-        let (program, modules) = installed.nginx.as_ref().context("nginx is not installed")?;
+    async fn start_lua(&mut self, installed: &Installed, listen: SocketAddr) -> anyhow::Result<()> {
+        let nginx = installed.nginx.as_ref().zip(installed.nginx_modules.as_ref());
+        let (program, modules) = nginx.context("nginx with its Lua module is not installed")?;
         let redis = self.start_redis(installed).await?;
+        let configure =
+            |dir: &Path, name: &str| peers::configure_nginx(dir, name, modules, listen.port(), redis.port());
+        self.start_nginx(program, configure).await
+    }
+
+    /// Starts workers, each with a configuration for its name.
+    async fn start_nginx(
+        &mut self,
+        program: &Path,
+        configure: impl Fn(&Path, &str) -> anyhow::Result<PathBuf>,
+    ) -> anyhow::Result<()> {
         for worker in 0..peers::WORKERS {
             let name = format!("nginx-{worker}");
             let mut command = Command::new(program);
-            command.arg("-c").arg(peers::configure_nginx(self.dir(), &name, modules, listen.port(), redis.port())?);
+            command.arg("-c").arg(configure(self.dir(), &name)?);
             command.arg("-p").arg(self.dir());
             self.spawn("gateway", command)?;
             // Written once it listens. The port alone would be answered by the previous worker.
@@ -210,11 +242,17 @@ impl Running {
         Ok(())
     }
 
-    async fn start_gateway(&mut self, installed: &Installed, listen: SocketAddr, engine: &str) -> anyhow::Result<()> {
+    async fn start_gateway(
+        &mut self,
+        installed: &Installed,
+        listen: SocketAddr,
+        engine: &str,
+        settings: &str,
+    ) -> anyhow::Result<()> {
         let program = installed.gateway.as_ref().context("the gateway is not built")?;
         let admin = free_address()?;
         let mut command = Command::new(program);
-        command.arg("serve").arg("--config").arg(self.configure_gateway()?).args(["--engine", engine]);
+        command.arg("serve").arg("--config").arg(self.configure_gateway(settings)?).args(["--engine", engine]);
         command.args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()]);
         // Settings of the environment must not affect the measurement.
         env::vars_os()
@@ -229,12 +267,13 @@ impl Running {
         .await
     }
 
-    /// Writes a configuration with the defaults and an app with a secret, so that the gateway does all its work.
-    fn configure_gateway(&self) -> anyhow::Result<PathBuf> {
+    /// Writes a configuration with an app that has a secret, so that the gateway does all its work, with these settings, and
+    /// the defaults for all others.
+    fn configure_gateway(&self, settings: &str) -> anyhow::Result<PathBuf> {
         let path = self.dir().join("oncegate.toml");
         let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;
         let hash = Sha256::digest(secret).iter().fold(String::new(), |hash, byte| hash + &format!("{byte:02x}"));
-        fs::write(&path, format!("[apps.{APP}]\nsecrets = [\"sha256:{hash}\"]\n"))
+        fs::write(&path, format!("[apps.{APP}]\nsecrets = [\"sha256:{hash}\"]\n{settings}"))
             .context("cannot write to the temporary directory")?;
         Ok(path)
     }

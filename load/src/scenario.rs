@@ -8,6 +8,7 @@ use crate::{
     client::{Answer, CallError, Connection},
     ledger::{Known, Ledger},
     pace::Slot,
+    proxied,
     recorder::{Label, Recorder},
     wire::{self, BatchReply, CommandReply, Dialect, Reply, Terms},
 };
@@ -33,12 +34,18 @@ pub(crate) enum Scenario {
     Batch,
     /// A day in a shop: 70 % claim and success, 20 % repeats, 5 % claim and failure, 5 % lookups
     Mixed,
+    /// Requests of 1 KiB to a service behind a proxy, each with a new idempotency key
+    Proxied,
 }
 
 impl Scenario {
     /// Returns the first step of an operation; for the mixed scenario, the most frequent one.
     pub(crate) fn first_step(self) -> &'static str {
-        if self == Self::Batch { "batch" } else { "claim" }
+        match self {
+            Self::Batch => "batch",
+            Self::Proxied => proxied::STEP,
+            _ => "claim",
+        }
     }
 }
 
@@ -71,6 +78,7 @@ impl Stage {
             Scenario::Settle => self.claim_and_succeed(connection, number, due).await,
             Scenario::Hot => self.click(connection, number, due).await,
             Scenario::Batch => self.claim_many(connection, number, due).await,
+            Scenario::Proxied => self.forward_new(connection, number, due).await,
             // The last two digits select the kind; 61 has no factor in common with 100, so the kinds are interleaved.
             Scenario::Mixed => match number * 61 % 100 {
                 0..70 => self.claim_and_succeed(connection, number, due).await,
@@ -179,6 +187,9 @@ impl Stage {
 
     /// Claims an order again whose state is known, after the run. Returns false without a clear answer.
     pub(crate) async fn verify(&self, connection: &mut Connection, order: u64, known: Known) -> bool {
+        if self.scenario == Scenario::Proxied {
+            return self.verify_replay(connection, order).await;
+        }
         let claimed = self.claim(connection, order, Instant::now()).await;
         match (known, &claimed) {
             (_, Claimed::Unclear) => return false,
@@ -301,7 +312,7 @@ impl Stage {
         reply.ok().map(|reply| (answer.status, reply))
     }
 
-    fn label(&self, step: &'static str, answer: &Answer<'_>) -> Label {
+    pub(crate) fn label(&self, step: &'static str, answer: &Answer<'_>) -> Label {
         match answer.status {
             200 | 201 | 202 | 409 => Label::Status(answer.status),
             status @ (429 | 503) => {
@@ -318,6 +329,6 @@ impl Stage {
     }
 }
 
-fn excerpt(answer: &Answer<'_>) -> String {
+pub(crate) fn excerpt(answer: &Answer<'_>) -> String {
     String::from_utf8_lossy(answer.body).chars().take(200).collect()
 }

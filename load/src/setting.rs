@@ -7,14 +7,13 @@ use crate::contender::Installed;
 /// Returns the description in one line.
 pub(crate) fn describe(installed: &Installed, folder: &Path) -> String {
     let version = |program: Option<&Path>, flag: &str| program.and_then(|it| version(it, flag));
-    let nginx = installed.nginx.as_ref().map(|(program, _)| program.as_path());
     let parts = [
         processor(),
         file_system(folder).map(|name| format!("data on {name}")),
         version(installed.gateway.as_deref(), "--version"),
         version(installed.redis_server.as_deref(), "--version").map(|it| first_words(&it, 3)),
         installed.postgres.as_ref().and_then(|it| version(Some(&it.server()), "--version")),
-        version(nginx, "-v").map(|it| it.trim_start_matches("nginx version: ").to_owned()),
+        version(installed.nginx.as_deref(), "-v").map(|it| it.trim_start_matches("nginx version: ").to_owned()),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }

@@ -1,22 +1,28 @@
 //! The generator against servers with one fault each: every check must be able to fail.
 
 use std::{
+    collections::HashMap,
     future::poll_fn,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
 
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    body::{Body, Bytes, to_bytes},
+    extract::{Path, Request, State},
     http::StatusCode,
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use md5::{Digest as _, Md5};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Mutex};
 
 use crate::{
     client::Target,
@@ -25,6 +31,7 @@ use crate::{
     report::Report,
     runner::{self, Plan},
     scenario::Scenario,
+    upstream,
     wire::Dialect,
 };
 
@@ -171,9 +178,82 @@ async fn load_over(connections: u64, server: Router, scenario: Scenario, per_sec
     report
 }
 
+#[tokio::test]
+async fn a_proxy_that_replays_keeps_all_promises() {
+    let report = proxied(Replays::Always, Dialect::Gateway).await;
+    assert!(report.is_sound() && report.checks.unchecked == 0, "{report}");
+    assert!(report.checks.held > 200, "nothing was repeated: {report}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_forwards_a_repeat_is_noticed() {
+    assert_broken(&proxied(Replays::Never, Dialect::Gateway).await, "a repeat was not replayed");
+    assert_broken(&proxied(Replays::AndForwards, Dialect::Gateway).await, "forwarded twice");
+}
+
+#[tokio::test]
+async fn a_replay_of_another_response_is_noticed() {
+    assert_broken(&proxied(Replays::Another, Dialect::Gateway).await, "sent for the first time");
+}
+
+#[tokio::test]
+async fn a_proxy_that_decides_nothing_gets_no_repeats() {
+    let report = proxied(Replays::Never, Dialect::Forwarding).await;
+    assert!(report.is_sound() && report.checks.unchecked == 0, "{report}");
+}
+
+/// Responses that a proxy replays.
+#[derive(Clone, Copy, PartialEq)]
+enum Replays {
+    Always,
+    /// All, and forwards the repeats too.
+    AndForwards,
+    Never,
+    /// The first of all, also to other keys.
+    Another,
+}
+
+/// Loads the service behind a proxy that stores responses in a map.
+async fn proxied(replays: Replays, dialect: Dialect) -> Report {
+    let upstream = upstream::router();
+    let service = TcpListener::bind("127.0.0.1:0").await.expect("no port");
+    let upstream_url = format!("http://{}", service.local_addr().expect("no address"));
+    let stored: Arc<Mutex<HashMap<String, Bytes>>> = Arc::default();
+    let proxy = upstream.clone().layer(middleware::from_fn(move |request: Request, next: Next| {
+        let stored = Arc::clone(&stored);
+        async move {
+            let key = request.headers().get("idempotency-key").map(|key| key.to_str().expect("no text").to_owned());
+            let key = if replays == Replays::Another { "any".to_owned() } else { key.expect("no key") };
+            if replays != Replays::Never
+                && let Some(body) = stored.lock().await.get(&key).cloned()
+            {
+                if replays == Replays::AndForwards {
+                    next.run(request).await;
+                }
+                return (StatusCode::CREATED, [("idempotent-replayed", "true")], body).into_response();
+            }
+            let response = next.run(request).await;
+            let (head, body) = response.into_parts();
+            let body = to_bytes(body, usize::MAX).await.expect("no body");
+            stored.lock().await.insert(key, body.clone());
+            Response::from_parts(head, Body::from(body))
+        }
+    }));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("no port");
+    let url = format!("http://{}", listener.local_addr().expect("no address"));
+    let servers = [(service, upstream), (listener, proxy)];
+    let servers = servers.map(|(listener, router)| tokio::spawn(async move { axum::serve(listener, router).await }));
+    let upstream = Some(Target::parse(&upstream_url, None, false).expect("a good URL"));
+    let plan = Plan { upstream, dialect, ..plan(&url, 4, Scenario::Proxied, 100, true) };
+    let report = runner::run(plan).await.expect("the run failed");
+    servers.iter().for_each(tokio::task::JoinHandle::abort);
+    report
+}
+
 fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks: bool) -> Plan {
     Plan {
         target: Target::parse(url, None, false).expect("a good URL"),
+        upstream: None,
         dialect: Dialect::Gateway,
         scenario,
         pacing: Pacing::Open { per_second },

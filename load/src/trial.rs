@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
+    client::Target,
     contender::{Contender, Installed},
     fill,
     pace::Pacing,
@@ -60,7 +61,7 @@ impl Bench {
                 let Trial { contender, .. } = trial;
                 let report = match self.measure_once(trial).await {
                     Ok(report) => report,
-                    Err(error) if contender == Contender::Noop => return Err(error),
+                    Err(error) if contender == Contender::reference(trial.scenario) => return Err(error),
                     Err(error) => {
                         self.sound = false;
                         trials.retain(|it| *it != trial);
@@ -139,6 +140,7 @@ impl Bench {
         let Trial { contender, scenario, pacing, connections, .. } = trial;
         Ok(Plan {
             target: running.target()?,
+            upstream: running.upstream.as_deref().map(|url| Target::parse(url, None, false)).transpose()?,
             dialect: contender.dialect(),
             scenario,
             pacing,
@@ -188,6 +190,7 @@ pub(crate) fn median(mut figures: Vec<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::goals::Loads;
 
     #[test]
     fn the_median_is_the_middle_or_between_the_middles() {
@@ -206,8 +209,7 @@ mod tests {
                 continue;
             }
             let pacing = Pacing::Open { per_second: 200 };
-            let trial =
-                Trial { contender, scenario: Scenario::Unique, pacing, connections: 4, live: 0, failover: false };
+            let trial = Trial { pacing, ..Loads { connections: 4, live: 0 }.peak(contender) };
             bench.measure(&[trial]).await.expect("not measured");
             let report = &bench.reports(&trial).expect("left out")[0];
             assert!(report.is_sound() && report.checks.held > 100, "{contender}: {report}");

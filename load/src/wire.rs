@@ -36,6 +36,15 @@ const CODES: [&str; 25] = [
     "internal",
 ];
 
+/// Length of a request to a service behind a proxy.
+const ORDER_BYTES: usize = 1024;
+
+/// Longer than the rest of such a request.
+const NOTE: &str = match std::str::from_utf8(&[b'x'; ORDER_BYTES]) {
+    Ok(note) => note,
+    Err(_) => "",
+};
+
 /// Protocol of claims.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -44,6 +53,8 @@ pub(crate) enum Dialect {
     Gateway,
     /// Redis command over HTTP: the caller computes key and value, including the attempt.
     Webdis,
+    /// Requests are forwarded as they are, and repeats too.
+    Forwarding,
 }
 
 /// Common parameters of a run's claims.
@@ -67,6 +78,20 @@ impl Terms {
     /// In canonical form: one key, no spaces.
     pub(crate) fn contents(&self, order: u64) -> String {
         format!(r#"{{"order":"{}-{order}"}}"#, self.run)
+    }
+
+    /// Returns the idempotency key of a request to a service behind a proxy.
+    pub(crate) fn idempotency_key(&self, order: u64) -> String {
+        format!("{}-{order}", self.run)
+    }
+
+    /// Returns the body of such a request: 1 KiB of JSON.
+    pub(crate) fn order(&self, order: u64) -> String {
+        let mut body = String::with_capacity(ORDER_BYTES);
+        let _ = write!(body, r#"{{"order":"{}-{order}","note":"{NOTE}"#, self.run);
+        body.truncate(ORDER_BYTES - 2);
+        body.push_str("\"}");
+        body
     }
 
     pub(crate) fn claim(&self, order: u64) -> String {
@@ -219,6 +244,17 @@ mod tests {
         assert_eq!(is_grant(r#"{"SET":"1-1 1p c={}"}"#), Some(false));
         assert_eq!(is_grant(r#"{"SET":[false,"OOM"]}"#), None);
         assert_eq!(is_grant("{}"), None);
+    }
+
+    #[test]
+    fn an_order_is_json_of_one_kibibyte() {
+        let terms = Terms::new("default", "load", None);
+        for order in [0, u64::MAX] {
+            let body = terms.order(order);
+            assert_eq!(body.len(), ORDER_BYTES);
+            let body: Value = serde_json::from_str(&body).expect("not JSON");
+            assert_eq!(body["order"], terms.idempotency_key(order));
+        }
     }
 
     #[test]
