@@ -20,6 +20,7 @@ mod migrate;
 mod output;
 mod overlaps;
 mod progress;
+mod proxy;
 mod serve;
 mod spool;
 mod tls;
@@ -107,6 +108,9 @@ enum Command {
     Chain(chain::Action),
     /// List operations that two attempts were allowed to run while a store was unavailable
     Overlaps(overlaps::OverlapsArgs),
+    /// Explain requests to the Idempotency-Key proxy, without a gateway
+    #[command(subcommand)]
+    Proxy(proxy::Action),
     /// List the changes that operators made
     Audit(audit::AuditArgs),
     /// List or deliver the journal of a gateway that no longer runs
@@ -179,6 +183,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Overlaps(args) => overlaps::run(args, out),
+        Command::Proxy(action) => proxy::run(action, out),
         Command::Audit(args) => audit::run(args, out),
         Command::Spool(action) => spool::run(action, out),
         Command::Generate(args) => generate::run(&args, out),

@@ -6,6 +6,7 @@ mod caller;
 mod cors;
 mod dialect;
 mod exchange;
+pub mod explain;
 mod fields;
 mod fingerprint;
 mod key;
@@ -85,24 +86,12 @@ impl Proxy {
     /// Returns the proxy of these options, whose listener speaks TLS or not. `None` if they are not valid, which the configuration has excluded.
     pub fn new(options: &ProxyOptions, dependencies: Dependencies, is_tls: bool) -> Option<Self> {
         let Dependencies { gateway, registry, entropy, clock, limits } = dependencies;
-        let upstreams = options.upstreams.iter();
-        let upstreams =
-            upstreams.map(|(name, options)| Some((name.as_str(), Arc::new(Upstream::new(options, clock.clone())?))));
-        let upstreams = upstreams.collect::<Option<BTreeMap<_, _>>>()?;
-        let route = |options: &options::RouteOptions| {
-            Route::new(options, upstreams.get(options.upstream.as_str())?.clone()).map(Arc::new)
-        };
-        let routes = options.routes.iter().map(route).collect::<Option<_>>()?;
-        let unmatched = match options.unmatched.as_str() {
-            REFUSE => None,
-            name => Some(upstreams.get(name)?.clone()),
-        };
         let via = format!("1.1 oncegate-{:08x}", entropy.bits() >> 32);
         Some(Self {
             gateway,
             registry,
             limits,
-            routes: Routes::new(routes, unmatched),
+            routes: routes(options, &clock)?,
             trusted_peers: options.trusted_peers.clone(),
             cors_origins: options.cors_origins().ok()?,
             is_tls,
@@ -233,6 +222,23 @@ impl Proxy {
         };
         failed.into_response()
     }
+}
+
+/// Returns the routes of these options. `None` if they are not valid.
+fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
+    let upstreams = options.upstreams.iter();
+    let upstreams =
+        upstreams.map(|(name, options)| Some((name.as_str(), Arc::new(Upstream::new(options, clock.clone())?))));
+    let upstreams = upstreams.collect::<Option<BTreeMap<_, _>>>()?;
+    let route = |options: &options::RouteOptions| {
+        Route::new(options, upstreams.get(options.upstream.as_str())?.clone()).map(Arc::new)
+    };
+    let routes = options.routes.iter().map(route).collect::<Option<_>>()?;
+    let unmatched = match options.unmatched.as_str() {
+        REFUSE => None,
+        name => Some(upstreams.get(name)?.clone()),
+    };
+    Some(Routes::new(routes, unmatched))
 }
 
 /// A mark on requests that ask for another protocol.

@@ -104,6 +104,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "web",
             "api",
             "proxy",
+            "proxy",
             "admin",
             "server",
             "telemetry",

@@ -1,10 +1,12 @@
 //! `oncegate config`: checks the configuration, or prints it with all its layers merged.
 
 use std::io::Write;
+use std::net::ToSocketAddrs as _;
 
 use clap::Subcommand;
 
 use super::Settings;
+use crate::proxy::options::{ProxyOptions, server_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,10 +28,21 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
+            for host in unresolved(&config.proxy) {
+                writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
+            }
         }
         Action::Print(settings) => out.write_all(settings.load()?.redacted_toml()?.as_bytes())?,
     }
     Ok(())
+}
+
+/// Returns the servers of upstreams whose names have no address now. A name may get one later, so this is no error.
+fn unresolved(proxy: &ProxyOptions) -> Vec<String> {
+    let urls = proxy.upstreams.values().flat_map(|upstream| &upstream.urls);
+    let servers = urls.filter_map(|url| Some(server_of(url)?.1));
+    let is_unresolved = |host: &str| (host.trim_matches(['[', ']']), 0).to_socket_addrs().is_err();
+    servers.map(|server| server.host().to_owned()).filter(|host| is_unresolved(host)).collect()
 }
 
 #[cfg(test)]
@@ -50,6 +63,17 @@ mod tests {
     #[test]
     fn a_valid_configuration_is_reported_as_valid() {
         assert_eq!(answer(Action::Check(settings("memory:"))), "The configuration is valid. Apps: 0, engines: 1.\n");
+    }
+
+    #[test]
+    fn an_upstream_that_cannot_be_resolved_is_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("oncegate.toml");
+        let urls = "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\", \"http://[::1]:9000\", \"http://orders.invalid\"]\n";
+        std::fs::write(&file, urls).expect("the file is written");
+        let said = answer(Action::Check(Settings { config: Some(file), ..Settings::default() }));
+        assert_eq!(said.matches("Warning").count(), 1, "{said}");
+        assert!(said.contains("orders.invalid"), "{said}");
     }
 
     #[test]

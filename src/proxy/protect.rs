@@ -311,7 +311,7 @@ fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
 }
 
 /// Returns the contents of the claim of a key: the key and the digest of its principal.
-fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Canonical> {
+pub(super) fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Canonical> {
     let mut digest = [0; 64];
     hex::write(principal, &mut digest);
     let contents = json!({ "key": key.as_str(), "principal": String::from_utf8_lossy(&digest) });

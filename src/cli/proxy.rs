@@ -1,0 +1,123 @@
+//! `oncegate proxy`: explains the way of a request through the proxy, without a gateway.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+
+use super::Settings;
+use super::failure::usage;
+use crate::domain::clock::{Clock, SystemClock};
+use crate::proxy::explain::{Explanation, Sample, explain};
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate proxy check --config oncegate.toml --url http://api.shop.example/v1/orders \\
+    --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'";
+
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
+    /// Explain which route a request takes, and which identity and fingerprint it gets
+    Check(CheckArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Method of the request
+    #[arg(long, default_value = "POST")]
+    method: String,
+    /// URL of the request, with the host that clients use
+    #[arg(long)]
+    url: String,
+    /// Field of the request, as 'Name: value'; may be repeated
+    #[arg(long = "header", value_name = "FIELD")]
+    headers: Vec<String>,
+    /// Body of the request
+    #[arg(long, default_value = "")]
+    data: String,
+    /// The request comes from one of `proxy.trusted_peers`
+    #[arg(long)]
+    trusted: bool,
+}
+
+pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
+    let Action::Check(CheckArgs { settings, method, url, headers, data, trusted }) = action;
+    let config = settings.load()?;
+    let field = |field: &String| {
+        let (name, value) =
+            field.split_once(':').ok_or_else(|| usage(format!("{field:?} is no field; write 'Name: value'")))?;
+        anyhow::Ok((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let headers = headers.iter().map(field).collect::<anyhow::Result<_>>()?;
+    let sample = Sample { method, url, headers, body: data.into_bytes(), is_trusted: trusted };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    match explain(&config.proxy, &sample, &clock).map_err(usage)? {
+        Explanation::Refused(why) => writeln!(out, "Refused: {why}.")?,
+        Explanation::Unprotected(why) => writeln!(out, "Forwarded without protection: {why}.")?,
+        Explanation::Claimed { operation, app, key, contents, global_id, fingerprint } => {
+            writeln!(out, "Claimed, then forwarded or replayed.")?;
+            writeln!(out, "App:         {app}")?;
+            writeln!(out, "Operation:   {operation}")?;
+            writeln!(out, "Key:         {key}")?;
+            writeln!(out, "Contents:    {contents}")?;
+            writeln!(out, "Global ID:   {global_id}")?;
+            writeln!(out, "Fingerprint: {fingerprint}")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\"]\n[[proxy.routes]]\nname = \"orders.create\"\n\
+                          app = \"default\"\npath = \"/orders/{id}\"\nmethods = [\"POST\"]\nupstream = \"orders\"\n\
+                          principal = [\"authorization\"]\n";
+
+    fn check(method: &str, url: &str, headers: &[&str]) -> anyhow::Result<String> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("oncegate.toml");
+        std::fs::write(&file, CONFIG)?;
+        let settings = Settings { config: Some(file), ..Settings::default() };
+        let headers = headers.iter().map(ToString::to_string).collect();
+        let (method, url, data) = (method.to_owned(), url.to_owned(), "one".to_owned());
+        let mut out = Vec::new();
+        run(Action::Check(CheckArgs { settings, method, url, headers, data, trusted: false }), &mut out)?;
+        Ok(String::from_utf8(out)?)
+    }
+
+    #[test]
+    fn a_request_on_a_route_has_an_identity() {
+        let fields = ["Idempotency-Key: \"k-1\"", "Authorization: alice"];
+        let said = check("POST", "http://shop/orders/1", &fields).unwrap();
+        for part in ["proxy:orders.create", "Key:         k-1", "\"principal\":\"", "\"path\":\"/orders/1\""] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let bare = ["Idempotency-Key: k-1", "Authorization: alice"];
+        assert_eq!(check("POST", "http://shop/orders/1", &bare).unwrap(), said, "the same key");
+        let bob = ["Idempotency-Key: k-1", "Authorization: bob"];
+        assert_ne!(check("POST", "http://shop/orders/1", &bob).unwrap(), said, "another caller");
+    }
+
+    #[test]
+    fn the_reason_is_given_where_nothing_is_claimed() {
+        for (method, url, fields, said) in [
+            ("POST", "http://shop/orders/1", &["Authorization: alice"][..], "Refused: it has no key"),
+            ("POST", "http://shop/orders/1", &["Idempotency-Key: k"], "Refused: the field `authorization` is missing"),
+            ("POST", "http://shop/orders//1", &[], "Refused: the path has an empty segment"),
+            ("POST", "http://shop/others", &[], "Refused: no route"),
+            ("GET", "http://shop/orders/1", &[], "Forwarded without protection: no route protects"),
+        ] {
+            let explained = check(method, url, fields).unwrap();
+            assert!(explained.starts_with(said), "{explained}");
+        }
+        for (url, fields) in [("/orders/1", &[][..]), ("http://shop/", &["no colon"]), ("http://shop/", &["a b: c"])] {
+            assert!(check("POST", url, fields).is_err(), "{url}");
+        }
+    }
+}

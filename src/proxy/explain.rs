@@ -1,0 +1,127 @@
+//! Explains for one request the way that the proxy would take: its route, its identity, and its fingerprint. Sends nothing.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+
+use super::dialect::{Refusal, oasis};
+use super::key::IdempotencyKey;
+use super::options::{KeyRequirement, ProxyOptions};
+use super::protect::contents;
+use super::route::{Route, Way, ambiguous};
+use super::{Dialect, fields, fingerprint, principal, routes};
+use crate::domain::clock::Clock;
+use crate::domain::global_id::GlobalId;
+use crate::domain::tenant::AppKey;
+
+/// A request to explain.
+#[derive(Debug)]
+pub struct Sample {
+    /// Its method.
+    pub method: String,
+    /// Its URL, with the host that the client uses.
+    pub url: String,
+    /// Names and values of its fields.
+    pub headers: Vec<(String, String)>,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// True if it comes from one of `proxy.trusted_peers`.
+    pub is_trusted: bool,
+}
+
+/// The way of a request through the proxy.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Explanation {
+    /// It is refused, with the reason.
+    Refused(String),
+    /// It is forwarded without protection, with the reason.
+    Unprotected(String),
+    /// Its key is claimed.
+    Claimed {
+        /// Name of the claim's operation.
+        operation: String,
+        /// App of the claim.
+        app: AppKey,
+        /// Key as the gateway reads it.
+        key: String,
+        /// Contents of the claim, which contain the digest of the principal.
+        contents: String,
+        /// Global ID of the claim.
+        global_id: GlobalId,
+        /// What a repeat must have in common.
+        fingerprint: String,
+    },
+}
+
+/// Explains a request.
+///
+/// # Errors
+/// The request or the configuration cannot be used, with the reason.
+pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) -> Result<Explanation, String> {
+    let routes = routes(options, clock).ok_or("[proxy] cannot be used; `oncegate config check` says why")?;
+    let method =
+        Method::from_bytes(sample.method.as_bytes()).map_err(|_| format!("{:?} is no method", sample.method))?;
+    let uri: Uri = sample.url.parse().map_err(|_| format!("{:?} is no URL", sample.url))?;
+    let host = uri.host().ok_or_else(|| format!("{:?} names no host; write http://<host>/<path>", sample.url))?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in &sample.headers {
+        let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
+        let (name, value) = field.ok_or_else(|| format!("\"{name}: {value}\" is no field"))?;
+        headers.append(name, value);
+    }
+    if let Some(what) = ambiguous(&uri) {
+        return Ok(Explanation::Refused(format!("the path has {what}")));
+    }
+    let route = match routes.find(host, uri.path(), &method) {
+        Way::Protected(route) => route,
+        Way::Unprotected(_) => {
+            let why = "no route protects this method on this path, or its route has key = \"off\"";
+            return Ok(Explanation::Unprotected(why.to_owned()));
+        }
+        Way::None => return Ok(Explanation::Refused("no route has this host and path".to_owned())),
+    };
+    fields::end_hop(&mut headers);
+    headers.remove(header::HOST);
+    identify(route, sample, &method, &uri, &headers, &**clock)
+}
+
+fn identify(
+    route: &Route,
+    sample: &Sample,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    clock: &dyn Clock,
+) -> Result<Explanation, String> {
+    let key = match IdempotencyKey::of(headers, &route.key_headers) {
+        Ok(Some(key)) => key,
+        Ok(None) if route.key == KeyRequirement::Optional => {
+            return Ok(Explanation::Unprotected(format!(
+                "it has no key, and `{}` does not require one",
+                route.operation
+            )));
+        }
+        Ok(None) => return Ok(Explanation::Refused(format!("it has no key, and `{}` requires one", route.operation))),
+        Err(why) => return Ok(Explanation::Refused(why.to_string())),
+    };
+    if route.dialect == Dialect::Oasis
+        && let Err(Refusal::Key(why) | Refusal::Expired(why)) = oasis::check(headers, route.retention, clock.wall())
+    {
+        return Ok(Explanation::Refused(why));
+    }
+    let principal = match principal::of(&route.principal, headers, sample.is_trusted) {
+        Ok(principal) => principal,
+        Err(why) => return Ok(Explanation::Refused(why.to_string())),
+    };
+    let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;
+    let also = route.dialect.fingerprint_field();
+    let fingerprint = fingerprint::of(&route.fingerprint, also, method, uri, headers, &sample.body);
+    Ok(Explanation::Claimed {
+        operation: route.operation.to_string(),
+        app: route.app.clone(),
+        key: key.as_str().to_owned(),
+        global_id: GlobalId::of(&route.app, &route.operation, &contents),
+        contents: contents.as_str().to_owned(),
+        fingerprint: fingerprint.map(|fingerprint| fingerprint.as_str().to_owned()).unwrap_or_default(),
+    })
+}
