@@ -10,13 +10,16 @@ mod claim;
 mod config;
 mod engine;
 mod failure;
+mod gateway_client;
 mod generate;
 mod health;
 mod http_client;
 mod id;
+mod job;
 mod lock;
 #[cfg(feature = "postgres")]
 mod migrate;
+mod once;
 mod output;
 mod overlaps;
 mod progress;
@@ -42,19 +45,23 @@ Examples:
   oncegate app new shop
   oncegate claim show --app shop --operation order.submit '{\"order_id\": \"A-1001\"}'
   oncegate claim list --app shop --state unknown
+  oncegate lock run nightly-report --if-held skip -- /usr/local/bin/report
   oncegate chain list
 
 Environment:
   ONCEGATE_CONFIG          Configuration file, unless --config names one
   ONCEGATE_<TABLE>__<KEY>  A setting, such as ONCEGATE_SERVER__LISTEN=127.0.0.1:8080
   ONCEGATE_ADMIN_TOKEN     Token for the admin API, unless --token-file names a file
+  ONCEGATE_URL             API that `lock run` and `once` call, unless --url names it
+  ONCEGATE_CREDENTIAL      Credential of the app for them, unless --credential-file names a file
   NO_COLOR                 If it is set and not empty, output has no colors or styles
 
 Exit codes:
   0  Done
   1  Failed: no response from a gateway or a store, no access, or a file that cannot be used
   2  The command line or the configuration is wrong
-  3  The stored state does not permit it: nothing is there, or it has changed";
+  3  The stored state does not permit it: nothing is there, or it has changed
+`lock run` and `once` have others: see their help.";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -97,9 +104,11 @@ enum Command {
     /// Show, list, settle and release claims
     #[command(subcommand)]
     Claim(claim::Action),
-    /// Show, list and release locks
+    /// Run a command while holding a lock; show, list and release locks
     #[command(subcommand)]
     Lock(lock::Action),
+    /// Run a command once: with a claim before it, and an outcome after it
+    Once(once::OnceArgs),
     /// List the engines of a gateway
     #[command(subcommand)]
     Engine(engine::Action),
@@ -179,7 +188,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::App(action) => app::run(action, &SystemEntropy, out),
         Command::AdminToken(action) => admin_token::run(action, &SystemEntropy, out),
         Command::Claim(action) => claim::run(action, &mut io::stdin().lock(), out),
-        Command::Lock(action) => lock::run(action, out),
+        Command::Lock(action) => return finish(lock::run(action, out)),
+        Command::Once(args) => return finish(once::run(args, &mut io::stdin().lock())),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Overlaps(args) => overlaps::run(args, out),
@@ -188,8 +198,13 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Spool(action) => spool::run(action, out),
         Command::Generate(args) => generate::run(&args, out),
     };
+    finish(done.map(|()| 0))
+}
+
+/// Prints the error, and returns the exit code.
+fn finish(done: anyhow::Result<u8>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code.into(),
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             failure::report_within(failure::REPORT_TIMEOUT, format!("{error:#}"), io::stderr());

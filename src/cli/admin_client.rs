@@ -201,8 +201,13 @@ fn in_cli_terms(detail: &str) -> String {
 /// Returns the URL of the admin listener that a configuration has.
 pub(super) fn url_of(settings: Settings) -> anyhow::Result<String> {
     let server = settings.load()?.server;
-    let scheme = if server.admin_tls.is_on() { "https" } else { "http" };
-    Ok(format!("{scheme}://{}", reachable(server.admin_listen)))
+    Ok(url_to(server.admin_listen, server.admin_tls.is_on()))
+}
+
+/// Returns the URL that reaches a listener from this machine.
+pub(super) fn url_to(listen: SocketAddr, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}", reachable(listen))
 }
 
 /// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
@@ -215,7 +220,7 @@ fn reachable(mut listen: SocketAddr) -> SocketAddr {
     listen
 }
 
-fn read_token(path: &Path) -> anyhow::Result<String> {
+pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
     let token = std::fs::read_to_string(path);
     let token = token.with_context(|| format!("cannot read the token from {}", path.display()))?;
     Ok(token.trim_end_matches(['\r', '\n']).to_owned())

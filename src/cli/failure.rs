@@ -16,6 +16,19 @@ pub(super) enum Cause {
     Usage = 2,
     /// The stored state does not permit the command.
     State = 3,
+    /// Another attempt runs the operation, or others hold the lock. The number of `EX_TEMPFAIL`, as of the codes below
+    /// that of `timeout` and `env`: a command that is run by this one has exit codes as well.
+    Held = 75,
+    /// The outcome of an earlier attempt is unknown.
+    OutcomeUnknown = 76,
+    /// The lease was lost while the command ran.
+    LeaseLost = 124,
+    /// No gateway answers, or it refuses the call.
+    Gateway = 125,
+    /// The command cannot be executed.
+    NotExecutable = 126,
+    /// The command does not exist.
+    NotFound = 127,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +36,11 @@ pub(super) enum Cause {
 struct Failure {
     cause: Cause,
     message: String,
+}
+
+/// Returns an error with the exit code of this cause.
+pub(super) fn because(cause: Cause, message: impl Into<String>) -> anyhow::Error {
+    Failure { cause, message: message.into() }.into()
 }
 
 /// Returns an error with exit code 2.
@@ -36,14 +54,18 @@ pub(super) fn state(message: impl Into<String>) -> anyhow::Error {
 }
 
 pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
-    let cause = if error.is::<Problems>() {
+    cause(error).map_or(1, |cause| cause as u8)
+}
+
+/// Returns the cause of an error that has an exit code other than 1.
+pub(super) fn cause(error: &anyhow::Error) -> Option<Cause> {
+    if error.is::<Problems>() {
         Some(Cause::Usage)
     } else if let Some(failure) = error.downcast_ref::<Failure>() {
         Some(failure.cause)
     } else {
         error.downcast_ref::<Refusal>().and_then(Refusal::cause)
-    };
-    cause.map_or(1, |cause| cause as u8)
+    }
 }
 
 /// Longest wait for an error to be written.

@@ -21,7 +21,7 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 
 const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
 
-/// Sends one request to the listener of a URL and waits for the whole response.
+/// Sends one request to the listener of a URL and waits for the whole response, in a runtime for this request only.
 pub(super) fn send(
     url: &str,
     tls: &TlsArgs,
@@ -29,10 +29,19 @@ pub(super) fn send(
     timeout: Duration,
 ) -> anyhow::Result<Response<Bytes>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let sent = async { tokio::time::timeout(timeout, connect(url, tls, request)).await };
-    match runtime.context("cannot start the runtime")?.block_on(sent) {
+    runtime.context("cannot start the runtime")?.block_on(send_within(url, tls, request, timeout))
+}
+
+/// Sends one request to the listener of a URL and waits for the whole response.
+pub(super) async fn send_within(
+    url: &str,
+    tls: &TlsArgs,
+    request: Request<Full<Bytes>>,
+    timeout: Duration,
+) -> anyhow::Result<Response<Bytes>> {
+    match tokio::time::timeout(timeout, connect(url, tls, request)).await {
         Ok(response) => response,
-        Err(_) => bail!("no response within {} s", timeout.as_secs()),
+        Err(_) => bail!("no response within {} ms", timeout.as_millis()),
     }
 }
 

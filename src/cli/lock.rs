@@ -1,4 +1,6 @@
-//! `oncegate lock`: shows and lists locks, and ends holds, through the admin API.
+//! `oncegate lock`: shows and lists locks, and ends holds, through the admin API. `run` is a caller of the API.
+
+mod run;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -10,6 +12,7 @@ use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:
+  oncegate lock run nightly-report --if-held skip -- /usr/local/bin/report
   oncegate lock show --app shop nightly-report
   oncegate lock list --app shop
   oncegate lock release --app shop nightly-report --reason \"INC-44: its host is gone\"";
@@ -17,6 +20,9 @@ Examples:
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Action {
+    /// Run a command while holding a lock
+    #[command(after_help = run::EXAMPLES)]
+    Run(run::RunArgs),
     /// Show a lock: its holders, and how many requests queue for it
     Show {
         /// Key of the app, such as shop
@@ -69,8 +75,10 @@ const HOLDERS: &[Column] = &[
     ("LEASE_MS", |holder| cell(&holder["lease_ms"])),
 ];
 
-pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
+/// Returns the exit code: that of the command which it ran, or 0.
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
     match action {
+        Action::Run(args) => return run::run(args),
         Action::Show { app, name, query } => {
             let body = json!({ "app": app.as_ref(), "name": name.as_ref() });
             query.post("/admin/v1/locks/show", &body, out, |lock, out| {
@@ -91,5 +99,6 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
                 Ok(writeln!(out, "Ended {} holds of {}", cell(&done["released"]), cell(&done["name"]))?)
             })
         }
-    }
+    }?;
+    Ok(0)
 }

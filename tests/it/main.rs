@@ -59,6 +59,7 @@ mod recovery;
 mod redis_outage;
 #[cfg(feature = "redis")]
 mod requirements;
+mod run_command;
 
 mod tls;
 #[cfg(feature = "otlp")]

@@ -1,0 +1,168 @@
+//! Client of a gateway's API, with the credential of an app: for commands that claim and lock as a caller does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use serde_json::Value;
+
+use super::admin_client::{read_token, url_to};
+use super::failure::{Cause, because};
+use super::output::escaped;
+use super::tls::TlsArgs;
+use super::{Settings, http_client, variable};
+
+const URL_VARIABLE: &str = "ONCEGATE_URL";
+const CREDENTIAL_VARIABLE: &str = "ONCEGATE_CREDENTIAL";
+
+/// Arguments that name the gateway and the app's credential.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Gateway")]
+pub(super) struct GatewayArgs {
+    /// URL of the API [default: the value of `ONCEGATE_URL`, or `server.listen` of the configuration]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// File that holds the app's credential, such as shop.SECRET [default: the value of `ONCEGATE_CREDENTIAL`, or none]
+    #[arg(long, value_name = "FILE")]
+    credential_file: Option<PathBuf>,
+    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+/// Client of a gateway's API.
+pub(super) struct GatewayClient {
+    url: String,
+    tls: TlsArgs,
+    credential: Option<String>,
+}
+
+/// Response of a gateway: not a failure that a repeat of the request may mend.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) status: u16,
+    pub(super) body: Value,
+}
+
+/// Error: no answer, or one that a repeat of the same request may replace. It may have taken effect.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoAnswer(String);
+
+impl GatewayClient {
+    /// Returns the client that these arguments and the environment ask for. Opens no connection.
+    pub(super) fn new(args: GatewayArgs) -> anyhow::Result<Self> {
+        let credential = match &args.credential_file {
+            Some(path) => Some(read_token(path)?),
+            None => variable(CREDENTIAL_VARIABLE).filter(|credential| !credential.is_empty()),
+        };
+        if credential.as_ref().is_some_and(|credential| !credential.bytes().all(|byte| byte.is_ascii_graphic())) {
+            bail!("the credential cannot be used: it is one line of visible ASCII characters, without spaces");
+        }
+        let url = args.url.or_else(|| variable(URL_VARIABLE).filter(|url| !url.is_empty()));
+        let url = url.map_or_else(|| listener(args.config), Ok)?;
+        Ok(Self { url: url.trim_end_matches('/').to_owned(), tls: args.tls, credential })
+    }
+
+    /// Sends a POST request once.
+    ///
+    /// # Errors
+    /// [`NoAnswer`], or an error that remains.
+    pub(super) async fn post(&self, path: &str, body: &Value, timeout: Duration) -> anyhow::Result<Response> {
+        let mut request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        if let Some(credential) = &self.credential {
+            request = request.header(AUTHORIZATION, format!("Bearer {credential}"));
+        }
+        let request = request.body(Full::new(body.to_string().into()))?;
+        let sent = http_client::send_within(&self.url, &self.tls, request, timeout).await;
+        let response = match sent {
+            Ok(response) => response,
+            Err(error) if super::failure::cause(&error).is_some() => return Err(error),
+            Err(error) => {
+                return Err(NoAnswer(format!("no answer from a gateway at {}: {error:#}", escaped(&self.url))).into());
+            }
+        };
+        let status = response.status().as_u16();
+        let body: Option<Value> = serde_json::from_slice(response.body()).ok().filter(Value::is_object);
+        let response = Response { status, body: body.unwrap_or_default() };
+        // The gateway, or a load balancer before it, has a problem that may pass.
+        if [408, 429, 500, 502, 503, 504].contains(&status) {
+            return Err(NoAnswer(response.problem()).into());
+        }
+        let is_known = response.is_success() || response.body["code"].is_string();
+        if response.body.is_null() || !is_known {
+            let hint = "Give the URL of `server.listen` with --url";
+            return Err(anyhow!("what answers at {} is not a gateway. {hint}", escaped(&self.url)));
+        }
+        Ok(response)
+    }
+}
+
+impl Response {
+    /// Reports whether the request is granted.
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Returns the code of a problem; empty if there is none.
+    pub(super) fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or_default()
+    }
+
+    /// Returns a field of text.
+    ///
+    /// # Errors
+    /// It is missing: the gateway is of another release.
+    pub(super) fn text(&self, field: &str) -> anyhow::Result<&str> {
+        self.body[field]
+            .as_str()
+            .with_context(|| format!("the gateway answered without `{field}`; is it of another release?"))
+    }
+
+    /// Returns a field of milliseconds; zero if it is missing.
+    pub(super) fn millis(&self, field: &str) -> Duration {
+        Duration::from_millis(self.body[field].as_u64().unwrap_or_default())
+    }
+
+    /// Returns what the gateway says is wrong.
+    pub(super) fn problem(&self) -> String {
+        match self.body["detail"].as_str() {
+            Some(detail) => format!("{} ({})", escaped(detail), escaped(self.code())),
+            None => format!("the answer has status {}", self.status),
+        }
+    }
+
+    /// Returns the error of a request that is refused.
+    pub(super) fn refusal(&self) -> anyhow::Error {
+        let cause = if [400, 413, 422].contains(&self.status) { Cause::Usage } else { Cause::Gateway };
+        because(cause, self.problem())
+    }
+}
+
+/// Returns the URL of the API that a configuration has.
+fn listener(config: Option<PathBuf>) -> anyhow::Result<String> {
+    let server = Settings { config, ..Settings::default() }.load()?.server;
+    Ok(url_to(server.listen, server.tls.is_on()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::failure::exit_code;
+
+    #[test]
+    fn a_refused_request_is_the_command_line_or_the_gateway() {
+        for (status, code) in [(400, 2), (422, 2), (401, 125), (404, 125)] {
+            let response = Response { status, body: json!({ "detail": "No.", "code": "x" }) };
+            assert_eq!(exit_code(&response.refusal()), code, "{status}");
+            assert_eq!(response.refusal().to_string(), "No. (x)");
+        }
+    }
+}

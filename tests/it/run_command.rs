@@ -1,0 +1,202 @@
+//! `oncegate lock run` and `oncegate once`: commands that run while a lease is held.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
+use serde_json::{Value, json};
+
+use crate::support::command::{Ended, oncegate_with};
+use crate::support::gateway;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A gateway, and a folder for what commands write.
+struct Site {
+    gateway: Gateway,
+    folder: tempfile::TempDir,
+}
+
+impl Site {
+    async fn new() -> Self {
+        Self { gateway: gateway::on_memory().start().await, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.gateway.api())
+    }
+
+    /// Runs `oncegate` with these words and then `sh -c script`, to its end.
+    fn run(&self, words: &[&str], script: &str) -> Ended {
+        let words = [words, &["--", "/bin/sh", "-c", script]].concat();
+        oncegate_with(self.path(), &words, &[("ONCEGATE_URL", &self.url()), ("PATH", "/usr/bin:/bin")])
+    }
+
+    /// Starts it, and returns once the script has made the file `started`.
+    async fn start(&self, words: &[&str], script: &str) -> Child {
+        let child = self.spawn(words, script);
+        self.made("started").await;
+        child
+    }
+
+    fn spawn(&self, words: &[&str], script: &str) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+        command.args(words).args(["--", "/bin/sh", "-c", script]).env("ONCEGATE_URL", self.url());
+        command.current_dir(self.path()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    async fn made(&self, file: &str) {
+        until(&format!("{file} is made"), LONG, async || self.path().join(file).exists()).await;
+    }
+
+    async fn lock(&self, name: &str) -> (u16, Value) {
+        let answer = self.gateway.client().get(&format!("/v1/locks/{name}")).await;
+        (answer.status, answer.body)
+    }
+
+    async fn hold(&self, name: &str) -> String {
+        let held = self.gateway.client().post(&format!("/v1/locks/{name}/holds"), &json!({})).await.expect(201);
+        held.body["attempt"].as_str().unwrap().to_owned()
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("/bin/kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+async fn code(child: &mut Child) -> Option<i32> {
+    let mut code = None;
+    until("the command ends", LONG, async || match child.try_wait().unwrap() {
+        Some(status) => {
+            code = status.code();
+            true
+        }
+        None => false,
+    })
+    .await;
+    code
+}
+
+#[tokio::test]
+async fn a_command_holds_the_lock_and_its_exit_code_is_returned() {
+    let site = Site::new().await;
+    let fence = |ended: &Ended| ended.out.trim().parse::<u64>().unwrap();
+    let first = site.run(&["lock", "run", "job"], "echo $ONCEGATE_FENCE; exit 7");
+    assert_eq!(first.code, Some(7), "{}", first.err);
+    assert_eq!(site.lock("job").await.0, 404, "it is released");
+    let second = site.run(&["lock", "run", "job"], "echo $ONCEGATE_FENCE; kill -9 $$");
+    assert_eq!(second.code, Some(137), "{}", second.err);
+    assert!(fence(&second) > fence(&first));
+    let missing = site.run(&["lock", "run", "job", "--lease", "1ms"], "");
+    assert_eq!(missing.code, Some(2), "{}", missing.err);
+    let environment = [("ONCEGATE_URL", &*site.url())];
+    for (command, code) in [("/absent", 127), ("/dev/null", 126)] {
+        let ended = oncegate_with(site.path(), &["lock", "run", "job", "--", command], &environment);
+        assert_eq!(ended.code, Some(code), "{}", ended.err);
+        assert!(ended.err.contains(command), "{}", ended.err);
+        assert_eq!(site.lock("job").await.0, 404);
+    }
+}
+
+#[tokio::test]
+async fn a_held_lock_is_an_error_or_skipped_or_waited_for() {
+    let site = Site::new().await;
+    let attempt = site.hold("job").await;
+    let words = ["lock", "run", "job", "--if-held"];
+    let failed = site.run(&[&words[..], &["fail"]].concat(), "touch ran");
+    assert_eq!(failed.code, Some(75), "{}", failed.err);
+    assert!(failed.err.contains("Others hold the lock job"), "{}", failed.err);
+    let skipped = site.run(&[&words[..], &["skip", "--wait", "200ms", "--fair"]].concat(), "touch ran");
+    assert_eq!((skipped.code, &*skipped.err), (Some(0), ""));
+    assert!(!site.path().join("ran").exists());
+    assert_eq!(site.lock("job").await.1["waiting"], 0, "it has left the queue");
+    let mut child = site.spawn(&["lock", "run", "job", "--wait", "1m", "--fair"], "exit 3");
+    until("it queues", LONG, async || site.lock("job").await.1["waiting"] == 1).await;
+    site.gateway.client().post("/v1/locks/job/release", &json!({ "attempt": attempt })).await.expect(200);
+    assert_eq!(code(&mut child).await, Some(3));
+}
+
+#[tokio::test]
+async fn the_lease_is_renewed_and_the_command_gets_sigterm_once_it_is_lost() {
+    const SCRIPT: &str = "trap 'touch stopped; exit 0' TERM; touch started; while :; do sleep 0.05; done";
+    let mut site = Site::new().await;
+    let mut child = site.start(&["lock", "run", "job", "--lease", "1s"], SCRIPT).await;
+    let fence = site.lock("job").await.1["fence"].clone();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let (status, held) = site.lock("job").await;
+    assert_eq!((status, &held["fence"]), (200, &fence), "renewed twice");
+    site.gateway.kill();
+    assert_eq!(code(&mut child).await, Some(124));
+    assert!(site.path().join("stopped").exists());
+}
+
+#[tokio::test]
+async fn a_command_that_ignores_the_end_of_the_lease_is_killed_if_that_is_asked_for() {
+    let mut site = Site::new().await;
+    let words = ["lock", "run", "job", "--lease", "1s", "--kill-after", "100ms"];
+    let mut child = site.start(&words, "trap '' TERM; touch started; while :; do sleep 0.05; done").await;
+    site.gateway.kill();
+    assert_eq!(code(&mut child).await, Some(124));
+}
+
+#[tokio::test]
+async fn signals_reach_the_command_and_stop_a_wait() {
+    let site = Site::new().await;
+    // The child of the shell gets it as well: it would keep the shell waiting.
+    let script = "trap 'exit 9' INT; touch started; sleep 60";
+    let mut child = site.start(&["lock", "run", "job"], script).await;
+    signal(&child, "INT");
+    assert_eq!(code(&mut child).await, Some(9));
+    assert_eq!(site.lock("job").await.0, 404, "it is released");
+    site.hold("job").await;
+    let mut waits = site.spawn(&["lock", "run", "job", "--fair", "--wait", "1m"], "");
+    until("it queues", LONG, async || site.lock("job").await.1["waiting"] == 1).await;
+    signal(&waits, "TERM");
+    assert_eq!(code(&mut waits).await, Some(143));
+    assert_eq!(site.lock("job").await.1["waiting"], 0, "it has left the queue");
+}
+
+#[tokio::test]
+async fn an_operation_runs_once_unless_its_command_promises_that_nothing_happened() {
+    let site = Site::new().await;
+    let run = |words: &[&str], script: &str| {
+        let ended = site.run(&[&["once", "job"], words].concat(), script);
+        (ended.code, ended.err)
+    };
+    assert_eq!(run(&["1"], "echo 1 >> ran"), (Some(0), String::new()));
+    assert_eq!(run(&["1"], "echo 2 >> ran"), (Some(0), String::new()), "done before");
+    assert_eq!(std::fs::read_to_string(site.path().join("ran")).unwrap(), "1\n");
+    assert_eq!(run(&["-2", "--on-error", "failure"], "exit 5").0, Some(5));
+    assert_eq!(run(&["-2"], "exit 6").0, Some(6), "it may run again");
+    let unknown = run(&["-2"], "exit 0");
+    assert_eq!(unknown.0, Some(76), "{}", unknown.1);
+    assert!(unknown.1.contains("--take-over"), "{}", unknown.1);
+    assert_eq!(run(&["-2", "--take-over"], "exit 0").0, Some(0));
+    let bare = run(&["abc"], "exit 0");
+    assert_eq!(bare.0, Some(2), "{}", bare.1);
+    let words = ["once", "job", "3", "--retention", "1h"];
+    let mut child = site.start(&words, "touch started; while [ ! -e end ]; do sleep 0.05; done").await;
+    assert_eq!(run(&["3"], "exit 0").0, Some(75));
+    assert_eq!(run(&["3", "--if-held", "skip"], "exit 1").0, Some(0));
+    std::fs::write(site.path().join("end"), "").unwrap();
+    assert_eq!(run(&["3", "--wait", "1m"], "exit 1").0, Some(0), "it waits for the success");
+    assert_eq!(code(&mut child).await, Some(0));
+}
+
+#[tokio::test]
+async fn without_a_gateway_nothing_runs() {
+    let mut site = Site::new().await;
+    site.gateway.kill();
+    let ended = site.run(&["lock", "run", "job", "--if-held", "skip"], "touch ran");
+    assert_eq!(ended.code, Some(125), "{}", ended.err);
+    assert!(ended.err.contains("No answer from a gateway at http://"), "{}", ended.err);
+    assert!(!site.path().join("ran").exists());
+}
