@@ -27,6 +27,7 @@ pub mod redis_cluster;
 pub mod redis_sentinels;
 #[cfg(feature = "redis")]
 pub mod redis_server;
+pub mod shared;
 pub mod strace;
 pub mod tcp_proxy;
 pub mod wait;

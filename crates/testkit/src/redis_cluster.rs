@@ -12,6 +12,9 @@ use crate::wait::until;
 /// Number of slots.
 const SLOTS: usize = 16384;
 
+/// Slots that are on their way at a time.
+const SLOTS_AT_ONCE: usize = 20;
+
 /// A node is taken for dead after this long: as short as a loaded machine allows.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(800);
 
@@ -220,26 +223,29 @@ impl RedisCluster {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (mut out, mut into) = (source.connection(), target.connection());
         let port = target.address().port().to_string();
-        for slot in slots {
-            let ask = |connection: &mut redis::Connection, words: &[&str]| -> Value {
-                let mut command = redis::cmd(words[0]);
-                command.arg(&words[1..]).query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        // Many slots at a time: one after the other, the round trips take most of the time.
+        let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+        for slots in slots.chunks(SLOTS_AT_ONCE) {
+            let each = |words: &dyn Fn(&str) -> Vec<String>| slots.iter().map(|slot| words(slot)).collect::<Vec<_>>();
+            let set = |state: &str, id: &str| {
+                each(&|slot| ["CLUSTER", "SETSLOT", slot, state, id].map(str::to_owned).to_vec())
             };
-            let slot = slot.to_string();
-            ask(&mut into, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]]);
-            ask(&mut out, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+            ask(&mut into, &set("IMPORTING", &ids[0]));
+            ask(&mut out, &set("MIGRATING", &ids[1]));
             loop {
-                let keys = ask(&mut out, &["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
-                let keys = Vec::<String>::from_redis_value(keys).expect("keys");
-                if keys.is_empty() {
+                let keys_of = each(&|slot| ["CLUSTER", "GETKEYSINSLOT", slot, "100"].map(str::to_owned).to_vec());
+                let keys = ask(&mut out, &keys_of).into_iter();
+                let keys = keys.map(|keys| Vec::<String>::from_redis_value(keys).expect("keys"));
+                let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"].map(str::to_owned);
+                let moves = keys.filter(|keys| !keys.is_empty()).map(|keys| [migrate.to_vec(), keys].concat());
+                let moves: Vec<_> = moves.collect();
+                if moves.is_empty() {
                     break;
                 }
-                let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-                words.extend(keys.iter().map(String::as_str));
-                ask(&mut out, &words);
+                ask(&mut out, &moves);
             }
-            ask(&mut into, &["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
-            ask(&mut out, &["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
+            ask(&mut into, &set("NODE", &ids[1]));
+            ask(&mut out, &set("NODE", &ids[1]));
             tokio::task::yield_now().await;
         }
     }
@@ -247,6 +253,15 @@ impl RedisCluster {
     async fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         until(what, Duration::from_secs(20), async || holds(self)).await;
     }
+}
+
+/// Sends commands together, and returns their replies.
+fn ask(connection: &mut redis::Connection, commands: &[Vec<String>]) -> Vec<Value> {
+    let mut pipeline = redis::pipe();
+    for words in commands {
+        pipeline.cmd(&words[0]).arg(&words[1..]);
+    }
+    pipeline.query(connection).unwrap_or_else(|error| panic!("{commands:?}: {error}"))
 }
 
 /// Slot of a key: that of its hash tag, if it has one.

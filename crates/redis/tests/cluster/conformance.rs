@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use oncegate_core::engine::conformance::Subject;
 
-use super::{RedisCluster, open};
+use super::{open, three_primaries};
 
 async fn subject() -> Option<Subject> {
-    let cluster = RedisCluster::start(3, 0).await?;
+    let cluster = three_primaries().await?;
     Some(Subject {
         engine: Arc::new(open(&cluster.url())),
         pass: Box::new(|span| Box::pin(tokio::time::sleep(span))),

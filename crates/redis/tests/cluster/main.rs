@@ -24,6 +24,7 @@ use oncegate_redis::{Options, Redis};
 
 use oncegate_testkit::redis_cluster::RedisCluster;
 use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::shared::Shared;
 
 /// Deadline of the callers here: as long as the gateway's default.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -110,6 +111,12 @@ fn many() -> Vec<ClaimRequest> {
     (0..60).map(|_| fresh_claim()).collect()
 }
 
+/// Three primaries for tests that leave them as they are.
+async fn three_primaries() -> Option<Arc<RedisCluster>> {
+    static PRIMARIES: Shared<RedisCluster> = Shared::new();
+    PRIMARIES.get(RedisCluster::start(3, 0)).await
+}
+
 /// A claim whose key is on this node.
 fn claim_on(cluster: &RedisCluster, node: usize) -> ClaimRequest {
     (0..1000).map(|_| fresh_claim()).find(|ask| cluster.primary_of(&name(ask)) == node).expect("a key of each shard")
@@ -117,7 +124,7 @@ fn claim_on(cluster: &RedisCluster, node: usize) -> ClaimRequest {
 
 #[tokio::test]
 async fn keys_are_spread_over_the_primaries_and_found_again() {
-    let Some(cluster) = RedisCluster::start(3, 0).await else { return };
+    let Some(cluster) = three_primaries().await else { return };
     let (redis, other) = (open(&cluster.url()), open(&format!("redis+cluster://{}", cluster.nodes[1].address())));
     for ask in many() {
         granted(&redis, &ask).await;

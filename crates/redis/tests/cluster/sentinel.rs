@@ -7,6 +7,7 @@ use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
 use oncegate_testkit::redis_sentinels::RedisSentinels;
+use oncegate_testkit::shared::Shared;
 
 use super::load::{Load, NOTHING, lost};
 use super::{DEADLINE, again, answered, granted, name, now, open, since, soon};
@@ -15,7 +16,8 @@ mod conformance {
     use super::*;
 
     async fn subject() -> Option<Subject> {
-        let group = RedisSentinels::start(1).await?;
+        static GROUP: Shared<RedisSentinels> = Shared::new();
+        let group = GROUP.get(RedisSentinels::start(1)).await?;
         Some(Subject {
             engine: Arc::new(open(&format!("{}?replicas=1", group.url()))),
             pass: Box::new(|span| Box::pin(tokio::time::sleep(span))),
@@ -25,7 +27,7 @@ mod conformance {
         })
     }
 
-    // A sample: each starts five servers, and the whole suite runs on a cluster and on one server.
+    // A sample: the whole suite runs on a cluster and on one server.
     oncegate_core::conformance! { subject();
         a_first_claim_is_granted
         a_second_attempt_is_a_duplicate_and_changes_nothing
