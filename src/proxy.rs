@@ -5,6 +5,7 @@ mod body;
 mod caller;
 mod cors;
 mod dialect;
+pub mod encryption;
 mod exchange;
 pub mod explain;
 mod fields;
@@ -33,6 +34,7 @@ use tokio_util::task::TaskTracker;
 use self::body::{Counted, Timed};
 use self::cors::{CrossOrigin, FromUpstream};
 pub use self::dialect::Dialect;
+use self::encryption::EncryptionKeys;
 use self::fields::Client;
 use self::options::{Network, ProxyOptions, REFUSE};
 use self::route::{Route, Routes, Way};
@@ -72,6 +74,8 @@ pub struct Proxy {
     routes: Routes,
     trusted_peers: Vec<Network>,
     cors_origins: Vec<HeaderValue>,
+    /// Keys of stored responses.
+    encryption: Arc<EncryptionKeys>,
     is_tls: bool,
     /// Names this process in `Via`, so that a loop is noticed.
     via: HeaderValue,
@@ -94,6 +98,7 @@ impl Proxy {
             routes: routes(options, &clock)?,
             trusted_peers: options.trusted_peers.clone(),
             cors_origins: options.cors_origins().ok()?,
+            encryption: Arc::new(options.encryption.read().ok()?),
             is_tls,
             via: HeaderValue::try_from(via).ok()?,
             exchanges: TaskTracker::new(),

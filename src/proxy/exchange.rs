@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::caller::Caller;
 use super::cors::FromUpstream;
 use super::dialect::{Answered, Refusal};
+use super::encryption::{EncryptionKeys, Owner};
 use super::fields;
 use super::route::Route;
 use super::status::Meaning;
@@ -54,6 +55,8 @@ pub(super) struct Exchange {
     /// The request as the upstream gets it.
     pub(super) request: Request<Bytes>,
     pub(super) via: HeaderValue,
+    /// Keys of stored responses.
+    pub(super) encryption: Arc<EncryptionKeys>,
     /// Held until the exchange is over: it bounds the exchanges of an app.
     pub(super) permit: Option<Permit>,
 }
@@ -193,6 +196,8 @@ impl Exchange {
                     }
                     None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };
+                let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
+                let stored = stored.seal(&self.encryption, owner);
                 let (has_body, stored) = (stored.has_body(), stored.encode());
                 let terms = &self.app.terms_of(&self.route.operation).terms;
                 self.route.metrics.stored(has_body, stored.len());

@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::dialect::Dialect;
+use super::encryption::EncryptionOptions;
 use super::principal::PrincipalSource;
 use super::status::{StatusRule, UpstreamErrors};
 use crate::domain::tenant::AppKey;
@@ -32,6 +33,8 @@ pub struct ProxyOptions {
     pub unmatched: String,
     /// Origins whose scripts may read replays and refusals, and send keys.
     pub cors_origins: Vec<String>,
+    /// Encryption of stored responses.
+    pub encryption: EncryptionOptions,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, UpstreamOptions>,
     /// Routes. The first that matches a request is its route.

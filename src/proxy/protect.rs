@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::body::Resumed;
 use super::dialect::{Answered, Dialect, Refusal, oasis};
+use super::encryption::Owner;
 use super::exchange::{Exchange, Reply};
 use super::fields::{self, Client};
 use super::key::IdempotencyKey;
@@ -202,6 +203,7 @@ impl Proxy {
             lease_end: claimed_at + Duration::from_millis(lease_ms),
             request: Request::from_parts(parts, body),
             via: self.via.clone(),
+            encryption: self.encryption.clone(),
             permit,
         })))
     }
@@ -281,6 +283,7 @@ impl Proxy {
             return Err(Refusal::NotStored { status: None, headers: HeaderMap::new() });
         };
         let now = self.clock.wall().as_micros() / 1_000_000;
+        let stored = stored.open(&self.encryption, Owner { global_id: found.global_id, attempt: &record.attempt });
         let replay = stored.replay(now, route.response_retention.map(|time| time.as_secs()));
         replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
     }

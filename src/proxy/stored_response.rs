@@ -1,5 +1,5 @@
 //! The stored form of a response: JSON, kept as the result of its claim. A tombstone is what is left of a response that was not
-//! stored.
+//! stored. With encryption, only what a tombstone has can be read without the key.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::encryption::{EncryptionKeys, Owner, Sealed};
 use super::fields::{REPLAYED, stored};
 
 /// Version of the stored form. A reader refuses others.
@@ -33,6 +34,9 @@ pub(super) struct StoredResponse {
     /// The body in Base64; `None` in a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     body: Option<String>,
+    /// Fields as JSON, a line feed, and the body, encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sealed: Option<Sealed>,
 }
 
 impl StoredResponse {
@@ -43,19 +47,50 @@ impl StoredResponse {
             return Self::tombstone(status, headers, at);
         }
         let fields = kept().map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
-        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(STANDARD.encode(body)) }
+        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(STANDARD.encode(body)), sealed: None }
     }
 
     /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
     pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, at: u64) -> Self {
         let value = |name: &HeaderName| headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(value(name)?))));
-        Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None }
+        Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None, sealed: None }
     }
 
     /// Reports whether this is more than a tombstone.
     pub(super) fn has_body(&self) -> bool {
-        self.body.is_some()
+        self.body.is_some() || self.sealed.is_some()
+    }
+
+    /// Encrypts a response, if there is a key. One that cannot be encrypted leaves a tombstone.
+    pub(super) fn seal(self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
+        if keys.is_empty() || self.body.is_none() {
+            return self;
+        }
+        let clear = self.body.as_ref().and_then(|body| STANDARD.decode(body).ok());
+        let plain = clear.zip(serde_json::to_vec(&self.fields).ok()).map(|(body, mut plain)| {
+            plain.push(b'\n');
+            plain.extend_from_slice(&body);
+            plain
+        });
+        let sealed = plain.and_then(|plain| keys.seal(owner, plain));
+        let fields =
+            self.fields.into_iter().filter(|(name, _)| TOMBSTONE_FIELDS.iter().any(|kept| kept == name.as_str()));
+        Self { fields: fields.collect(), body: None, sealed, ..self }
+    }
+
+    /// Decrypts a response. What cannot be decrypted is a tombstone.
+    pub(super) fn open(mut self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
+        let plain = self.sealed.take().and_then(|sealed| keys.open(owner, &sealed));
+        let parts = plain.as_deref().and_then(|plain| {
+            // JSON in one line: the first line feed ends the fields.
+            let (fields, body) = plain.split_at_checked(plain.iter().position(|byte| *byte == b'\n')?)?;
+            Some((serde_json::from_slice(fields).ok()?, STANDARD.encode(body.get(1..)?)))
+        });
+        match parts {
+            Some((fields, body)) => Self { fields, body: Some(body), ..self },
+            None => self,
+        }
     }
 
     pub(super) fn encode(&self) -> Box<str> {
@@ -118,6 +153,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
+    use crate::proxy::encryption::tests as encryption;
 
     fn headers() -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -144,6 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn an_encrypted_response_shows_no_more_than_a_tombstone_without_its_key() {
+        let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
+        let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], b"a\nprivate\xff", 100);
+        let encoded = stored.clone().seal(&keys, owner).encode();
+        assert!(!encoded.contains("x-twice") && !encoded.contains(&STANDARD.encode("private")), "{encoded}");
+        let read = || StoredResponse::decode(&encoded).unwrap();
+        assert_eq!(read().open(&keys, owner), stored);
+        let without = read().open(&EncryptionKeys::default(), owner);
+        assert!(without.replay(100, None).is_none());
+        assert_eq!((without.status(), without.headers().len()), (StatusCode::CREATED, 1));
+        assert_eq!(stored.clone().seal(&EncryptionKeys::default(), owner), stored, "no key: clear text");
+        assert_eq!(stored.clone().open(&keys, owner), stored, "stored before there was a key");
+    }
+
+    #[test]
     fn a_tombstone_has_no_response_but_says_where_the_effect_is() {
         let stored =
             StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers(), 0).encode()).unwrap();
@@ -158,7 +210,8 @@ mod tests {
         for wrong in ["", "1", "{}", r#"{"v":2,"status":200,"at":1,"fields":[]}"#, r#"{"v":1,"status":200}"#] {
             assert_eq!(StoredResponse::decode(wrong), None, "{wrong}");
         }
-        let torn = StoredResponse { v: 1, status: 200, at: 0, fields: Vec::new(), body: Some("=".into()) };
+        let torn =
+            StoredResponse { v: 1, status: 200, at: 0, fields: Vec::new(), body: Some("=".into()), sealed: None };
         assert!(torn.replay(0, None).is_none());
     }
 
