@@ -223,9 +223,14 @@ async fn of_requests_at_the_same_time_one_runs_and_the_others_are_conflicts() {
 async fn a_caller_that_hangs_up_gets_the_response_with_its_repeat() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy(port, "").await;
-    let hung_up = tokio::time::timeout(Duration::from_millis(300), caller.post("/orders/slow", "k-1", "one")).await;
-    assert!(hung_up.is_err());
+    let caller = Arc::new(caller);
+    let first = tokio::spawn({
+        let caller = caller.clone();
+        async move { caller.post("/orders/slow", "k-1", "one").await.status }
+    });
     until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+    first.abort();
+    assert!(first.await.is_err(), "it has hung up");
     upstream.gate.add_permits(1);
     until("the response is stored", SOON, async || {
         let repeat = caller.post("/orders/slow", "k-1", "one").await;

@@ -97,7 +97,8 @@ async fn oasis_repeatable_requests() {
 #[tokio::test]
 async fn cross_origin_requests() {
     let (_upstream, port) = Upstream::start().await;
-    let (_gateway, caller) = super::proxy_with(port, "cors_origins = [\"https://shop.example\"]\n", "").await;
+    let origins = "cors_origins = [\"https://shop.example\"]\n";
+    let (_gateway, caller) = super::start(origins, &format!("urls = [\"http://127.0.0.1:{port}\"]\n"), "").await;
     let origin: Field = ("origin", "https://shop.example");
     let key: Field = ("idempotency-key", "k-1");
     let preflight = [origin, ("access-control-request-method", "POST")];

@@ -118,7 +118,7 @@ async fn an_upstream_over_https_is_verified() {
 #[tokio::test]
 async fn a_long_transfer_is_streamed_in_both_directions() {
     let (upstream, port) = Upstream::start().await;
-    let (_gateway, caller) = proxy_with(port, "", "").await;
+    let (_gateway, caller) = proxy(port, "").await;
     let body = "x".repeat(8 << 20);
     let answer = tokio::time::timeout(6 * SOON, caller.send("PUT", "/orders/a", &[], &body)).await.unwrap();
     assert_eq!((answer.status, answer.body.unwrap().len()), (201, "order ".len() + body.len()));
