@@ -9,6 +9,7 @@ ENV CARGO_TERM_COLOR=never
 # The dependencies first, around empty sources: this layer is built again only when a manifest or the lock changes.
 COPY Cargo.toml Cargo.lock ./
 COPY load/Cargo.toml load/
+COPY clients/rust/Cargo.toml clients/rust/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/database/Cargo.toml crates/database/
 COPY crates/disk/Cargo.toml crates/disk/
@@ -23,6 +24,7 @@ COPY crates/transport/Cargo.toml crates/transport/
 RUN mkdir -p src load/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \
     && touch src/lib.rs \
+    && mkdir clients/rust/src && touch clients/rust/src/lib.rs \
     && for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && cargo build --profile dist --locked --package oncegate --bin oncegate
 

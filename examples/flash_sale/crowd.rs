@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::{CUSTOMERS, gateway::Http};
+use crate::{CUSTOMERS, http::Http};
 
 /// Period in which all of them arrive.
 const RUSH: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ async fn order(http: &Http, shops: &[String], customer: u32, timeout: Duration) 
         if began.elapsed() > BEDTIME {
             break;
         }
-        if let Ok((200, answer)) = http.post(shop, &json!({ "customer": customer }), None, timeout).await {
+        if let Ok((200, answer)) = http.post(shop, &json!({ "customer": customer }), timeout).await {
             let unit = answer["unit"].as_u64().and_then(|unit| u32::try_from(unit).ok());
             return CustomerReply { customer, answered: true, unit };
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::gateway::Http;
+use crate::http::Http;
 
 /// Lease: longer than the work takes, and short enough to wait for after a crash.
 const LEASE: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ impl Locks {
         for url in self.urls.iter().cycle().take(TRIES) {
             let sent_at = Instant::now();
             let url = format!("{url}/v1/locks/{name}/holds");
-            match self.http.post(&url, &request, None, within).await {
+            match self.http.post(&url, &request, within).await {
                 Ok((201, granted)) => {
                     let attempt = granted["attempt"].as_str().unwrap_or_default().to_owned();
                     let lease = Duration::from_millis(granted["lease_ms"].as_u64().unwrap_or_default());
@@ -65,7 +65,7 @@ impl Locks {
         let hold = json!({ "attempt": lock.attempt });
         for url in self.urls.iter().cycle().take(TRIES) {
             let url = format!("{url}/v1/locks/{}/release", lock.name);
-            if matches!(self.http.post(&url, &hold, None, self.timeout).await, Ok((200 | 409, _))) {
+            if matches!(self.http.post(&url, &hold, self.timeout).await, Ok((200 | 409, _))) {
                 return;
             }
         }

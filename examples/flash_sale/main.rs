@@ -1,15 +1,13 @@
 //! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It is
 //! run four times: by a shop that checks before it acts, by the same shop with two calls to the gateway around each
 //! step that must happen once, by one whose calls also wait for each other, and by one that takes locks. Start reading in
-//! `shop.rs`; the client is the one in `examples/clients/rust`.
+//! `shop.rs`; the client is `clients/rust`.
 
 #![expect(clippy::print_stdout, reason = "a demo prints to standard output")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]
 
 mod crowd;
-#[expect(dead_code, reason = "the shop uses a part of the client")]
-#[path = "../clients/rust/oncegate.rs"]
-mod gateway;
+mod http;
 mod locks;
 mod processes;
 mod records;
@@ -23,11 +21,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use oncegate_client::{Client, Options};
 use tokio::{net::TcpListener, time::sleep};
 
 use crate::{
     crowd::CustomerReply,
-    gateway::{Gateway, Options},
     locks::Locks,
     processes::{GatewayServer, Programs, RedisServer},
     records::Records,
@@ -123,8 +121,8 @@ async fn sell_unprotected() -> anyhow::Result<Sale> {
 }
 
 /// Returns a client of the gateways with these URLs.
-fn client(urls: Vec<String>) -> Gateway {
-    Gateway::new(urls, Options { timeout: CALL_TIMEOUT, ..Options::default() })
+fn client(urls: Vec<String>) -> Client {
+    Client::new(urls, Options::default().timeout(CALL_TIMEOUT)).expect("URLs of gateways that run here")
 }
 
 async fn sell_protected(programs: &Programs, guard: impl Fn(Vec<String>) -> Guard) -> anyhow::Result<Sale> {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::gateway::Http;
+use crate::http::Http;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -13,11 +13,11 @@ use std::{
 };
 
 use axum::{Json, Router, extract::State, http::StatusCode, routing::post};
+use oncegate_client::{Claimed, Client, Error, Grant, State as ClaimState, Terms};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::sleep};
 
 use crate::{
-    gateway::{Claim, Duplicate, Error, Gateway, Held, Outcome, Terms},
     locks::{Lock, Locks, Unavailable},
     records::{Order, Records},
 };
@@ -27,9 +27,9 @@ const ITEM: &str = "console";
 const PAYMENT: Duration = Duration::from_millis(5);
 const SLOW_PAYMENT: Duration = Duration::from_millis(200);
 /// Lease: longer than the work takes, and short enough to wait for after a crash.
-const LEASE: &str = "2s";
+const LEASE: Duration = Duration::from_secs(2);
 /// Retention: longer than any customer retries.
-const RETENTION: &str = "1d";
+const RETENTION: Duration = Duration::from_hours(24);
 /// Orders that a shop works on at once; the others queue.
 const WORKERS: usize = 24;
 
@@ -37,7 +37,7 @@ const WORKERS: usize = 24;
 pub(crate) enum Guard {
     None,
     Claims {
-        gateway: Gateway,
+        gateway: Client,
         /// Time that a request waits for the same order of another one.
         wait: Option<Duration>,
     },
@@ -169,18 +169,18 @@ impl Shop {
         Ok(Reply::Ordered { unit })
     }
 
-    async fn place(&self, gateway: &Gateway, wait: Option<Duration>, customer: u32) -> Result<Reply, Trouble> {
+    async fn place(&self, gateway: &Client, wait: Option<Duration>, customer: u32) -> Result<Reply, Trouble> {
         // The contents define what makes two requests the same: the customer and the item, not the click or the
         // connection.
-        let terms = Terms { wait, ..terms() };
+        let terms = terms().wait(wait.unwrap_or_default());
         let contents = json!({ "customer": customer, "item": ITEM });
-        let claim = match gateway.claim("order.submit", contents, &terms).await? {
-            Claim::Granted(claim) => claim,
-            Claim::Duplicate(Duplicate { state, result, .. }) if state == "succeeded" => {
+        let claim = match gateway.claim_with("order.submit", contents, terms).await? {
+            Claimed::Grant(claim) => claim,
+            Claimed::Duplicate(duplicate) if duplicate.state == ClaimState::Succeeded => {
                 count(&self.counters.replayed);
-                return Ok(Reply::from_json(&result));
+                return Ok(Reply::from_json(&duplicate.decode().ok().flatten().unwrap_or_default()));
             }
-            Claim::Duplicate(_) | Claim::Mismatch { .. } => {
+            Claimed::Duplicate(_) | Claimed::Mismatch(_) => {
                 count(&self.counters.asked_to_wait);
                 return Ok(Reply::Wait);
             }
@@ -199,7 +199,8 @@ impl Shop {
             // "Sold out" is also a final answer: a success for the gateway.
             Taken::SoldOut => return Ok(settled(claim, Reply::SoldOut).await),
             Taken::NoneFree => {
-                settle(claim, Outcome::Failure).await;
+                // If no gateway accepts it, the lease ends.
+                let _ = claim.fail().await;
                 return Ok(Reply::Wait);
             }
         };
@@ -208,19 +209,19 @@ impl Shop {
 
         // The bank may have taken longer than the lease. Then another attempt may have started: leave it to that. (A
         // payment is made under the customer's name, so the other attempt finds ours.)
-        if !claim.is_still_ours() || !unit_claim.is_still_ours() {
+        if !claim.is_live() || !unit_claim.is_live() {
             return Ok(Reply::Wait);
         }
         self.records.append(Order { customer, unit }).await;
         self.may_crash(customer, CrashPoint::AfterTheOrder)?;
 
-        settle(unit_claim, Outcome::Success(json!({ "customer": customer }))).await;
+        settle(&unit_claim, json!({ "customer": customer })).await;
         Ok(settled(claim, Reply::Ordered { unit }).await)
     }
 
     /// Finds an item that no other order is buying. The records hand out numbers naively; the claim on the number
     /// decides.
-    async fn take_unit(&self, gateway: &Gateway) -> Result<Taken<Held>, Error> {
+    async fn take_unit(&self, gateway: &Client) -> Result<Taken<Grant>, Error> {
         while let Some(unit) = self.records.next_unit().await {
             if let Some(claim) = self.claim_unit(gateway, unit).await? {
                 return Ok(Taken::Unit { unit, claim });
@@ -237,15 +238,15 @@ impl Shop {
         Ok(claim.map_or(Taken::NoneFree, |claim| Taken::Unit { unit, claim }))
     }
 
-    async fn claim_unit(&self, gateway: &Gateway, unit: u32) -> Result<Option<Held>, Error> {
-        match gateway.claim("stock.take", json!({ "item": ITEM, "unit": unit }), &terms()).await? {
+    async fn claim_unit(&self, gateway: &Client, unit: u32) -> Result<Option<Grant>, Error> {
+        match gateway.claim_with("stock.take", json!({ "item": ITEM, "unit": unit }), terms()).await? {
             // As with orders: granted, but an earlier holder may have sold it and crashed.
-            Claim::Granted(claim) if self.records.is_sold(unit).await => {
-                settle(claim, Outcome::Success(Value::Null)).await;
+            Claimed::Grant(claim) if self.records.is_sold(unit).await => {
+                settle(&claim, Value::Null).await;
                 Ok(None)
             }
-            Claim::Granted(claim) => Ok(Some(claim)),
-            Claim::Duplicate(_) | Claim::Mismatch { .. } => {
+            Claimed::Grant(claim) => Ok(Some(claim)),
+            Claimed::Duplicate(_) | Claimed::Mismatch(_) => {
                 count(&self.counters.units_held);
                 Ok(None)
             }
@@ -324,18 +325,18 @@ impl Shop {
 }
 
 /// Settles the order's claim as done, so that repeats get the same reply.
-async fn settled(claim: Held, reply: Reply) -> Reply {
-    settle(claim, Outcome::Success(reply.to_json())).await;
+async fn settled(claim: Grant, reply: Reply) -> Reply {
+    settle(&claim, reply.to_json()).await;
     reply
 }
 
-/// Settles a claim. If no gateway takes the outcome, the lease ends, and the next attempt checks the records.
-async fn settle(claim: Held, outcome: Outcome) {
-    let _ = claim.settle(outcome).await;
+/// Settles a claim as done. If no gateway accepts the outcome, the lease ends, and the next attempt checks the records.
+async fn settle(claim: &Grant, result: Value) {
+    let _ = claim.succeed(result).await;
 }
 
 fn terms() -> Terms {
-    Terms { lease: Some(LEASE.to_owned()), retention: Some(RETENTION.to_owned()), ..Terms::default() }
+    Terms::new().lease(LEASE).retention(RETENTION)
 }
 
 async fn take_payment(customer: u32) {

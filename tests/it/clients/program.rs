@@ -51,13 +51,6 @@ impl Language {
         Some(self.start(words)?.ended().await)
     }
 
-    /// Returns true if a value of this language cannot express what is wrong with these contents.
-    pub(super) fn is_undecidable(self, why: &str) -> bool {
-        let lost = ["duplicate key", "duplicate key, nested, equal values", "more than 17 significant digits"];
-        let lost = lost.contains(&why) || why == "a nonzero literal that becomes 0";
-        lost && self == Self::Rust
-    }
-
     fn command(self) -> Option<Command> {
         let mut command = match self {
             Self::Python => {

@@ -1,5 +1,5 @@
 // The program that the repository's tests run: the client in a process of its own, with options as name=value. The same options and lines
-// in every language; examples/clients/python/scenario.py explains them.
+// in every language; clients/python/tests/scenario.py explains them.
 package main
 
 import (

@@ -228,7 +228,7 @@ final class CaseRun {
                 case "until_lost":
                     var lost = new CountDownLatch(1);
                     held.onLost.accept(code -> lost.countDown());
-                    lost.await();
+                    assertTrue(lost.await(20, TimeUnit.SECONDS), "the claim is not lost");
                     break;
                 case "sees":
                     assertEquals(List.of(), Vectors.missing(object(value), held.sees.get()));

@@ -1,0 +1,262 @@
+//! The client and its options.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
+
+use crate::contents::{Contents, global_id, hex};
+use crate::error::{Error, NotCanonical};
+use crate::event::Event;
+use crate::transport::Server;
+#[cfg(feature = "tls")]
+use crate::transport::{TlsConfig, system_tls};
+
+/// No limit of a time.
+pub const FOREVER: Duration = Duration::MAX;
+
+type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
+type Traceparent = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+type Ahead = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// Calls one or more gateways in front of the same store. Make one and keep it: clones share its connections.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) app: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) timeout: Duration,
+    pub(crate) claim_within: Duration,
+    pub(crate) settle_within: Duration,
+    pub(crate) on_unavailable: OnUnavailable,
+    pub(crate) on_event: Option<OnEvent>,
+    pub(crate) metrics: Option<Arc<dyn Metrics>>,
+    pub(crate) traceparent: Option<Traceparent>,
+    /// The gateway that answered the last claim: one that is down costs one timeout, not one for each call.
+    pub(crate) first: AtomicUsize,
+    ahead: Option<Ahead>,
+}
+
+/// The caller's own policy when no gateway answers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum OnUnavailable {
+    /// Return [`Error::Unavailable`].
+    #[default]
+    FailClosed,
+    /// Run the work unprotected, and say so: `degraded` is `caller`.
+    Proceed,
+}
+
+/// Receives measurements, to be passed on to a metrics library. Its methods must not block.
+pub trait Metrics: Send + Sync {
+    /// Is called after each HTTP call. The endpoint is claim, outcome, renewal, lookup, batch or lock; the result is the HTTP
+    /// status, or the kind of the cause if no gateway answered.
+    fn request(&self, endpoint: &'static str, result: &str, elapsed: Duration);
+
+    /// Is called with the name of each event and its operation, or the name of the lock.
+    fn event(&self, name: &'static str, operation: &str);
+}
+
+/// Options of a [`Client`].
+#[derive(Clone)]
+#[must_use]
+pub struct Options {
+    credential: Option<String>,
+    timeout: Duration,
+    claim_within: Duration,
+    settle_within: Duration,
+    on_unavailable: OnUnavailable,
+    on_event: Option<OnEvent>,
+    metrics: Option<Arc<dyn Metrics>>,
+    traceparent: Option<Traceparent>,
+    ahead: Option<Ahead>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsConfig>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            credential: None,
+            timeout: Duration::from_secs(2),
+            claim_within: Duration::from_secs(5),
+            settle_within: Duration::from_secs(30),
+            on_unavailable: OnUnavailable::default(),
+            on_event: None,
+            metrics: None,
+            traceparent: None,
+            ahead: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+}
+
+impl Options {
+    /// Sets `<app_key>.<secret>`. An empty one is none.
+    pub fn credential(mut self, credential: impl Into<String>) -> Self {
+        self.credential = Some(credential.into()).filter(|text| !text.is_empty());
+        self
+    }
+
+    /// Limits one HTTP call, without the time that it asks to wait. Default 2 s; longer than the gateways' deadline.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// Limits all tries of one claim call, beside its wait. Default 5 s.
+    pub fn claim_within(mut self, limit: Duration) -> Self {
+        self.claim_within = limit;
+        self
+    }
+
+    /// Limits all tries of one report. Default 30 s; [`FOREVER`] is no limit.
+    pub fn settle_within(mut self, limit: Duration) -> Self {
+        self.settle_within = limit;
+        self
+    }
+
+    /// Sets the caller's own policy when no gateway answers.
+    pub fn on_unavailable(mut self, policy: OnUnavailable) -> Self {
+        self.on_unavailable = policy;
+        self
+    }
+
+    /// Replaces the log by a function that receives each event. It must not block.
+    pub fn on_event(mut self, receive: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Arc::new(receive));
+        self
+    }
+
+    /// Passes measurements on.
+    pub fn metrics(mut self, metrics: impl Metrics + 'static) -> Self {
+        self.metrics = Some(Arc::new(metrics));
+        self
+    }
+
+    /// Sets the source of the W3C `traceparent` that is sent with each call.
+    pub fn traceparent(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.traceparent = Some(Arc::new(current));
+        self
+    }
+
+    /// Puts the monotonic clock that leases and limits are counted on ahead by this time. For tests.
+    pub fn clock_ahead(mut self, ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        self.ahead = Some(Arc::new(ahead));
+        self
+    }
+
+    /// Replaces the certificates of the system, such as by those of a private authority, or adds a client certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: Arc<rustls::ClientConfig>) -> Self {
+        self.tls = Some(config);
+        self
+    }
+}
+
+impl Client {
+    /// Returns a client of the gateways with these URLs, the nearest first. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for a wrong URL or option.
+    pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, options: Options) -> Result<Self, Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("oncegate-rust/", env!("CARGO_PKG_VERSION"))));
+        let mut app = "default".to_owned();
+        if let Some(credential) = &options.credential {
+            app_of(credential)?.clone_into(&mut app);
+            let mut value = HeaderValue::try_from(format!("Bearer {credential}"))
+                .map_err(|_| Error::Argument("the credential has a character that no header can carry".to_owned()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        if [options.timeout, options.claim_within, options.settle_within].iter().any(Duration::is_zero) {
+            let detail = "timeout, claim_within and settle_within must be longer than 0";
+            return Err(Error::Argument(detail.to_owned()));
+        }
+        let urls: Vec<U> = urls.into_iter().collect();
+        #[cfg(feature = "tls")]
+        let tls = match options.tls {
+            Some(config) => Some(config),
+            None if urls.iter().any(|url| url.as_ref().starts_with("https:")) => Some(system_tls()?),
+            None => None,
+        };
+        let server = |url: &U| {
+            Server::new(
+                url.as_ref(),
+                #[cfg(feature = "tls")]
+                tls.as_ref(),
+            )
+        };
+        let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
+        if servers.is_empty() {
+            let detail = "no gateway: give at least one URL, such as http://10.0.0.5:8080";
+            return Err(Error::Argument(detail.to_owned()));
+        }
+        Ok(Self(Arc::new(Inner {
+            servers,
+            app,
+            headers,
+            timeout: options.timeout,
+            claim_within: options.claim_within,
+            settle_within: options.settle_within,
+            on_unavailable: options.on_unavailable,
+            on_event: options.on_event,
+            metrics: options.metrics,
+            traceparent: options.traceparent,
+            first: AtomicUsize::new(0),
+            ahead: options.ahead,
+        })))
+    }
+
+    /// Returns the global ID of an operation of this client's app, computed without a gateway.
+    ///
+    /// # Errors
+    ///
+    /// Contents that are not canonical.
+    pub fn global_id(&self, operation: &str, contents: impl Into<Contents>) -> Result<String, NotCanonical> {
+        global_id(&self.0.app, operation, &contents.into())
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now() + self.0.ahead.as_ref().map_or(Duration::ZERO, |ahead| ahead())
+    }
+
+    /// Returns the end of a time that begins now, or nothing if it has none.
+    pub(crate) fn end_after(&self, length: Duration) -> Option<Instant> {
+        if length == FOREVER { None } else { self.now().checked_add(length) }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<&str> = self.0.servers.iter().map(|server| server.url.as_str()).collect();
+        f.debug_struct("Client").field("urls", &urls).field("app", &self.0.app).finish_non_exhaustive()
+    }
+}
+
+/// Returns 32 random hex digits: fresh for each try at an operation, and kept for all repeats of its call.
+pub(crate) fn nonce() -> Result<String, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::Argument(format!("the system has no random numbers: {error}")))?;
+    Ok(hex(&bytes))
+}
+
+/// Returns the app key of a credential.
+fn app_of(credential: &str) -> Result<&str, Error> {
+    let wrong = || Error::Argument("the credential is not <app_key>.<secret>, such as shop.3nC0…".to_owned());
+    let (app, secret) = credential.rsplit_once('.').ok_or_else(wrong)?;
+    let is_key = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+    let begins_well = app.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let is_secret = !secret.is_empty() && secret.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
+    if app.len() <= 64 && begins_well && app.bytes().all(is_key) && is_secret { Ok(app) } else { Err(wrong()) }
+}

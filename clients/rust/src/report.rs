@@ -1,0 +1,287 @@
+//! Reports of outcomes, repeated until they are accepted.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::answer::Answer;
+use crate::call::{Call, has_global_id};
+use crate::claim::{Claimed, Done, Duplicate, State};
+use crate::client::Client;
+use crate::error::{Error, OnceError, Rejected};
+use crate::event::{About, Level};
+use crate::grant::Grant;
+
+/// The default of the gateway's `limits.result_bytes`: a longer result is not sent.
+const RESULT_BYTES_MAX: usize = 64 << 10;
+
+/// Answer to a report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Settled {
+    /// Global ID of the operation.
+    pub global_id: String,
+    /// `succeeded`, `released`, `unknown`, `observed` or `spooled`; nothing if nothing was recorded.
+    pub state: Option<State>,
+    /// The outage policy that answered.
+    pub degraded: Option<String>,
+    /// True if the claim had ended before the outcome arrived.
+    pub late: Option<bool>,
+    /// Why the result was not stored.
+    pub result_omitted: Option<String>,
+}
+
+/// JSON that every language reads. Keep its members.
+#[derive(Serialize, Deserialize, Clone)]
+pub(crate) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    global_id: Option<String>,
+    attempt: String,
+    outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operation: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    contents: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gateway: Option<String>,
+}
+
+impl Grant {
+    /// Reports that the work is finished and must never run again, also if the answer is "declined". Duplicates get the result; `()` is
+    /// none. If it cannot be sent, the success is reported without it: see [`Done::result_omitted`].
+    ///
+    /// # Errors
+    ///
+    /// The outcome was refused, or no gateway has accepted it.
+    pub async fn succeed<T: Serialize>(&self, result: T) -> Result<Done<T>, OnceError<T>> {
+        let (text, omitted) = match encode(&result) {
+            Ok(text) => (text, None),
+            Err(why) => (None, Some(why)),
+        };
+        if let Some(why) = &omitted {
+            let about = &self.0.claim.about;
+            self.0.client.event(about, "result_omitted", Level::Warn, || vec![("why", why.as_str().into())]);
+        }
+        match self.report("success", text).await {
+            Ok(settled) => Ok(Done {
+                global_id: self.0.global_id.clone(),
+                result,
+                state: settled.state,
+                degraded: self.0.degraded.clone().or(settled.degraded),
+                late: settled.late,
+                would_be: self.0.would_be.clone(),
+                result_omitted: omitted.or(settled.result_omitted),
+            }),
+            Err(error) => Err(OnceError::Call { error, result: Some(result) }),
+        }
+    }
+
+    /// Reports that nothing happened: the operation can be claimed again at once.
+    ///
+    /// # Errors
+    ///
+    /// The outcome was refused, or no gateway has accepted it.
+    pub async fn fail(&self) -> Result<Settled, Error> {
+        self.report("failure", None).await
+    }
+
+    /// Reports that it is not known if it happened. Repeats are stopped until an operator or a take-over settles it.
+    ///
+    /// # Errors
+    ///
+    /// The outcome was refused, or no gateway has accepted it.
+    pub async fn give_up(&self) -> Result<Settled, Error> {
+        self.report("unknown", None).await
+    }
+
+    /// Reports in the background, so that the report is finished if its caller goes away.
+    async fn report(&self, outcome: &'static str, result: Option<Box<RawValue>>) -> Result<Settled, Error> {
+        let grant = self.clone();
+        let kept = grant.report_of(outcome, result.clone());
+        match tokio::spawn(async move { grant.report_now(outcome, result).await }).await {
+            Ok(settled) => settled,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down.
+                Err(_) => Err(not_settled(&kept, Error::Unavailable { causes: Vec::new() })),
+            },
+        }
+    }
+
+    async fn report_now(&self, outcome: &'static str, result: Option<Box<RawValue>>) -> Result<Settled, Error> {
+        let client = &self.0.client;
+        if self.0.attempt.is_some() {
+            let settled = client.settle_report(self.report_of(outcome, result), &self.0.claim.about).await;
+            self.stop();
+            return settled;
+        }
+        // Granted by this caller's own policy. If a gateway answers now, repeats are stopped from here on.
+        match client.claim_late(&self.0.claim).await {
+            Ok((Claimed::Grant(grant), _)) => {
+                let settled = client.settle_report(grant.report_of(outcome, result), &self.0.claim.about).await;
+                grant.stop();
+                settled
+            }
+            answered => {
+                let late = answered.is_ok().then_some(true);
+                if let Ok((claimed @ Claimed::Duplicate(Duplicate { state: State::InProgress, .. }), _)) = &answered {
+                    client.event_of(&self.0.claim.about, claimed);
+                }
+                Ok(Settled {
+                    global_id: self.0.global_id.clone(),
+                    state: None,
+                    degraded: None,
+                    late,
+                    result_omitted: None,
+                })
+            }
+        }
+    }
+
+    pub(crate) fn report_of(&self, outcome: &str, result: Option<Box<RawValue>>) -> Report {
+        let claim = &self.0.claim;
+        Report {
+            global_id: Some(self.0.global_id.clone()),
+            attempt: self.0.attempt.clone().unwrap_or_default(),
+            outcome: outcome.to_owned(),
+            operation: Some(claim.about.operation.to_string()),
+            contents: RawValue::from_string(claim.contents.clone()).ok(),
+            result,
+            gateway: Some(self.0.client.0.servers[self.0.at].url.clone()),
+        }
+    }
+}
+
+impl Client {
+    /// Repeats a report until it is accepted. It is safe to repeat, also with a report of another language's client.
+    ///
+    /// # Errors
+    ///
+    /// The outcome was refused, no gateway has accepted it, or the text is no report.
+    pub async fn settle(&self, report: &str) -> Result<Settled, Error> {
+        let report: Report =
+            serde_json::from_str(report).map_err(|error| Error::Argument(format!("not a report: {error}")))?;
+        let global_id = report.global_id.as_deref().filter(|id| is_global_id(id));
+        if global_id.is_none() || report.attempt.is_empty() || report.outcome.is_empty() {
+            return Err(Error::Argument("not a report: it needs global_id, attempt and outcome".to_owned()));
+        }
+        let about = self.about(report.operation.as_deref().unwrap_or_default(), global_id);
+        self.settle_report(report, &about).await
+    }
+
+    async fn settle_report(&self, mut report: Report, about: &About) -> Result<Settled, Error> {
+        let outcome = report.outcome.clone();
+        let kept = report.clone();
+        let mut omitted = None;
+        let mut answered = self.send_report(&report, about).await;
+        if let Some(refused) = refusal(&answered).filter(|_| report.result.is_some()) {
+            // The operation has succeeded, if its result can be stored or not.
+            let why = refused.to_string();
+            self.event(about, "result_omitted", Level::Warn, || vec![("why", why.as_str().into())]);
+            omitted = Some(why);
+            report.result = None;
+            answered = self.send_report(&report, about).await;
+        }
+        let answered =
+            answered.and_then(|answer| if answer.status == 422 { Err(answer.rejection()) } else { Ok(answer) });
+        let answer = answered.map_err(|cause| {
+            self.event(about, "not_settled", Level::Error, || vec![("outcome", outcome.as_str().into())]);
+            not_settled(&kept, cause)
+        })?;
+        if answer.status == 409 {
+            let code = answer.code().to_owned();
+            self.event(about, "outcome_refused", Level::Error, || {
+                vec![("outcome", outcome.as_str().into()), ("code", code.as_str().into())]
+            });
+            return Err(Error::OutcomeRefused { code });
+        }
+        let state = if answer.status == 202 { Some("spooled") } else { answer.body.state.as_deref() };
+        let state = state.map(State::of);
+        let late = answer.body.late;
+        let level = if late == Some(true) { Level::Warn } else { Level::Debug };
+        let degraded = answer.body.degraded;
+        self.event(about, "reported", level, || {
+            vec![
+                ("outcome", outcome.as_str().into()),
+                ("state", state.as_ref().map(State::name).into()),
+                ("late", late.into()),
+                ("degraded", degraded.as_deref().into()),
+            ]
+        });
+        let global_id = kept.global_id.unwrap_or_default();
+        Ok(Settled { global_id, state, degraded, late, result_omitted: omitted })
+    }
+
+    async fn send_report(&self, report: &Report, about: &About) -> Result<Answer, Error> {
+        let granted = |url: &String| self.0.servers.iter().position(|server| server.url == *url);
+        let call = Call {
+            endpoint: "outcome",
+            method: Method::POST,
+            path: &format!("/v1/claims/{}/outcome", report.global_id.as_deref().unwrap_or_default()),
+            body: report.body(),
+            within: self.0.settle_within,
+            wait: Duration::ZERO,
+            first: report.gateway.as_ref().and_then(granted).unwrap_or(0),
+            stop: None,
+            genuine: has_global_id,
+            about,
+        };
+        self.call(call, &mut false).await
+    }
+}
+
+impl Report {
+    /// Returns the body of the outcome call.
+    pub(crate) fn body(&self) -> Bytes {
+        let body = Self { global_id: None, gateway: None, ..self.clone() };
+        // Texts and JSON: nothing in it can fail.
+        Bytes::from(serde_json::to_vec(&body).unwrap_or_default())
+    }
+
+    /// Returns its item of a batch.
+    pub(crate) fn item(&self) -> Bytes {
+        let item = Self { gateway: None, ..self.clone() };
+        Bytes::from(serde_json::to_vec(&item).unwrap_or_default())
+    }
+}
+
+pub(crate) fn is_global_id(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+pub(crate) fn not_settled(report: &Report, cause: Error) -> Error {
+    Error::NotSettled { report: serde_json::to_string(report).unwrap_or_default(), cause: Box::new(cause) }
+}
+
+/// Returns the answer that may be about the result.
+fn refusal(answered: &Result<Answer, Error>) -> Option<Rejected> {
+    let rejected = match answered {
+        Ok(answer) if answer.status == 422 => answer.rejected(),
+        Err(Error::Rejected(rejected)) => rejected.clone(),
+        _ => return None,
+    };
+    matches!(rejected.status, 400 | 413 | 422).then_some(rejected)
+}
+
+/// Returns the result as JSON, or why it cannot be sent. The work is done, also if `Serialize` of its result panics.
+pub(crate) fn encode<T: Serialize>(result: &T) -> Result<Option<Box<RawValue>>, String> {
+    let encoded = catch_unwind(AssertUnwindSafe(|| serde_json::value::to_raw_value(result)));
+    let text = match encoded {
+        Ok(Ok(text)) => text,
+        Ok(Err(error)) => return Err(format!("the result is not JSON: {error}")),
+        Err(_) => return Err("the result is not JSON: its Serialize panicked".to_owned()),
+    };
+    match text.get().len() {
+        length if length > RESULT_BYTES_MAX => {
+            Err(format!("the result has {length} bytes, more than {RESULT_BYTES_MAX}"))
+        }
+        _ if text.get() == "null" => Ok(None),
+        _ => Ok(Some(text)),
+    }
+}
