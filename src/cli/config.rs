@@ -28,6 +28,9 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
+            if config.proxy.listen.is_some() && config.proxy.encryption.keys.is_empty() {
+                writeln!(out, "Warning: the proxy stores responses in clear text; name a key in [proxy.encryption].")?;
+            }
             for host in unresolved(&config.proxy) {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
             }
@@ -74,6 +77,19 @@ mod tests {
         let said = answer(Action::Check(Settings { config: Some(file), ..Settings::default() }));
         assert_eq!(said.matches("Warning").count(), 1, "{said}");
         assert!(said.contains("orders.invalid"), "{said}");
+    }
+
+    #[test]
+    fn responses_in_clear_text_are_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, key) = (folder.path().join("oncegate.toml"), folder.path().join("key"));
+        std::fs::write(&key, "0f".repeat(32)).expect("the key is written");
+        let keys = format!("[proxy.encryption]\nkeys = [{{ id = \"k\", file = {:?} }}]\n", key.display().to_string());
+        for (encryption, warnings) in [("", 1), (keys.as_str(), 0)] {
+            std::fs::write(&file, format!("[proxy]\nlisten = \"127.0.0.1:8081\"\n{encryption}")).expect("written");
+            let said = answer(Action::Check(Settings { config: Some(file.clone()), ..Settings::default() }));
+            assert_eq!(said.matches("Warning").count(), warnings, "{said}");
+        }
     }
 
     #[test]
