@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::domain::clock::Clock;
 pub use crate::driver::scheme::OpenError;
-use crate::driver::scheme::{Host, Opened, Scheme, no_files};
+use crate::driver::scheme::{Host, Opened, Promise, Scheme, no_files};
 use crate::engine::Capabilities;
 use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
@@ -29,6 +29,7 @@ static MEMORY: Scheme = Scheme {
     parse: |url| bytes_max(url).map(drop),
     check_files: no_files,
     capabilities: Memory::CAPABILITIES,
+    promise: |_| Promise::new("Keeps nothing when the gateway ends: for tests."),
     open: |url, host| Ok(Arc::new(Memory::new(host.clock, bytes_max(url)?))),
 };
 
@@ -63,6 +64,12 @@ pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
 /// Returns what the engine of a URL promises at best. Opens nothing.
 pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
     scheme_of(url).map(|scheme| scheme.capabilities)
+}
+
+/// Returns what the engine of a URL survives. Opens nothing.
+pub fn promise_of(url: &str) -> Result<Promise, OpenError> {
+    check(url)?;
+    scheme_of(url).map(|scheme| (scheme.promise)(url))
 }
 
 /// Returns the bound of a URL: `memory:`, or `memory:?max_bytes=N`.

@@ -6,6 +6,7 @@ use std::net::ToSocketAddrs as _;
 use clap::Subcommand;
 
 use super::Settings;
+use crate::engines::promise_of;
 use crate::proxy::options::{ProxyOptions, server_of};
 
 const EXAMPLES: &str = "\
@@ -28,6 +29,9 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             let config = settings.load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
+            for (name, url) in &config.engines {
+                writeln!(out, "Engine {name}: {}", promise_of(url)?.text)?;
+            }
             if config.proxy.listen.is_some() && config.proxy.encryption.keys.is_empty() {
                 writeln!(out, "Warning: the proxy stores responses in clear text; name a key in [proxy.encryption].")?;
             }
@@ -65,7 +69,9 @@ mod tests {
 
     #[test]
     fn a_valid_configuration_is_reported_as_valid() {
-        assert_eq!(answer(Action::Check(settings("memory:"))), "The configuration is valid. Apps: 0, engines: 1.\n");
+        let expected = "The configuration is valid. Apps: 0, engines: 1.\n\
+                        Engine primary: Keeps nothing when the gateway ends: for tests.\n";
+        assert_eq!(answer(Action::Check(settings("memory:"))), expected);
     }
 
     #[test]

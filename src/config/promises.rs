@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::path::KeyPath;
 use super::problem::Problem;
 use super::{ChainOptions, Config, OperationOptions};
-use crate::domain::terms::Retention;
+use crate::domain::terms::{Retention, Span};
 use crate::engine::capability::Capability;
 use crate::engines;
 
@@ -28,9 +28,11 @@ impl Config {
             let path = KeyPath::of(["apps", key.as_ref()]);
             let chain = self.chain_of(Some(key));
             self.check_forever(&path, &app.own_terms(), chain, &mut found);
+            self.check_deadline(&path, &app.own_terms(), chain, &mut found);
             for (operation, own) in &app.operations {
                 let path = path.child("operations").child(operation.as_ref());
                 self.check_forever(&path, own, chain, &mut found);
+                self.check_deadline(&path, own, chain, &mut found);
             }
         }
         found
@@ -53,6 +55,26 @@ impl Config {
         }
         for chain in of_apps(|own| own.unknown_retention.is_none()) {
             self.check_forever(&path, &unknown_retention, chain, found);
+        }
+        for chain in of_apps(|own| own.deadline.is_none()) {
+            self.check_deadline(&path, &self.defaults.own_terms(), chain, found);
+        }
+    }
+
+    /// Checks that a deadline leaves an engine the time that its URL asks for.
+    fn check_deadline(&self, path: &KeyPath, terms: &OperationOptions, chain: &str, found: &mut Vec<Problem>) {
+        let (Some(options), Some(Span(deadline))) = (self.chains.get(chain), terms.deadline) else { return };
+        for engine in &options.engines {
+            let promise = self.engines.get(engine).and_then(|url| engines::promise_of(url).ok());
+            if let Some(shortest) = promise.map(|promise| promise.deadline_min).filter(|shortest| deadline < *shortest)
+            {
+                let message = format!(
+                    "engine `{engine}` in chain `{chain}` waits for replicas by its replica_timeout, so every call would fail; \
+                     write a deadline of {} or more, or a shorter replica_timeout",
+                    Span(shortest)
+                );
+                found.push(Problem::of_key(path.child("deadline"), message));
+            }
         }
     }
 

@@ -31,7 +31,7 @@ use oncegate_core::operator::{
     self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse,
 };
 use oncegate_core::record::{Key, LiveClaim};
-use oncegate_driver::scheme::{self, Scheme};
+use oncegate_driver::scheme::{self, Promise, Scheme};
 use oncegate_folder::Holder;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -80,6 +80,7 @@ pub static SCHEME: Scheme = Scheme {
     parse: |url| path(url).map(drop),
     check_files: scheme::no_files,
     capabilities: Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: true },
+    promise: |_| Promise::new("Survives kill -9 and power loss of this machine; serves a single gateway."),
     open: |url, host| {
         let disk = Disk::open(path(url)?, host.clock, Options::default());
         Ok(Arc::new(disk.map_err(scheme::OpenError::new)?))

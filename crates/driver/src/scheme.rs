@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -21,8 +22,26 @@ pub struct Scheme {
     pub check_files: fn(url: &str) -> Result<(), OpenError>,
     /// The capabilities of such an engine at best; an open one may have fewer.
     pub capabilities: Capabilities,
+    /// Returns what the engine of a valid URL survives, in one sentence, and the shortest deadline that suits it.
+    pub promise: fn(url: &str) -> Promise,
     /// Opens the engine. The store need not be up, unless it is a folder of this machine. Reads files, so it may block.
     pub open: fn(url: &str, host: Host) -> Opened,
+}
+
+/// What an engine survives, for operators.
+#[derive(Debug)]
+pub struct Promise {
+    /// In one sentence.
+    pub text: String,
+    /// Calls with a shorter deadline would fail; zero if any deadline suits.
+    pub deadline_min: Duration,
+}
+
+impl Promise {
+    /// Returns a promise of an engine for which any deadline suits.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), deadline_min: Duration::ZERO }
+    }
 }
 
 /// An open engine, or the reason why it could not be opened.

@@ -34,7 +34,7 @@ use oncegate_core::engine::{
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_database::{Address, InvalidUrl};
-use oncegate_driver::scheme::{OpenError, Scheme, no_files};
+use oncegate_driver::scheme::{OpenError, Promise, Scheme, no_files};
 use oncegate_driver::{Intervals, Pool, Server, Worker};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -61,6 +61,12 @@ pub static SCHEME: Scheme = Scheme {
     parse: |url| Address::parse(url).map(drop).map_err(OpenError::new),
     check_files: no_files,
     capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
+    promise: |_| {
+        Promise::new(
+            "Survives kill -9 and power loss with synchronous_commit on, and a failover to a synchronous standby; an \
+             asynchronous standby may lack the newest claims.",
+        )
+    },
     open: |url, host| {
         let options = Options { cores: host.cores, ..Options::default() };
         Ok(Arc::new(Postgres::open(url, options).map_err(OpenError::new)?))

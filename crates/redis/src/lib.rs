@@ -44,7 +44,7 @@ use oncegate_core::engine::{
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::terms::Retention;
-use oncegate_driver::scheme::{OpenError, Scheme};
+use oncegate_driver::scheme::{OpenError, Promise, Scheme};
 use redis::Value;
 use tokio::time::timeout;
 
@@ -74,6 +74,7 @@ pub static SCHEME: Scheme = Scheme {
     check_files: |url| Redis::check_files(url).map_err(OpenError::new),
     // Durable if the server is configured so.
     capabilities: Capabilities { strict_fence: false, durable: true, shared: true, forever: true, lists: false },
+    promise: |url| Url::parse(url).map_or_else(|error| Promise::new(error.to_string()), |url| url.promise()),
     open: |url, host| {
         let options = Options { cores: host.cores, ..Options::default() };
         Ok(Arc::new(Redis::open(url, options).map_err(OpenError::new)?))
@@ -120,9 +121,7 @@ impl Redis {
         let url = Url::parse(url)?;
         // Bad files are reported now; files that go bad later, when a connection is opened.
         url.client(None)?;
-        if let Some(promise) = url.promise() {
-            tracing::info!(engine = "redis", server = %url, "{promise}");
-        }
+        tracing::info!(engine = "redis", server = %url, "{}", url.promise().text);
         let (keys, acknowledgement) = (Keys::new(&url), url.acknowledgement);
         Ok(Self { keys, acknowledgement, topology: Topology::open(Arc::new(url), options) })
     }

@@ -36,6 +36,12 @@ impl CallTime {
         Self { deadline, wait: is_acknowledged.then(|| Wait { limit: limit(), only_grants: false }) }
     }
 
+    /// Returns the shortest deadline of calls that wait for replicas for this long: the wait may take four fifths of it, and
+    /// the write comes before.
+    pub(super) fn deadline_for(wait: Duration) -> Duration {
+        wait * 4 / 3
+    }
+
     /// Returns the time of a step whose replies wait only if they grant a claim.
     pub(super) fn for_grants(self) -> Self {
         Self { wait: self.wait.map(|wait| Wait { only_grants: true, ..wait }), ..self }

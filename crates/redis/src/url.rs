@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use oncegate_driver::scheme::Promise;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 pub(super) use self::layout::{Address, Layout};
@@ -14,6 +15,7 @@ pub(super) use self::query::RESPONSE_TIMEOUT;
 use self::query::Together;
 use super::acknowledgement::Acknowledgement;
 use super::certificates::Certificates;
+use super::limit::CallTime;
 
 /// A parsed URL: servers, and how they are used.
 #[derive(Clone)]
@@ -88,21 +90,27 @@ impl Url {
         Ok(address)
     }
 
-    /// Returns what a failover costs, for the log; nothing for a single server without replicas.
-    pub(super) fn promise(&self) -> Option<String> {
-        match (&self.acknowledgement, &self.layout) {
-            (Some(asked), _) => Some(format!(
-                "Answers wait for {} replicas: nothing acknowledged is lost with a primary if that is every attached one, and a \
-                 killed primary does not come back without its data before the failover",
-                asked.replicas
-            )),
-            (None, Layout::Single) => None,
-            (None, _) => Some(
-                "An unplanned failover may lose the newest claims, since replication is asynchronous; write replicas= with the \
-                 number of attached replicas to lose none"
-                    .into(),
-            ),
-        }
+    /// Returns what a failover costs, and the shortest deadline for which answers of replicas come in time.
+    pub(super) fn promise(&self) -> Promise {
+        let Some(asked) = &self.acknowledgement else {
+            return Promise::new(match self.layout {
+                Layout::Single => {
+                    "Survives what the server's persistence survives: power loss only with appendfsync always; a failover behind \
+                     one address may lose the newest claims."
+                }
+                Layout::Sentinel { .. } | Layout::Cluster { .. } => {
+                    "An unplanned failover may lose the newest claims, since replication is asynchronous; write replicas= with \
+                     the number of attached replicas to lose none."
+                }
+            });
+        };
+        let disk = if asked.aof { ", and for the disks of primary and replicas" } else { "" };
+        let text = format!(
+            "Answers wait for {} replicas{disk}: nothing acknowledged is lost with a primary if that is every attached one, and a \
+             killed primary does not come back without its data before the failover.",
+            asked.replicas
+        );
+        Promise { text, deadline_min: CallTime::deadline_for(asked.timeout) }
     }
 
     /// Returns a client that opens connections to a server, or to the first one of the URL, with the certificates that are in
@@ -203,6 +211,30 @@ mod tests {
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s#cret")));
         assert!(Url::parse("redis://h?allow_eviction=true").unwrap().allow_eviction);
         assert_eq!(Url::parse("rediss://h").unwrap().to_string(), "h:6379/0");
+    }
+
+    #[test]
+    fn each_combination_says_what_a_failover_costs_and_which_deadline_it_needs() {
+        let promise = |url: &str| Url::parse(url).unwrap().promise();
+        for (url, expected, deadline_ms) in [
+            ("redis://h", "behind one address may lose the newest claims", 0),
+            ("redis+sentinel://h/name", "write replicas=", 0),
+            ("redis+cluster://h", "write replicas=", 0),
+            (
+                "redis+cluster://h?replicas=2&replica_timeout=300ms",
+                "wait for 2 replicas: nothing acknowledged is lost",
+                400,
+            ),
+            (
+                "redis://h?replicas=1&aof=1&replica_timeout=1500ms&response_timeout=2s",
+                "1 replicas, and for the disks of primary and replicas",
+                2000,
+            ),
+        ] {
+            let promise = promise(url);
+            assert!(promise.text.contains(expected), "{url}: {}", promise.text);
+            assert_eq!(promise.deadline_min, Duration::from_millis(deadline_ms), "{url}");
+        }
     }
 
     #[test]

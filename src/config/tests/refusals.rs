@@ -235,6 +235,18 @@ fn chains_require_only_what_their_engines_offer() {
 }
 
 #[test]
+fn a_deadline_leaves_replicas_the_time_that_the_url_asks_for() {
+    let engine = "[engines]\nr = \"redis+cluster://r?replicas=1&replica_timeout=1500ms&response_timeout=2s\"\n[chains.default]\nengines = [\"r\"]\n";
+    let apps = format!(
+        "[apps.shop]\nsecrets = [\"{DIGEST}\"]\ndeadline = \"2s\"\n[apps.shop.operations.x]\ndeadline = \"1999ms\"\n"
+    );
+    let refused = refused(&format!("{engine}{apps}"));
+    insta::assert_snapshot!(refused, @"oncegate.toml, line 9: apps.shop.operations.x.deadline: engine `r` in chain `default` waits for replicas by its replica_timeout, so every call would fail; write a deadline of 2s or more, or a shorter replica_timeout");
+    let open = self::refused(engine);
+    assert!(open.contains("defaults.deadline") && open.contains("write a deadline of 2s or more"), "{open}");
+}
+
+#[test]
 fn retention_for_ever_needs_an_engine_that_offers_it() {
     let memory = "[engines]\nm = \"memory:\"\nd = \"disk:d\"\n[chains.default]\nengines = [\"m\"]\n[chains.d]\nengines = [\"d\"]\n";
     let refused = refused(&format!(
