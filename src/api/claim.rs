@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
 use super::pipeline::Call;
+use super::prefer;
 use super::success;
 use crate::domain::attempt::Nonce;
 use crate::domain::canonical::canonicalize_any;
@@ -23,10 +24,6 @@ use crate::web::problem::{Members, Problem};
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
-
-/// The headers of preferences.
-const PREFER: HeaderName = HeaderName::from_static("prefer");
-const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// The body of a claim call.
 #[derive(Deserialize)]
@@ -48,7 +45,7 @@ pub struct ClaimBody<'a> {
 pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
     let mut body: ClaimBody<'_> = call.parse()?;
     body.merge_nonce(call.headers)?;
-    let wait = body.wait.map(|Span(wait)| wait).or_else(|| preferred_wait(call.headers));
+    let wait = body.wait.map(|Span(wait)| wait).or_else(|| prefer::wait(call.headers));
     let request = body.into_request(&call.api.limits)?;
     if let Some(wait) = wait.and_then(|wait| call.api.gateway.wait_granted(call.app, &request, wait)) {
         // Boxed: every claim would take memory for this.
@@ -67,10 +64,7 @@ async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> R
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     };
-    let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
-    // Where the wait made a difference.
-    let applied = applied.ok().filter(|_| [StatusCode::CREATED, StatusCode::CONFLICT].contains(&response.status()));
-    response.headers_mut().extend(applied.map(|applied| (PREFERENCE_APPLIED, applied)));
+    prefer::apply_wait(&mut response, wait);
     response
 }
 
@@ -90,17 +84,6 @@ fn waited(WaitedClaim { answer, waited }: WaitedClaim) -> Result<Response, Probl
     };
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
-}
-
-/// Returns the time of the preference `wait` in seconds (RFC 7240). A preference that cannot be read is none.
-fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
-    let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
-    let preferences = lines.flat_map(|line| line.split(',')).filter_map(|preference| {
-        let (name, value) = preference.split(';').next()?.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("wait").then(|| value.trim().trim_matches('"').parse().ok())
-    });
-    // The first one counts.
-    preferences.take(1).flatten().map(|seconds: u32| Duration::from_secs(seconds.into())).next()
 }
 
 impl ClaimBody<'_> {
@@ -148,28 +131,5 @@ impl ClaimBody<'_> {
             retention: self.retention,
             take_over: self.take_over.unwrap_or(false),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_preference_to_wait_is_read_among_others() {
-        let wait = |lines: &[&'static str]| {
-            let mut headers = HeaderMap::new();
-            for line in lines {
-                headers.append(PREFER, HeaderValue::from_static(line));
-            }
-            preferred_wait(&headers).map(|wait| wait.as_secs())
-        };
-        for lines in [&["wait=10"][..], &["respond-async, Wait = \"10\"; x=1"], &["return=minimal", "wait=10, wait=5"]]
-        {
-            assert_eq!(wait(lines), Some(10), "{lines:?}");
-        }
-        for lines in [&[][..], &["wait"], &["wait=soon"], &["wait=-1"], &["waits=10"], &["wait=99999999999"]] {
-            assert_eq!(wait(lines), None, "{lines:?}");
-        }
     }
 }

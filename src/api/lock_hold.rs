@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
+use super::prefer;
 use crate::domain::attempt::Nonce;
 use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
@@ -17,9 +18,6 @@ use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::lock::{ModeName, shown_mode};
 use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
 use crate::web::response::json;
-
-/// Longest wait; a longer one is shortened.
-const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,14 +46,21 @@ struct GrantedBody {
 
 /// Handles a request for a hold.
 pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
-    let body: HoldBody = call.parse()?;
+    let mut body: HoldBody = call.parse()?;
+    body.wait = body.wait.or_else(|| prefer::wait(call.headers).map(Span));
     let request = body.into_request(name, &call.api.limits)?;
-    let waits = !request.wait.is_zero();
-    let answer = {
-        let acquire = call.api.gateway.acquire_lock(call.app, request);
-        if waits { unless_gone(&call, acquire).await? } else { acquire.await? }
-    };
-    match answer {
+    let wait = request.wait;
+    if wait.is_zero() {
+        return answer(call.api.gateway.acquire_lock(call.app, request).await?);
+    }
+    let acquired = unless_gone(&call, call.api.gateway.acquire_lock(call.app, request)).await;
+    let mut response = acquired.and_then(answer).unwrap_or_else(|problem| problem.into_response());
+    prefer::apply_wait(&mut response, wait);
+    Ok(response)
+}
+
+fn answer(acquired: AcquireAnswer) -> Result<Response, Problem> {
+    match acquired {
         AcquireAnswer::Granted(granted) => {
             let mut response = json(&GrantedBody::from(granted));
             *response.status_mut() = StatusCode::CREATED;
@@ -109,7 +114,7 @@ impl HoldBody {
             owner: nonce("owner", self.owner)?,
             nonce: nonce("attempt_nonce", self.attempt_nonce)?,
             lease: self.lease.map(|lease| lease.0),
-            wait: self.wait.map_or(Duration::ZERO, |wait| wait.0.min(WAIT_MAX)),
+            wait: self.wait.map_or(Duration::ZERO, |wait| wait.0.min(limits.wait_max.0)),
             fair: self.fair.unwrap_or(false),
         })
     }
@@ -186,7 +191,7 @@ mod tests {
         let call = request("{}").unwrap();
         assert_eq!((call.mode, call.wait, call.fair), (LockMode::Exclusive, Duration::ZERO, false));
         let call = request(r#"{"mode":"shared","wait":"1h","fair":true}"#).unwrap();
-        assert_eq!((call.mode, call.wait, call.fair), (LockMode::Shared, WAIT_MAX, true));
+        assert_eq!((call.mode, call.wait, call.fair), (LockMode::Shared, Limits::default().wait_max.0, true));
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Gateway {
     pub fn new(engines: Engines, issuer: Issuer, clock: Arc<dyn Clock>, limits: &Limits) -> Self {
         Self {
             engines,
-            locks: Locks::new(clock.clone(), issuer.entropy()),
+            locks: Locks::new(clock.clone(), issuer.entropy(), limits),
             issuer,
             clock,
             metrics: ArcSwap::default(),

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{Channel, Engine};
+use oncegate_core::limits::Limits;
 use oncegate_core::lock::LockName;
 use oncegate_core::tenant::AppKey;
 use tokio_util::sync::CancellationToken;
@@ -17,13 +18,12 @@ use crate::tenants::App;
 /// Maximum number of names of an app at a gateway, within the time for which a record is kept.
 pub(super) const NAMES_MAX: usize = 10_000;
 
-/// Maximum number of calls that wait for locks. An app gets half.
-const WAITING_MAX: usize = 10_000;
-
 /// The locks of a gateway.
 pub(in super::super) struct Locks {
     apps: Mutex<HashMap<AppKey, HashMap<LockName, Arc<Queue>>>>,
     waiting: Mutex<HashMap<AppKey, usize>>,
+    /// Maximum number of calls that wait. An app gets half.
+    waiting_max: usize,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     draining: CancellationToken,
@@ -33,8 +33,9 @@ pub(in super::super) struct Locks {
 pub(super) struct Waiting<'a>(&'a Locks, AppKey);
 
 impl Locks {
-    pub(in super::super) fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        Self { apps: Mutex::default(), waiting: Mutex::default(), clock, entropy, draining: CancellationToken::new() }
+    pub(in super::super) fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>, limits: &Limits) -> Self {
+        let (apps, waiting) = (Mutex::default(), Mutex::default());
+        Self { apps, waiting, waiting_max: limits.waiting, clock, entropy, draining: CancellationToken::new() }
     }
 
     /// Ends all waits: the calls are answered as if they had not asked to wait.
@@ -82,7 +83,7 @@ impl Locks {
         let mut waiting = lock(&self.waiting);
         let all: usize = waiting.values().sum();
         let own = waiting.entry_ref(&app.key).or_default();
-        if all >= WAITING_MAX || *own >= WAITING_MAX / 2 {
+        if all >= self.waiting_max || *own >= self.waiting_max.div_ceil(2) {
             return None;
         }
         *own += 1;
