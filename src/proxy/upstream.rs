@@ -1,7 +1,8 @@
-//! Upstreams: the servers behind the proxy, with one pool of connections for each use. The pool repeats only requests that it
-//! has not begun to send.
+//! Upstreams: the servers behind the proxy, with pools of connections for each use. A pool repeats only requests that it has
+//! not begun to send.
 
 mod connector;
+mod pools;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,18 +14,15 @@ use axum::http::{Request, Response, Uri};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::Error;
 
 use self::connector::Connector;
+use self::pools::Pools;
 use super::options::{UpstreamOptions, server_of};
 use crate::domain::clock::Clock;
 
 /// Time for which a server is not used after it could not be connected to, unless no other is left.
 const REST: Duration = Duration::from_secs(5);
-
-/// Idle connections that are kept open to each server.
-const IDLE_CONNECTIONS_MAX: usize = 256;
 
 /// The servers behind some routes.
 pub(super) struct Upstream {
@@ -32,8 +30,8 @@ pub(super) struct Upstream {
     clock: Arc<dyn Clock>,
     next: AtomicUsize,
     /// For requests with a key: a connection that has been idle for long may be closing.
-    keyed: Client<Connector, Full<Bytes>>,
-    streaming: Client<Connector, Body>,
+    keyed: Pools<Full<Bytes>>,
+    streaming: Pools<Body>,
     /// Time limit until a response's head, and between pieces of its body.
     pub(super) timeout: Duration,
     /// Time limit of an exchange.
@@ -64,17 +62,12 @@ impl Upstream {
             Some(Server { scheme, authority, failed_at: Mutex::new(None) })
         };
         let connector = Connector::new(options.authorities().ok()?, options.connect_timeout.0)?;
-        let builder = |idle| {
-            let mut builder = Client::builder(TokioExecutor::new());
-            builder.pool_timer(TokioTimer::new()).pool_idle_timeout(idle).pool_max_idle_per_host(IDLE_CONNECTIONS_MAX);
-            builder
-        };
         Some(Self {
             servers: options.urls.iter().map(server).collect::<Option<_>>()?,
             next: AtomicUsize::new(0),
             clock,
-            keyed: builder(options.idle.0).build(connector.clone()),
-            streaming: builder(options.idle.0).build(connector),
+            keyed: Pools::new(&connector, options.idle.0),
+            streaming: Pools::new(&connector, options.idle.0),
             timeout: options.timeout.0,
             exchange_max: options.exchange_max.0,
         })
@@ -88,7 +81,7 @@ impl Upstream {
             *copy.method_mut() = request.method().clone();
             *copy.headers_mut() = request.headers().clone();
             *copy.uri_mut() = server.uri(request.uri());
-            match self.keyed.request(copy).await {
+            match self.keyed.here().request(copy).await {
                 Ok(response) => return Ok(response),
                 Err(error) if error.is_connect() => why = self.rest(server, &error),
                 Err(error) => return Err(Failed::Broken(cause(&error))),
@@ -101,7 +94,7 @@ impl Upstream {
     pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failed> {
         let Some(server) = self.in_turn().next() else { return Err(Failed::NotConnected(String::new())) };
         *request.uri_mut() = server.uri(request.uri());
-        match self.streaming.request(request).await {
+        match self.streaming.here().request(request).await {
             Ok(response) => Ok(response),
             Err(error) if error.is_connect() => Err(Failed::NotConnected(self.rest(server, &error))),
             Err(error) => Err(Failed::Broken(cause(&error))),
