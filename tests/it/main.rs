@@ -43,6 +43,8 @@ mod isolation;
 #[cfg(feature = "redis")]
 mod late;
 mod lifecycle;
+#[cfg(feature = "redis")]
+mod locks;
 mod logging;
 #[cfg(feature = "redis")]
 mod observability;
