@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
@@ -54,7 +54,7 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
         return answer(call.api.gateway.acquire_lock(call.app, request).await?);
     }
     let acquired = unless_gone(&call, call.api.gateway.acquire_lock(call.app, request)).await;
-    let mut response = acquired.and_then(answer).unwrap_or_else(|problem| problem.into_response());
+    let mut response = acquired.and_then(answer).unwrap_or_else(IntoResponse::into_response);
     prefer::apply_wait(&mut response, wait);
     Ok(response)
 }

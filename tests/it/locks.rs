@@ -199,7 +199,7 @@ async fn waits_obey_the_limits_and_the_preference_and_a_drain_ends_them() {
     gateway.signal("TERM");
     let drained = answered(waits).await.expect(409);
     assert_eq!(
-        (drained.code(), &*drained.headers["preference-applied"].as_bytes()),
+        (drained.code(), drained.headers["preference-applied"].as_bytes()),
         ((409, "lock_held"), &b"wait=20"[..])
     );
     assert!(gateway.ended().await.success());
