@@ -9,10 +9,11 @@ CARGO ?= cargo
 # On CI the lock file is law, and the runner does not stop at the first failure.
 LOCKED := $(if $(CI),--locked)
 PROFILE := $(if $(CI),ci,default)
-# Most tests wait: for a lease to end, for a server to start.
-TESTS_AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
-# These measure response times, so they run by themselves. Without nextest, a second run of the test runner does that.
-ALONE := isolation:: outage::
+# Most tests wait: for a lease to end, for a server to start. Twice as many as cores would starve those that must answer in time.
+TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
+# These measure response times, or need both cores, so they run by themselves. Without nextest, a second run of the test runner
+# does that.
+ALONE := isolation:: outage:: proxy::faults example_proxy
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
 .PHONY: help test test-generated test-clients test-brokers test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs

@@ -15,11 +15,11 @@ use super::{again, alice, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
 use crate::support::exposition::Page;
 
-/// The lease of the first call, which the store grants late. Half of it is the caller's deadline.
-const LEASE: Duration = Duration::from_secs(1);
+/// The lease of the first call, which the store grants late.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Beyond every lease that the store has granted late.
-const ENDED: Duration = Duration::from_millis(1_200);
+const ENDED: Duration = Duration::from_millis(3_200);
 
 const APPS: [&str; 2] = ["local", "lenient"];
 
@@ -33,7 +33,7 @@ async fn granted_and_renewed(gateway: &Gateway) -> Vec<(&'static str, Answer)> {
         assert!(policy(&answer).is_some(), "{}", answer.text);
         // As callers do: an answer of "unknown", because the journal's disk was slow, is repeated.
         let mut renewed = None;
-        until("the lease is renewed", ENDED, async || {
+        until("the lease is renewed", LEASE, async || {
             let answer = client.renew(&answer, Some("1m")).await;
             assert!(answer.status == 200 || answer.code() == (503, "outcome_unknown"), "{}", answer.text);
             renewed = (answer.status == 200).then_some(answer);
