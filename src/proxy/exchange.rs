@@ -1,4 +1,4 @@
-//! One exchange with an upstream, in a task of its own: a caller that hangs up changes nothing. Renews the claim, captures the
+//! One exchange with an upstream, in a separate task: a caller that hangs up changes nothing. Renews the claim, captures the
 //! response, reports the outcome, and only then passes on the last piece of the response.
 
 use std::pin::pin;

@@ -1,5 +1,5 @@
 //! Upstreams: the servers behind the proxy, with pools of connections for each use. A pool repeats only requests that it has
-//! not begun to send.
+//! not started to send.
 
 mod connector;
 mod pools;

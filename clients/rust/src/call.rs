@@ -144,7 +144,7 @@ fn unavailable(mut causes: Vec<Option<Cause>>, first: usize) -> Error {
     Error::Unavailable { causes: causes.into_iter().flatten().collect() }
 }
 
-/// Returns what a call ends with that its caller has left. Nobody reads it.
+/// Returns the result of a call whose caller has left. It is not read.
 fn stopped() -> Error {
     Error::Unavailable { causes: Vec::new() }
 }

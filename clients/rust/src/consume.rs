@@ -21,7 +21,7 @@ pub enum Action {
     Ack,
     /// It comes again later: in progress, no gateway, a quota, nothing happened.
     Redeliver,
-    /// Its outcome is unknown: keep it in a queue of its own, for a program or a person who looks up the effect and takes over.
+    /// Its outcome is unknown: keep it in a separate queue, for a program or a person who looks up the effect and takes over.
     Park,
     /// A repeat cannot correct it.
     DeadLetter,

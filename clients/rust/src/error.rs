@@ -281,7 +281,7 @@ impl Cause {
         Self { url: url.to_owned(), kind, detail: detail.into(), status: None, code: None, request_id: None }
     }
 
-    /// Returns true if the call may have had an effect. A gateway that is overloaded or draining has not begun.
+    /// Returns true if the call may have had an effect. A gateway that is overloaded or draining has not started it.
     pub(crate) fn may_have_acted(&self) -> bool {
         match self.kind {
             Kind::Dns | Kind::Refused | Kind::Tls => false,

@@ -33,7 +33,7 @@ pub struct Locker {
 /// Mode of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Nobody else holds it.
+    /// No other caller holds it.
     Exclusive,
     /// Others hold it that ask for it shared too.
     Shared,

@@ -205,7 +205,7 @@ impl Server {
 
 async fn start(io: impl Read + Write + Unpin + Send + 'static) -> Result<SendRequest<Full<Bytes>>, Failed> {
     let (sender, connection) = handshake(io).await.map_err(|error| (Kind::Connection, describe(&error)))?;
-    // Its errors come to the call that it carries.
+    // Its errors are returned by the call on this connection.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }

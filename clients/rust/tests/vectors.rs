@@ -180,7 +180,7 @@ impl Case {
             *case.steps.lock().expect("no panic") = list(steps).to_vec();
             let what = if call["call"].is_null() { &common["call"] } else { &call["call"] };
             let got = case.made(&client, what, call["cancel_at_exchange"].as_u64()).await;
-            // What goes on in the background has time to end.
+            // Leaves background tasks time to end.
             if number + 1 == calls.len() {
                 case.script.ended().await;
             }
@@ -215,7 +215,7 @@ impl Case {
         Client::new(&self.script.urls, options).expect("a client")
     }
 
-    /// Makes a call in a task of its own, which a cancellation drops.
+    /// Makes a call in a separate task, which a cancellation drops.
     async fn made(self: &Arc<Self>, client: &Client, what: &Value, cancel_at: Option<u64>) -> Value {
         let (case, client, what) = (Arc::clone(self), client.clone(), what.clone());
         let mut call = tokio::spawn(async move { case.call(&client, &what).await });

@@ -206,7 +206,7 @@ impl Script {
             Value::Object(members) => {
                 for (inner, value) in members {
                     let found = match inner.as_str() {
-                        // The position of a gateway stands for its URL.
+                        // A gateway's position is replaced by its URL.
                         "at" => {
                             self.urls.iter().position(|url| *url == text(&got["url"])).map_or(Value::Null, Value::from)
                         }
