@@ -16,10 +16,10 @@ use crate::support::caller::caller;
 use crate::support::exposition::Page;
 
 /// The lease of the first call, which the store grants late.
-const LEASE: Duration = Duration::from_secs(3);
+const LEASE: Duration = Duration::from_secs(6);
 
 /// Beyond every lease that the store has granted late.
-const ENDED: Duration = Duration::from_millis(3_200);
+const ENDED: Duration = Duration::from_millis(6_200);
 
 const APPS: [&str; 2] = ["local", "lenient"];
 
