@@ -14,7 +14,6 @@ mod lock_renewal;
 mod outcome;
 mod outcome_batch;
 mod pipeline;
-mod prefer;
 mod rate_limit;
 mod renewal;
 mod routes;

@@ -17,21 +17,21 @@ mod protect;
 mod route;
 mod status;
 mod stored_response;
+mod upload;
 mod upstream;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use axum::body::Body;
 use axum::http::{Extensions, HeaderValue, Method, Request, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use self::body::{Counted, Timed};
+use self::body::{Counted, Timed, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
 pub use self::dialect::Dialect;
 use self::encryption::EncryptionKeys;
@@ -202,16 +202,8 @@ impl Proxy {
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
         let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
-        let mut forwarding = pin!(upstream.forward(request));
-        let forwarded = loop {
-            let before = pieces.load(Ordering::Relaxed);
-            match timeout(upstream.timeout, &mut forwarding).await {
-                // The request is still being sent.
-                Err(_late) if pieces.load(Ordering::Relaxed) != before => {}
-                forwarded => break forwarded,
-            }
-        };
-        let failed = match forwarded {
+        let forwarding = pin!(upstream.forward(request));
+        let failed = match response_within(upstream.timeout, forwarding, &pieces).await {
             Ok(Ok(response)) => {
                 let (mut head, body) = response.into_parts();
                 (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());

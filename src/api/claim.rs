@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 
 use super::answer;
 use super::pipeline::Call;
-use super::prefer;
 use super::success;
 use crate::domain::attempt::Nonce;
 use crate::domain::canonical::canonicalize_any;
@@ -20,6 +19,7 @@ use crate::gateway::WaitedClaim;
 use crate::gateway::claim::ClaimCall;
 use crate::web::body;
 use crate::web::fields::{self, check_operation, check_retention, required_contents};
+use crate::web::prefer;
 use crate::web::problem::{Members, Problem};
 
 /// The header for the nonce, instead of the field of the body.

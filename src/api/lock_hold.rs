@@ -7,7 +7,6 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use super::prefer;
 use crate::domain::attempt::Nonce;
 use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
@@ -16,6 +15,7 @@ use crate::domain::terms::Span;
 use crate::gateway::Failure;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::lock::{ModeName, shown_mode};
+use crate::web::prefer;
 use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
 use crate::web::response::json;
 

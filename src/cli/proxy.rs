@@ -53,7 +53,8 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
         anyhow::Ok((name.trim().to_owned(), value.trim().to_owned()))
     };
     let headers = headers.iter().map(field).collect::<anyhow::Result<_>>()?;
-    let sample = Sample { method, url, headers, body: data.into_bytes(), is_trusted: trusted };
+    let body_bytes_max = config.limits.body_bytes;
+    let sample = Sample { method, url, headers, body: data.into_bytes(), body_bytes_max, is_trusted: trusted };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match explain(&config.proxy, &sample, &clock).map_err(usage)? {
         Explanation::Refused(why) => writeln!(out, "Refused: {why}.")?,

@@ -32,6 +32,9 @@ impl Config {
         let mut problems = Vec::new();
         let proxy = &self.proxy;
         let table = KeyPath::of(["proxy"]);
+        if let Err(why) = proxy.encryption.read() {
+            problems.push(Problem::of_key(KeyPath::of(["proxy", "encryption", "keys"]), why));
+        }
         let mut add = |key: &str, message: String| problems.push(Problem::of_key(table.child(key), message));
         let is_upstream = |name: &str| proxy.upstreams.contains_key(name);
         if let Some(listen) = proxy.listen {
@@ -56,10 +59,6 @@ impl Config {
         if let Err(wrong) = proxy.cors_origins() {
             add("cors_origins", format!("{wrong:?} is no origin; write one like \"https://shop.example\""));
         }
-        if let Err(why) = proxy.encryption.read() {
-            problems.push(Problem::of_key(KeyPath::of(["proxy", "encryption", "keys"]), why));
-        }
-        let mut add = |key: &str, message: String| problems.push(Problem::of_key(table.child(key), message));
         for (name, options) in &proxy.upstreams {
             let wrong = options.urls.iter().find(|url| options::server_of(url).is_none());
             if options.urls.is_empty() {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::error::Elapsed;
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::transport::Incoming;
 
@@ -73,6 +74,22 @@ impl HttpBody for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Waits for the response to a request: for this time, and longer as long as pieces of its body are taken.
+pub(super) async fn response_within<Sending: Future>(
+    limit: Duration,
+    mut sending: Pin<&mut Sending>,
+    pieces: &AtomicU64,
+) -> Result<Sending::Output, Elapsed> {
+    loop {
+        let before = pieces.load(Ordering::Relaxed);
+        match timeout(limit, &mut sending).await {
+            // The request is still being sent.
+            Err(_late) if pieces.load(Ordering::Relaxed) != before => {}
+            sent => return sent,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use hyper::body::{Body as _, Incoming};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use super::body::response_within;
 use super::caller::Caller;
 use super::cors::FromUpstream;
 use super::dialect::{Answered, Refusal};
@@ -21,6 +22,7 @@ use super::fields;
 use super::route::Route;
 use super::status::Meaning;
 use super::stored_response::StoredResponse;
+use super::upload::{self, Upload};
 use super::upstream::Failed;
 use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::backoff::Backoff;
@@ -54,6 +56,8 @@ pub(super) struct Exchange {
     pub(super) lease_end: Duration,
     /// The request as the upstream gets it.
     pub(super) request: Request<Bytes>,
+    /// Its body, if that is not read yet.
+    pub(super) upload: Option<Upload>,
     pub(super) via: HeaderValue,
     /// Keys of stored responses.
     pub(super) encryption: Arc<EncryptionKeys>,
@@ -83,10 +87,11 @@ impl Exchange {
     /// Runs the exchange to its end, and reports its outcome until it is taken.
     pub(super) async fn run(mut self: Box<Self>, reply: Reply) {
         let _permit = self.permit.take();
+        let upload = self.upload.take();
         let exchange_max = self.route.upstream.exchange_max;
         let run = async {
             let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
-            let Ending { outcome, rest } = timeout(exchange_max, self.exchange(reply)).await.unwrap_or(cut);
+            let Ending { outcome, rest } = timeout(exchange_max, self.exchange(reply, upload)).await.unwrap_or(cut);
             let mut reporting = pin!(self.report(outcome));
             let deadline = self.app.terms_of(&self.route.operation).deadline;
             let is_reported = timeout(deadline, &mut reporting).await.is_ok();
@@ -103,7 +108,7 @@ impl Exchange {
         }
     }
 
-    async fn exchange(&self, reply: Reply) -> Ending {
+    async fn exchange(&self, reply: Reply, upload: Option<Upload>) -> Ending {
         // The time until here was the gateway's own: nothing was sent.
         if self.clock.monotonic() >= self.lease_end {
             let detail = "The lease of the key ended before the request could be forwarded; send it again.";
@@ -112,8 +117,15 @@ impl Exchange {
         }
         let started = self.clock.monotonic();
         let mut reply = Some(reply);
-        let mut sending = pin!(self.route.upstream.send(&self.request));
-        let sent = match timeout(self.route.upstream.timeout, &mut sending).await {
+        let progress = upload.as_ref().map(Upload::progress);
+        let is_mismatch = || progress.as_ref().is_some_and(|progress| progress.is_mismatch());
+        let mut sending = pin!(self.send(upload));
+        let limit = self.route.upstream.timeout;
+        let sent = match &progress {
+            Some(progress) => response_within(limit, sending.as_mut(), &progress.pieces).await,
+            None => timeout(limit, &mut sending).await,
+        };
+        let sent = match sent {
             Ok(sent) => sent,
             Err(_late) => {
                 let detail = "The upstream did not answer in time; whether it did what was asked is not known. A repeat with \
@@ -132,7 +144,15 @@ impl Exchange {
         self.route.metrics.upstream_answered(self.clock.monotonic().saturating_sub(started));
         let route = self.route.operation.as_ref();
         let (outcome, detail) = match sent {
-            Ok(response) => return self.receive(response, reply).await,
+            Ok(response) => {
+                let ending = self.receive(response, reply).await;
+                // A response to another body than the digest says is none to repeats of the request.
+                let outcome = if is_mismatch() { Outcome::Unknown } else { ending.outcome };
+                return Ending { outcome, ..ending };
+            }
+            Err(Failed::Broken(_)) if is_mismatch() => {
+                return Ending { outcome: Outcome::Unknown, rest: Rest::Refusal(reply, upload::mismatch()) };
+            }
             Err(Failed::NotConnected(why)) => {
                 tracing::warn!(route, reason = why, "No server of the upstream accepts connections");
                 (
@@ -149,6 +169,16 @@ impl Exchange {
         Ending { outcome, rest: Rest::Refusal(reply, Problem::new(Code::UpstreamUnavailable, detail)) }
     }
 
+    /// Sends the request.
+    async fn send(&self, upload: Option<Upload>) -> Result<Response<Incoming>, Failed> {
+        let Some(upload) = upload else { return self.route.upstream.send(&self.request).await };
+        let mut request = Request::new(Body::new(upload.verified()));
+        *request.method_mut() = self.request.method().clone();
+        *request.uri_mut() = self.request.uri().clone();
+        *request.headers_mut() = self.request.headers().clone();
+        self.route.upstream.forward(request).await
+    }
+
     /// Receives a response, and passes on all of it but the last piece.
     async fn receive(&self, response: Response<Incoming>, mut reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
@@ -157,6 +187,7 @@ impl Exchange {
         let is_stored = meaning == Meaning::Done
             && body.size_hint().lower() <= self.route.response_bytes as u64
             && (self.route.store_private || !is_private(&head.headers));
+        let mut trailers = HeaderMap::new();
         let mut captured = is_stored.then(BytesMut::new);
         (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
         let (mut caller, stream) = Caller::new();
@@ -175,7 +206,11 @@ impl Exchange {
         let is_complete = loop {
             match timeout(self.route.upstream.timeout, body.frame()).await {
                 Ok(None) => break true,
-                Ok(Some(Ok(frame))) => {
+                Ok(Some(Ok(mut frame))) => {
+                    if let Some(fields) = frame.trailers_mut() {
+                        fields::trailers_to_caller(fields);
+                        trailers = fields.clone();
+                    }
                     if let (Some(bytes), Some(data)) = (&mut captured, frame.data_ref()) {
                         bytes.extend_from_slice(data);
                         if bytes.len() > self.route.response_bytes {
@@ -193,6 +228,7 @@ impl Exchange {
                 let stored = match &captured {
                     Some(body) => {
                         StoredResponse::new(head.status, &head.headers, &self.route.never_stored, body, self.now())
+                            .with_trailers(&trailers, &self.route.never_stored)
                     }
                     None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };

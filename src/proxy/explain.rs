@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 
 use super::dialect::{Refusal, oasis};
+use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, ProxyOptions};
 use super::protect::contents;
 use super::route::{Route, Way, ambiguous};
-use super::{Dialect, fields, fingerprint, principal, routes};
+use super::{Dialect, fields, fingerprint, principal, routes, upload};
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::AppKey;
@@ -25,6 +26,8 @@ pub struct Sample {
     pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Vec<u8>,
+    /// Largest body that is read before its key is claimed (`limits.body_bytes`).
+    pub body_bytes_max: usize,
     /// True if it comes from one of `proxy.trusted_peers`.
     pub is_trusted: bool,
 }
@@ -115,7 +118,17 @@ fn identify(
     };
     let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;
     let also = route.dialect.fingerprint_field();
-    let fingerprint = fingerprint::of(&route.fingerprint, also, method, uri, headers, &sample.body);
+    let is_upload = sample.body.len() > sample.body_bytes_max;
+    let content = match upload::digest_of(headers) {
+        Err(problem) if is_upload => return Ok(Explanation::Refused(problem.detail.into_owned())),
+        Ok(None) if is_upload => {
+            let why = "its body is longer than limits.body_bytes, and it has no Content-Digest with a SHA-256";
+            return Ok(Explanation::Refused(why.to_owned()));
+        }
+        Ok(Some(digest)) if is_upload => Content::Digest(digest),
+        _ => Content::Bytes(&sample.body),
+    };
+    let fingerprint = fingerprint::of(&route.fingerprint, also, method, uri, headers, content);
     Ok(Explanation::Claimed {
         operation: route.operation.to_string(),
         app: route.app.clone(),

@@ -6,14 +6,13 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// Fields that concern one connection only, beside those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
-    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
@@ -28,6 +27,7 @@ const OWN_PREFIX: &str = "oncegate-";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(super) const OUTCOME: HeaderName = HeaderName::from_static("oncegate-outcome");
 pub(super) const REPEAT: HeaderName = HeaderName::from_static("oncegate-repeat");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -43,7 +43,11 @@ pub(super) struct Client {
 /// Removes what concerns the connection of a request, and what only the gateway and upstreams say. What is left is what the
 /// upstream will see, so identities are made of it.
 pub(super) fn end_hop(headers: &mut HeaderMap) {
+    let accepts_trailers = accepts_trailers(headers);
     remove_hop_by_hop(headers);
+    if accepts_trailers {
+        headers.insert(header::TE, TRAILERS);
+    }
     remove_own(headers);
     headers.remove(header::EXPECT);
 }
@@ -66,6 +70,9 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderV
         headers.entry(FORWARDED_HOST).or_insert(host);
     }
     headers.append(header::VIA, via.clone());
+    if headers.contains_key(header::TE) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
+    }
 }
 
 /// Turns the fields of an upstream's response into those for the caller.
@@ -76,10 +83,26 @@ pub(super) fn to_caller(headers: &mut HeaderMap, via: &HeaderValue) {
     headers.append(header::VIA, via.clone());
 }
 
+/// Turns the fields after an upstream's body into those for the caller.
+pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
+    remove_own(trailers);
+    trailers.remove(REPLAYED);
+}
+
 /// Returns the fields of a caller's response that are stored.
 pub(super) fn stored(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
     let is_stored = |name: &HeaderName| !NEVER_STORED.contains(name) && !name.as_str().starts_with("proxy-");
     headers.iter().filter(move |(name, _)| is_stored(name) && **name != header::CONTENT_LENGTH)
+}
+
+/// Reports whether a client reads the fields after a body.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::TE).iter();
+    lines.any(|line| {
+        line.as_bytes()
+            .split(|byte| *byte == b',')
+            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(TRAILERS.as_bytes()))
+    })
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -125,7 +148,7 @@ mod tests {
             ("connection", "close, X-Hop, authorization, content-length"),
             ("x-hop", "1"),
             ("keep-alive", "1"),
-            ("te", "trailers"),
+            ("te", "gzip, Trailers"),
             ("transfer-encoding", "chunked"),
             ("upgrade", "h2c"),
             ("proxy-authorization", "x"),
@@ -138,7 +161,9 @@ mod tests {
         to_upstream(&mut fields, client(false), &VIA);
         let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["authorization", "content-length", "via", "x-end", "x-forwarded-for", "x-forwarded-proto"]);
+        let forwarded = ["x-end", "x-forwarded-for", "x-forwarded-proto"];
+        assert_eq!(left, [&["authorization", "connection", "content-length", "te", "via"][..], &forwarded].concat());
+        assert_eq!((&fields[header::TE], &fields[header::CONNECTION]), (&TRAILERS, &HeaderValue::from_static("te")));
     }
 
     #[test]

@@ -10,6 +10,14 @@ use super::options::FingerprintPart;
 use crate::domain::canonical::{Canonical, canonicalize_any};
 use crate::domain::hex;
 
+/// The body of a request in its fingerprint.
+#[derive(Clone, Copy)]
+pub(super) enum Content<'a> {
+    Bytes(&'a [u8]),
+    /// SHA-256 of a body that is not read yet. The same as that of its bytes.
+    Digest([u8; 32]),
+}
+
 /// Returns the fingerprint of a request: its parts, and a field that the dialect adds.
 pub(super) fn of(
     parts: &[FingerprintPart],
@@ -17,10 +25,13 @@ pub(super) fn of(
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
-    body: &[u8],
+    content: Content<'_>,
 ) -> Option<Canonical> {
     let mut members = Map::new();
-    let multipart = multipart::digest(headers, body);
+    let multipart = match content {
+        Content::Bytes(body) => multipart::digest(headers, body),
+        Content::Digest(_) => None,
+    };
     for part in parts {
         let (name, value) = match part {
             FingerprintPart::Method => ("method", Some(method.as_str().to_owned())),
@@ -35,8 +46,7 @@ pub(super) fn of(
             FingerprintPart::Body | FingerprintPart::BodyJson if let Some(digest) = multipart => {
                 ("body", Some(text(digest)))
             }
-            FingerprintPart::Body => ("body", Some(digest(body))),
-            FingerprintPart::BodyJson => ("body", Some(digest_of_json(body))),
+            FingerprintPart::Body | FingerprintPart::BodyJson => ("body", Some(content.digest(*part))),
         };
         members.insert(name.to_owned(), value.map_or(Value::Null, Value::String));
     }
@@ -44,6 +54,16 @@ pub(super) fn of(
         members.insert(name.as_str().to_owned(), field(headers, name).map_or(Value::Null, Value::String));
     }
     canonicalize_any(Value::Object(members).to_string().as_bytes(), "fingerprint").ok()
+}
+
+impl Content<'_> {
+    fn digest(self, part: FingerprintPart) -> String {
+        match self {
+            Self::Digest(sha256) => text(sha256),
+            Self::Bytes(body) if part == FingerprintPart::BodyJson => digest_of_json(body),
+            Self::Bytes(body) => digest(body),
+        }
+    }
 }
 
 /// Returns the digest of a field's values, in order: they may be longer than a fingerprint.
@@ -83,7 +103,7 @@ mod tests {
     fn fingerprint(parts: &[FingerprintPart], uri: &'static str, content_type: &'static str, body: &str) -> Canonical {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        of(parts, None, &Method::POST, &Uri::from_static(uri), &headers, body.as_bytes()).unwrap()
+        of(parts, None, &Method::POST, &Uri::from_static(uri), &headers, Content::Bytes(body.as_bytes())).unwrap()
     }
 
     #[test]
@@ -101,6 +121,12 @@ mod tests {
             assert_ne!(other, one);
         }
         assert_eq!(fingerprint(&[Path], "/a?x", "text/plain", "1"), fingerprint(&[Path], "/a?y", "text/html", "2"));
+    }
+
+    #[test]
+    fn a_body_and_its_digest_are_the_same() {
+        let of = |content| of(&[Body], None, &Method::POST, &Uri::from_static("/"), &HeaderMap::new(), content);
+        assert_eq!(of(Content::Bytes(b"1")), of(Content::Digest(Sha256::digest(b"1").into())));
     }
 
     #[test]

@@ -18,10 +18,12 @@ use super::dialect::{Answered, Dialect, Refusal, oasis};
 use super::encryption::Owner;
 use super::exchange::{Exchange, Reply};
 use super::fields::{self, Client};
+use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, OnUnknown};
 use super::route::Route;
 use super::stored_response::StoredResponse;
+use super::upload::{self, Upload};
 use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::{Canonical, canonicalize};
 use crate::domain::hex;
@@ -32,7 +34,7 @@ use crate::gateway::{ClaimView, Failure};
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 use crate::transport::Incoming;
-use crate::web::body;
+use crate::web::prefer;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::DEGRADED;
 
@@ -42,7 +44,9 @@ struct Identified {
     app: Arc<App>,
     key: IdempotencyKey,
     principal: [u8; 32],
+    /// Its body is empty if there is an upload.
     request: Request<Bytes>,
+    upload: Option<Upload>,
     client: Client,
 }
 
@@ -81,20 +85,21 @@ impl Proxy {
             Err(refusal) => return refuse(route, refusal),
         };
         let (parts, body) = request.into_parts();
-        let body = match self.read(body).await {
-            Read::Whole(body) => body,
+        let (body, upload) = match self.read(body).await {
+            Read::Whole(body) => (body, None),
             Read::TooLarge(body) if is_observed => {
                 route.metrics.answered(Answered::Refused);
                 let request = Request::from_parts(parts, Body::new(body));
                 return self.forward(&route.upstream, request, client).await;
             }
-            Read::TooLarge(_) => {
-                return refuse(route, Refusal::Problem(body::too_large("The body", self.limits.body_bytes)));
-            }
+            Read::TooLarge(body) => match self.upload(&parts.headers, body) {
+                Ok(upload) => (Bytes::new(), Some(upload)),
+                Err(problem) => return refuse(route, Refusal::Problem(problem)),
+            },
             Read::Failed(problem) => return refuse(route, Refusal::Problem(problem)),
         };
         let request = Request::from_parts(parts, body);
-        let identified = Identified { route: route.clone(), app, key, principal, request, client };
+        let identified = Identified { route: route.clone(), app, key, principal, request, upload, client };
         let (reply, response) = oneshot::channel();
         // In a task: a caller that hangs up leaves no claim behind that is granted and not used.
         self.exchanges.spawn(self.clone().answer(identified, reply));
@@ -122,14 +127,17 @@ impl Proxy {
     }
 
     async fn claim(&self, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
-        let Identified { route, app, key, principal, request, client } = of;
+        let Identified { route, app, key, principal, request, upload, client } = of;
         let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
         self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
         let contents =
             contents(&key, &principal).ok_or_else(|| Refusal::Key("the key has no canonical form".into()))?;
+        let content = match &upload {
+            Some(upload) => Content::Digest(upload.digest()),
+            None => Content::Bytes(request.body()),
+        };
         let (parts, also) = (&route.fingerprint, route.dialect.fingerprint_field());
-        let fingerprint =
-            fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), request.body());
+        let fingerprint = fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), content);
         let call = |take_over, nonce| ClaimCall {
             operation: route.operation.clone(),
             contents: contents.clone(),
@@ -139,8 +147,9 @@ impl Proxy {
             retention: None,
             take_over,
         };
+        let wait = prefer::wait(request.headers()).unwrap_or(route.wait);
         let mut claimed_at = self.clock.monotonic();
-        let first = match self.gateway.wait_granted(&app, &call(false, None), route.wait) {
+        let first = match self.gateway.wait_granted(&app, &call(false, None), wait) {
             None => self.gateway.claim(&app, call(false, None)).await,
             Some(wait) => {
                 let gone = async {
@@ -170,10 +179,19 @@ impl Proxy {
                 answer => answer,
             };
         }
-        let granted = match answer.map_err(problem)? {
-            ClaimAnswer::Granted(granted) => granted,
-            ClaimAnswer::Duplicate(found) => return self.replay(&route, &found).map(Claimed::Replay),
-            ClaimAnswer::Mismatch(..) => return Err(Refusal::Mismatch),
+        let repeated = match answer.map_err(problem)? {
+            ClaimAnswer::Granted(granted) => Err(granted),
+            ClaimAnswer::Duplicate(found) => Ok(self.replay(&route, &found)),
+            ClaimAnswer::Mismatch(..) => Ok(Err(Refusal::Mismatch)),
+        };
+        let granted = match repeated {
+            Err(granted) => granted,
+            Ok(response) => {
+                if let Some(upload) = upload {
+                    self.verify(upload, &route).await?;
+                }
+                return response.map(Claimed::Replay);
+            }
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
         let (mut parts, body) = request.into_parts();
@@ -182,6 +200,8 @@ impl Proxy {
         // A replay must fit every caller.
         parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         parts.headers.remove(header::RANGE);
+        // Those of the request are not sent on.
+        parts.headers.remove(header::TRAILER);
         if is_repeat {
             parts.headers.insert(fields::REPEAT, HeaderValue::from_static("unknown"));
         }
@@ -202,10 +222,28 @@ impl Proxy {
             degraded,
             lease_end: claimed_at + Duration::from_millis(lease_ms),
             request: Request::from_parts(parts, body),
+            upload,
             via: self.via.clone(),
             encryption: self.encryption.clone(),
             permit,
         })))
+    }
+
+    /// Returns a body that is too long to be read before its key is claimed.
+    fn upload(&self, headers: &HeaderMap, body: Resumed) -> Result<Upload, Problem> {
+        let bytes_max = self.limits.body_bytes;
+        let detail = format!(
+            "A body of more than {bytes_max} bytes needs its SHA-256 in `Content-Digest: sha-256=:…:` (RFC 9530)."
+        );
+        let digest = upload::digest_of(headers)?.ok_or_else(|| Problem::new(Code::BodyTooLarge, detail))?;
+        Ok(Upload::new(body, digest))
+    }
+
+    /// Reads the body of a repeat, which only its sender has.
+    async fn verify(&self, upload: Upload, route: &Route) -> Result<(), Refusal> {
+        let verifying = timeout(route.upstream.exchange_max, upload.verify(self.limits.body_read_timeout.0));
+        let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
+        verifying.await.map_err(late).flatten().map_err(Refusal::Problem)
     }
 
     /// Reads the whole body of a request.

@@ -1,12 +1,17 @@
 //! The stored form of a response: JSON, kept as the result of its claim. A tombstone is what is left of a response that was not
 //! stored. With encryption, only what a tombstone has can be read without the key.
 
+use std::convert::Infallible;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use serde::{Deserialize, Serialize};
 
 use super::encryption::{EncryptionKeys, Owner, Sealed};
@@ -17,6 +22,9 @@ const VERSION: u8 = 1;
 
 /// Bytes of all fields of a response that is stored, and of a field of a tombstone.
 const FIELDS_BYTES_MAX: usize = 32 << 10;
+
+/// First character of the names of trailers.
+const TRAILER: char = ':';
 
 /// Fields that are left in a tombstone.
 const TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
@@ -29,7 +37,8 @@ pub(super) struct StoredResponse {
     status: u16,
     /// Seconds since the epoch at which it was complete.
     at: u64,
-    /// Names and values in order. Each character of a value is one byte.
+    /// Names and values in order. Each character of a value is one byte. Names of trailers begin with a colon: gateways of before
+    /// leave them out.
     fields: Vec<(String, String)>,
     /// The body in Base64; `None` in a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +57,18 @@ impl StoredResponse {
         }
         let fields = kept().map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
         Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(STANDARD.encode(body)), sealed: None }
+    }
+
+    /// Adds the fields that followed the body. If they are too long, the rest is a tombstone.
+    pub(super) fn with_trailers(mut self, trailers: &HeaderMap, never: &[HeaderName]) -> Self {
+        let kept = || stored(trailers).filter(|(name, _)| !never.contains(name));
+        if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
+            self.body = None;
+            self.fields.retain(|(name, _)| is_tombstones(name));
+        } else {
+            self.fields.extend(kept().map(|(name, value)| (format!("{TRAILER}{name}"), latin1(value))));
+        }
+        self
     }
 
     /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
@@ -74,8 +95,7 @@ impl StoredResponse {
             plain
         });
         let sealed = plain.and_then(|plain| keys.seal(owner, plain));
-        let fields =
-            self.fields.into_iter().filter(|(name, _)| TOMBSTONE_FIELDS.iter().any(|kept| kept == name.as_str()));
+        let fields = self.fields.into_iter().filter(|(name, _)| is_tombstones(name));
         Self { fields: fields.collect(), body: None, sealed, ..self }
     }
 
@@ -109,7 +129,16 @@ impl StoredResponse {
             return None;
         }
         let body = Bytes::from(STANDARD.decode(self.body.as_ref()?).ok()?);
-        let mut response = Response::new(Body::from(body));
+        let trailers =
+            headers(self.fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(TRAILER)?, value))));
+        let body = if trailers.is_empty() {
+            Body::from(body)
+        } else {
+            // A body of known length has no trailers.
+            let frames = [Ok::<_, Infallible>(Frame::data(body)), Ok(Frame::trailers(trailers))];
+            Body::new(StreamBody::new(stream::iter(frames)))
+        };
+        let mut response = Response::new(body);
         *response.status_mut() = self.status();
         *response.headers_mut() = self.headers();
         let fields = response.headers_mut();
@@ -131,16 +160,25 @@ impl StoredResponse {
     }
 
     fn headers(&self) -> HeaderMap {
-        let field = |(name, value): &(String, String)| {
-            let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();
-            Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(&bytes?).ok()?))
-        };
-        let mut headers = HeaderMap::new();
-        for (name, value) in self.fields.iter().filter_map(field) {
-            headers.append(name, value);
-        }
-        headers
+        headers(self.fields.iter().map(|(name, value)| (name.as_str(), value)))
     }
+}
+
+/// Returns stored fields. Those that are none are left out.
+fn headers<'a>(fields: impl Iterator<Item = (&'a str, &'a String)>) -> HeaderMap {
+    let field = |(name, value): (&str, &String)| {
+        let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();
+        Some((name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(&bytes?).ok()?))
+    };
+    let mut headers = HeaderMap::new();
+    for (name, value) in fields.filter_map(field) {
+        headers.append(name, value);
+    }
+    headers
+}
+
+fn is_tombstones(name: &str) -> bool {
+    TOMBSTONE_FIELDS.iter().any(|kept| kept == name)
 }
 
 /// Returns the bytes of a value, one character each.
@@ -193,6 +231,29 @@ mod tests {
         assert_eq!((without.status(), without.headers().len()), (StatusCode::CREATED, 1));
         assert_eq!(stored.clone().seal(&EncryptionKeys::default(), owner), stored, "no key: clear text");
         assert_eq!(stored.clone().open(&keys, owner), stored, "stored before there was a key");
+    }
+
+    #[tokio::test]
+    async fn fields_that_follow_the_body_are_replayed_after_it() {
+        let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
+        let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
+        let (stored, trailers) = (StoredResponse::new(StatusCode::OK, &headers(), &[], b"body", 100), headers());
+        let plain = stored.clone().with_trailers(&trailers, &[header::LOCATION]);
+        let sealed = plain.clone().seal(&keys, owner).open(&keys, owner);
+        for stored in [plain, sealed] {
+            let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(100, None).unwrap();
+            let body = replay.into_body().collect().await.unwrap();
+            let mut expected = headers();
+            expected.remove(header::SET_COOKIE);
+            expected.remove(header::LOCATION);
+            assert_eq!(body.trailers(), Some(&expected));
+            assert_eq!(body.to_bytes(), "body");
+        }
+        let mut long = HeaderMap::new();
+        for _ in 0..40 {
+            long.append("x-long", HeaderValue::from_str(&"x".repeat(1000)).unwrap());
+        }
+        assert!(!stored.with_trailers(&long, &[]).has_body());
     }
 
     #[test]

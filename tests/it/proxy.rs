@@ -4,6 +4,7 @@ mod dialects;
 mod faults;
 mod framing;
 mod running;
+mod uploads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +60,8 @@ impl Upstream {
 async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Response {
     upstream.requests.fetch_add(1, Ordering::SeqCst);
     let (head, body) = request.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
+    let Ok(body) = body.collect().await else { return Response::new(Body::from("torn")) };
+    let body = body.to_bytes();
     let build = Response::builder().header("x-seen-connection", format!("{:?}", head.headers.get("x-hop")));
     let behaviour = head.uri.path().strip_prefix("/orders/").unwrap_or_default();
     if behaviour == "busy" {

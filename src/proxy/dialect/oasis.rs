@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::{Refusal, answered, json, sentence};
 use crate::domain::clock::Timestamp;
+use crate::web::problem::Code;
 
 /// The field with the key.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("repeatability-request-id");
@@ -80,8 +81,11 @@ pub(super) fn response(refusal: Refusal) -> Response {
         }
         Refusal::Problem(problem) => {
             let retry_after = problem.retry_after;
+            // What failed after its key was claimed is repeatable.
+            let is_accepted = [Code::UpstreamUnavailable, Code::UpstreamTimeout].contains(&problem.code);
             let body = Body { error: Error { code: problem.code.name(), message: &problem.detail } };
             let mut response = json(problem.code.status(), &body);
+            response.headers_mut().insert(RESULT, result(is_accepted));
             if let Some(wait) = retry_after {
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
             }
@@ -91,11 +95,15 @@ pub(super) fn response(refusal: Refusal) -> Response {
     let is_running = code == "RequestInProgress";
     let mut response = json(status, &Body { error: Error { code, message: &message } });
     let fields = response.headers_mut();
-    fields.insert(RESULT, HeaderValue::from_static(if is_accepted { "accepted" } else { "rejected" }));
+    fields.insert(RESULT, result(is_accepted));
     if is_running {
         fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+fn result(is_accepted: bool) -> HeaderValue {
+    HeaderValue::from_static(if is_accepted { "accepted" } else { "rejected" })
 }
 
 #[cfg(test)]
@@ -108,6 +116,15 @@ mod tests {
     fn of(values: &[&'static str]) -> Result<(), u16> {
         let values = values.iter().map(|value| (FIRST_SENT.clone(), HeaderValue::from_static(value)));
         check(&values.collect(), DAY, NOW).map_err(|refusal| response(refusal).status().as_u16())
+    }
+
+    #[test]
+    fn every_refusal_says_if_the_request_was_accepted_as_repeatable() {
+        use crate::web::problem::Problem;
+        let of = |code| response(Refusal::Problem(Problem::new(code, "")));
+        for (code, result) in [(Code::StoreUnavailable, "rejected"), (Code::UpstreamTimeout, "accepted")] {
+            assert_eq!(of(code).headers()[RESULT], result);
+        }
     }
 
     #[test]

@@ -69,7 +69,7 @@ async fn start() -> (Arc<RawUpstream>, Gateway, Caller) {
 }
 
 /// Sends bytes, and returns all that is answered until the proxy closes or is silent.
-async fn exchange(address: &str, request: &str) -> String {
+pub(super) async fn exchange(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
     let _ = stream.write_all(request.as_bytes()).await;
@@ -122,7 +122,7 @@ async fn a_request_that_readers_could_frame_differently_is_not_forwarded() {
 async fn a_request_is_forwarded_with_one_framing_and_without_fields_of_its_connection() {
     let (upstream, gateway, _) = start().await;
     let address = address(&gateway);
-    let hops = "connection: x-hop, keep-alive\r\nx-hop: 1\r\nkeep-alive: 1\r\nte: trailers\r\nproxy-authorization: x\r\n\
+    let hops = "connection: x-hop, keep-alive\r\nx-hop: 1\r\nkeep-alive: 1\r\nte: gzip, trailers\r\nproxy-authorization: x\r\n\
                 upgrade: h2c\r\noncegate-repeat: unknown\r\nx-end: 1\r\n";
     for (count, (method, framing)) in [
         ("PUT", "content-length: 2\r\n\r\nab"),
@@ -147,10 +147,16 @@ async fn a_request_is_forwarded_with_one_framing_and_without_fields_of_its_conne
         let [forwarded] = &forwarded[..] else { panic!("{forwarded:?}") };
         let framings = ["content-length:", "transfer-encoding:"].map(|name| forwarded.matches(name).count());
         assert_eq!(framings.iter().sum::<usize>(), 1, "{forwarded}");
-        for gone in ["x-hop", "keep-alive", "\r\nte:", "proxy-authorization", "upgrade", "oncegate-repeat"] {
+        for gone in ["x-hop", "keep-alive", "proxy-authorization", "upgrade", "oncegate-repeat"] {
             assert!(!forwarded.contains(gone), "{gone}: {forwarded}");
         }
-        for kept in ["x-end: 1", "via: 1.1 oncegate-", "x-forwarded-for: 127.0.0.1", "x-forwarded-proto: http"] {
+        for kept in [
+            "x-end: 1",
+            "\r\nte: trailers\r\n",
+            "via: 1.1 oncegate-",
+            "x-forwarded-for: 127.0.0.1",
+            "x-forwarded-proto: http",
+        ] {
             assert!(forwarded.contains(kept), "{kept}: {forwarded}");
         }
         assert!(forwarded.ends_with("ab") || forwarded.ends_with("2\r\nab\r\n0\r\n\r\n"), "{forwarded}");
@@ -209,4 +215,24 @@ async fn a_whole_response_is_replayed_without_fields_of_its_connection() {
         }
         assert_eq!(upstream.take().len(), 1, "{key}");
     }
+}
+
+#[tokio::test]
+async fn trailers_are_forwarded_and_replayed_to_callers_that_read_them() {
+    let (upstream, gateway, _) = start().await;
+    let answer = "HTTP/1.1 201 Created\r\nconnection: close\r\ntrailer: x-sum\r\ntransfer-encoding: chunked\r\n\r\n\
+                  2\r\nok\r\n0\r\nx-sum: 7\r\noncegate-x: 1\r\nx-unannounced: 1\r\n\r\n";
+    *upstream.answer.lock().unwrap() = answer.into();
+    for (te, is_replay) in [("", false), ("te: trailers\r\n", true)] {
+        let request = format!(
+            "POST /orders/a HTTP/1.1\r\nhost: a\r\nconnection: te\r\n{te}idempotency-key: k-1\r\nauthorization: alice\r\n\
+             content-length: 2\r\n\r\nab"
+        );
+        let answer = exchange(&address(&gateway), &request).await;
+        assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("ok"), "{answer}");
+        assert_eq!(answer.contains("idempotent-replayed: true"), is_replay, "{answer}");
+        assert_eq!(answer.ends_with("0\r\nx-sum: 7\r\n\r\n"), !te.is_empty(), "{answer}");
+        assert!(!answer.contains("oncegate-x"), "{answer}");
+    }
+    assert_eq!(upstream.take().len(), 1);
 }

@@ -10,24 +10,27 @@ use super::{SOON, Upstream, proxy, proxy_with};
 
 #[tokio::test]
 async fn a_repeat_waits_for_the_response_of_the_running_request() {
-    let (upstream, port) = Upstream::start().await;
-    let (_gateway, caller) = proxy(port, "wait = \"20s\"\n").await;
-    let caller = Arc::new(caller);
-    let send = || {
-        let caller = caller.clone();
-        tokio::spawn(async move { caller.post("/orders/slow", "k-1", "one").await })
-    };
-    let first = send();
-    until("the upstream has it", SOON, async || upstream.effects() == 1).await;
-    let repeats = [send(), send()];
-    upstream.gate.add_permits(1);
-    let first = first.await.unwrap();
-    for repeat in repeats {
-        let repeat = repeat.await.unwrap();
-        assert_eq!((repeat.status, repeat.body.as_ref()), (201, first.body.as_ref()));
-        assert!(repeat.is_replay());
+    for (of_route, prefer) in [("wait = \"20s\"\n", "respond-async"), ("", "wait=20")] {
+        let (upstream, port) = Upstream::start().await;
+        let (_gateway, caller) = proxy(port, of_route).await;
+        let caller = Arc::new(caller);
+        let send = || {
+            let caller = caller.clone();
+            let fields = [("idempotency-key", "k-1"), ("authorization", "alice"), ("prefer", prefer)];
+            tokio::spawn(async move { caller.send("POST", "/orders/slow", &fields, "one").await })
+        };
+        let first = send();
+        until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+        let repeats = [send(), send()];
+        upstream.gate.add_permits(1);
+        let first = first.await.unwrap();
+        for repeat in repeats {
+            let repeat = repeat.await.unwrap();
+            assert_eq!((repeat.status, repeat.body.as_ref()), (201, first.body.as_ref()));
+            assert!(repeat.is_replay());
+        }
+        assert_eq!(upstream.effects(), 1);
     }
-    assert_eq!(upstream.effects(), 1);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Returns the time that a caller prefers to wait, in whole seconds. A preference that cannot be read is none.
-pub(super) fn wait(headers: &HeaderMap) -> Option<Duration> {
+pub fn wait(headers: &HeaderMap) -> Option<Duration> {
     let lines = headers.get_all(PREFER).iter().filter_map(|line| line.to_str().ok());
     let preferences = lines.flat_map(|line| line.split(',')).filter_map(|preference| {
         let (name, value) = preference.split(';').next()?.split_once('=')?;
@@ -20,7 +20,7 @@ pub(super) fn wait(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Names the wait that was granted, where it made a difference.
-pub(super) fn apply_wait(response: &mut Response, wait: Duration) {
+pub fn apply_wait(response: &mut Response, wait: Duration) {
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
     let applied = applied.ok().filter(|_| [StatusCode::CREATED, StatusCode::CONFLICT].contains(&response.status()));
     response.headers_mut().extend(applied.map(|applied| (PREFERENCE_APPLIED, applied)));

@@ -1,0 +1,58 @@
+//! Request bodies that are longer than what is read before a claim, with their `Content-Digest`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::framing::exchange;
+use super::{Answer, Caller, Upstream, address, proxy};
+
+/// Limits under which the bodies are long.
+const LIMITS: &str = "[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
+
+async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answer {
+    let digest = format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(digest_of)));
+    let fields = [("idempotency-key", key), ("authorization", "alice"), ("content-digest", &*digest)];
+    caller.send("POST", "/orders/a", &fields, body).await
+}
+
+#[tokio::test]
+async fn a_long_body_runs_once_if_it_has_its_digest() {
+    let (upstream, port) = Upstream::start().await;
+    let (gateway, caller) = proxy(port, LIMITS).await;
+    let (body, other) = ("x".repeat(300_000), "y".repeat(300_000));
+    // Only the head: a client that still sends its body may lose the answer.
+    let head = "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nauthorization: alice\r\ncontent-length: 300000\r\n\r\n";
+    let without = exchange(&address(&gateway), head).await;
+    assert!(without.starts_with("HTTP/1.1 413") && without.contains("Content-Digest"), "{without}");
+    assert_eq!(upstream.requests(), 0);
+    let first = upload(&caller, "k-1", &body, &body).await;
+    assert_eq!((first.status, first.is_replay()), (201, false));
+    let repeat = upload(&caller, "k-1", &body, &body).await;
+    assert_eq!(
+        (repeat.status, repeat.is_replay(), &repeat.headers["location"]),
+        (201, true, &first.headers["location"])
+    );
+    let lie = upload(&caller, "k-1", &body, &other).await;
+    assert_eq!(
+        (lie.status, &lie.json()["code"]),
+        (400, &Value::from("invalid_request")),
+        "only its sender knows the body"
+    );
+    let mismatch = upload(&caller, "k-1", &other, &other).await;
+    assert_eq!((mismatch.status, &mismatch.json()["code"]), (422, &Value::from("fingerprint_mismatch")));
+    assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn the_end_of_a_body_with_another_digest_is_never_forwarded() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy(port, LIMITS).await;
+    let body = "x".repeat(300_000);
+    let wrong = upload(&caller, "k-1", "other", &body).await;
+    assert_eq!((wrong.status, &wrong.json()["code"]), (400, &Value::from("invalid_request")));
+    let repeat = upload(&caller, "k-1", "other", "other").await;
+    assert_eq!((repeat.status, &repeat.json()["state"]), (409, &Value::from("unknown")));
+    assert_eq!((upstream.requests(), upstream.effects()), (1, 0));
+}
