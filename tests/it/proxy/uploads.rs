@@ -20,7 +20,7 @@ async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answ
 #[tokio::test]
 async fn a_long_body_runs_once_if_it_has_its_digest() {
     let (upstream, port) = Upstream::start().await;
-    let (gateway, caller) = proxy(port, LIMITS).await;
+    let (gateway, caller) = proxy(port, &format!("response_bytes = \"1MiB\"\n{LIMITS}")).await;
     let (body, other) = ("x".repeat(300_000), "y".repeat(300_000));
     // Only the head: a client that still sends its body may lose the answer.
     let head = "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nauthorization: alice\r\ncontent-length: 300000\r\n\r\n";
