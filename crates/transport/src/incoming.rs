@@ -127,3 +127,17 @@ impl HttpBody for Incoming {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_whole_body_is_known_before_it_is_read_and_empty_afterwards() {
+        let mut body = Incoming::Whole(Bytes::from_static(b"abc"));
+        assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(3), false));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
+        assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
+        assert!(body.frame().await.is_none());
+    }
+}
