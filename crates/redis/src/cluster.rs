@@ -4,6 +4,7 @@
 mod layout;
 mod map;
 mod refresh;
+mod views;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,7 @@
-//! What a node says of its cluster: who answers for which slots (`CLUSTER SLOTS`), and how new that is (`CLUSTER INFO`).
+//! What a node says of its cluster: who answers for which slots (`CLUSTER SLOTS`), whether it works (`CLUSTER INFO`), and how new
+//! that is (`CLUSTER NODES`).
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use oncegate_core::engine::Determinate;
@@ -23,6 +25,8 @@ pub(super) struct Range {
     pub(super) primary: Node,
     /// Replicas that are in reach of the node that was asked.
     pub(super) replicas: Vec<Node>,
+    /// IDs of all replicas. One that is out of reach may be promoted later.
+    pub(super) replica_ids: Vec<String>,
 }
 
 /// A node's view of its cluster.
@@ -30,20 +34,21 @@ pub(super) struct Range {
 pub(super) struct Layout {
     /// Whether the node says that the cluster works. One that is cut off from most others does not.
     pub(super) works: bool,
-    /// The highest epoch that it has heard of: the view with the highest one is the newest.
+    /// The highest config epoch of the primaries. Each promotion and each slot that moves raises it, so the view with the highest
+    /// one is the newest. The current epoch does not show that: a node learns it before it learns of the promotion.
     pub(super) epoch: u64,
     pub(super) ranges: Vec<Range>,
 }
 
 /// Returns the commands that ask for a view.
 pub(super) fn commands() -> Vec<Cmd> {
-    ["SLOTS", "INFO"].map(|word| redis::cmd("CLUSTER").arg(word).to_owned()).into()
+    ["SLOTS", "INFO", "NODES"].map(|word| redis::cmd("CLUSTER").arg(word).to_owned()).into()
 }
 
 impl Layout {
     /// Reads the replies of a node to [`commands`].
     pub(super) fn read(replies: Vec<Value>, from: &Address) -> Result<Self, Determinate> {
-        let Ok([slots, info]) = <[Value; 2]>::try_from(replies) else { return Err(unreadable()) };
+        let Ok([slots, info, nodes]) = <[Value; 3]>::try_from(replies) else { return Err(unreadable()) };
         if let Value::ServerError(error) = &slots
             && error.details().is_some_and(|details| details.contains("cluster support disabled"))
         {
@@ -56,22 +61,44 @@ impl Layout {
         let info = String::from_utf8_lossy(&info);
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let Value::Array(rows) = checked(slots)? else { return Err(unreadable()) };
-        let ranges = rows.iter().map(|row| range(row, from)).collect::<Option<Vec<_>>>().ok_or_else(unreadable)?;
+        let mut ranges = rows.iter().map(|row| range(row, from)).collect::<Option<Vec<_>>>().ok_or_else(unreadable)?;
         if ranges.is_empty() {
             return Err(Determinate::Incompatible(format!(
                 "the Redis server {from} has joined no cluster with slots; name nodes of the cluster, or assign its slots \
                  (redis-cli --cluster create)"
             )));
         }
-        let epoch = field("cluster_current_epoch").and_then(|epoch| epoch.trim_end().parse().ok());
         let works = field("cluster_state").is_some_and(|state| state.trim_end() == "ok");
-        Ok(Self { works, epoch: epoch.unwrap_or_default(), ranges })
+        // An ACL from before may not allow CLUSTER NODES.
+        let current = || field("cluster_current_epoch").and_then(|epoch| epoch.trim_end().parse().ok());
+        let epoch = read_nodes(&nodes, &mut ranges).or_else(current).unwrap_or_default();
+        Ok(Self { works, epoch, ranges })
     }
 
     /// Returns whether this view is to be believed rather than the other one.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {
         (self.epoch, self.works) > (other.epoch, other.works)
     }
+}
+
+/// Fills in the replicas that are out of reach, and returns the highest config epoch of the primaries. Nothing if the reply does not
+/// have it.
+fn read_nodes(nodes: &Value, ranges: &mut [Range]) -> Option<u64> {
+    let Value::BulkString(nodes) = nodes else { return None };
+    let nodes = String::from_utf8_lossy(nodes);
+    let (mut epochs, mut replicas) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
+    for line in nodes.lines() {
+        let mut fields = line.split(' ');
+        let [id, _address, _flags, primary, _ping, _pong, epoch] =
+            std::array::from_fn(|_| fields.next().unwrap_or("-"));
+        replicas.entry(primary).or_default().push(id);
+        epoch.parse::<u64>().ok().and_then(|epoch| epochs.insert(id, epoch));
+    }
+    for range in &mut *ranges {
+        let ids = replicas.get(&*range.primary.id).into_iter().flatten();
+        range.replica_ids = ids.map(|id| (*id).to_owned()).collect();
+    }
+    ranges.iter().filter_map(|range| epochs.get(&*range.primary.id).copied()).max()
 }
 
 fn range(row: &Value, from: &Address) -> Option<Range> {
@@ -83,8 +110,9 @@ fn range(row: &Value, from: &Address) -> Option<Range> {
     };
     let slots = slot(first)?..=slot(last)?;
     // A replica whose address is not known yet is left out; a primary cannot be.
-    let replicas = replicas.iter().filter_map(|node| self::node(node, from)).collect();
-    (!slots.is_empty()).then_some(Range { slots, primary: node(primary, from)?, replicas })
+    let replicas: Vec<_> = replicas.iter().filter_map(|node| self::node(node, from)).collect();
+    let replica_ids = replicas.iter().map(|node| node.id.clone()).collect();
+    (!slots.is_empty()).then_some(Range { slots, primary: node(primary, from)?, replicas, replica_ids })
 }
 
 /// Reads a node. One without an address is reached as the node that was asked is.
@@ -119,7 +147,9 @@ pub(super) mod tests {
     /// A range of slots: its primary, then its replicas, named by their addresses.
     pub(in super::super) fn range_of(slots: RangeInclusive<u16>, nodes: &[&str]) -> Range {
         let mut nodes = nodes.iter().map(|text| Node { id: (*text).into(), address: address(text) });
-        Range { slots, primary: nodes.next().unwrap(), replicas: nodes.collect() }
+        let (primary, replicas) = (nodes.next().unwrap(), nodes.collect::<Vec<_>>());
+        let replica_ids = replicas.iter().map(|node| node.id.clone()).collect();
+        Range { slots, primary, replicas, replica_ids }
     }
 
     #[test]
@@ -133,18 +163,25 @@ pub(super) mod tests {
             node(bulk("10.0.0.2"), 7003, "b"),
         ]);
         let info = bulk("cluster_state:ok\r\ncluster_current_epoch:6\r\n");
-        let view = Layout::read(vec![Value::Array(vec![row]), info.clone()], &address("seed:1")).unwrap();
-        assert_eq!((view.works, view.epoch), (true, 6));
+        let read = |nodes| Layout::read(vec![Value::Array(vec![row.clone()]), info.clone(), nodes], &address("seed:1"));
+        let nodes = "b 10.0.0.2:7003@1 slave a 0 0 9 connected\na :7000@1 myself,master - 0 0 5 connected 0-5460\n\
+                     c 10.0.0.3:7004@1 slave,fail a 0 0 5 disconnected\nd 10.0.0.4:7005@1 master,fail - 0 0 8 connected\n";
+        let view = read(bulk(nodes)).unwrap();
+        assert_eq!((view.works, view.epoch), (true, 5));
         assert_eq!(view.ranges[0].slots, 0..=5460);
         assert_eq!(view.ranges[0].primary, Node { id: "a".into(), address: address("seed:7000") });
         assert_eq!(view.ranges[0].replicas, [Node { id: "b".into(), address: address("10.0.0.2:7003") }]);
+        assert_eq!(view.ranges[0].replica_ids, ["b", "c"]);
+        let denied = redis::parse_redis_value(b"-NOPERM this user has no permissions\r\n").unwrap();
+        assert_eq!(read(denied).unwrap().epoch, 6, "the current epoch");
 
-        let empty = Layout::read(vec![Value::Array(vec![]), info.clone()], &address("h:1"));
+        let empty = Layout::read(vec![Value::Array(vec![]), info.clone(), Value::Nil], &address("h:1"));
         assert!(matches!(empty, Err(Determinate::Incompatible(why)) if why.contains("joined no cluster")));
         let disabled = redis::parse_redis_value(b"-ERR This instance has cluster support disabled\r\n").unwrap();
-        let alone = Layout::read(vec![disabled.clone(), disabled], &address("h:1"));
+        let alone = Layout::read(vec![disabled.clone(), disabled.clone(), disabled], &address("h:1"));
         assert!(matches!(alone, Err(Determinate::Incompatible(why)) if why.contains("write redis://")));
-        for wrong in [vec![], vec![Value::Nil, info.clone()], vec![Value::Array(vec![Value::Nil]), info]] {
+        let rows = Value::Array(vec![Value::Nil]);
+        for wrong in [vec![], vec![Value::Nil, info.clone(), Value::Nil], vec![rows, info, Value::Nil]] {
             assert!(matches!(Layout::read(wrong, &address("h:1")), Err(Determinate::Unavailable(_))));
         }
     }

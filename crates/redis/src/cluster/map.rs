@@ -50,6 +50,8 @@ pub(in super::super) struct SlotMap<P> {
     /// For each slot the index of its shard.
     owners: Box<[u16]>,
     shards: Vec<Shard<P>>,
+    /// Epoch of the view that it follows.
+    epoch: u64,
 }
 
 /// A replica that became the primary of its shard.
@@ -65,7 +67,7 @@ pub(super) struct Promotion {
 
 impl<P> SlotMap<P> {
     pub(super) fn empty() -> Self {
-        Self { owners: vec![NONE; usize::from(SLOTS)].into(), shards: Vec::new() }
+        Self { owners: vec![NONE; usize::from(SLOTS)].into(), shards: Vec::new(), epoch: 0 }
     }
 
     /// Returns the shard of a slot.
@@ -83,6 +85,16 @@ impl<P> SlotMap<P> {
         &self.shards
     }
 
+    /// Returns the epoch of the view that it follows.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns whether a view has named this primary. Otherwise at most a redirect has.
+    pub(super) fn has_primary(&self, address: &Address) -> bool {
+        self.shards.iter().any(|shard| shard.address == *address && !shard.nodes.is_empty())
+    }
+
     /// Returns how many slots no node answers for.
     pub(super) fn uncovered(&self) -> usize {
         self.owners.iter().filter(|index| **index == NONE).count()
@@ -91,7 +103,7 @@ impl<P> SlotMap<P> {
     /// Returns the map of a view, and which replicas have taken over since this one. `primary` finds or opens connections to
     /// an address.
     pub(super) fn follow(&self, view: &Layout, mut primary: impl FnMut(&Address) -> Arc<P>) -> (Self, Vec<Promotion>) {
-        let mut map = Self::empty();
+        let mut map = Self { epoch: view.epoch, ..Self::empty() };
         let mut promotions = Vec::new();
         // Nodes keep the number of their shard; a new shard gets one that no other has.
         let before = |range: &Range| self.shards.iter().find(|shard| shard.nodes.contains(&range.primary.id));
@@ -116,7 +128,7 @@ impl<P> SlotMap<P> {
 
     /// Returns the map after a MOVED: another primary answers for one slot.
     pub(super) fn moved(&self, slot: u16, to: &Address, primary: impl FnOnce(&Address) -> Arc<P>) -> Self {
-        let mut map = Self { owners: self.owners.clone(), shards: self.shards.clone() };
+        let mut map = Self { owners: self.owners.clone(), shards: self.shards.clone(), epoch: self.epoch };
         let index = map.shards.iter().position(|shard| shard.address == *to).unwrap_or_else(|| {
             // The next refresh finds out more.
             let promoted = map.shards.iter().find(|shard| shard.replicas.contains(to)).map(|shard| shard.number);
@@ -147,7 +159,7 @@ fn free_number(used: &BTreeSet<u16>) -> u16 {
 }
 
 fn shard<P>(number: u16, range: &Range, primary: Arc<P>) -> Shard<P> {
-    let nodes = range.replicas.iter().chain([&range.primary]).map(|node| node.id.clone()).collect();
+    let nodes = range.replica_ids.iter().chain([&range.primary.id]).cloned().collect();
     let replicas = range.replicas.iter().map(|node| node.address.clone()).collect();
     Shard { number, primary, address: range.primary.address.clone(), slots: Vec::new(), replicas, nodes }
 }
@@ -203,6 +215,18 @@ mod tests {
         assert_eq!(owner(&map, 6000), Some((1, "e:1")));
         let (_, promotions) = map.follow(&after, opened);
         assert!(promotions.is_empty(), "once");
+    }
+
+    #[test]
+    fn a_replica_that_was_out_of_reach_keeps_the_number_when_it_takes_over() {
+        let mut before = three();
+        let away = before.ranges[1].replicas.pop().unwrap();
+        assert_eq!(before.ranges[1].replica_ids, [away.id]);
+        let (map, _) = SlotMap::empty().follow(&before, opened);
+        let mut after = three();
+        after.ranges[1] = range_of(5461..=10922, &["e:1"]);
+        let (map, promotions) = map.follow(&after, opened);
+        assert_eq!((owner(&map, 6000), promotions.len()), (Some((1, "e:1")), 1));
     }
 
     #[test]

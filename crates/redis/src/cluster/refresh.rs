@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Shared;
 use super::layout::{self, Layout};
 use super::map::{Promotion, SlotMap};
+use super::views::Views;
 use crate::connection::failure;
 use crate::primary::Primary;
 use crate::url::{Address, Layout as Servers};
@@ -43,10 +44,7 @@ pub(super) async fn run(shared: Arc<Shared>, closing: CancellationToken) {
                     if is_first && shared.why_not.send_replace(Some(why.clone())) != Some(why.clone()) {
                         tracing::warn!(engine = "redis", reason = %why, "No node of the cluster can be asked; trying again");
                     }
-                    if is_first {
-                        // Nobody asks for it before there is a map.
-                        shared.stale.notify_one();
-                    }
+                    shared.stale.notify_one();
                 }
             }
             sleep(PAUSE).await;
@@ -74,17 +72,16 @@ pub(super) async fn first_map(shared: &Shared) -> Result<Arc<SlotMap<Primary>>, 
 /// Asks nodes that are known, a few at a time, until some have answered. Returns the newest view.
 async fn refresh(shared: &Shared) -> Result<Layout, Determinate> {
     let mut known = known(shared);
+    let mut views = Views::new(shared.map.load().epoch(), known.len());
     let mut why = None;
-    while !known.is_empty() {
+    while !known.is_empty() && !views.have_best() {
         let few: Vec<_> = known.drain(..known.len().min(NODES)).collect();
-        let mut views: FuturesUnordered<_> = few.iter().map(|node| ask(shared, node)).collect();
-        let mut best: Option<Layout> = None;
+        let mut asked: FuturesUnordered<_> = few.iter().map(|node| ask(shared, node)).collect();
         loop {
             let next =
-                if best.is_some() { timeout(REST, views.next()).await.unwrap_or(None) } else { views.next().await };
+                if views.are_enough() { timeout(REST, asked.next()).await.unwrap_or(None) } else { asked.next().await };
             match next {
-                Some(Ok(view)) if best.as_ref().is_none_or(|best| view.is_newer_than(best)) => best = Some(view),
-                Some(Ok(_)) => {}
+                Some(Ok(view)) => views.add(view),
                 // What is wrong with a node says more than that another one does not answer.
                 Some(Err(failed)) => match why {
                     Some(Determinate::Incompatible(_)) => {}
@@ -93,11 +90,9 @@ async fn refresh(shared: &Shared) -> Result<Layout, Determinate> {
                 None => break,
             }
         }
-        if let Some(best) = best {
-            return Ok(best);
-        }
     }
-    Err(why.unwrap_or_else(|| Determinate::Unavailable("no node of the cluster is known".into())))
+    let unknown = || Determinate::Unavailable("no node of the cluster is known".into());
+    views.believed().ok_or_else(|| why.unwrap_or_else(unknown))
 }
 
 /// Returns the nodes that may be asked, in random order: those of the map, then the seeds.
@@ -130,11 +125,12 @@ async fn ask(shared: &Shared, node: &Address) -> Result<Layout, Determinate> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let failed = |error| Determinate::Unavailable(format!("{node}: {}", failure(&error)));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
-        let mut pipeline = redis::Pipeline::with_capacity(2);
+        let mut pipeline = redis::Pipeline::with_capacity(3);
         for command in layout::commands() {
             pipeline.add_command(command);
         }
-        Layout::read(connection.send_packed_commands(&pipeline, 0, 2).await.map_err(failed)?, node)
+        let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await;
+        Layout::read(replies.map_err(failed)?, node)
     };
     let late = |_| Err(Determinate::Unavailable(format!("{node} did not answer within {LIMIT:?}")));
     timeout(LIMIT, asked).await.unwrap_or_else(late)
@@ -171,13 +167,15 @@ fn apply(shared: &Shared, view: &Layout) {
             shared.markers.lost(shard);
         }
     }
-    forget_strangers(shared);
+    forget_strangers(shared, &before);
 }
 
-/// Drops connections to nodes that answer for no slot, unless a call uses them.
-fn forget_strangers(shared: &Shared) {
+/// Drops connections to nodes that answer for no slot: at once to former primaries, which must get nothing more when they come
+/// back; to others, which slots may be on their way to, unless a call uses them.
+fn forget_strangers(shared: &Shared, before: &SlotMap<Primary>) {
     let map = shared.map.load();
     shared.nodes().retain(|address, primary| {
-        Arc::strong_count(primary) > 1 || map.shards().iter().any(|shard| shard.address == *address)
+        let is_used = Arc::strong_count(primary) > 1 && !before.has_primary(address);
+        is_used || map.shards().iter().any(|shard| shard.address == *address)
     });
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use oncegate_core::engine::Engine;
 
 use oncegate_testkit::redis_cluster::slot_of;
+use oncegate_testkit::redis_server::RedisServer;
 
 use super::load::{Load, NOTHING, lost};
 use super::{DEADLINE, RedisCluster, again, claim_on, granted, is_duplicate, open, soon};
@@ -51,21 +52,61 @@ async fn without_its_replica_a_shard_answers_outcome_unknown_and_grants_stay() {
     assert!(is_duplicate(&redis, &again(&new)).await, "the claim had stayed, and is the same one");
 }
 
+/// Each connection and each batch begins or ends with an ECHO, so a server without any got nothing of the engine's.
+fn has_batches(node: &RedisServer) -> bool {
+    node.query::<String>("INFO commandstats").contains("cmdstat_echo")
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_comes_back_as_a_replica_gets_no_writes() {
+async fn a_primary_that_comes_back_as_a_replica_gets_no_batches() {
     let Some(mut cluster) = RedisCluster::start(3, 1).await else { return };
     let redis = open(&cluster.url());
     let held = claim_on(&cluster, 0);
     granted(&redis, &held).await;
     cluster.nodes[0].kill();
     cluster.taken_over(slot_of(&super::name(&held)), 0).await;
+    // Only a refresh shows it: the former primary redirects no more.
     soon("the shard is back", async || redis.claim(&again(&held), DEADLINE).await.is_ok()).await;
     cluster.nodes[0].restart().await;
     cluster.settled().await;
-    cluster.nodes[0].query::<()>("CONFIG RESETSTAT");
     for _ in 0..50 {
         granted(&redis, &claim_on(&cluster, cluster.primary_of(&super::name(&held)))).await;
     }
-    let stats: String = cluster.nodes[0].query("INFO commandstats");
-    assert!(!stats.contains("rejected_calls=1") && !stats.contains("cmdstat_echo"), "{stats}");
+    assert!(!has_batches(&cluster.nodes[0]), "{}", cluster.nodes[0].query::<String>("INFO commandstats"));
+}
+
+/// It takes itself for the primary for as long as it does not reach the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_primary_is_not_believed_even_if_it_alone_answers() {
+    let Some(mut cluster) = RedisCluster::start_apart(3, 1, &[]).await else { return };
+    let redis = open(&cluster.url());
+    let held = claim_on(&cluster, 0);
+    granted(&redis, &held).await;
+    cluster.kill(0);
+    cluster.taken_over(slot_of(&super::name(&held)), 0).await;
+    soon("the shard is back", async || redis.claim(&again(&held), DEADLINE).await.is_ok()).await;
+    for node in &cluster.nodes[1..] {
+        node.query::<()>("CONFIG SET cluster-node-timeout 30000");
+    }
+    cluster.cut_off(0);
+    cluster.nodes[0].restart().await;
+    let asked = || {
+        let stats: String = cluster.nodes[0].query("INFO commandstats");
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_cluster|slots:calls="));
+        calls.and_then(|calls| calls.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    cluster.nodes[1..].iter().for_each(RedisServer::freeze);
+    let before = asked();
+    soon("it was asked, and its view judged", async || {
+        // A call that is not answered asks for a refresh.
+        let _ = redis.claim(&again(&held), DEADLINE).await;
+        asked() >= before + 2
+    })
+    .await;
+    cluster.nodes[1..].iter().for_each(RedisServer::thaw);
+    soon("the others answer again", async || redis.claim(&again(&held), DEADLINE).await.is_ok()).await;
+    for _ in 0..20 {
+        let _ = redis.claim(&again(&held), DEADLINE).await;
+    }
+    assert!(!has_batches(&cluster.nodes[0]), "{}", cluster.nodes[0].query::<String>("INFO commandstats"));
 }

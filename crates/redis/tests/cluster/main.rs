@@ -98,7 +98,7 @@ fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
 
 /// Waits until something holds.
 async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    oncegate_testkit::wait::until(what, Duration::from_secs(5), holds).await;
+    oncegate_testkit::wait::until(what, Duration::from_secs(15), holds).await;
 }
 
 /// The name of a claim in the store.
