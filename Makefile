@@ -16,7 +16,7 @@ TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
 ALONE := isolation:: outage:: proxy::faults example_proxy
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
-.PHONY: help test test-generated test-clients test-brokers test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and th
 # ROUNDS=3 makes it shorter, ROW=kill-1-of-1 runs one fault alone. It starts the redis-server of PATH.
 faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentinels under load, and print what was lost
 	@$(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --ignored --nocapture
+
+faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while gateways and their upstream are killed, and print the counts
+	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture
 
 # A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--file crates/core/src/share.rs"
 # takes those of a file, and MUTANTS="--in-diff changes.patch" those of a change.

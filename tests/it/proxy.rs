@@ -1,6 +1,8 @@
 //! The Idempotency-Key proxy in front of an API that misbehaves on request and counts its effects.
 
 mod dialects;
+mod drain;
+mod engines;
 mod faults;
 mod framing;
 mod running;
@@ -27,6 +29,9 @@ use tokio::sync::Semaphore;
 use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
+
+/// Bytes of the largest response that a route may store.
+const LARGE: usize = 1 << 20;
 
 /// An API with one effect, which it counts.
 struct Upstream {
@@ -83,6 +88,13 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
             });
             return build.status(201).body(Body::from_stream(pieces)).unwrap();
         }
+        "large" | "slow-large" | "larger" => {
+            if behaviour == "slow-large" {
+                upstream.gate.acquire().await.unwrap().forget();
+            }
+            let body = large(if behaviour == "larger" { LARGE + 1 } else { LARGE });
+            return build.status(201).header("location", "/large/1").body(Body::from(body)).unwrap();
+        }
         "big" => return build.status(201).header("location", "/big/1").body(Body::from(vec![b'x'; 100_000])).unwrap(),
         "private" => return build.status(201).header("cache-control", "no-store").body(Body::from("secret")).unwrap(),
         "stalls" => {
@@ -96,6 +108,11 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     let build =
         build.status(201).header("location", format!("/orders/{effect}")).header("set-cookie", "session=secret");
     build.header("x-twice", "1").header("x-twice", "2").body(Body::from([b"order ", &body[..]].concat())).unwrap()
+}
+
+/// Returns this many bytes, of all values, which repeat at no power of two.
+fn large(length: usize) -> Vec<u8> {
+    (0..=u8::MAX).chain(0..=100).cycle().take(length).collect()
 }
 
 /// A caller of the proxy.
@@ -123,6 +140,10 @@ impl Answer {
 }
 
 impl Caller {
+    fn of(gateway: &Gateway) -> Self {
+        Self { http: Client::builder(TokioExecutor::new()).build_http(), address: address(gateway) }
+    }
+
     async fn send(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
         let mut request = hyper::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         for (name, value) in fields {
@@ -154,14 +175,23 @@ async fn proxy_with(port: u16, of_proxy: &str, more: &str) -> (Gateway, Caller) 
 }
 
 async fn start(of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
-    let config = format!(
+    let gateway = gateway::on_memory().config(&config(of_proxy, of_upstream, more)).start().await;
+    let caller = Caller::of(&gateway);
+    (gateway, caller)
+}
+
+/// Returns the configuration of a proxy with one route.
+fn config(of_proxy: &str, of_upstream: &str, more: &str) -> String {
+    format!(
         "[proxy]\nlisten = \"127.0.0.1:0\"\n{of_proxy}[proxy.upstreams.orders]\n{of_upstream}\
          [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
          upstream = \"orders\"\nprincipal = [\"authorization\"]\n{more}"
-    );
-    let gateway = gateway::on_memory().config(&config).start().await;
-    let caller = Caller { http: Client::builder(TokioExecutor::new()).build_http(), address: address(&gateway) };
-    (gateway, caller)
+    )
+}
+
+/// Returns the settings of an upstream at this port.
+fn at(port: u16) -> String {
+    format!("urls = [\"http://127.0.0.1:{port}\"]\n")
 }
 
 fn address(gateway: &Gateway) -> String {
@@ -343,24 +373,17 @@ async fn stripes_clients_get_what_they_expect() {
 async fn a_gateway_killed_in_the_middle_leaves_the_key_unknown() {
     let (upstream, port) = Upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let config = |port| {
-        format!(
-            "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\
-             [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\n\
-             methods = [\"POST\"]\nupstream = \"orders\"\nprincipal = [\"authorization\"]\nlease = \"1s\"\n"
-        )
-    };
-    let mut gateway = gateway::on_disk(folder.path()).config(&config(port)).start().await;
-    let http = || Client::builder(TokioExecutor::new()).build_http();
-    let caller = Caller { http: http(), address: address(&gateway) };
+    let setup = gateway::on_disk(folder.path()).config(&config("", &at(port), "lease = \"1s\"\n"));
+    let mut gateway = setup.start().await;
+    let caller = Caller::of(&gateway);
     let call = tokio::spawn(async move {
         tokio::time::timeout(Duration::from_secs(2), caller.post("/orders/slow", "k-1", "one")).await.is_ok()
     });
     until("the upstream has it", SOON, async || upstream.effects() == 1).await;
     gateway.kill();
     drop(call);
-    let gateway = gateway::on_disk(folder.path()).config(&config(port)).start().await;
-    let caller = Caller { http: http(), address: address(&gateway) };
+    let gateway = setup.start().await;
+    let caller = Caller::of(&gateway);
     until("the lease has ended", SOON, async || {
         let repeat = caller.post("/orders/slow", "k-1", "one").await;
         assert_eq!(repeat.status, 409);
@@ -379,7 +402,7 @@ async fn a_proxy_in_front_of_itself_is_noticed() {
         "[proxy]\nlisten = \"127.0.0.1:{port}\"\nunmatched = \"me\"\n[proxy.upstreams.me]\nurls = [\"http://127.0.0.1:{port}\"]\n"
     );
     let gateway = gateway::on_memory().config(&config).start().await;
-    let caller = Caller { http: Client::builder(TokioExecutor::new()).build_http(), address: address(&gateway) };
+    let caller = Caller::of(&gateway);
     let looped = caller.send("GET", "/", &[], "").await;
     assert_eq!((looped.status, &looped.json()["code"]), (508, &Value::from("loop_detected")));
 }

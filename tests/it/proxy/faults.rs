@@ -1,96 +1,173 @@
-//! Clients that repeat their requests while replies are lost on both sides and the gateway is killed. The upstream counts its
-//! effects: never two for one key.
+//! Clients that repeat their requests while replies are lost on both sides, and gateways and the upstream are killed. The upstream
+//! counts its effects: never two for one key.
+
+mod shop;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-use super::address;
+use self::shop::Shop;
+use super::{address, at, config};
 use crate::support::gateway;
 
-const KEYS: usize = 150;
-const CALLERS: usize = 12;
+/// Size of a run.
+struct Plan {
+    /// Clients. Each has its own key.
+    clients: usize,
+    /// Clients that send at the same time.
+    at_once: usize,
+    gateways: usize,
+    /// Every third kills the upstream, the others a gateway.
+    kills: usize,
+    /// Limit of the run.
+    time: Duration,
+}
 
-/// The next misbehaviour of the upstream: each has its turn.
-const TURNS: usize = 7;
+/// What clients got for good.
+#[derive(Default, Debug)]
+#[expect(dead_code, reason = "printed")]
+struct Counts {
+    /// The response, with the number of its effect.
+    answered: usize,
+    /// 409, `state: unknown`.
+    unknown: usize,
+    /// Keys with an effect.
+    effects: usize,
+    /// Requests, and those among them without a whole response.
+    requests: usize,
+    lost: usize,
+}
 
-/// An API whose effects are numbered, by the key of their requests.
+/// What one client got, and its requests until then.
 #[derive(Default)]
-struct Shop {
-    effects: Mutex<HashMap<String, Vec<usize>>>,
-    requests: AtomicUsize,
+struct Ended {
+    effect: Option<String>,
+    requests: usize,
+    lost: usize,
 }
 
-impl Shop {
-    async fn start() -> (Arc<Self>, u16) {
-        let shop = Arc::new(Self::default());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let server = shop.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(server.clone().serve(stream));
-            }
-        });
-        (shop, port)
-    }
+#[tokio::test]
+async fn no_key_has_two_effects_while_replies_are_lost_and_processes_are_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { clients: 150, at_once: 12, gateways: 1, kills: 3, time: 6 * super::SOON };
+    let counts = run(&plan, &gateway::on_disk(folder.path())).await;
+    assert!(counts.answered > plan.clients / 4, "{counts:?}");
+}
 
-    /// Serves requests until one of them ends the connection.
-    async fn serve(self: Arc<Self>, mut stream: TcpStream) -> Option<()> {
-        loop {
-            let key = key_of_next(&mut stream).await?;
-            let turn = self.requests.fetch_add(1, Ordering::SeqCst);
-            if turn.is_multiple_of(TURNS) {
-                return None;
-            }
-            let effect = turn.to_string();
-            self.effects.lock().unwrap().entry(key).or_default().push(turn);
-            let length = effect.len();
-            let answer = match turn % TURNS {
-                1 => return None,
-                2 => format!("HTTP/1.1 201 Created\r\ncontent-length: {}\r\n\r\n{effect}", length + 9),
-                3 => "HTTP/1.1 500 Broken\r\ncontent-length: 0\r\n\r\n".to_owned(),
-                4 => format!("HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n{length}\r\n{effect}\r\n"),
-                _ => format!("HTTP/1.1 201 Created\r\ncontent-length: {length}\r\n\r\n{effect}"),
-            };
-            stream.write_all(answer.as_bytes()).await.ok()?;
-            if [2, 4].contains(&(turn % TURNS)) {
-                return None;
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: ten thousand clients; `make faults-proxy`"]
+async fn no_key_of_ten_thousand_clients_has_two_effects() {
+    let Some(server) = RedisServer::start().await else { return };
+    let plan = Plan { clients: 10_000, at_once: 1000, gateways: 2, kills: 24, time: Duration::from_mins(20) };
+    let counts = run(&plan, &gateway::on(server.url())).await;
+    println!("{counts:?}");
+    assert!(counts.answered > plan.clients / 4, "{counts:?}");
+}
+
+/// Lets all clients repeat until they are answered, and checks the answers with the effects that the upstream has counted.
+async fn run(plan: &Plan, setup: &Setup) -> Counts {
+    let mut shop = Shop::start().await;
+    // Loses replies to the gateways; those of `networks` lose what clients send and get.
+    let before_shop = TcpProxy::start(shop.address()).await;
+    let setup = setup.clone().config(&config("", &at(before_shop.address().port()), "lease = \"1s\"\n"));
+    let (mut gateways, mut networks) = (Vec::new(), Vec::new());
+    for _ in 0..plan.gateways {
+        let gateway = setup.start().await;
+        networks.push(TcpProxy::start(proxy_of(&gateway)).await);
+        gateways.push(gateway);
+    }
+    let callers_at: Vec<_> = networks.iter().map(TcpProxy::address).collect();
+    let (clients, at_once) = (plan.clients, plan.at_once);
+    let callers = tokio::spawn(async move {
+        let keys = futures_util::stream::iter(0..clients);
+        let answers = keys.map(async |key| (key, post_until_answered(&callers_at, key).await));
+        answers.buffer_unordered(at_once).collect::<Vec<_>>().await
+    });
+    for kill in 1..=plan.kills {
+        before_shop.lose_reply_after(kill);
+        networks[kill % plan.gateways].cut_after(100 * kill);
+        until("the upstream is busy", plan.time, async || {
+            networks.iter().for_each(TcpProxy::lose_next_reply);
+            shop.effects() >= kill * plan.clients / (2 * plan.kills)
+        })
+        .await;
+        if kill % 3 == 0 {
+            shop.kill();
+            shop.restart().await;
+        } else {
+            let place = kill % plan.gateways;
+            gateways[place].kill();
+            gateways[place] = setup.start().await;
+            networks[place].redirect_to(proxy_of(&gateways[place]));
         }
     }
+    let answers = tokio::time::timeout(plan.time, callers).await.expect("all callers are answered").unwrap();
+    check(&answers, &shop.effects_by_key())
+}
 
-    fn effects_of(&self, key: &str) -> Vec<usize> {
-        self.effects.lock().unwrap().get(key).cloned().unwrap_or_default()
+fn check(answers: &[(usize, Ended)], effects: &HashMap<String, Vec<String>>) -> Counts {
+    let mut counts = Counts { effects: effects.len(), ..Counts::default() };
+    for (key, ended) in answers {
+        let effects = effects.get(&key_of(*key)).map_or(&[][..], Vec::as_slice);
+        assert!(effects.len() <= 1, "key {key} has {effects:?}");
+        match &ended.effect {
+            Some(effect) => {
+                assert_eq!(effects, std::slice::from_ref(effect), "key {key}: the response is that of its effect");
+                counts.answered += 1;
+            }
+            None => counts.unknown += 1,
+        }
+        counts.requests += ended.requests;
+        counts.lost += ended.lost;
     }
+    counts
 }
 
-/// Reads a request with an empty body; returns its key.
-async fn key_of_next(stream: &mut TcpStream) -> Option<String> {
-    let (head, _) = read_head(stream).await?;
-    head.lines().find_map(|line| Some(line.strip_prefix("idempotency-key: ")?.to_owned()))
+fn proxy_of(gateway: &Gateway) -> SocketAddr {
+    address(gateway).parse().unwrap()
 }
 
-/// Reads a head, and what came of the body with it.
-async fn read_head(stream: &mut TcpStream) -> Option<(String, String)> {
-    let (mut read, mut buffer) = (Vec::new(), [0; 2048]);
+fn key_of(number: usize) -> String {
+    format!("k-{number}")
+}
+
+/// Repeats a request at one gateway after the other until it is answered for good; returns its effect if the answer has it.
+async fn post_until_answered(gateways: &[SocketAddr], key: usize) -> Ended {
+    let mut ended = Ended::default();
+    let mut pause = Duration::from_millis(10);
     loop {
-        if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            return Some((text(&read[..end]).to_lowercase(), text(&read[end + 4..])));
+        let gateway = gateways[(key + ended.requests) % gateways.len()];
+        let answer = tokio::time::timeout(super::SOON, post(gateway, &key_of(key))).await.ok().flatten();
+        ended.requests += 1;
+        match answer {
+            Some((201, body)) => {
+                ended.effect = Some(shop::effect_of(&body).unwrap_or_else(|| panic!("a torn response: {body:.80}")));
+                return ended;
+            }
+            Some((409, body)) => match &serde_json::from_str::<Value>(&body).unwrap()["state"] {
+                Value::String(state) if state == "in_progress" => {}
+                state => {
+                    assert_eq!(state, "unknown", "{body}");
+                    return ended;
+                }
+            },
+            // The upstream broke off, or an app has too many requests.
+            Some(_) => {}
+            // A lost answer, or a gateway that is down.
+            None => ended.lost += 1,
         }
-        let count = stream.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
-        read.extend_from_slice(&buffer[..count]);
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(Duration::from_millis(500));
     }
 }
 
@@ -103,7 +180,7 @@ async fn post(gateway: SocketAddr, key: &str) -> Option<(u16, String)> {
     stream.write_all(request.as_bytes()).await.ok()?;
     let (head, mut body) = read_head(&mut stream).await?;
     let length: usize = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok())?;
-    let mut buffer = [0; 2048];
+    let mut buffer = [0; 8192];
     while body.len() < length {
         let count = stream.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
         body.push_str(&String::from_utf8_lossy(&buffer[..count]));
@@ -111,70 +188,15 @@ async fn post(gateway: SocketAddr, key: &str) -> Option<(u16, String)> {
     Some((head.split(' ').nth(1)?.parse().ok()?, body))
 }
 
-/// Repeats a request until it is answered for good; returns the number of the effect if the answer has it.
-async fn post_until_answered(gateway: SocketAddr, key: &str) -> Option<usize> {
+/// Reads a head, and what came of the body with it.
+async fn read_head(stream: &mut TcpStream) -> Option<(String, String)> {
+    let (mut read, mut buffer) = (Vec::new(), [0; 8192]);
     loop {
-        let answer = tokio::time::timeout(Duration::from_secs(5), post(gateway, key)).await.ok().flatten();
-        match answer {
-            Some((201, effect)) => return Some(effect.parse().unwrap()),
-            Some((409, body)) => match &serde_json::from_str::<Value>(&body).unwrap()["state"] {
-                Value::String(state) if state == "in_progress" => {}
-                state => {
-                    assert_eq!(state, "unknown", "{body}");
-                    return None;
-                }
-            },
-            // A lost answer, a gateway that is down, an upstream that broke off.
-            _ => {}
+        if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            return Some((text(&read[..end]).to_lowercase(), text(&read[end + 4..])));
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        let count = stream.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
+        read.extend_from_slice(&buffer[..count]);
     }
-}
-
-async fn start(folder: &std::path::Path, port: u16) -> (Gateway, SocketAddr) {
-    let config = format!(
-        "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\
-         [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
-         upstream = \"orders\"\nprincipal = [\"authorization\"]\nlease = \"1s\"\n"
-    );
-    let gateway = gateway::on_disk(folder).config(&config).start().await;
-    let address = address(&gateway).parse().unwrap();
-    (gateway, address)
-}
-
-#[tokio::test]
-async fn no_key_has_two_effects_while_replies_are_lost_and_gateways_are_killed() {
-    let (shop, port) = Shop::start().await;
-    let folder = tempfile::tempdir().unwrap();
-    let (mut gateway, at) = start(folder.path(), port).await;
-    // Loses replies on the way to the callers.
-    let network = TcpProxy::start(at).await;
-    let callers_at = network.address();
-    let callers = tokio::spawn(async move {
-        let keys = futures_util::stream::iter(0..KEYS);
-        let answers = keys.map(async |key| (key, post_until_answered(callers_at, &format!("k-{key}")).await));
-        answers.buffer_unordered(CALLERS).collect::<Vec<_>>().await
-    });
-    for round in 1..=2 {
-        until("the upstream is busy", 3 * super::SOON, async || {
-            network.lose_next_reply();
-            shop.requests.load(Ordering::SeqCst) >= round * KEYS / 3
-        })
-        .await;
-        gateway.kill();
-        let (next, at) = start(folder.path(), port).await;
-        network.redirect_to(at);
-        gateway = next;
-    }
-    let answers = tokio::time::timeout(6 * super::SOON, callers).await.expect("all callers are answered").unwrap();
-    let mut answered = 0;
-    for (key, answer) in answers {
-        let effects = shop.effects_of(&format!("k-{key}"));
-        assert!(effects.len() <= 1, "k-{key} has {effects:?}");
-        if let Some(effect) = answer {
-            assert_eq!(effects, [effect], "k-{key}");
-            answered += 1;
-        }
-    }
-    assert!(answered > KEYS / 4, "{answered} of {KEYS} keys have an answer");
 }
