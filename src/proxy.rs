@@ -196,6 +196,7 @@ impl Proxy {
     /// Forwards a request without protection. Bodies are streamed both ways.
     async fn forward(&self, upstream: &Upstream, request: Request<Body>, client: Client) -> Response {
         let (mut parts, body) = request.into_parts();
+        fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
         // The length is that of the body as it is read, whatever the fields say.
         parts.headers.remove(header::CONTENT_LENGTH);

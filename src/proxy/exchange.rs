@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::response::Parts;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Response, Version, header};
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -76,7 +78,7 @@ struct Ending {
 
 enum Rest {
     /// The end of a response, and its beginning if it has no body.
-    Response { begin: Option<(Reply, Response<Body>)>, caller: Caller, is_complete: bool },
+    Response { begin: Option<(Reply, Response<Body>)>, caller: Option<Caller>, is_complete: bool },
     /// No response came.
     Refusal(Option<Reply>, Problem),
     /// The exchange took too long. The caller's response is cut.
@@ -86,12 +88,13 @@ enum Rest {
 impl Exchange {
     /// Runs the exchange to its end, and reports its outcome until it is taken.
     pub(super) async fn run(mut self: Box<Self>, reply: Reply) {
-        let _permit = self.permit.take();
-        let upload = self.upload.take();
+        let (_permit, upload) = (self.permit.take(), self.upload.take());
+        let request = std::mem::take(&mut self.request);
         let exchange_max = self.route.upstream.exchange_max;
         let run = async {
             let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
-            let Ending { outcome, rest } = timeout(exchange_max, self.exchange(reply, upload)).await.unwrap_or(cut);
+            let exchange = timeout(exchange_max, self.exchange(reply, request, upload));
+            let Ending { outcome, rest } = exchange.await.unwrap_or(cut);
             let mut reporting = pin!(self.report(outcome));
             let deadline = self.app.terms_of(&self.route.operation).deadline;
             let is_reported = timeout(deadline, &mut reporting).await.is_ok();
@@ -108,7 +111,7 @@ impl Exchange {
         }
     }
 
-    async fn exchange(&self, reply: Reply, upload: Option<Upload>) -> Ending {
+    async fn exchange(&self, reply: Reply, request: Request<Bytes>, upload: Option<Upload>) -> Ending {
         // The time until here was the gateway's own: nothing was sent.
         if self.clock.monotonic() >= self.lease_end {
             let detail = "The lease of the key ended before the request could be forwarded; send it again.";
@@ -119,7 +122,7 @@ impl Exchange {
         let mut reply = Some(reply);
         let progress = upload.as_ref().map(Upload::progress);
         let is_mismatch = || progress.as_ref().is_some_and(|progress| progress.is_mismatch());
-        let mut sending = pin!(self.send(upload));
+        let mut sending = pin!(self.send(request, upload));
         let limit = self.route.upstream.timeout;
         let sent = match &progress {
             Some(progress) => response_within(limit, sending.as_mut(), &progress.pieces).await,
@@ -170,41 +173,41 @@ impl Exchange {
     }
 
     /// Sends the request.
-    async fn send(&self, upload: Option<Upload>) -> Result<Response<Incoming>, Failed> {
-        let Some(upload) = upload else { return self.route.upstream.send(&self.request).await };
-        let mut request = Request::new(Body::new(upload.verified()));
-        *request.method_mut() = self.request.method().clone();
-        *request.uri_mut() = self.request.uri().clone();
-        *request.headers_mut() = self.request.headers().clone();
-        self.route.upstream.forward(request).await
+    async fn send(&self, request: Request<Bytes>, upload: Option<Upload>) -> Result<Response<Incoming>, Failed> {
+        match upload {
+            None => self.route.upstream.send(request).await,
+            Some(upload) => self.route.upstream.forward(request.map(|_empty| Body::new(upload.verified()))).await,
+        }
     }
 
     /// Receives a response, and passes on all of it but the last piece.
-    async fn receive(&self, response: Response<Incoming>, mut reply: Option<Reply>) -> Ending {
+    async fn receive(&self, response: Response<Incoming>, reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
         let meaning = said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.rules.meaning(head.status));
         fields::to_caller(&mut head.headers, &self.via);
         let is_stored = meaning == Meaning::Done
             && body.size_hint().lower() <= self.route.response_bytes as u64
             && (self.route.store_private || !is_private(&head.headers));
-        let mut trailers = HeaderMap::new();
-        let mut captured = is_stored.then(BytesMut::new);
         (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
-        let (mut caller, stream) = Caller::new();
-        let mut first = Response::from_parts(head.clone(), stream);
-        first.extensions_mut().insert(FromUpstream);
-        if let Some(degraded) = self.degraded {
-            first.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+        let mut arrived = body.frame().now_or_never();
+        if let Some(data) = whole(arrived.as_ref(), &body) {
+            let captured = Some(data.clone()).filter(|data| is_stored && data.len() <= self.route.response_bytes);
+            let outcome = self.outcome(meaning, &head, captured, &HeaderMap::new());
+            let begin = reply.map(|reply| (reply, self.first(head, Body::from(data))));
+            return Ending { outcome, rest: Rest::Response { begin, caller: None, is_complete: true } };
         }
-        let mut begin = reply.take().map(|reply| (reply, first));
-        // A response without a body is passed on once its outcome is reported.
-        if !body.is_end_stream()
-            && let Some((reply, first)) = begin.take()
-        {
-            drop(reply.send(Ok((Answered::Forwarded, first))));
+        let mut captured = is_stored.then(BytesMut::new);
+        let mut trailers = HeaderMap::new();
+        let (mut caller, stream) = Caller::new();
+        if let Some(reply) = reply {
+            drop(reply.send(Ok((Answered::Forwarded, self.first(head.clone(), stream)))));
         }
         let is_complete = loop {
-            match timeout(self.route.upstream.timeout, body.frame()).await {
+            let frame = match arrived.take() {
+                Some(frame) => Ok(frame),
+                None => timeout(self.route.upstream.timeout, body.frame()).await,
+            };
+            match frame {
                 Ok(None) => break true,
                 Ok(Some(Ok(mut frame))) => {
                     if let Some(fields) = frame.trailers_mut() {
@@ -223,12 +226,32 @@ impl Exchange {
             }
         };
         let outcome = match meaning {
+            Meaning::Done if !is_complete => Outcome::Unknown,
+            meaning => self.outcome(meaning, &head, captured.map(BytesMut::freeze), &trailers),
+        };
+        Ending { outcome, rest: Rest::Response { begin: None, caller: Some(caller), is_complete } }
+    }
+
+    /// Returns the first part of a response for the caller.
+    fn first(&self, head: Parts, body: Body) -> Response<Body> {
+        let mut first = Response::from_parts(head, body);
+        first.extensions_mut().insert(FromUpstream);
+        if let Some(degraded) = self.degraded {
+            first.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+        }
+        first
+    }
+
+    /// Returns the outcome of a complete response. Without a body that may be stored, it leaves a tombstone.
+    fn outcome(&self, meaning: Meaning, head: &Parts, body: Option<Bytes>, trailers: &HeaderMap) -> Outcome {
+        match meaning {
             Meaning::NothingHappened => Outcome::Failure,
-            Meaning::Done if is_complete => {
-                let stored = match &captured {
+            Meaning::Unknown => Outcome::Unknown,
+            Meaning::Done => {
+                let stored = match body {
                     Some(body) => {
                         StoredResponse::new(head.status, &head.headers, &self.route.never_stored, body, self.now())
-                            .with_trailers(&trailers, &self.route.never_stored)
+                            .with_trailers(trailers, &self.route.never_stored)
                     }
                     None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };
@@ -239,9 +262,7 @@ impl Exchange {
                 self.route.metrics.stored(has_body, stored.len());
                 Outcome::Success { result: Some(stored), retention: Some(terms.retention) }
             }
-            Meaning::Done | Meaning::Unknown => Outcome::Unknown,
-        };
-        Ending { outcome, rest: Rest::Response { begin, caller, is_complete } }
+        }
     }
 
     /// Returns the time of the wall clock in seconds.
@@ -296,7 +317,9 @@ impl Rest {
                 if let Some((reply, first)) = begin {
                     drop(reply.send(Ok((Answered::Forwarded, first))));
                 }
-                caller.end(is_complete);
+                if let Some(caller) = caller {
+                    caller.end(is_complete);
+                }
             }
             Self::Refusal(reply, problem) => {
                 if let Some(reply) = reply {
@@ -305,6 +328,16 @@ impl Rest {
             }
             Self::None => {}
         }
+    }
+}
+
+/// Returns the whole body, if it came together with its head. Then all of the response waits for its outcome, and is written at
+/// once.
+fn whole(arrived: Option<&Option<Result<Frame<Bytes>, hyper::Error>>>, rest: &Incoming) -> Option<Bytes> {
+    match arrived? {
+        None => Some(Bytes::new()),
+        Some(Ok(frame)) if rest.is_end_stream() => frame.data_ref().cloned(),
+        Some(_) => None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 /// Fields that concern one connection only, beside those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -17,8 +17,11 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
+/// Fields that do not concern one connection only, whatever `Connection` names.
+static NOT_HOP_BY_HOP: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::AUTHORIZATION];
+
 /// Fields that are not stored with a response: they belong to one client, or to one connection.
-const NEVER_STORED: [HeaderName; 3] =
+static NEVER_STORED: [HeaderName; 3] =
     [header::SET_COOKIE, header::WWW_AUTHENTICATE, HeaderName::from_static("set-cookie2")];
 
 /// Prefix of the fields that only the gateway and upstreams use.
@@ -48,14 +51,12 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
     if accepts_trailers {
         headers.insert(header::TE, TRAILERS);
     }
-    remove_own(headers);
     headers.remove(header::EXPECT);
 }
 
-/// Turns the fields of a caller's request into those for the upstream.
+/// Turns what [`end_hop`] has left of a request's fields into those for the upstream.
 pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
     let host = headers.get(header::HOST).cloned();
-    end_hop(headers);
     if !client.is_trusted {
         for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED] {
             headers.remove(name);
@@ -78,7 +79,6 @@ pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderV
 /// Turns the fields of an upstream's response into those for the caller.
 pub(super) fn to_caller(headers: &mut HeaderMap, via: &HeaderValue) {
     remove_hop_by_hop(headers);
-    remove_own(headers);
     headers.remove(REPLAYED);
     headers.append(header::VIA, via.clone());
 }
@@ -105,6 +105,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
     })
 }
 
+/// Removes the fields of one connection, and those that only the gateway and upstreams use.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -113,11 +114,13 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        // A client must not take away what says who it is or how long its body is.
-        if ![header::HOST, header::CONTENT_LENGTH, header::AUTHORIZATION].contains(name) {
-            headers.remove(name);
-        }
+    // A client must not take away what says who it is or how long its body is.
+    let is_named = |name: &HeaderName| named.contains(name) && !NOT_HOP_BY_HOP.contains(name);
+    let is_removed =
+        |name: &&HeaderName| HOP_BY_HOP.contains(name) || name.as_str().starts_with(OWN_PREFIX) || is_named(name);
+    let removed: Vec<_> = headers.keys().filter(is_removed).cloned().collect();
+    for name in removed {
+        headers.remove(name);
     }
 }
 
@@ -158,6 +161,7 @@ mod tests {
             ("oncegate-repeat", "unknown"),
             ("expect", "100-continue"),
         ]);
+        end_hop(&mut fields);
         to_upstream(&mut fields, client(false), &VIA);
         let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();

@@ -2,8 +2,10 @@
 
 mod multipart;
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::options::FingerprintPart;
@@ -27,33 +29,32 @@ pub(super) fn of(
     headers: &HeaderMap,
     content: Content<'_>,
 ) -> Option<Canonical> {
-    let mut members = Map::new();
+    let mut members = BTreeMap::new();
     let multipart = match content {
         Content::Bytes(body) => multipart::digest(headers, body),
         Content::Digest(_) => None,
     };
     for part in parts {
         let (name, value) = match part {
-            FingerprintPart::Method => ("method", Some(method.as_str().to_owned())),
-            FingerprintPart::Path => ("path", Some(uri.path().to_owned())),
-            FingerprintPart::Query => ("query", uri.query().map(str::to_owned)),
+            FingerprintPart::Method => ("method", Some(Cow::from(method.as_str()))),
+            FingerprintPart::Path => ("path", Some(uri.path().into())),
+            FingerprintPart::Query => ("query", uri.query().map(Cow::from)),
             // The boundary of a form may differ from try to try.
-            FingerprintPart::ContentType if multipart.is_some() => {
-                ("content-type", Some("multipart/form-data".to_owned()))
-            }
-            FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE)),
-            FingerprintPart::IfMatch => ("if-match", field(headers, &header::IF_MATCH)),
+            FingerprintPart::ContentType if multipart.is_some() => ("content-type", Some("multipart/form-data".into())),
+            FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE).map(Cow::from)),
+            FingerprintPart::IfMatch => ("if-match", field(headers, &header::IF_MATCH).map(Cow::from)),
             FingerprintPart::Body | FingerprintPart::BodyJson if let Some(digest) = multipart => {
-                ("body", Some(text(digest)))
+                ("body", Some(text(digest).into()))
             }
-            FingerprintPart::Body | FingerprintPart::BodyJson => ("body", Some(content.digest(*part))),
+            FingerprintPart::Body | FingerprintPart::BodyJson => ("body", Some(content.digest(*part).into())),
         };
-        members.insert(name.to_owned(), value.map_or(Value::Null, Value::String));
+        members.insert(name, value);
     }
     if let Some(name) = also {
-        members.insert(name.as_str().to_owned(), field(headers, name).map_or(Value::Null, Value::String));
+        members.insert(name.as_str(), field(headers, name).map(Cow::from));
     }
-    canonicalize_any(Value::Object(members).to_string().as_bytes(), "fingerprint").ok()
+    // Its names are sorted, and strings have no escapes but those that they need.
+    serde_json::to_string(&members).ok().map(|text| Canonical::trusted(&text))
 }
 
 impl Content<'_> {
@@ -127,6 +128,16 @@ mod tests {
     fn a_body_and_its_digest_are_the_same() {
         let of = |content| of(&[Body], None, &Method::POST, &Uri::from_static("/"), &HeaderMap::new(), content);
         assert_eq!(of(Content::Bytes(b"1")), of(Content::Digest(Sha256::digest(b"1").into())));
+    }
+
+    #[test]
+    fn a_fingerprint_is_canonical() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::IF_MATCH, HeaderValue::from_static("\"1\""));
+        let (uri, also) = (Uri::from_static("/a%22b?x=\\{}"), HeaderName::from_static("repeatability-first-sent"));
+        let (parts, content) = ([Query, Path, IfMatch, MethodPart, Body], Content::Bytes(b""));
+        let fingerprint = of(&parts, Some(&also), &Method::POST, &uri, &headers, content).unwrap();
+        assert_eq!(canonicalize_any(fingerprint.as_str().as_bytes(), "fingerprint").unwrap(), fingerprint);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::{HeaderMap, HeaderValue, Request, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use serde_json::json;
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ use super::route::Route;
 use super::stored_response::StoredResponse;
 use super::upload::{self, Upload};
 use super::{Proxy, Upgrade, fingerprint, principal};
-use crate::domain::canonical::{Canonical, canonicalize};
+use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::record::ClaimState;
 use crate::domain::terms::Mode;
@@ -101,8 +101,8 @@ impl Proxy {
         let request = Request::from_parts(parts, body);
         let identified = Identified { route: route.clone(), app, key, principal, request, upload, client };
         let (reply, response) = oneshot::channel();
-        // In a task: a caller that hangs up leaves no claim behind that is granted and not used.
-        self.exchanges.spawn(self.clone().answer(identified, reply));
+        // In a task: a caller that hangs up leaves no claim behind that is granted and not used. Boxed: a task copies its future.
+        self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
         let answer = response.await.unwrap_or_else(|_| {
             let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
             Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))
@@ -195,6 +195,7 @@ impl Proxy {
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
         let (mut parts, body) = request.into_parts();
+        (parts.version, parts.extensions) = (Version::HTTP_11, Extensions::new());
         fields::to_upstream(&mut parts.headers, client, &self.via);
         parts.headers.remove(header::CONTENT_LENGTH);
         // A replay must fit every caller.
@@ -351,12 +352,19 @@ fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
     all.freeze()
 }
 
+/// The contents of a claim. The order of their names and the escapes of visible ASCII characters are those of the canonical form.
+#[derive(Serialize)]
+struct Contents<'a> {
+    key: &'a str,
+    principal: &'a str,
+}
+
 /// Returns the contents of the claim of a key: the key and the digest of its principal.
 pub(super) fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Canonical> {
     let mut digest = [0; 64];
     hex::write(principal, &mut digest);
-    let contents = json!({ "key": key.as_str(), "principal": String::from_utf8_lossy(&digest) });
-    canonicalize(contents.to_string().as_bytes()).ok()
+    let contents = Contents { key: key.as_str(), principal: std::str::from_utf8(&digest).ok()? };
+    serde_json::to_string(&contents).ok().map(|text| Canonical::trusted(&text))
 }
 
 fn problem(failure: Failure) -> Refusal {

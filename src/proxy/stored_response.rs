@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::encryption::{EncryptionKeys, Owner, Sealed};
 use super::fields::{REPLAYED, stored};
@@ -27,7 +27,7 @@ const FIELDS_BYTES_MAX: usize = 32 << 10;
 const TRAILER: char = ':';
 
 /// Fields that are left in a tombstone.
-const TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
+static TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
 
 /// A response that is stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -40,9 +40,9 @@ pub(super) struct StoredResponse {
     /// Names and values in order. Each character of a value is one byte. Names of trailers begin with a colon: gateways of before
     /// leave them out.
     fields: Vec<(String, String)>,
-    /// The body in Base64; `None` in a tombstone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    body: Option<String>,
+    /// The body, stored in Base64; `None` in a tombstone. [`StoredResponse::encode`] writes it.
+    #[serde(default, skip_serializing, deserialize_with = "from_base64")]
+    body: Option<Bytes>,
     /// Fields as JSON, a line feed, and the body, encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealed: Option<Sealed>,
@@ -50,13 +50,13 @@ pub(super) struct StoredResponse {
 
 impl StoredResponse {
     /// Returns the stored form of a response to a caller; a tombstone if its fields are too long.
-    pub(super) fn new(status: StatusCode, headers: &HeaderMap, never: &[HeaderName], body: &[u8], at: u64) -> Self {
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap, never: &[HeaderName], body: Bytes, at: u64) -> Self {
         let kept = || stored(headers).filter(|(name, _)| !never.contains(name));
         if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
             return Self::tombstone(status, headers, at);
         }
         let fields = kept().map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
-        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(STANDARD.encode(body)), sealed: None }
+        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(body), sealed: None }
     }
 
     /// Adds the fields that followed the body. If they are too long, the rest is a tombstone.
@@ -85,16 +85,12 @@ impl StoredResponse {
 
     /// Encrypts a response, if there is a key. One that cannot be encrypted leaves a tombstone.
     pub(super) fn seal(self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
-        if keys.is_empty() || self.body.is_none() {
-            return self;
-        }
-        let clear = self.body.as_ref().and_then(|body| STANDARD.decode(body).ok());
-        let plain = clear.zip(serde_json::to_vec(&self.fields).ok()).map(|(body, mut plain)| {
+        let Some(body) = self.body.as_ref().filter(|_| !keys.is_empty()) else { return self };
+        let sealed = serde_json::to_vec(&self.fields).ok().and_then(|mut plain| {
             plain.push(b'\n');
-            plain.extend_from_slice(&body);
-            plain
+            plain.extend_from_slice(body);
+            keys.seal(owner, plain)
         });
-        let sealed = plain.and_then(|plain| keys.seal(owner, plain));
         let fields = self.fields.into_iter().filter(|(name, _)| is_tombstones(name));
         Self { fields: fields.collect(), body: None, sealed, ..self }
     }
@@ -102,10 +98,10 @@ impl StoredResponse {
     /// Decrypts a response. What cannot be decrypted is a tombstone.
     pub(super) fn open(mut self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
         let plain = self.sealed.take().and_then(|sealed| keys.open(owner, &sealed));
-        let parts = plain.as_deref().and_then(|plain| {
+        let parts = plain.and_then(|plain| {
             // JSON in one line: the first line feed ends the fields.
-            let (fields, body) = plain.split_at_checked(plain.iter().position(|byte| *byte == b'\n')?)?;
-            Some((serde_json::from_slice(fields).ok()?, STANDARD.encode(body.get(1..)?)))
+            let end = plain.iter().position(|byte| *byte == b'\n')?;
+            Some((serde_json::from_slice(&plain[..end]).ok()?, Bytes::from(plain).slice(end + 1..)))
         });
         match parts {
             Some((fields, body)) => Self { fields, body: Some(body), ..self },
@@ -114,7 +110,17 @@ impl StoredResponse {
     }
 
     pub(super) fn encode(&self) -> Box<str> {
-        serde_json::to_string(self).unwrap_or_default().into()
+        let mut text = serde_json::to_string(self).unwrap_or_default();
+        if let Some(body) = &self.body
+            && text.pop().is_some()
+        {
+            // Its text needs no escapes, so nothing has to look for them.
+            text.reserve_exact(body.len().div_ceil(3) * 4 + 12);
+            text.push_str(",\"body\":\"");
+            STANDARD.encode_string(body, &mut text);
+            text.push_str("\"}");
+        }
+        text.into()
     }
 
     /// Reads the stored form. `None` if it is none, or that of another version.
@@ -128,7 +134,7 @@ impl StoredResponse {
         if age_max.is_some_and(|max| age >= max) {
             return None;
         }
-        let body = Bytes::from(STANDARD.decode(self.body.as_ref()?).ok()?);
+        let body = self.body.clone()?;
         let trailers =
             headers(self.fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(TRAILER)?, value))));
         let body = if trailers.is_empty() {
@@ -183,7 +189,14 @@ fn is_tombstones(name: &str) -> bool {
 
 /// Returns the bytes of a value, one character each.
 fn latin1(value: &HeaderValue) -> String {
-    value.as_bytes().iter().map(|byte| char::from(*byte)).collect()
+    let bytes = || value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+    value.to_str().map_or_else(|_| bytes(), str::to_owned)
+}
+
+/// Reads a body. One that is not Base64 is that of a tombstone.
+fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| STANDARD.decode(text).ok()).map(Bytes::from))
 }
 
 #[cfg(test)]
@@ -205,8 +218,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_replay_has_the_status_fields_and_bytes_of_the_response() {
-        let body = b"\x00\xffbytes";
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body, 100);
+        let body = Bytes::from_static(b"\x00\xffbytes");
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body.clone(), 100);
+        assert_eq!(StoredResponse::decode(&stored.encode()).as_ref(), Some(&stored));
         let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(107, Some(8)).unwrap();
         assert_eq!(replay.status(), 201);
         let mut expected = headers();
@@ -214,14 +228,15 @@ mod tests {
         expected.insert(REPLAYED, HeaderValue::from_static("true"));
         expected.insert(header::AGE, HeaderValue::from_static("7"));
         assert_eq!(replay.headers(), &expected);
-        assert_eq!(&*replay.into_body().collect().await.unwrap().to_bytes(), body);
+        assert_eq!(replay.into_body().collect().await.unwrap().to_bytes(), body);
     }
 
     #[test]
     fn an_encrypted_response_shows_no_more_than_a_tombstone_without_its_key() {
         let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], b"a\nprivate\xff", 100);
+        let body = Bytes::from_static(b"a\nprivate\xff");
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body, 100);
         let encoded = stored.clone().seal(&keys, owner).encode();
         assert!(!encoded.contains("x-twice") && !encoded.contains(&STANDARD.encode("private")), "{encoded}");
         let read = || StoredResponse::decode(&encoded).unwrap();
@@ -237,7 +252,8 @@ mod tests {
     async fn fields_that_follow_the_body_are_replayed_after_it() {
         let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
-        let (stored, trailers) = (StoredResponse::new(StatusCode::OK, &headers(), &[], b"body", 100), headers());
+        let (stored, trailers) =
+            (StoredResponse::new(StatusCode::OK, &headers(), &[], Bytes::from_static(b"body"), 100), headers());
         let plain = stored.clone().with_trailers(&trailers, &[header::LOCATION]);
         let sealed = plain.clone().seal(&keys, owner).open(&keys, owner);
         for stored in [plain, sealed] {
@@ -271,15 +287,15 @@ mod tests {
         for wrong in ["", "1", "{}", r#"{"v":2,"status":200,"at":1,"fields":[]}"#, r#"{"v":1,"status":200}"#] {
             assert_eq!(StoredResponse::decode(wrong), None, "{wrong}");
         }
-        let torn =
-            StoredResponse { v: 1, status: 200, at: 0, fields: Vec::new(), body: Some("=".into()), sealed: None };
+        let torn = StoredResponse::decode(r#"{"v":1,"status":200,"at":0,"fields":[],"body":"="}"#).unwrap();
         assert!(torn.replay(0, None).is_none());
+        assert_eq!(torn.status(), 200);
     }
 
     #[test]
     fn a_response_is_replayed_for_its_time_and_never_with_what_a_route_excludes() {
         let location = [header::LOCATION];
-        let stored = StoredResponse::new(StatusCode::OK, &headers(), &location, b"", 100);
+        let stored = StoredResponse::new(StatusCode::OK, &headers(), &location, Bytes::new(), 100);
         assert!(!stored.headers().contains_key(header::LOCATION));
         assert!(stored.replay(159, Some(60)).is_some());
         assert!(stored.replay(160, Some(60)).is_none());
@@ -292,7 +308,7 @@ mod tests {
         for _ in 0..40 {
             long.append("x-long", HeaderValue::from_str(&"x".repeat(1000)).unwrap());
         }
-        let stored = StoredResponse::new(StatusCode::OK, &long, &[], b"", 0);
+        let stored = StoredResponse::new(StatusCode::OK, &long, &[], Bytes::new(), 0);
         assert!(!stored.has_body());
         assert_eq!(stored.tombstone_headers().len(), 1);
     }

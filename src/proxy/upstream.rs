@@ -74,14 +74,14 @@ impl Upstream {
     }
 
     /// Sends a request to the next server that accepts a connection.
-    pub(super) async fn send(&self, request: &Request<Bytes>) -> Result<Response<Incoming>, Failed> {
+    pub(super) async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, Failed> {
         let mut why = String::new();
-        for server in self.in_turn() {
-            let mut copy = Request::new(Full::new(request.body().clone()));
-            *copy.method_mut() = request.method().clone();
-            *copy.headers_mut() = request.headers().clone();
-            *copy.uri_mut() = server.uri(request.uri());
-            match self.keyed.here().request(copy).await {
+        let mut servers = self.in_turn().peekable();
+        while let Some(server) = servers.next() {
+            let this = if servers.peek().is_some() { request.clone() } else { std::mem::take(&mut request) };
+            let mut this = this.map(Full::new);
+            *this.uri_mut() = server.uri(this.uri());
+            match self.keyed.here().request(this).await {
                 Ok(response) => return Ok(response),
                 Err(error) if error.is_connect() => why = self.rest(server, &error),
                 Err(error) => return Err(Failed::Broken(cause(&error))),

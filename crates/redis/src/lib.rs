@@ -42,7 +42,7 @@ use oncegate_core::engine::{
     RecordView, Subscription, millis, value,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::{Key, LiveClaim, Record};
 use oncegate_core::terms::Retention;
 use oncegate_driver::scheme::{OpenError, Promise, Scheme};
 use redis::Value;
@@ -171,7 +171,8 @@ impl Engine for Redis {
             Outcome::Failure => ("f", String::new(), String::new()),
             Outcome::Unknown => ("u", String::new(), String::new()),
         };
-        let late = request.late_record();
+        // The script appends the result, which may be long, so that it is sent once.
+        let late = request.late_record().map(|record| Record { result: None, ..record });
         let late_ms = late.as_ref().map(|record| milliseconds(record.settled_retention())).unwrap_or_default();
         let late = late.as_ref().map(value::encode).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];

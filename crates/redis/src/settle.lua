@@ -1,8 +1,8 @@
 -- Outcome call: the table of outcomes for the claim KEYS[1]. Its reference is `settle` in crates/core/src/claim/transitions.rs.
 --
 -- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the end of the value (a newline and its text, or
--- nothing); the retention that overrides the claim's, or nothing; the whole value to record if there is no live claim, or
--- nothing; and that record's milliseconds, -1 for ever.
+-- nothing); the retention that overrides the claim's, or nothing; the value to record if there is no live claim, without its
+-- result, or nothing; and that record's milliseconds, -1 for ever.
 -- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), whether the record is late.
 local attempt, outcome, result, retention, late, late_ms = unpack(ARGV)
 
@@ -21,7 +21,7 @@ end
 
 if not held then
   if late ~= '' then
-    put(late, tonumber(late_ms))
+    put(late .. result, tonumber(late_ms))
     return { 'done', outcome, tonumber(late_ms), 1 }
   elseif outcome == 'f' then
     return { 'done', '', -1, 1 }
