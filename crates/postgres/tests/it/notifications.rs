@@ -24,7 +24,7 @@ fn waiting(request: &ClaimRequest) -> ClaimRequest {
 }
 
 async fn is_notified(subscription: &mut Subscription) -> bool {
-    timeout(Duration::from_secs(5), subscription.notified()).await.is_ok()
+    timeout(Duration::from_secs(15), subscription.notified()).await.is_ok()
 }
 
 #[tokio::test]

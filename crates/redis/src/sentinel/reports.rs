@@ -110,14 +110,16 @@ impl Reports {
 
     /// Returns why there is no primary.
     pub(super) fn why_not(&self, name: &str) -> String {
-        let all = self.last.iter().zip(&self.sentinels);
-        if all.clone().any(|(report, _)| *report == Some(Report::UnknownName)) {
+        if self.last.iter().all(|report| *report == Some(Report::UnknownName)) {
             return format!(
                 "the Sentinels do not know the name `{name}`; write the name of their `sentinel monitor` line"
             );
         }
-        let failures = all.filter_map(|(report, sentinel)| match report {
+        let failures = self.last.iter().zip(&self.sentinels).filter_map(|(report, sentinel)| match report {
             Some(Report::Failed(why)) => Some(format!("{sentinel}: {why}")),
+            Some(Report::UnknownName) => {
+                Some(format!("{sentinel}: it does not know the name; write that of its `sentinel monitor` line"))
+            }
             _ => None,
         });
         format!("no Sentinel names the primary `{name}` ({})", failures.collect::<Vec<_>>().join("; "))
@@ -178,8 +180,10 @@ mod tests {
 
     #[test]
     fn it_is_said_why_there_is_no_primary() {
-        let why = reports(&[Report::Failed("down".into()), Report::UnknownName]).why_not("mymaster");
+        let why = reports(&[Report::UnknownName, Report::UnknownName]).why_not("mymaster");
         assert!(why.contains("do not know the name `mymaster`"), "{why}");
+        let why = reports(&[Report::Failed("down".into()), Report::UnknownName]).why_not("mymaster");
+        assert!(why.contains("`mymaster` (s1:1: down; s2:1: it does not know the name"), "{why}");
         let why = reports(&[Report::Failed("down".into()), Report::Failed("late".into())]).why_not("m");
         assert!(why.contains("s1:1: down; s2:1: late"), "{why}");
     }

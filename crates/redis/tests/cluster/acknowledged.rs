@@ -1,5 +1,7 @@
 //! Answers that replicas acknowledge, on one primary without Sentinels.
 
+use std::time::Duration;
+
 use oncegate_core::claim::{ClaimRequest, ClaimResponse};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::{Engine, EngineError, RecordName};
@@ -7,6 +9,9 @@ use oncegate_redis::Redis;
 use oncegate_testkit::redis_server::RedisServer;
 
 use super::{DEADLINE, again, batch, is_duplicate, now, open, renew, settle, since, soon, success};
+
+/// A deadline that is long beside the delays of a busy machine.
+const LONG: Duration = Duration::from_secs(6);
 
 /// A primary and its replica, with an append-only file that is synced at once.
 async fn pair() -> Option<(RedisServer, RedisServer)> {
@@ -39,9 +44,9 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     let other = ClaimRequest { fingerprint: Some([7; 32]), ..again(&held) };
     for at_once in [again(&held), other] {
         let started = now();
-        let answer = redis.claim(&at_once, DEADLINE).await;
+        let answer = redis.claim(&at_once, LONG).await;
         assert!(matches!(answer, Ok(ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_))), "{answer:?}");
-        assert!(since(started) < DEADLINE * 3 / 4, "it does not wait for replicas: {:?}", since(started));
+        assert!(since(started) < LONG / 2, "it does not wait for replicas: {:?}", since(started));
     }
     let outcome = redis.settle(&settle(&held, success("1")), DEADLINE).await;
     assert!(outcome.is_err_and(|failure| failure.is_shortfall()));
@@ -80,18 +85,18 @@ async fn write_and_wait_are_repeated_until_the_deadline() {
     // Many more than go out at once: none waits for others until its time is over.
     let claims: Vec<_> = (0..300).map(|_| fresh_claim()).collect();
     let answers = futures_util::future::join_all(
-        claims.iter().map(|claim| async { (redis.claim(claim, DEADLINE).await, since(started)) }),
+        claims.iter().map(|claim| async { (redis.claim(claim, LONG).await, since(started)) }),
     );
     for (answer, took) in answers.await {
         assert!(answer.as_ref().is_err_and(EngineError::is_shortfall), "{answer:?}");
-        assert!(took > DEADLINE * 7 / 10 && took < DEADLINE * 9 / 10, "{took:?}");
+        assert!(took > LONG * 7 / 10 && took < LONG, "{took:?}");
     }
 
     let (claim, thaw) = (fresh_claim(), async {
-        tokio::time::sleep(DEADLINE / 2).await;
+        tokio::time::sleep(LONG / 10).await;
         replica.thaw();
     });
-    let (answer, ()) = tokio::join!(redis.claim(&claim, DEADLINE), thaw);
+    let (answer, ()) = tokio::join!(redis.claim(&claim, LONG), thaw);
     assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
     assert!(redis_grants(&redis, &claims[0]).await, "the claim has stayed, and is the same one");
 }

@@ -182,12 +182,14 @@ async fn a_dead_shard_fails_its_own_keys_at_once_and_no_others() {
         matches!(redis.claim(&again(&on_dead), DEADLINE).await, Err(EngineError::Determinate(_)))
     })
     .await;
-    for _ in 0..50 {
-        let at_once = tokio::time::timeout(Duration::from_millis(100), redis.claim(&again(&on_dead), DEADLINE)).await;
-        unavailable(at_once.expect("at once"));
-        let other = tokio::time::timeout(Duration::from_millis(100), is_duplicate(&redis, &again(&on_other))).await;
-        assert!(other.expect("at once"));
-    }
+    let calls = async {
+        for _ in 0..50 {
+            unavailable(redis.claim(&again(&on_dead), DEADLINE).await);
+            assert!(is_duplicate(&redis, &again(&on_other)).await);
+        }
+    };
+    // Sent again until the deadline, the calls would take a minute.
+    tokio::time::timeout(Duration::from_secs(10), calls).await.expect("at once");
     redis.probe().await.expect("a dead shard does not make the engine unavailable");
 }
 

@@ -37,7 +37,7 @@ async fn slots_that_move_to_a_new_primary_are_acknowledged_there() {
     // The new one has a replica, too: the former replica of another shard would leave that one without.
     let (new, replica) = (cluster.add_node().await, cluster.add_node().await);
     let id: String = cluster.nodes[new].query("CLUSTER MYID");
-    oncegate_testkit::wait::until("the replica follows", Duration::from_secs(5), async || {
+    oncegate_testkit::wait::until("the replica follows", Duration::from_secs(15), async || {
         let _ = oncegate_testkit::redis_server::RedisServer::try_query::<()>(
             &cluster.nodes[replica].url(),
             &["CLUSTER", "REPLICATE", &id],

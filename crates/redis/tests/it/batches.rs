@@ -110,7 +110,7 @@ async fn a_batch_on_a_closed_engine_certainly_did_nothing() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     granted(&redis, &fresh_claim()).await;
-    timeout(Duration::from_secs(5), redis.close()).await.expect("it closes");
+    timeout(Duration::from_secs(15), redis.close()).await.expect("it closes");
     let answers = claim_batch(&redis, &fresh_claims()).await;
     let is_closed = |why: &Determinate| matches!(why, Determinate::Unavailable(why) if why.contains("closed"));
     assert!(are_all(&answers, is_closed), "{answers:?}");

@@ -46,7 +46,7 @@ async fn behind_proxy_with(server: &RedisServer, options: Options) -> (TcpProxy,
 
 /// Waits until something holds.
 async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    oncegate_testkit::wait::until(what, Duration::from_secs(5), holds).await;
+    oncegate_testkit::wait::until(what, Duration::from_secs(15), holds).await;
 }
 
 /// The name of a claim in the store.
