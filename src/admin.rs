@@ -66,6 +66,8 @@ pub struct Admin {
     pub apps: Arc<dyn Catalog>,
     /// Entries that wait for unavailable stores, and the overlaps that their delivery found.
     pub journal: Arc<OutageJournal>,
+    /// Returns what is left of a stored response of the proxy that is erased; `None` for other results.
+    pub forget: fn(&str) -> Option<Box<str>>,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
 }
@@ -126,6 +128,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/claims/show", post(claims::show))
         .route("/admin/v1/claims/release", post(claims::change::release))
         .route("/admin/v1/claims/settle", post(claims::change::settle))
+        .route("/admin/v1/proxy/forget", post(claims::forget::forget))
         .route("/admin/v1/locks", get(locks::list))
         .route("/admin/v1/locks/show", post(locks::show))
         .route("/admin/v1/locks/release", post(locks::release))

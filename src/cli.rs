@@ -193,7 +193,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Overlaps(args) => overlaps::run(args, out),
-        Command::Proxy(action) => proxy::run(action, out),
+        Command::Proxy(action) => proxy::run(action, &mut io::stdin().lock(), out),
         Command::Audit(args) => audit::run(args, out),
         Command::Spool(action) => spool::run(action, out),
         Command::Generate(args) => generate::run(&args, out),

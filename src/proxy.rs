@@ -38,6 +38,7 @@ use self::encryption::EncryptionKeys;
 use self::fields::Client;
 use self::options::{Network, ProxyOptions, REFUSE};
 use self::route::{Route, Routes, Way};
+pub use self::stored_response::forget;
 use self::upstream::{Failed, Upstream};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;

@@ -1,6 +1,7 @@
-//! Claims for operators: naming one, showing it, and lists. `change` changes them.
+//! Claims for operators: naming one, showing it, and lists. `change` changes them, `forget` erases stored responses.
 
 pub(super) mod change;
+pub(super) mod forget;
 
 use std::sync::Arc;
 

@@ -219,7 +219,7 @@ pub(super) fn json_of(flag: &str, text: &str) -> anyhow::Result<Value> {
 }
 
 impl ClaimName {
-    fn body(&self, input: &mut impl Read) -> anyhow::Result<Map<String, Value>> {
+    pub(super) fn body(&self, input: &mut impl Read) -> anyhow::Result<Map<String, Value>> {
         let mut body = Map::from_iter([("app".to_owned(), Value::from(self.app.as_ref()))]);
         if let Some(global_id) = &self.global_id {
             body.insert("global_id".into(), global_id.to_string().into());
@@ -237,7 +237,7 @@ impl ClaimName {
 }
 
 impl Change {
-    fn fill(&self, body: &mut Map<String, Value>) {
+    pub(super) fn fill(&self, body: &mut Map<String, Value>) {
         body.insert("reason".into(), self.reason.as_str().into());
         if let Some(hash) = &self.attempt_hash {
             body.insert("attempt_hash".into(), hash.as_str().into());

@@ -1,25 +1,45 @@
-//! `oncegate proxy`: explains the way of a request through the proxy, without a gateway.
+//! `oncegate proxy`: explains the way of a request through the proxy, without a gateway; erases stored responses through the admin API.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 use super::Settings;
+use super::admin_client::QueryArgs;
+use super::claim::{Change, ClaimName};
 use super::failure::usage;
+use super::output::Out;
 use crate::domain::clock::{Clock, SystemClock};
 use crate::proxy::explain::{Explanation, Sample, explain};
 
 const EXAMPLES: &str = "\
 Examples:
   oncegate proxy check --config oncegate.toml --url http://api.shop.example/v1/orders \\
-    --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'";
+    --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'
+  oncegate proxy forget --app shop --operation proxy:orders.create '{\"key\": \"8e03978e\", \"principal\": \"…\"}' \\
+    --reason 'PRIV-7: erasure was asked for'";
 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Action {
     /// Explain which route a request takes, and which identity and fingerprint it gets
     Check(CheckArgs),
+    /// Erase the stored response of a request; its key stays blocked
+    ///
+    /// A repeat then gets 409 `response_not_stored`, and does not run again. `oncegate proxy check` prints the contents of the claim.
+    Forget(ForgetArgs),
+}
+
+#[derive(Args)]
+pub(super) struct ForgetArgs {
+    #[command(flatten)]
+    claim: ClaimName,
+    #[command(flatten)]
+    change: Change,
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 #[derive(Args)]
@@ -44,8 +64,23 @@ pub(super) struct CheckArgs {
     trusted: bool,
 }
 
-pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
-    let Action::Check(CheckArgs { settings, method, url, headers, data, trusted }) = action;
+pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
+        Action::Check(arguments) => check(arguments, out),
+        Action::Forget(ForgetArgs { claim, change, query }) => {
+            let mut body = claim.body(input)?;
+            change.fill(&mut body);
+            query.post("/admin/v1/proxy/forget", &body.into(), out, |answer: &Value, out| {
+                let [app, global_id] = ["app", "global_id"].map(|name| answer[name].as_str().unwrap_or_default());
+                let effect = "is erased. Its key stays blocked: repeats get 409 response_not_stored";
+                Ok(writeln!(out, "The response of claim {global_id} of app `{app}` {effect}.")?)
+            })
+        }
+    }
+}
+
+fn check(arguments: CheckArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let CheckArgs { settings, method, url, headers, data, trusted } = arguments;
     let config = settings.load()?;
     let field = |field: &String| {
         let (name, value) =
@@ -80,7 +115,7 @@ mod tests {
                           app = \"default\"\npath = \"/orders/{id}\"\nmethods = [\"POST\"]\nupstream = \"orders\"\n\
                           principal = [\"authorization\"]\n";
 
-    fn check(method: &str, url: &str, headers: &[&str]) -> anyhow::Result<String> {
+    fn explained(method: &str, url: &str, headers: &[&str]) -> anyhow::Result<String> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, CONFIG)?;
@@ -88,21 +123,21 @@ mod tests {
         let headers = headers.iter().map(ToString::to_string).collect();
         let (method, url, data) = (method.to_owned(), url.to_owned(), "one".to_owned());
         let mut out = Vec::new();
-        run(Action::Check(CheckArgs { settings, method, url, headers, data, trusted: false }), &mut out)?;
+        check(CheckArgs { settings, method, url, headers, data, trusted: false }, &mut out)?;
         Ok(String::from_utf8(out)?)
     }
 
     #[test]
     fn a_request_on_a_route_has_an_identity() {
         let fields = ["Idempotency-Key: \"k-1\"", "Authorization: alice"];
-        let said = check("POST", "http://shop/orders/1", &fields).unwrap();
+        let said = explained("POST", "http://shop/orders/1", &fields).unwrap();
         for part in ["proxy:orders.create", "Key:         k-1", "\"principal\":\"", "\"path\":\"/orders/1\""] {
             assert!(said.contains(part), "{part}: {said}");
         }
         let bare = ["Idempotency-Key: k-1", "Authorization: alice"];
-        assert_eq!(check("POST", "http://shop/orders/1", &bare).unwrap(), said, "the same key");
+        assert_eq!(explained("POST", "http://shop/orders/1", &bare).unwrap(), said, "the same key");
         let bob = ["Idempotency-Key: k-1", "Authorization: bob"];
-        assert_ne!(check("POST", "http://shop/orders/1", &bob).unwrap(), said, "another caller");
+        assert_ne!(explained("POST", "http://shop/orders/1", &bob).unwrap(), said, "another caller");
     }
 
     #[test]
@@ -114,11 +149,11 @@ mod tests {
             ("POST", "http://shop/others", &[], "Refused: no route"),
             ("GET", "http://shop/orders/1", &[], "Forwarded without protection: no route protects"),
         ] {
-            let explained = check(method, url, fields).unwrap();
+            let explained = explained(method, url, fields).unwrap();
             assert!(explained.starts_with(said), "{explained}");
         }
         for (url, fields) in [("/orders/1", &[][..]), ("http://shop/", &["no colon"]), ("http://shop/", &["a b: c"])] {
-            assert!(check("POST", url, fields).is_err(), "{url}");
+            assert!(explained("POST", url, fields).is_err(), "{url}");
         }
     }
 }

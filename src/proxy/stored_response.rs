@@ -29,6 +29,13 @@ const TRAILER: char = ':';
 /// Fields that are left in a tombstone.
 static TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
 
+/// Returns the stored form of the tombstone of a stored response. `None` if it is none.
+pub fn forget(result: &str) -> Option<Box<str>> {
+    let stored = StoredResponse::decode(result)?;
+    let fields = stored.fields.into_iter().filter(|(name, _)| is_tombstones(name)).collect();
+    Some(StoredResponse { fields, body: None, sealed: None, ..stored }.encode())
+}
+
 /// A response that is stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct StoredResponse {
@@ -280,6 +287,15 @@ mod tests {
         assert_eq!(stored.status(), 200);
         assert_eq!(stored.headers().len(), 1);
         assert_eq!(stored.headers()[header::LOCATION], "/orders/1");
+    }
+
+    #[test]
+    fn a_response_that_is_forgotten_is_a_tombstone() {
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], Bytes::from_static(b"private"), 100);
+        let left = forget(&stored.encode()).unwrap();
+        assert_eq!(left, StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100).encode());
+        assert_eq!(forget(&left), Some(left), "twice is once");
+        assert_eq!(forget("{\"v\":2}"), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod dialects;
 mod drain;
 mod engines;
 mod faults;
+mod forget;
 mod framing;
 mod running;
 mod uploads;

@@ -217,7 +217,7 @@ struct BuggyStore {
 
 impl BuggyStore {
     async fn release(&self, key: &Key, attempt: &Attempt) -> Result<ReleaseResponse, EngineError> {
-        self.inner.release(&ReleaseRequest { key: key.clone(), attempt: attempt.clone() }).await
+        self.inner.release(&ReleaseRequest { key: key.clone(), attempt: attempt.clone(), result: None }).await
     }
 
     /// Sweeps as [`Bug::SweeperDeletesRenewed`] does.

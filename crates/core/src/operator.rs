@@ -6,26 +6,28 @@ use super::clock::Timestamp;
 use super::engine::SharedRecord;
 use super::global_id::GlobalId;
 use super::lock::LockName;
-use super::record::{ClaimState, Key, LiveClaim};
+use super::record::{ClaimState, Key, LiveClaim, Record};
 use super::tenant::AppKey;
 
-/// Ends a claim in any state, also a succeeded one, which no outcome undoes.
+/// Ends a claim in any state, also a succeeded one, which no outcome undoes; or replaces the result of a succeeded one.
 #[derive(Clone, Debug)]
 pub struct ReleaseRequest {
     /// The claim.
     pub key: Key,
     /// The holder that the operator was shown. A claim of another attempt is not released.
     pub attempt: Attempt,
+    /// JSON text that replaces the result of a succeeded claim, which stays for its time. Absent: the claim ends.
+    pub result: Option<Box<str>>,
 }
 
 /// The answer to a [`ReleaseRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReleaseResponse {
-    /// The claim has ended, and can be claimed again.
+    /// The claim has ended, and can be claimed again; or its result is replaced.
     Done,
     /// There is no live claim.
     Absent,
-    /// Another attempt holds the claim; nothing was changed.
+    /// Another attempt holds the claim, or it has no result to replace; nothing was changed.
     Superseded,
 }
 
@@ -33,7 +35,14 @@ pub enum ReleaseResponse {
 pub fn release(live: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, ReleaseResponse) {
     match live {
         None => (Effect::Keep, ReleaseResponse::Absent),
-        Some(live) if live.record.attempt == request.attempt => (Effect::Delete, ReleaseResponse::Done),
+        Some(LiveClaim { record, left, .. }) if record.attempt == request.attempt => match &request.result {
+            None => (Effect::Delete, ReleaseResponse::Done),
+            Some(result) if record.state == ClaimState::Succeeded => {
+                let record = Record { result: Some(result.clone()), ..record.clone() };
+                (Effect::Put(record, *left), ReleaseResponse::Done)
+            }
+            Some(_) => (Effect::Keep, ReleaseResponse::Superseded),
+        },
         Some(_) => (Effect::Keep, ReleaseResponse::Superseded),
     }
 }

@@ -97,7 +97,7 @@ impl Gateway {
             // A success may be reported after the operator has looked. A failure never undoes one.
             return self.settle_by_operator(app, global_id, attempt, Outcome::Failure).await;
         }
-        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt };
+        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt, result: None };
         let call = async { self.policies(app)?.release(&request).await };
         let released = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
         Ok(match released {
@@ -105,6 +105,22 @@ impl Gateway {
             ReleaseResponse::Absent => Changed::Absent,
             ReleaseResponse::Superseded => Changed::Superseded { state: None },
         })
+    }
+
+    /// Replaces the result of the succeeded claim that this attempt holds. The claim stays for its time.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn replace_result(
+        &self,
+        app: &App,
+        global_id: GlobalId,
+        attempt: Attempt,
+        result: Box<str>,
+    ) -> Result<ReleaseResponse, Failure> {
+        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt, result: Some(result) };
+        let call = async { self.policies(app)?.release(&request).await };
+        within(app.terms.deadline, call).await.map_err(|error| failure(error, None))
     }
 
     /// Settles the claim that this attempt holds. An outcome without a live claim is not recorded.

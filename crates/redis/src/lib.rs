@@ -192,7 +192,8 @@ impl Engine for Redis {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        let arguments = [&*request.attempt.to_string()];
+        let result = request.result.as_ref().map(|result| format!("\n{result}")).unwrap_or_default();
+        let arguments = [&*request.attempt.to_string(), &result];
         let key = self.keys.claim(&request.key);
         reply::released(self.run(&SCRIPTS.release, &key, &arguments, Purpose::Other, self.time(DEADLINE)).await?)
     }

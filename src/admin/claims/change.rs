@@ -123,7 +123,7 @@ pub(crate) async fn settle(
 }
 
 /// Checks that the attempt that the operator was shown still holds the claim, if the request names it.
-fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<(), Problem> {
+pub(super) fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<(), Problem> {
     let record = &found.claim.record;
     match shown {
         Some(shown) if shown != record.attempt.hash().to_string() => Err(superseded(Some(record.state))),
@@ -131,7 +131,7 @@ fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<(), Problem> 
     }
 }
 
-fn change_of(name: &'static str, target: &Target, found: &ClaimView, reason: Reason) -> Change {
+pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, reason: Reason) -> Change {
     let record = &found.claim.record;
     Change {
         action: name.into(),
@@ -169,7 +169,7 @@ fn succeeded() -> Problem {
     )
 }
 
-fn superseded(state: Option<ClaimState>) -> Problem {
+pub(super) fn superseded(state: Option<ClaimState>) -> Problem {
     let detail = "Another attempt holds the claim than the one that was looked at; nothing was changed. Show it again, then \
                   decide anew.";
     let members = state.map_or(Members::None, |state| Members::Superseded { state });

@@ -64,6 +64,7 @@ macro_rules! conformance {
             claims_of_a_batch_are_each_answered_once
             a_release_ends_a_claim_in_any_state
             a_release_by_another_attempt_changes_nothing
+            an_operator_replaces_the_result_of_a_success_only
             a_released_holder_holds_nothing
             a_release_keeps_fences_rising
             a_list_is_ordered_by_global_id_and_paged

@@ -522,7 +522,7 @@ async fn an_operator_releases_the_attempt_that_was_shown_and_no_other() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
     let request = fresh_claim();
-    let release = |attempt| ReleaseRequest { key: request.key.clone(), attempt };
+    let release = |attempt| ReleaseRequest { key: request.key.clone(), attempt, result: None };
     assert_eq!(engine.release(&release(request.attempt.clone())).await, Ok(ReleaseResponse::Absent));
     let fence = granted(&engine, &request).await.fence;
     engine.settle(&settle(&request, success("1")), DEADLINE).await.unwrap();

@@ -18,7 +18,7 @@ fn is_unreadable<T>(answer: &Result<T, EngineError>) -> bool {
 async fn is_refused_by_all(redis: &Redis, request: &ClaimRequest, value: &str) {
     let stranger = again(request);
     let take_over = ClaimRequest { take_over: true, ..again(request) };
-    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
+    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone(), result: None };
     let mut answers = Vec::new();
     for claim in [request, &stranger, &take_over] {
         answers.push(("claim", is_unreadable(&redis.claim(claim, DEADLINE).await)));
@@ -148,7 +148,7 @@ async fn rust_and_lua_agree_on_what_is_readable() {
             redis::cmd("SET").arg(&key).arg(&value).exec(&mut connection).unwrap();
             let in_rust = is_unreadable(&redis.read(&request.key).await);
             // Of a stranger, whom every readable value turns away.
-            let release = ReleaseRequest { key: request.key.clone(), attempt: stranger.clone() };
+            let release = ReleaseRequest { key: request.key.clone(), attempt: stranger.clone(), result: None };
             let in_lua = is_unreadable(&redis.release(&release).await);
             assert_eq!(in_rust, in_lua, "{:?}", String::from_utf8_lossy(&value));
             unreadable += usize::from(in_rust);

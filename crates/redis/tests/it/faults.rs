@@ -155,7 +155,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     assert!(is_uncertain(&redis.renew(&renew(&request, None), DEADLINE).await));
     soon("it serves again", async || redis.probe().await.is_ok()).await;
     proxy.lose_next_reply();
-    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
+    let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone(), result: None };
     assert!(is_uncertain(&redis.release(&release).await));
     soon("it serves again", async || redis.probe().await.is_ok()).await;
     assert_eq!(redis.read(&request.key).await, Ok(None), "it did happen");

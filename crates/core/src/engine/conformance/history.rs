@@ -75,9 +75,10 @@ impl History {
             }
             9 => {
                 let attempt = self.some_attempt(&request.key);
-                let request = ReleaseRequest { key: request.key, attempt };
+                let result = self.rng.random_bool(0.3).then(|| "0".into());
+                let request = ReleaseRequest { key: request.key, attempt, result };
                 let (effect, expected) = operator::release(live.as_ref(), &request);
-                compare("release", &on.release(&request.key, &request.attempt).await, &expected)?;
+                compare("release", &on.released(&request).await, &expected)?;
                 self.apply(request.key, effect);
             }
             _ => {

@@ -8,8 +8,8 @@ use super::subject::Subject;
 use crate::attempt::{Attempt, Nonce};
 use crate::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalResponse};
 use crate::global_id::GlobalId;
-use crate::operator::{ListRequest, ReleaseResponse};
-use crate::record::{ClaimState, Key};
+use crate::operator::{ListRequest, ReleaseRequest, ReleaseResponse};
+use crate::record::{ClaimState, Key, Record};
 use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// An operator's release, of a claim in each state that there is.
@@ -67,6 +67,37 @@ pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
         let after = on.read(&request.key).await.expect("kept");
         assert_eq!((&after.record, after.fence), (&before.record, before.fence));
     }
+}
+
+/// A result is replaced, and nothing else of the claim: not its end, nor its fence.
+pub async fn an_operator_replaces_the_result_of_a_success_only(on: &Subject) {
+    let forever = Outcome::Success { result: Some("1".into()), retention: Some(Retention::Forever) };
+    for outcome in [None, Some(Outcome::Unknown), Some(success(None)), Some(success(Some("1"))), Some(forever)] {
+        let request = fresh_claim();
+        on.granted(&request).await;
+        if let Some(outcome) = outcome {
+            on.settle(&settle_of(&request, outcome)).await;
+        }
+        let before = on.read(&request.key).await.expect("kept");
+        let replace =
+            |attempt| ReleaseRequest { key: request.key.clone(), attempt, result: Some("[2,\"é\\n\"]".into()) };
+        assert_eq!(on.released(&replace(attempt())).await, ReleaseResponse::Superseded);
+        let succeeded = before.record.state == ClaimState::Succeeded;
+        let expected = if succeeded { ReleaseResponse::Done } else { ReleaseResponse::Superseded };
+        // A call that is repeated has the effect of one.
+        for _ in 0..2 {
+            assert_eq!(on.released(&replace(request.attempt.clone())).await, expected);
+        }
+        let after = on.read(&request.key).await.expect("kept");
+        let result = if succeeded { replace(attempt()).result } else { None };
+        assert_eq!((&after.record, after.fence), (&Record { result, ..before.record.clone() }, before.fence));
+        assert_eq!(after.left.is_some(), before.left.is_some());
+        if let Some(left) = before.left {
+            on.assert_left(after.left, left);
+        }
+    }
+    let absent = ReleaseRequest { key: fresh_claim().key, attempt: attempt(), result: Some("1".into()) };
+    assert_eq!(on.released(&absent).await, ReleaseResponse::Absent);
 }
 
 /// Every later call of a holder whose claim was released is answered accordingly.

@@ -100,8 +100,12 @@ impl Subject {
     }
 
     pub(super) async fn release(&self, key: &Key, attempt: &Attempt) -> ReleaseResponse {
-        let request = ReleaseRequest { key: key.clone(), attempt: attempt.clone() };
-        self.engine.release(&request).await.expect("the engine answers")
+        let request = ReleaseRequest { key: key.clone(), attempt: attempt.clone(), result: None };
+        self.released(&request).await
+    }
+
+    pub(super) async fn released(&self, request: &ReleaseRequest) -> ReleaseResponse {
+        self.engine.release(request).await.expect("the engine answers")
     }
 
     pub(super) async fn list(&self, request: &ListRequest) -> Vec<ListedClaim> {

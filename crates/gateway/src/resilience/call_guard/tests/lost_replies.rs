@@ -79,7 +79,7 @@ async fn a_release_whose_reply_was_lost_is_done() {
         let request = fresh_claim();
         memory.claim(&request, DEADLINE).await.unwrap();
         let engine = guarded(Arc::new(Faulty::new(memory.clone(), seed, 0.5)));
-        let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone() };
+        let release = ReleaseRequest { key: request.key.clone(), attempt: request.attempt.clone(), result: None };
         match engine.release(&release).await {
             Ok(ReleaseResponse::Done) => {
                 assert_eq!(memory.read(&request.key).await.unwrap(), None);

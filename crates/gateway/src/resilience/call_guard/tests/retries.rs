@@ -63,7 +63,7 @@ async fn a_duplicate_is_not_final_while_the_second_try_is_in_flight() {
         let released = async {
             sleep(if first < 700 { 675 } else { 775 } * MS).await;
             let (key, attempt) = (held.key.clone(), held.attempt.clone());
-            store.inner.release(&ReleaseRequest { key, attempt }).await.unwrap();
+            store.inner.release(&ReleaseRequest { key, attempt, result: None }).await.unwrap();
         };
         let (answer, (), ()) = tokio::join!(engine.claim(&request, DEADLINE), ends, released);
         assert_eq!(store.claims(), 3);

@@ -211,7 +211,7 @@ async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     world.settle(&report(&held, success("7"), SPOOLED)).await;
-    let release = ReleaseRequest { key: held.key.clone(), attempt: held.attempt.clone() };
+    let release = ReleaseRequest { key: held.key.clone(), attempt: held.attempt.clone(), result: None };
     assert!(world.gateway.release(&release).await.is_err() && world.gateway.read(&held.key).await.is_err());
     world.line.set(Way::Whole);
     assert_eq!(world.gateway.read(&held.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded);

@@ -1,0 +1,74 @@
+//! Erases the response that the proxy has stored for a claim. What is left is a tombstone: repeats are still refused.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Named;
+use super::change::{change_of, check_attempt, superseded};
+use crate::admin::Admin;
+use crate::admin::audit::Reason;
+use crate::admin::auth::Operator;
+use crate::domain::global_id::GlobalId;
+use crate::domain::operator::ReleaseResponse;
+use crate::domain::tenant::{AppKey, Operation};
+use crate::web::body::{self, JsonBytes};
+use crate::web::problem::Problem;
+use crate::web::response::json;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForgetBody<'a> {
+    app: AppKey,
+    operation: Option<Operation>,
+    #[serde(borrow, default, deserialize_with = "body::present")]
+    contents: Option<&'a RawValue>,
+    global_id: Option<String>,
+    attempt_hash: Option<String>,
+    reason: Reason,
+}
+
+/// 200 to an erased response.
+#[derive(Serialize)]
+struct ForgottenBody {
+    app: AppKey,
+    global_id: GlobalId,
+    state: &'static str,
+}
+
+/// `POST /admin/v1/proxy/forget`: erases a stored response, and keeps its tombstone.
+pub(crate) async fn forget(
+    State(admin): State<Arc<Admin>>,
+    Extension(operator): Extension<Operator>,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
+    let ForgetBody { app, operation, contents, global_id, attempt_hash, reason } = body.parse()?;
+    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let found = target.inspect(&admin).await?;
+    check_attempt(&found, attempt_hash.as_deref())?;
+    let record = &found.claim.record;
+    let is_of_proxy = record.operation.as_ref().is_some_and(|of| of.as_ref().starts_with(Operation::PROXY_PREFIX));
+    let tombstone = record.result.as_deref().filter(|_| is_of_proxy).and_then(admin.forget);
+    let tombstone = tombstone.ok_or_else(|| {
+        Problem::invalid(
+            "This claim has no response of the proxy: its operation is not `proxy:<route>`, or it has not succeeded.",
+        )
+    })?;
+    let change = change_of("proxy.forget", &target, &found, reason);
+    let (gateway, attempt) = (admin.gateway.clone(), record.attempt.clone());
+    let action = async move {
+        match gateway.replace_result(&target.app, target.global_id, attempt, tombstone).await? {
+            ReleaseResponse::Done => {
+                let state = "forgotten";
+                Ok((ForgottenBody { app: target.app.key.clone(), global_id: target.global_id, state }, state))
+            }
+            ReleaseResponse::Absent => Err(target.nothing()),
+            ReleaseResponse::Superseded => Err(superseded(None)),
+        }
+    };
+    Ok(json(&admin.audit.execute(&operator, change, action).await?))
+}
