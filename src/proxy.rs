@@ -1,6 +1,7 @@
 //! The Idempotency-Key proxy: a listener in front of an HTTP API that claims before it forwards, and replays the stored response
 //! to repeats. A caller of claims like any other.
 
+mod authorizer;
 mod body;
 mod caller;
 mod cors;
@@ -45,7 +46,7 @@ use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::tenants::Registry;
-use crate::transport::{HttpService, Incoming, PeerAddress, Rejection};
+use crate::transport::{HttpService, Incoming, Peer, Rejection};
 use crate::web::problem::{Code, Problem};
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
@@ -188,10 +189,11 @@ impl Proxy {
     }
 
     fn client(&self, request: &Request<Incoming>) -> Client {
-        let peer = request.extensions().get::<PeerAddress>();
-        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |PeerAddress(peer)| peer.ip());
+        let peer = request.extensions().get::<Peer>();
+        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.address.ip());
+        let certificate = peer.and_then(|peer| peer.certificate);
         let is_trusted = self.trusted_peers.iter().any(|network| network.contains(address));
-        Client { address, is_trusted, is_tls: self.is_tls }
+        Client { address, is_trusted, is_tls: self.is_tls, certificate }
     }
 
     /// Forwards a request without protection. Bodies are streamed both ways.
@@ -229,8 +231,9 @@ fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
     let upstreams =
         upstreams.map(|(name, options)| Some((name.as_str(), Arc::new(Upstream::new(options, clock.clone())?))));
     let upstreams = upstreams.collect::<Option<BTreeMap<_, _>>>()?;
-    let route = |options: &options::RouteOptions| {
-        Route::new(options, upstreams.get(options.upstream.as_str())?.clone()).map(Arc::new)
+    let route = |route: &options::RouteOptions| {
+        let name = route.upstream.as_str();
+        Route::new(route, options.upstreams.get(name)?, upstreams.get(name)?.clone()).map(Arc::new)
     };
     let routes = options.routes.iter().map(route).collect::<Option<_>>()?;
     let unmatched = match options.unmatched.as_str() {

@@ -5,7 +5,7 @@ use super::path::KeyPath;
 use super::problem::Problem;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention};
-use crate::proxy::options::{self, FingerprintPart, KeyRequirement, REFUSE, RouteOptions};
+use crate::proxy::options::{self, FingerprintPart, KeyRequirement, PrincipalSource, REFUSE, RouteOptions};
 use crate::tenants::OperationTerms;
 
 /// Largest body that a route may store.
@@ -83,8 +83,30 @@ impl Config {
         problems
     }
 
-    fn route_problems(&self, route: &RouteOptions, before: &[RouteOptions]) -> Vec<String> {
+    /// Returns the problems of who may call on a route.
+    fn caller_problems(&self, route: &RouteOptions) -> Vec<String> {
         let mut problems = Vec::new();
+        if let Some(Err(why)) = self.proxy.upstreams.get(&route.upstream).map(|of| route.check_authorize(of)) {
+            problems.push(format!("authorize: {why}"));
+        }
+        let has_peers = !self.proxy.trusted_peers.is_empty();
+        let has_certificates = has_peers || !self.server.tls.client_ca.as_os_str().is_empty();
+        if !has_certificates && route.principal.contains(&PrincipalSource::ClientCert) {
+            problems.push(
+                "no client has a certificate: set server.tls.client_ca, or name the peers that pass certificates on in \
+                 proxy.trusted_peers"
+                    .to_owned(),
+            );
+        }
+        if !has_peers && route.principal.iter().any(|source| matches!(source, PrincipalSource::Trusted(_))) {
+            problems
+                .push("no peer may set the trusted field of `principal`; name them in proxy.trusted_peers".to_owned());
+        }
+        problems
+    }
+
+    fn route_problems(&self, route: &RouteOptions, before: &[RouteOptions]) -> Vec<String> {
+        let mut problems = self.caller_problems(route);
         let mut check = |holds: bool, message: String| {
             if !holds {
                 problems.push(message);

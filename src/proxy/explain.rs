@@ -112,7 +112,7 @@ fn identify(
     {
         return Ok(Explanation::Refused(why));
     }
-    let principal = match principal::of(&route.principal, headers, sample.is_trusted) {
+    let principal = match principal::of(&route.principal, headers, sample.is_trusted, None) {
         Ok(principal) => principal,
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };

@@ -30,6 +30,9 @@ const OWN_PREFIX: &str = "oncegate-";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(super) const OUTCOME: HeaderName = HeaderName::from_static("oncegate-outcome");
 pub(super) const REPEAT: HeaderName = HeaderName::from_static("oncegate-repeat");
+/// Client certificates as a trusted peer passes them on (RFC 9440).
+pub(super) const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
+const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -41,6 +44,8 @@ pub(super) struct Client {
     pub(super) address: IpAddr,
     pub(super) is_trusted: bool,
     pub(super) is_tls: bool,
+    /// SHA-256 of its certificate.
+    pub(super) certificate: Option<[u8; 32]>,
 }
 
 /// Removes what concerns the connection of a request, and what only the gateway and upstreams say. What is left is what the
@@ -58,7 +63,8 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
 pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
     let host = headers.get(header::HOST).cloned();
     if !client.is_trusted {
-        for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED] {
+        for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED, CLIENT_CERT, CLIENT_CERT_CHAIN]
+        {
             headers.remove(name);
         }
     }
@@ -142,7 +148,7 @@ mod tests {
     }
 
     fn client(is_trusted: bool) -> Client {
-        Client { address: "192.0.2.1".parse().unwrap(), is_trusted, is_tls: false }
+        Client { address: "192.0.2.1".parse().unwrap(), is_trusted, is_tls: false, certificate: None }
     }
 
     #[test]
@@ -172,16 +178,23 @@ mod tests {
 
     #[test]
     fn only_trusted_peers_say_where_a_request_comes_from() {
-        let sent = [("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "evil")];
+        let sent = [
+            ("x-forwarded-for", "10.0.0.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil"),
+            ("client-cert", ":AQID:"),
+        ];
         let mut fields = headers(&sent);
         fields.insert(header::HOST, HeaderValue::from_static("shop"));
         to_upstream(&mut fields, client(false), &VIA);
         assert_eq!(fields[FORWARDED_PROTO], "http");
+        assert!(!fields.contains_key(CLIENT_CERT));
         assert_eq!(fields[FORWARDED_HOST], "shop");
         assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["192.0.2.1"]);
         let mut fields = headers(&sent);
         to_upstream(&mut fields, client(true), &VIA);
         assert_eq!(fields[FORWARDED_PROTO], "https");
+        assert_eq!(fields[CLIENT_CERT], ":AQID:");
         assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["10.0.0.1", "192.0.2.1"]);
     }
 

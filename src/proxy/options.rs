@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::dialect::Dialect;
 use super::encryption::EncryptionOptions;
-use super::principal::PrincipalSource;
+pub use super::principal::PrincipalSource;
 use super::status::{StatusRule, UpstreamErrors};
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::{Retention, Span};
@@ -114,6 +114,9 @@ pub struct RouteOptions {
     /// True if all callers share their keys: `principal` is empty.
     #[serde(default)]
     pub shared_keys: bool,
+    /// URL that is asked with the caller's credentials before each replay. A status of 2xx allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authorize: Option<String>,
     /// Parts of a request that must be the same on a repeat.
     #[serde(default = "default_fingerprint")]
     pub fingerprint: Vec<FingerprintPart>,

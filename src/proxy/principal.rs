@@ -5,8 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use axum::http::{HeaderMap, HeaderName, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
+
+use super::fields::CLIENT_CERT;
 
 /// Where a part of the principal comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +23,8 @@ pub enum PrincipalSource {
     Cookie(String),
     /// A field that only trusted peers may set.
     Trusted(HeaderName),
+    /// The client's TLS certificate: that of the connection, or, from trusted peers, that of the field `Client-Cert` (RFC 9440).
+    ClientCert,
 }
 
 /// Reason why a request has no principal.
@@ -34,10 +40,20 @@ pub(super) enum NoPrincipal {
         "the field `{0}` is believed only from the addresses of proxy.trusted_peers, and this client has none of them"
     )]
     Untrusted(HeaderName),
+    #[error(
+        "there is no client certificate: it says who calls; it is that of the TLS connection, or from proxy.trusted_peers the one in \
+         `Client-Cert` (RFC 9440)"
+    )]
+    ClientCert,
 }
 
-/// Returns the digest of a request's principal.
-pub(super) fn of(sources: &[PrincipalSource], headers: &HeaderMap, is_trusted: bool) -> Result<[u8; 32], NoPrincipal> {
+/// Returns the digest of a request's principal. `certificate` is the digest of the connection's.
+pub(super) fn of(
+    sources: &[PrincipalSource],
+    headers: &HeaderMap,
+    is_trusted: bool,
+    certificate: Option<[u8; 32]>,
+) -> Result<[u8; 32], NoPrincipal> {
     let mut digest = Sha256::new();
     // Each part says its length, so that no two lists of parts have the same bytes.
     let mut add = |part: &[u8]| {
@@ -68,9 +84,22 @@ pub(super) fn of(sources: &[PrincipalSource], headers: &HeaderMap, is_trusted: b
                 let value = values.next().filter(|_| values.next().is_none());
                 add(value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?.as_bytes());
             }
+            PrincipalSource::ClientCert => {
+                // The certificate of a trusted peer is its own, not that of its client.
+                let certificate = if is_trusted { passed_on(headers) } else { certificate };
+                add(&certificate.ok_or(NoPrincipal::ClientCert)?);
+            }
         }
     }
     Ok(digest.finalize().into())
+}
+
+/// Returns the digest of the certificate that a trusted peer passes on.
+fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let mut values = headers.get_all(CLIENT_CERT).iter();
+    let value = values.next().filter(|_| values.next().is_none())?.as_bytes().trim_ascii();
+    let certificate = STANDARD.decode(value.strip_prefix(b":")?.strip_suffix(b":")?).ok()?;
+    (!certificate.is_empty()).then(|| Sha256::digest(certificate).into())
 }
 
 /// Returns the value of the only cookie with this name.
@@ -92,11 +121,14 @@ impl FromStr for PrincipalSource {
             name.parse::<HeaderName>().map_err(|_| {
                 format!(
                     "{text:?} names no principal; write a field such as \"authorization\", \"x-tenant?\" if it may be absent, \
-                     \"cookie:NAME\", or \"trusted:FIELD\""
+                     \"cookie:NAME\", \"trusted:FIELD\", or \"client-cert\""
                 )
             })
         };
-        if text.starts_with("jwt:") || text == "client-cert" {
+        if text == "client-cert" {
+            return Ok(Self::ClientCert);
+        }
+        if text.starts_with("jwt:") {
             return Err(format!(
                 "{text:?} is not supported yet; let a trusted peer verify it, and use \"trusted:FIELD\""
             ));
@@ -121,6 +153,7 @@ impl fmt::Display for PrincipalSource {
             Self::OptionalField(name) => write!(f, "{name}?"),
             Self::Cookie(name) => write!(f, "cookie:{name}"),
             Self::Trusted(name) => write!(f, "trusted:{name}"),
+            Self::ClientCert => write!(f, "client-cert"),
         }
     }
 }
@@ -149,7 +182,7 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         let sources: Vec<_> = sources.iter().map(|source| source.parse().unwrap()).collect();
-        of(&sources, &headers, false)
+        of(&sources, &headers, false, None)
     }
 
     #[test]
@@ -182,9 +215,24 @@ mod tests {
         let sources = ["trusted:x-user".parse().unwrap()];
         let mut headers = HeaderMap::new();
         headers.append("x-user", HeaderValue::from_static("alice"));
-        assert!(of(&sources, &headers, true).is_ok());
+        assert!(of(&sources, &headers, true, None).is_ok());
         headers.append("x-user", HeaderValue::from_static("bob"));
-        assert_eq!(of(&sources, &headers, true), Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))));
+        assert_eq!(of(&sources, &headers, true, None), Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))));
+    }
+
+    #[test]
+    fn a_certificate_is_that_of_the_client_and_never_that_of_a_peer_between() {
+        let sources = ["client-cert".parse().unwrap()];
+        let passed =
+            |lines: &[&'static str]| lines.iter().map(|line| (CLIENT_CERT, HeaderValue::from_static(line))).collect();
+        let (own, none) = (Some(Sha256::digest([1, 2, 3]).into()), passed(&[]));
+        let direct = of(&sources, &none, false, own).unwrap();
+        assert_eq!(of(&sources, &passed(&[":AQID:"]), true, Some([7; 32])), Ok(direct), "the same certificate");
+        assert_ne!(of(&sources, &none, false, Some([7; 32])), Ok(direct));
+        assert_eq!(of(&sources, &passed(&[":AQID:"]), false, None), Err(NoPrincipal::ClientCert), "anyone can send it");
+        for lines in [&[][..], &["AQID"], &[":AQI:"], &["::"], &[":AQID:", ":AQID:"]] {
+            assert_eq!(of(&sources, &passed(lines), true, own), Err(NoPrincipal::ClientCert), "{lines:?}");
+        }
     }
 
     #[test]
@@ -202,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_misspelt_is_explained() {
-        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:iss+sub", "client-cert", "ä"] {
+        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:iss+sub", "ä"] {
             assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
         }
     }

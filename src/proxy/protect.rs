@@ -187,9 +187,8 @@ impl Proxy {
         let granted = match repeated {
             Err(granted) => granted,
             Ok(response) => {
-                if let Some(upload) = upload {
-                    self.verify(upload, &route).await?;
-                }
+                let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
+                self.check_repeat(&route, &request, upload, reveals, client).await?;
                 return response.map(Claimed::Replay);
             }
         };
@@ -240,11 +239,24 @@ impl Proxy {
         Ok(Upload::new(body, digest))
     }
 
-    /// Reads the body of a repeat, which only its sender has.
-    async fn verify(&self, upload: Upload, route: &Route) -> Result<(), Refusal> {
-        let verifying = timeout(route.upstream.exchange_max, upload.verify(self.limits.body_read_timeout.0));
-        let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
-        verifying.await.map_err(late).flatten().map_err(Refusal::Problem)
+    /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
+    async fn check_repeat(
+        &self,
+        route: &Route,
+        request: &Request<Bytes>,
+        upload: Option<Upload>,
+        reveals: bool,
+        client: Client,
+    ) -> Result<(), Refusal> {
+        if let Some(upload) = upload {
+            let verifying = timeout(route.upstream.exchange_max, upload.verify(self.limits.body_read_timeout.0));
+            let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
+            verifying.await.map_err(late).flatten().map_err(Refusal::Problem)?;
+        }
+        let Some(authorizer) = route.authorizer.as_ref().filter(|_| reveals) else { return Ok(()) };
+        let mut headers = request.headers().clone();
+        fields::to_upstream(&mut headers, client, &self.via);
+        authorizer.authorize(request.method(), request.uri(), headers).await.map_err(Refusal::Problem)
     }
 
     /// Reads the whole body of a request.
@@ -306,7 +318,7 @@ impl Proxy {
                 "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
             return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
         }
-        let principal = principal::of(&route.principal, headers, client.is_trusted);
+        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate);
         Ok(Some((key, principal.map_err(|why| Refusal::Principal(why.to_string()))?)))
     }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
 
+use super::authorizer::Authorizer;
 use super::dialect::Dialect;
-use super::options::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions};
+use super::options::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, UpstreamOptions};
 use super::principal::PrincipalSource;
 use super::status::StatusRules;
 use super::upstream::Upstream;
@@ -26,6 +27,8 @@ pub(super) struct Route {
     pub(super) key_headers: Vec<HeaderName>,
     pub(super) dialect: Dialect,
     pub(super) principal: Vec<PrincipalSource>,
+    /// Asked before each replay.
+    pub(super) authorizer: Option<Authorizer>,
     pub(super) fingerprint: Vec<FingerprintPart>,
     pub(super) rules: StatusRules,
     pub(super) on_unknown: OnUnknown,
@@ -58,7 +61,7 @@ pub(super) struct Routes {
 
 impl Route {
     /// Returns the route of these options. `None` if they are not valid, which the configuration has excluded.
-    pub(super) fn new(options: &RouteOptions, upstream: Arc<Upstream>) -> Option<Self> {
+    pub(super) fn new(options: &RouteOptions, of: &UpstreamOptions, upstream: Arc<Upstream>) -> Option<Self> {
         Some(Self {
             operation: options.operation()?,
             app: options.app.clone(),
@@ -70,6 +73,7 @@ impl Route {
             key_headers: options.key_headers()?,
             dialect: options.dialect,
             principal: options.principal.clone(),
+            authorizer: Authorizer::new(options, of).ok()?,
             fingerprint: options.fingerprint.clone(),
             rules: StatusRules {
                 store: options.store.clone(),
@@ -149,6 +153,27 @@ impl RouteOptions {
     pub fn key_headers(&self) -> Option<Vec<HeaderName>> {
         let Some(names) = &self.key_headers else { return Some(vec![self.dialect.key_header()]) };
         names.iter().map(|name| name.parse().ok()).collect()
+    }
+
+    /// Returns the URL that is asked before each replay.
+    ///
+    /// # Errors
+    /// It is no URL.
+    pub fn authorize(&self) -> Result<Option<Uri>, String> {
+        let Some(url) = &self.authorize else { return Ok(None) };
+        let uri = url.parse::<Uri>().ok().filter(|uri| {
+            let is_http = uri.scheme_str().is_some_and(|scheme| ["http", "https"].contains(&scheme));
+            is_http && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+        });
+        uri.map(Some).ok_or_else(|| format!("{url:?} is no URL; write one like \"http://10.0.0.9:9100/may-replay\""))
+    }
+
+    /// Reports if its `authorize` can be used, with the authorities of its upstream.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    pub fn check_authorize(&self, upstream: &UpstreamOptions) -> Result<(), String> {
+        Authorizer::new(self, upstream).map(drop)
     }
 
     /// Returns the names of the fields that are not stored; `None` if one of them is not valid.

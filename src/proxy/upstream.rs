@@ -1,8 +1,8 @@
 //! Upstreams: the servers behind the proxy, with pools of connections for each use. A pool repeats only requests that it has
 //! not started to send.
 
-mod connector;
-mod pools;
+pub(super) mod connector;
+pub(super) mod pools;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

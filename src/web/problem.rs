@@ -56,6 +56,8 @@ codes! {
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
+    /// The response is not for this caller any more.
+    ReplayRefused = "replay_refused", FORBIDDEN, "Replay refused";
     NotFound = "not_found", NOT_FOUND, "Not found";
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "Method not allowed";
     /// Another attempt holds the operation or has done it, or its outcome is unknown.

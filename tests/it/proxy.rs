@@ -6,6 +6,7 @@ mod engines;
 mod faults;
 mod forget;
 mod framing;
+mod principals;
 mod running;
 mod uploads;
 

@@ -20,9 +20,9 @@ use super::fast_path::{self, Ended};
 use super::incoming::Incoming;
 use super::library::{self, LibrarySocket};
 use super::limits::Limits;
-use super::service::{HttpService, PeerAddress, Rejection};
+use super::service::{HttpService, Peer, Rejection};
 use super::socket::{LINGER, Progress, TimedSocket};
-use super::tls::{Handshake, Tls};
+use super::tls::{self, Handshake, Tls};
 use super::unread::UnreadResponses;
 
 /// What all connections of a listener have in common.
@@ -45,8 +45,8 @@ impl<Service: HttpService> ConnectionServer<Service> {
     pub(super) async fn serve(&self, stream: TcpStream) {
         // Responses are small, and clients wait for them: a delay would gain nothing.
         let _ = stream.set_nodelay(true);
-        let Ok(peer) = stream.peer_addr() else { return };
-        let peer = PeerAddress(peer);
+        let Ok(address) = stream.peer_addr() else { return };
+        let peer = Peer { address, certificate: None };
         let Some(tls) = &self.tls else { return self.serve_http(stream, peer).await };
         let handshake = tokio::select! {
             handshake = tls.handshake(stream, self.limits.head_timeout) => handshake,
@@ -54,7 +54,10 @@ impl<Service: HttpService> ConnectionServer<Service> {
             () = self.stop.cancelled() => return,
         };
         match handshake {
-            Some(Handshake::Tls(stream)) => self.serve_http(stream, peer).await,
+            Some(Handshake::Tls(stream)) => {
+                let certificate = tls::certificate_of(&stream);
+                self.serve_http(stream, Peer { certificate, ..peer }).await;
+            }
             Some(Handshake::PlainHttp(stream)) => self.reject(stream, Rejection::TlsRequired).await,
             None => {}
         }
@@ -76,7 +79,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
     }
 
     /// Answers requests until either side ends the connection.
-    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: PeerAddress) {
+    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer) {
         let (progress, state) = (Arc::new(Progress::default()), Arc::new(Service::Connection::default()));
         let mut socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
         if Service::STREAMS {

@@ -17,4 +17,4 @@ mod unread;
 pub use self::caller_watch::CallerWatch;
 pub use self::incoming::Incoming;
 pub use self::limits::Limits;
-pub use self::service::{ConnectionState, HttpService, PeerAddress, Rejection};
+pub use self::service::{ConnectionState, HttpService, Peer, Rejection};

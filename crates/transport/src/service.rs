@@ -12,7 +12,7 @@ use super::incoming::Incoming;
 /// The program behind a listener.
 pub trait HttpService: Clone + Send + Sync + 'static {
     /// Set if responses may have bodies that arrive in pieces or are too long for memory. Then the HTTP library serves every
-    /// request, [`PeerAddress`] is an extension of it, and the library itself answers what is no request.
+    /// request, [`Peer`] is an extension of it, and the library itself answers what is no request.
     const STREAMS: bool = false;
 
     /// What the service remembers of a connection from request to request.
@@ -29,9 +29,14 @@ pub trait HttpService: Clone + Send + Sync + 'static {
     fn reject(&self, rejection: Rejection) -> Response;
 }
 
-/// The address of the client, an extension of requests.
+/// The client of a connection, an extension of its requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PeerAddress(pub SocketAddr);
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// SHA-256 of its TLS certificate, which was verified.
+    pub certificate: Option<[u8; 32]>,
+}
 
 /// What a service remembers of a connection.
 pub trait ConnectionState: Send + Sync {

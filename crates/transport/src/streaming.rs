@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::connection::{ConnectionServer, stopped};
 use super::incoming::Incoming;
-use super::service::{HttpService, PeerAddress};
+use super::service::{HttpService, Peer};
 use super::socket::{Progress, TimedSocket};
 
 impl<Service: HttpService> ConnectionServer<Service> {
@@ -25,7 +25,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
         socket: TimedSocket<impl AsyncRead + AsyncWrite + Unpin + Send + 'static>,
         progress: &Arc<Progress>,
         state: &Arc<Service::Connection>,
-        peer: PeerAddress,
+        peer: Peer,
     ) {
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
             progress.begin();

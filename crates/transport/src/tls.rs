@@ -208,6 +208,12 @@ pub(super) enum Handshake {
     PlainHttp(TcpStream),
 }
 
+/// Returns the SHA-256 of the client's certificate.
+pub(super) fn certificate_of(stream: &TlsStream<TcpStream>) -> Option<[u8; 32]> {
+    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+    Some(Sha256::digest(certificate).into())
+}
+
 fn invalid(key: &'static str, message: impl Into<String>) -> InvalidTls {
     InvalidTls { key, message: message.into() }
 }

@@ -275,3 +275,24 @@ fn an_engine_of_memory_needs_no_other_setting() {
     let flags = Flags { engine: Some("memory:".into()), ..Flags::default() };
     assert!(Given { flags, ..Given::default() }.load().is_ok());
 }
+
+#[test]
+fn a_route_whose_callers_cannot_be_known_is_refused() {
+    let refused = |of_proxy: &str, of_route: &str| {
+        refused(&format!(
+            "[proxy]\n{of_proxy}[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\"]\n[[proxy.routes]]\n\
+             name = \"orders\"\napp = \"default\"\npath = \"/orders\"\nmethods = [\"POST\"]\nupstream = \"orders\"\n{of_route}"
+        ))
+    };
+    for (of_proxy, of_route, why) in [
+        ("", "principal = [\"client-cert\"]\n", "server.tls.client_ca"),
+        ("", "principal = [\"trusted:x-user\"]\n", "no peer may set the trusted field"),
+        ("", "principal = []\n", "shared_keys = true"),
+        ("", "principal = [\"authorization\"]\nauthorize = \"auth:9100\"\n", "is no URL"),
+        ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"client-cert\"]\nauthorize = \"/x\"\n", "is no URL"),
+        ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"jwt:iss+sub\"]\n", "not supported yet"),
+    ] {
+        let refused = refused(of_proxy, of_route);
+        assert!(refused.contains(why) && refused.lines().count() == 1, "{of_route}: {refused}");
+    }
+}

@@ -39,7 +39,7 @@ pub(in crate::proxy) enum Stream {
 
 impl Connector {
     /// Returns a connector that trusts these authorities. `None` if the library has no protocol version in common with itself.
-    pub(super) fn new(authorities: RootCertStore, timeout: Duration) -> Option<Self> {
+    pub(in crate::proxy) fn new(authorities: RootCertStore, timeout: Duration) -> Option<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);

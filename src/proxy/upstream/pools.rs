@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// The pools of one use.
-pub(super) struct Pools<B>(Box<[Client<Connector, B>]>);
+pub(in crate::proxy) struct Pools<B>(Box<[Client<Connector, B>]>);
 
 impl<B> Pools<B>
 where
@@ -32,7 +32,7 @@ where
     B::Data: Buf + Send,
 {
     /// Returns pools that close connections once they are idle for this time.
-    pub(super) fn new(connector: &Connector, idle: Duration) -> Self {
+    pub(in crate::proxy) fn new(connector: &Connector, idle: Duration) -> Self {
         let count = thread::available_parallelism().map_or(1, usize::from);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_idle_timeout(idle);
@@ -41,7 +41,7 @@ where
     }
 
     /// Returns the pool of this thread.
-    pub(super) fn here(&self) -> &Client<Connector, B> {
+    pub(in crate::proxy) fn here(&self) -> &Client<Connector, B> {
         &self.0[NUMBER.with(|number| number % self.0.len())]
     }
 }

@@ -137,7 +137,7 @@ fn connect_to(
             let call = |request| server.call(request, &state, &progress);
             drop(server.serve_by_library(socket, &progress, call).await);
         } else {
-            server.serve_http(stream, PeerAddress(([127, 0, 0, 1], 1).into())).await;
+            server.serve_http(stream, Peer { address: ([127, 0, 0, 1], 1).into(), certificate: None }).await;
         }
     });
     (client, connection)

@@ -50,7 +50,9 @@ fn connect() -> (DuplexStream, mpsc::UnboundedReceiver<bool>) {
     let (client, stream) = duplex(1 << 16);
     let (report, reports) = mpsc::unbounded_channel();
     let server = ConnectionServer::new(None, Waiting(report), limits(), CancellationToken::new());
-    tokio::spawn(async move { server.serve_http(stream, PeerAddress(([127, 0, 0, 1], 1).into())).await });
+    tokio::spawn(async move {
+        server.serve_http(stream, Peer { address: ([127, 0, 0, 1], 1).into(), certificate: None }).await;
+    });
     (client, reports)
 }
 

@@ -1,0 +1,86 @@
+//! Asks a server if a caller may still have what is stored for it, before that is replayed.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use bytes::Bytes;
+use http_body_util::Empty;
+use tokio::time::timeout;
+
+use super::options::{RouteOptions, UpstreamOptions};
+use super::upstream::connector::Connector;
+use super::upstream::pools::Pools;
+use crate::web::problem::{Code, Problem};
+
+/// Time limit of an answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+
+/// Fields that are about the body of the request.
+const OF_BODY: [HeaderName; 6] = [
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    HeaderName::from_static("content-digest"),
+    header::TE,
+    header::CONNECTION,
+];
+
+/// The server that is asked.
+pub(super) struct Authorizer {
+    uri: Uri,
+    pools: Pools<Empty<Bytes>>,
+}
+
+impl Authorizer {
+    /// Returns the server of a route, if it has one. Its certificate is verified like those of the upstream.
+    ///
+    /// # Errors
+    /// It cannot be used, for a person to read.
+    pub(super) fn new(route: &RouteOptions, upstream: &UpstreamOptions) -> Result<Option<Self>, String> {
+        let Some(uri) = route.authorize()? else { return Ok(None) };
+        let server = uri.scheme().zip(uri.authority()).map(|(scheme, authority)| format!("{scheme}://{authority}"));
+        let options = UpstreamOptions { urls: server.into_iter().collect(), ..upstream.clone() };
+        let connector = Connector::new(options.authorities()?, options.connect_timeout.0);
+        let connector = connector.ok_or("TLS cannot be used")?;
+        Ok(Some(Self { uri, pools: Pools::new(&connector, options.idle.0) }))
+    }
+
+    /// Asks with the fields of a request, as the upstream would get them.
+    ///
+    /// # Errors
+    /// The caller may not have it, or there is no answer.
+    pub(super) async fn authorize(&self, method: &Method, uri: &Uri, headers: HeaderMap) -> Result<(), Problem> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = headers;
+        let fields = request.headers_mut();
+        OF_BODY.iter().chain([&header::HOST]).for_each(|name| drop(fields.remove(name)));
+        let about = [
+            (FORWARDED_METHOD, method.as_str()),
+            (FORWARDED_URI, uri.path_and_query().map_or("/", |path| path.as_str())),
+        ];
+        fields.extend(about.into_iter().filter_map(|(name, value)| Some((name, HeaderValue::from_str(value).ok()?))));
+        let status = match timeout(TIMEOUT, self.pools.here().request(request)).await {
+            Ok(Ok(response)) if !response.status().is_server_error() => response.status(),
+            failed => {
+                let reason = match failed {
+                    Ok(Ok(response)) => format!("it answered {}", response.status()),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_late) => format!("no answer within {TIMEOUT:?}"),
+                };
+                tracing::warn!(reason, "The server that allows replays did not say if one is allowed");
+                let detail =
+                    "The server that allows replays does not answer; nothing was replayed. Send the request again.";
+                return Err(Problem::new(Code::UpstreamUnavailable, detail).retry_after(Duration::from_secs(1)));
+            }
+        };
+        if status.is_success() {
+            return Ok(());
+        }
+        let detail = "The first request with this key is done, and its response is not for these credentials any more.";
+        Err(Problem::new(Code::ReplayRefused, detail))
+    }
+}
