@@ -27,6 +27,8 @@ def relay(client, target, answer_is_lost):
                 break
             client.sendall(data)
     for connection in (client, server):
+        with contextlib.suppress(OSError):  # the other thread may still read: only this ends the connection
+            connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
 
