@@ -131,12 +131,12 @@ impl Queue {
 
     async fn run(self: Arc<Self>) {
         let mut waiting: Vec<Pending> = Vec::new();
-        let mut gone: Vec<ShortHash> = Vec::new();
         let mut subscription: Option<Subscription> = None;
         loop {
+            // If the store is out, their tickets end by themselves.
+            let gone: Vec<_> = waiting.extract_if(.., |pending| pending.reply.is_closed()).filter_map(ticket).collect();
             {
                 let mut inbox = self.inbox();
-                gone.extend(waiting.extract_if(.., |pending| pending.reply.is_closed()).filter_map(ticket));
                 waiting.append(&mut inbox.requests);
                 if waiting.is_empty() && gone.is_empty() {
                     inbox.is_running = false;
@@ -144,7 +144,7 @@ impl Queue {
                 }
             }
             let pause;
-            (waiting, pause) = self.round(waiting, &mut gone).await;
+            (waiting, pause) = self.round(waiting, &gone).await;
             if waiting.is_empty() {
                 continue;
             }
@@ -186,7 +186,7 @@ impl Queue {
 
     /// Applies the requests as one change, and answers those that have an answer. Returns those that go on waiting, and the time
     /// until a lease ends.
-    async fn round(&self, mut batch: Vec<Pending>, gone: &mut Vec<ShortHash>) -> (Vec<Pending>, Option<Duration>) {
+    async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
         let mut is_uncertain = false;
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
@@ -211,7 +211,6 @@ impl Queue {
                 }
                 let answered = Answered { now, sent_at: base.sent_at, is_uncertain, summary };
                 self.keep(base);
-                gone.clear();
                 return (self.answer(batch, responses, &answered), summary.held_for);
             };
             let grants = responses.iter().any(Response::grants);
@@ -236,7 +235,6 @@ impl Queue {
                     let at = self.clock.monotonic();
                     let (record, stored) = (change.record, Some(new));
                     self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
-                    gone.clear();
                     let answered = Answered { now: stored_at, sent_at, is_uncertain, summary };
                     return (self.answer(batch, responses, &answered), summary.held_for);
                 }
@@ -259,7 +257,6 @@ impl Queue {
                 Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
             }
         }
-        gone.clear();
         let why = EngineError::unavailable("too many gateways change this lock at once");
         (fail(batch, &uncertain(why, is_uncertain)), None)
     }

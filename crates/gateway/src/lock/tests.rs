@@ -108,6 +108,22 @@ async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     assert_eq!(next.holds, 1, "it need not wait for the one that has gone");
 }
 
+/// Its ticket ends by itself: there is nothing to repeat while the store is out.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    let gateway = world.gateway(faulty.clone());
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let waits = gateway.acquire_lock(&world.app, call(Some("aaaaaaaaaaaaaaaa"), Duration::from_secs(10), true));
+    assert!(tokio::time::timeout(100 * MS, waits).await.is_err(), "it waits until it goes");
+    faulty.set(Fault::Refused);
+    sleep(Duration::from_secs(60)).await;
+    faulty.set(Fault::None);
+    let released = gateway.release_lock(&world.app, &name(), first.attempt).await;
+    assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. } | UnlockAnswer::NotHeld)), "{released:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn draining_ends_all_waits() {
     let world = World::new();
