@@ -1,5 +1,7 @@
 //! Locks over HTTP: through two gateways that share a store, over restarts, and with requests that are wrong.
 
+mod faults;
+
 use std::time::Duration;
 
 use oncegate_testkit::client::{Answer, Client};

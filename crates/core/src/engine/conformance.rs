@@ -8,6 +8,7 @@ mod batches;
 mod claims;
 mod expiry;
 mod history;
+mod locks;
 mod notifications;
 mod operators;
 mod outcomes;
@@ -19,6 +20,7 @@ pub use self::batches::*;
 pub use self::claims::*;
 pub use self::expiry::*;
 pub use self::history::*;
+pub use self::locks::*;
 pub use self::notifications::*;
 pub use self::operators::*;
 pub use self::outcomes::*;
@@ -81,6 +83,21 @@ macro_rules! conformance {
             a_record_that_has_ended_is_absent
             locks_of_apps_do_not_share_records
             a_change_that_notifies_reaches_the_subscriptions_of_its_record
+            an_exclusive_hold_excludes_every_other_owner
+            shared_holds_exclude_exclusive_ones_only
+            of_many_racing_requests_for_a_lock_exactly_one_is_granted
+            the_holds_of_an_owner_are_a_set_of_nonces
+            a_sole_sharer_of_a_lock_is_upgraded_and_one_of_several_is_refused
+            a_downgrade_of_a_lock_lets_others_share_it
+            a_withdrawn_nonce_of_a_lock_is_refused
+            fair_requests_for_a_lock_are_granted_in_order_and_none_barges
+            a_queued_exclusive_request_blocks_new_owners_and_not_those_that_hold_the_lock
+            a_dead_head_of_the_queue_of_a_lock_loses_its_place
+            a_lock_whose_lease_has_ended_is_granted_again_with_a_higher_fence
+            fences_of_a_lock_rise_over_releases
+            a_renewal_of_a_hold_extends_and_never_shortens_it
+            a_change_decided_on_an_older_state_of_a_lock_is_refused
+            a_list_of_locks_is_ordered_by_name_and_paged
             any_history_agrees_with_the_table
         }
     };

@@ -143,7 +143,7 @@ fn fresh_name() -> String {
     format!("test.{}", attempt().timestamp().as_micros())
 }
 
-fn fresh_lock(app: &str) -> RecordName {
+pub(super) fn fresh_lock(app: &str) -> RecordName {
     RecordName::Lock(app.parse().expect("an app"), fresh_name().parse().expect("a name"))
 }
 

@@ -8,7 +8,7 @@ use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
     Capabilities, ChangeResponse, Channel, ClaimSink, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 
 use super::super::*;
 use super::support::*;
@@ -49,6 +49,9 @@ impl Engine for WithPolicies {
     }
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.engine().list(request).await
+    }
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.0.engine().list_records(request).await
     }
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.0.engine().get_record(name, deadline).await
@@ -98,6 +101,9 @@ impl Engine for DeafFor {
     }
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.list(request).await
+    }
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.0.list_records(request).await
     }
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.0.get_record(name, deadline).await
