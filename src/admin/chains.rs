@@ -93,7 +93,8 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
     };
     let detail = format!(
         "Nothing was changed. {standing}; engine `{to}` knows none of them, so that whatever is in progress or was done can \
-         be claimed and run again once it is active. If that is accepted, send \"accept_loss\": true (on the command line: --accept-loss)."
+         be claimed and run again once it is active. It does not know the locks that are held on `{from}` either: it grants them to \
+         others while their holders still run. If that is accepted, send \"accept_loss\": true (on the command line: --accept-loss)."
     );
     Problem::new(Code::LossNotAccepted, detail)
 }

@@ -85,8 +85,8 @@ pub(super) async fn release(
     let ReleaseBody { app: key, name, holder, reason } = body.parse()?;
     let (app, name) = (app(&admin, &key)?, parsed(&name)?);
     admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
-    let which = holder.as_deref().unwrap_or("all holders");
-    let which: String = which.chars().filter(char::is_ascii_graphic).take(16).collect();
+    let named = |holder: &str| holder.chars().filter(char::is_ascii_graphic).take(16).collect::<String>();
+    let which = holder.as_deref().map_or_else(|| "all holders".to_owned(), named);
     let change = Change {
         action: "lock.release".into(),
         app: Some(key),

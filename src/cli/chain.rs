@@ -29,9 +29,10 @@ pub(super) enum Action {
     },
     /// Make another engine of a chain the active one, at every gateway
     ///
-    /// The new engine does not know the claims on the old one: their operations can be claimed and run again. Claims
-    /// get 503 for about two seconds, until every gateway knows of the switch. Without --accept-loss nothing is
-    /// changed, and the command says what would be lost.
+    /// The new engine does not know the claims on the old one: their operations can be claimed and run again. Nor does
+    /// it know the locks: others get them while their holders still run. Claims and requests for locks get 503 for
+    /// about two seconds, until every gateway knows of the switch. Without --accept-loss nothing is changed, and the
+    /// command says what would be lost.
     Switch {
         /// Name of the chain, such as default
         chain: Name,
@@ -75,7 +76,8 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             query.post(&format!("/admin/v1/chains/{chain}/switch"), &body, out, |answer, out| {
                 let [chain, from, active, epoch] = ["chain", "from", "active", "epoch"].map(|name| cell(&answer[name]));
                 writeln!(out, "Chain `{chain}` was switched from {from} to {active} (epoch {epoch}).")?;
-                Ok(writeln!(out, "Operations that were done on {from} are not known on {active}.")?)
+                writeln!(out, "Operations that were done on {from} are not known on {active}.")?;
+                Ok(writeln!(out, "Locks that are held on {from} are free on {active}: stop their holders.")?)
             })
         }
     }

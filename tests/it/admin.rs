@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::support::gateway;
 
 /// The token of the operator alice.
-const TOKEN: &str = "token_of_alice_0123456789abcdef";
+pub(crate) const TOKEN: &str = "token_of_alice_0123456789abcdef";
 const TOKEN_OF_BOB: &str = "token_of_bob_0123456789abcdef";
 
 /// The configuration of the operators.

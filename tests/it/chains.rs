@@ -158,6 +158,9 @@ async fn while_a_chain_closes_claims_are_refused_and_outcomes_accepted() {
     let (here, there) = (setup.start().await, setup.start().await);
     let held = granted(&there).await;
     let old = granted(&there).await;
+    let lock = |name: &str, call: &str| format!("/v1/locks/{name}/{call}");
+    let locked = there.client().post(&lock("held", "holds"), &json!({ "lease": "10m" })).await.expect(201);
+    let own = json!({ "attempt": locked.body["attempt"] });
     let operator = alice(&here);
     let switching = tokio::spawn(async move { operator.post("/admin/v1/chains/default/switch", &order("b")).await });
     until("the other gateway sees it", FOLLOWED, async || chain(&there).await["phase"] == "closing").await;
@@ -167,6 +170,9 @@ async fn while_a_chain_closes_claims_are_refused_and_outcomes_accepted() {
     assert!(refused.headers.contains_key("retry-after"));
     let settled = there.client().settle(&held, "success").await.expect(200);
     assert_eq!((&settled.body["late"], holds(&a, &held), holds(&b, &held)), (&json!(false), true, false));
+    let refused = there.client().post(&lock("other", "holds"), &json!({})).await;
+    assert_eq!(refused.code(), (503, "store_unavailable"), "{}", refused.text);
+    there.client().post(&lock("held", "renewal"), &own).await.expect(200);
     let other = alice(&there).post("/admin/v1/chains/default/switch", &order("a")).await;
     assert_eq!(other.code(), (409, "switch_under_way"), "{}", other.text);
     switching.await.unwrap().expect(200);
@@ -174,6 +180,10 @@ async fn while_a_chain_closes_claims_are_refused_and_outcomes_accepted() {
     comes_to(&there, "b", FOLLOWED).await;
     let late = there.client().settle(&old, "success").await.expect(200);
     assert_eq!((&late.body["late"], holds(&b, &old)), (&json!(true), true));
+    // The new engine does not know the lock.
+    let next = there.client().post(&lock("held", "holds"), &json!({})).await.expect(201);
+    assert!(next.body["fence"].as_u64() > locked.body["fence"].as_u64());
+    assert_eq!(there.client().post(&lock("held", "release"), &own).await.code(), (409, "not_held"));
 }
 
 #[tokio::test]
@@ -193,6 +203,7 @@ async fn a_dead_engine_is_left_from_the_command_line_and_learns_of_it_when_it_is
     let ended = run.await.unwrap();
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(ended.out.starts_with("Chain `default` was switched from a to b (epoch 1).\n"), "{}", ended.out);
+    assert!(ended.out.ends_with("Locks that are held on a are free on b: stop their holders.\n"), "{}", ended.out);
     comes_to(&there, "b", FOLLOWED).await;
     assert!(holds(&b, &granted(&there).await));
     // It must know of the switch before a gateway reads only its metadata.
@@ -216,6 +227,7 @@ async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
     let refused = switch(json!({ "to": "b", "reason": "INC-42" })).await;
     assert_eq!(refused.code(), (409, "loss_not_accepted"));
     assert!(refused.text.contains("How many claims stand on `a` is not known"), "{}", refused.text);
+    assert!(refused.text.contains("It does not know the locks that are held on `a` either"), "{}", refused.text);
     let refused = switch(order("c")).await;
     assert_eq!(refused.code(), (400, "invalid_request"));
     assert!(refused.text.contains("it has: a, b"), "{}", refused.text);

@@ -8,6 +8,7 @@ use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
+use crate::admin::{alice, operated};
 use crate::support::command::{Ended, oncegate_with};
 use crate::support::gateway;
 
@@ -136,6 +137,20 @@ async fn the_lease_is_renewed_and_the_command_gets_sigterm_once_it_is_lost() {
     site.gateway.kill();
     assert_eq!(code(&mut child).await, Some(124));
     assert!(site.path().join("stopped").exists());
+}
+
+#[tokio::test]
+async fn the_command_gets_sigterm_when_an_operator_releases_its_lock_and_the_next_one_keeps_it() {
+    const SCRIPT: &str = "trap 'touch stopped; exit 0' TERM; touch started; while :; do sleep 0.05; done";
+    let site = Site { gateway: operated("memory:").start().await, ..Site::new().await };
+    let mut child = site.start(&["lock", "run", "job", "--lease", "3s"], SCRIPT).await;
+    let order = json!({ "app": "default", "name": "job", "reason": "INC-44" });
+    alice(&site.gateway).post("/admin/v1/locks/release", &order).await.expect(200);
+    let next = site.hold("job").await;
+    assert_eq!(code(&mut child).await, Some(124));
+    assert!(site.path().join("stopped").exists(), "the command was stopped");
+    let renewed = site.gateway.client().post("/v1/locks/job/renewal", &json!({ "attempt": next })).await;
+    assert_eq!(renewed.status, 200, "it released nothing: {}", renewed.text);
 }
 
 #[tokio::test]

@@ -38,9 +38,11 @@ fn request(call: &LockCall) -> (&'static str, Value) {
         LockCall::Acquire(Acquire { nonce, owner, mode, lease, wait, fair }) => {
             let mode = if *mode == LockMode::Shared { "shared" } else { "exclusive" };
             let mut body = json!({
-                "attempt_nonce": nonce.as_str(), "mode": mode, "lease": Span(*lease).to_string(),
-                "wait": Span(*wait).to_string(), "fair": fair,
+                "attempt_nonce": nonce.as_str(), "mode": mode, "lease": Span(*lease).to_string(), "fair": fair,
             });
+            if !wait.is_zero() {
+                body["wait"] = Span(*wait).to_string().into();
+            }
             if let Some(owner) = owner {
                 body["owner"] = owner.as_str().into();
             }
@@ -74,7 +76,9 @@ fn read(answer: &client::Answer) -> LockReply {
         (409, "withdrawn") => LockAnswer::Withdrawn,
         (409, "not_held") => LockAnswer::NotHeld,
         (503, "outcome_unknown") => return LockReply::Unknown,
-        (503, "store_unavailable" | "store_full" | "overloaded" | "draining") => return LockReply::Refused,
+        (503, "store_unavailable" | "store_full" | "store_incompatible" | "overloaded" | "draining") => {
+            return LockReply::Refused;
+        }
         _ => panic!("no answer to such a call: {}", answer.text),
     })
 }
