@@ -245,8 +245,8 @@ fn fences(holds: &[Hold<'_>]) -> Result<(), Violation> {
         if before.fence == after.fence && one.excludes(other) {
             return one.broken_with(other, Rule::Fence, "they exclude each other, and have the same fence");
         }
-        let is_later = before.answered <= after.earliest;
-        let rises = one.excludes(other) || one.freed.is_some_and(|freed| freed <= after.earliest);
+        let is_later = before.answered < after.earliest;
+        let rises = one.excludes(other) || one.freed.is_some_and(|freed| freed < after.earliest);
         if is_later && (after.fence < before.fence || rises && after.fence == before.fence) {
             return one.broken_with(other, Rule::Fence, "the second one is granted later, and its fence is not higher");
         }
@@ -270,7 +270,7 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
                 let is_queued = matches!(answer(event), Some(LockAnswer::Held { position: Some(_), .. }));
                 // A ticket is extended when half of its lease is over.
                 let lives = grant.answered < earliest(event) + TICKET_LEASE / 2;
-                is_queued && event.answered <= asked && lives && queued.stays(event, grant.answered)
+                is_queued && event.answered < asked && lives && queued.stays(event, grant.answered)
             });
             let Some(seen) = seen else { continue };
             // A head that could go for a second loses its place: it certainly could not while a hold was in its way.
