@@ -118,7 +118,7 @@ async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
     let waits = gateway.acquire_lock(&world.app, call(Some("aaaaaaaaaaaaaaaa"), Duration::from_secs(10), true));
     assert!(tokio::time::timeout(100 * MS, waits).await.is_err(), "it waits until it goes");
     faulty.set(Fault::Refused);
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     faulty.set(Fault::None);
     let released = gateway.release_lock(&world.app, &name(), first.attempt).await;
     assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. } | UnlockAnswer::NotHeld)), "{released:?}");
