@@ -7,7 +7,7 @@ use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::url::InvalidUrl;
+use super::invalid_url::InvalidUrl;
 
 /// Paths of the files. Without any, the system's authorities are trusted, and no client certificate is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

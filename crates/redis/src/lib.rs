@@ -11,6 +11,7 @@ mod claim;
 mod cluster;
 mod connection;
 mod health;
+mod invalid_url;
 mod keys;
 mod limit;
 mod listener;
@@ -50,12 +51,12 @@ use tokio::time::timeout;
 
 use self::acknowledgement::Acknowledgement;
 use self::connection::Purpose;
+pub use self::invalid_url::InvalidUrl;
 use self::keys::{KeyName, Keys};
 use self::limit::{CallTime, DEADLINE};
 pub use self::options::Options;
 use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
-pub use self::url::InvalidUrl;
 use self::url::Url;
 
 /// How long a subscription waits for the server.

@@ -15,6 +15,7 @@ pub(super) use self::query::RESPONSE_TIMEOUT;
 use self::query::Together;
 use super::acknowledgement::Acknowledgement;
 use super::certificates::Certificates;
+use super::invalid_url::InvalidUrl;
 use super::limit::CallTime;
 
 /// A parsed URL: servers, and how they are used.
@@ -35,17 +36,6 @@ pub(super) struct Url {
     pub(super) acknowledgement: Option<Acknowledgement>,
 }
 
-/// The URL is not one of a Redis store.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("not the URL of a Redis store: {0}")]
-pub struct InvalidUrl(String);
-
-impl InvalidUrl {
-    pub(super) fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
-    }
-}
-
 const SHAPE: &str = "expected redis://[user[:password]@]host[:port][/db], or rediss:// for TLS, with special characters \
                      in user and password percent-encoded";
 
@@ -54,7 +44,7 @@ pub(super) const CONNECTIONS: RangeInclusive<usize> = 2..=8;
 
 impl Url {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let refuse = |why: &str| Err(InvalidUrl(why.into()));
+        let refuse = |why: &str| Err(InvalidUrl::new(why));
         let (layout, text) = layout::split(text)?;
         let Some(url) = redis::parse_redis_url(&text) else { return refuse(SHAPE) };
         if !matches!(url.scheme(), "redis" | "rediss") || url.host_str().is_none_or(str::is_empty) {

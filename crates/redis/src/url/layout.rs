@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::InvalidUrl;
+use crate::invalid_url::InvalidUrl;
 
 /// Port of a server whose URL names none.
 const PORT: u16 = 6379;

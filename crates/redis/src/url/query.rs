@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use oncegate_core::terms::Span;
 
-use super::{InvalidUrl, Layout, Url};
+use super::{Layout, Url};
 use crate::acknowledgement::Acknowledgement;
+use crate::invalid_url::InvalidUrl;
 
 const KEYS: [&str; 12] = [
     "prefix",
