@@ -68,7 +68,7 @@ func GlobalID(app, operation string, contents any) (string, error) {
 func Canonical(contents any) (string, error) {
 	text, value, err := canonical(contents)
 	if err == nil && !value {
-		err = refuse(ReasonEmpty, "$", `contents hold no value, only null, "", {} or []: give what tells this operation from others`)
+		err = refuse(ReasonEmpty, "$", `contents hold no value, only null, "", {} or []: pass the fields that distinguish this operation`)
 	}
 	if err != nil {
 		return "", err

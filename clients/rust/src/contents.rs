@@ -192,7 +192,7 @@ pub fn canonical(contents: &Contents) -> Result<String, NotCanonical> {
     if has_value {
         return Ok(text);
     }
-    let detail = "contents hold no value, only null, \"\", {} or []: give what tells this operation from others";
+    let detail = "contents hold no value, only null, \"\", {} or []: pass the fields that distinguish this operation";
     Err(NotCanonical { reason: Reason::Empty, path: "$".to_owned(), detail: detail.to_owned() })
 }
 

@@ -75,7 +75,7 @@ export function canonical(contents: Contents): string {
     throw new NotCanonical(
       "empty",
       "$",
-      'contents hold no value, only null, "", {} or []: give what tells this operation from others',
+      'contents hold no value, only null, "", {} or []: pass the fields that distinguish this operation',
     );
   }
   return text;

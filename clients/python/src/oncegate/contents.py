@@ -47,7 +47,7 @@ def canonical(contents: Any) -> str:
     value = _parsed(contents.text) if isinstance(contents, JsonText) else contents
     written = _written(value, "$", 0)
     if not _has_value(value):
-        advice = "contents hold no value, only None, '', {} or []; give what tells this operation from others"
+        advice = "contents hold no value, only None, '', {} or []; pass the fields that distinguish this operation"
         raise NotCanonical("empty", "$", advice)
     return written
 
