@@ -54,15 +54,24 @@ class UngatedAsync(AsyncClient):
 
 
 def effect(folder: str, order: str) -> None:
+    write_line(f"{folder}/effects", order)
+
+
+def write_line(path: str, text: str) -> None:
     """One line, whole, and there at once."""
-    file = os.open(f"{folder}/effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, f"{order}\n".encode())
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{text}\n".encode())
     os.close(file)
 
 
 def worker(broker: str, mode: str, url: str, gateway: str, folder: str) -> None:
     options: dict[str, Any] = {"urls": [gateway], "credential": CREDENTIAL, "settle_within": None, "claim_within": 2.0}
     operation = f"orders.{mode}.{broker}"
+
+    def contents(message: Any) -> dict[str, str]:
+        order = order_of(message)
+        write_line(f"{folder}/deliveries", order["order"])
+        return order
 
     def handle(message: Any, _: Any) -> None:
         time.sleep(random.uniform(0, 0.01))
@@ -76,10 +85,10 @@ def worker(broker: str, mode: str, url: str, gateway: str, folder: str) -> None:
 
     if broker == "nats":
         asynchronous = (UngatedAsync if mode == "none" else AsyncClient)(**options)
-        asyncio.run(_nats_worker(Recipe(asynchronous, operation, order_of, handle_async, lease=LEASE, redeliver_after=0.2), url))
+        asyncio.run(_nats_worker(Recipe(asynchronous, operation, contents, handle_async, lease=LEASE, redeliver_after=0.2), url))
         return
     client = (Ungated if mode == "none" else Client)(**options)
-    recipe: Recipe[Any] = Recipe(client, operation, order_of, handle, lease=LEASE, redeliver_after=0.2)
+    recipe: Recipe[Any] = Recipe(client, operation, contents, handle, lease=LEASE, redeliver_after=0.2)
     if broker == "redis":
         import redis
 
@@ -324,9 +333,10 @@ def run(name: str, mode: str, gateway: Gateway) -> dict[str, int]:
                 each.kill()
                 each.wait()
             broker.stop()
-        done = Counter(effects(folder))
-        counts |= Counter(sent=len(orders), effects=done.total(), doubled=sum(times > 1 for times in done.values()))
-        return {**dict.fromkeys(("killed", "parked", "not_settled", "doubled"), 0), **counts, "lost": ORDERS - len(done)}
+        done, delivered = Counter(effects(folder)), len(lines_of(folder / "deliveries"))
+        counts |= Counter(sent=len(orders), delivered=delivered, redelivered=max(delivered - len(orders), 0))
+        counts |= Counter(effects=done.total(), doubled=sum(times > 1 for times in done.values()))
+        return {**dict.fromkeys(("killed", "redelivered", "parked", "not_settled", "doubled"), 0), **counts, "lost": ORDERS - len(done)}
 
 
 def look_up(client: Client, operation: str, order: str, made: str, folder: Path) -> bool:
@@ -342,8 +352,12 @@ def look_up(client: Client, operation: str, order: str, made: str, folder: Path)
 
 
 def effects(folder: Path) -> list[str]:
+    return lines_of(folder / "effects")
+
+
+def lines_of(file: Path) -> list[str]:
     try:
-        return (folder / "effects").read_text().split()
+        return file.read_text().split()
     except FileNotFoundError:
         return []
 
@@ -414,13 +428,13 @@ def main() -> None:
         worker(*sys.argv[2:])
         return
     failed = False
-    columns = ("sent", "killed", "effects", "doubled", "parked", "lost")
-    print(f"{'broker':10}{'gateway':9}" + "".join(f"{column:>9}" for column in columns))
+    columns = ("sent", "delivered", "redelivered", "killed", "effects", "doubled", "parked", "lost")
+    print(f"{'broker':10}{'gateway':9}" + "".join(f"{column:>12}" for column in columns))
     with gateway_of_the_test() as gateway:
         for name in sys.argv[1:] or BROKERS:
             for mode in MODES:
                 counts = run(name, mode, gateway)
-                print(f"{name:10}{mode:9}" + "".join(f"{counts[column]:9}" for column in columns), flush=True)
+                print(f"{name:10}{mode:9}" + "".join(f"{counts[column]:12}" for column in columns), flush=True)
                 wrong = counts["lost"] > 0 or counts["not_settled"] > 0 or (mode == "unknown" and counts["doubled"] > 0)
                 # Each message runs without a gateway; otherwise the run shows nothing.
                 wrong |= mode == "none" and counts["doubled"] < ORDERS * 0.9
