@@ -33,6 +33,7 @@ use crate::domain::claim::Outcome;
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
+use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
 use crate::gateway::{Failure, Gateway};
 use crate::tenants::App;
@@ -257,12 +258,25 @@ impl Exchange {
                 };
                 let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
                 let stored = stored.seal(&self.encryption, owner);
-                let (has_body, stored) = (stored.has_body(), stored.encode());
-                let terms = &self.app.terms_of(&self.route.operation).terms;
-                self.route.metrics.stored(has_body, stored.len());
-                Outcome::Success { result: Some(stored), retention: Some(terms.retention) }
+                let retention = self.app.terms_of(&self.route.operation).terms.retention;
+                let (mut has_body, mut encoded) = (stored.has_body(), stored.encode());
+                if has_body && !self.has_room(encoded.len(), retention) {
+                    let tombstone = StoredResponse::tombstone(head.status, &head.headers, self.now());
+                    (has_body, encoded) = (false, tombstone.encode());
+                }
+                self.route.metrics.stored(has_body, encoded.len());
+                Outcome::Success { result: Some(encoded), retention: Some(retention) }
             }
         }
+    }
+
+    /// Reports whether the app may store a response of this length, and counts it.
+    fn has_room(&self, bytes: usize, retention: Retention) -> bool {
+        let retention = match retention {
+            Retention::For(time) => Some(time),
+            Retention::Forever => None,
+        };
+        self.app.count_response(bytes as u64, retention, self.clock.monotonic())
     }
 
     /// Returns the time of the wall clock in seconds.

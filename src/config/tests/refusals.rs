@@ -185,7 +185,7 @@ fn quotas_are_numbers_or_none() {
          secrets = [\"{DIGEST}\"]\n[apps.shop.quota]\nrequests_in_flight = \"101%\"\nburst = \"2h\"\nrequests = 5"
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 9: apps.shop.quota.requests: unknown key; did you mean `requests_in_flight`? Known keys: requests_per_second, claim_bytes_per_second, burst, requests_in_flight
+    oncegate.toml, line 9: apps.shop.quota.requests: unknown key; did you mean `requests_in_flight`? Known keys: requests_per_second, claim_bytes_per_second, burst, requests_in_flight, response_bytes_total
     oncegate.toml, line 7: apps.shop.quota.requests_in_flight: expected a whole number from 1, a part of limits.requests_in_flight such as "50%", or "none", found a text; the default is `requests_in_flight = "50%"`
     oncegate.toml, line 3: defaults.quota.claim_bytes_per_second: expected a whole number from 1 to 4294967295, or "none", found a text; the default is `claim_bytes_per_second = "none"`
     oncegate.toml, line 2: defaults.quota.requests_per_second: expected a whole number from 1 to 4294967295, or "none", found the number 0; the default is `requests_per_second = "none"`

@@ -60,6 +60,19 @@ async fn a_response_that_never_ends_breaks_off_and_is_not_run_again() {
 }
 
 #[tokio::test]
+async fn a_response_beyond_the_bytes_of_its_app_leaves_a_tombstone() {
+    let (upstream, port) = Upstream::start().await;
+    let settings = "response_bytes = \"1MiB\"\n[defaults.quota]\nresponse_bytes_total = \"8KiB\"\n";
+    let (_gateway, caller) = proxy(port, settings).await;
+    assert_eq!(caller.post("/orders/large", "k-1", "one").await.status, 201, "it is passed on");
+    let repeat = caller.post("/orders/large", "k-1", "one").await;
+    assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")));
+    caller.post("/orders/a", "k-2", "one").await;
+    assert!(caller.post("/orders/a", "k-2", "one").await.is_replay(), "there is room for this one");
+    assert_eq!(upstream.effects(), 2);
+}
+
+#[tokio::test]
 async fn a_private_response_leaves_a_tombstone_and_an_old_one_too() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy(port, "response_retention = \"1s\"\nretention = \"1h\"\n").await;

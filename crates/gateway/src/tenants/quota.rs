@@ -1,6 +1,7 @@
 //! Quotas of an app, and what it has charged against them. The layers above decide what is charged when.
 
 pub mod options;
+mod stored_responses;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use oncegate_core::rate_limiter::{self, Allowance, RateLimiter};
 use serde::Serialize;
 
+use self::stored_responses::StoredResponses;
 use super::App;
 
 /// Debt that settlements may add beyond the burst, so that granted claims can be settled.
@@ -29,13 +31,21 @@ pub struct Quota {
     pub burst: Duration,
     /// Requests in progress at once.
     pub requests_in_flight: Option<usize>,
+    /// Bytes of responses that the proxy has stored for repeats, as they are stored.
+    pub response_bytes_total: Option<u64>,
 }
 
 impl Default for Quota {
     /// No limits.
     fn default() -> Self {
         let burst = Duration::from_secs(1);
-        Self { requests_per_second: None, claim_bytes_per_second: None, burst, requests_in_flight: None }
+        Self {
+            requests_per_second: None,
+            claim_bytes_per_second: None,
+            burst,
+            requests_in_flight: None,
+            response_bytes_total: None,
+        }
     }
 }
 
@@ -95,10 +105,11 @@ pub struct Charged {
     requests: RateLimiter,
     claim_bytes: RateLimiter,
     in_flight: AtomicUsize,
+    responses: StoredResponses,
 }
 
 impl Charged {
-    /// Clears the debt, since other quotas now apply. Requests in flight stay counted.
+    /// Clears the debt, since other quotas now apply. Requests in flight and stored responses stay counted.
     pub(super) fn reset(&self) {
         self.requests.reset();
         self.claim_bytes.reset();
@@ -140,6 +151,13 @@ impl App {
     pub fn charge_bytes(&self, bytes: u64, purpose: Purpose, now: impl FnOnce() -> Duration) -> Result<(), Exceeded> {
         let rate = self.quota.claim_bytes_per_second;
         self.charge(QuotaName::ClaimBytesPerSecond, rate, &self.usage.charged.claim_bytes, bytes, purpose, now)
+    }
+
+    /// Counts a response that is about to be stored, until its retention is over; `None` is for ever. Returns whether the quota
+    /// has room for it. `now` is monotonic.
+    pub fn count_response(&self, bytes: u64, retention: Option<Duration>, now: Duration) -> bool {
+        let limit = self.quota.response_bytes_total;
+        limit.is_none_or(|limit| self.usage.charged.responses.add(bytes, limit, retention, now))
     }
 
     /// Refunds bytes that were charged and not stored.

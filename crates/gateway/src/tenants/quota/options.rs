@@ -1,7 +1,7 @@
 //! The tables `[defaults.quota]` and `[apps.<app>.quota]`, and the syntax of their values.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use oncegate_core::terms::Span;
@@ -22,11 +22,17 @@ pub struct QuotaOptions {
     pub burst: Option<Span>,
     /// Requests in progress at once.
     pub requests_in_flight: Option<ConcurrencyLimit>,
+    /// Bytes of responses that the proxy has stored for repeats.
+    pub response_bytes_total: Option<ByteLimit>,
 }
 
 /// Rate: a whole number from 1, or `"none"` for unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PerSecond(pub Option<NonZeroU32>);
+
+/// Limit of bytes: a number, a size such as `"10GiB"`, or `"none"` for unlimited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteLimit(pub Option<NonZeroU64>);
 
 /// Concurrency limit: a whole number from 1, a share such as `"50%"`, or `"none"` for unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +73,7 @@ impl QuotaOptions {
                 (ConcurrencyLimit::Percent(_), None) => None,
                 (in_flight, permits) => in_flight.of(permits.unwrap_or(usize::MAX)),
             },
+            response_bytes_total: own.response_bytes_total.or(self.response_bytes_total).and_then(ByteLimit::bytes),
         }
     }
 }
@@ -112,6 +119,41 @@ impl Serialize for PerSecond {
         match self.0 {
             Some(rate) => rate.serialize(serializer),
             None => serializer.serialize_str(NONE),
+        }
+    }
+}
+
+/// Units of sizes, the largest first.
+const SIZES: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+impl ByteLimit {
+    fn bytes(self) -> Option<u64> {
+        self.0.map(NonZeroU64::get)
+    }
+
+    fn size(text: &str) -> Option<Self> {
+        let (unit, shift) = SIZES.into_iter().find(|(unit, _)| text.ends_with(unit))?;
+        let count = text.strip_suffix(unit)?.parse::<u32>().ok()?;
+        NonZeroU64::new(u64::from(count) << shift).map(|bytes| Self(Some(bytes)))
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrText {
+            expected: "a size such as \"512MiB\" or \"10GiB\", a number of bytes from 1 to 4294967295, or \"none\"",
+            number: |bytes| Self(Some(bytes.into())),
+            text: |text| if text == NONE { Some(Self(None)) } else { Self::size(text) },
+        })
+    }
+}
+
+impl Serialize for ByteLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(bytes) = self.bytes() else { return serializer.serialize_str(NONE) };
+        match SIZES.into_iter().find(|(_, shift)| bytes.trailing_zeros() >= *shift) {
+            Some((unit, shift)) => serializer.collect_str(&format_args!("{}{unit}", bytes >> shift)),
+            None => serializer.serialize_u64(bytes),
         }
     }
 }
@@ -162,7 +204,7 @@ mod tests {
     #[test]
     fn quotas_round_trip() {
         let text = "requests_per_second = 100\nclaim_bytes_per_second = \"none\"\nburst = \"2s\"\n\
-                    requests_in_flight = \"25%\"\n";
+                    requests_in_flight = \"25%\"\nresponse_bytes_total = \"10GiB\"\n";
         assert_eq!(toml::to_string(&read(text).unwrap()).unwrap(), text);
         assert_eq!(toml::to_string(&read("requests_in_flight = 7\n").unwrap()).unwrap(), "requests_in_flight = 7\n");
         assert_eq!(read("requests_in_flight = \"none\"").unwrap().requests_in_flight, Some(ConcurrencyLimit::All));
@@ -175,6 +217,9 @@ mod tests {
         }
         for value in ["0", "\"0%\"", "\"101%\"", "\"%\"", "\"+5%\"", "\"5\"", "[]"] {
             assert!(read(&format!("requests_in_flight = {value}")).is_err(), "{value}");
+        }
+        for value in ["0", "\"0MiB\"", "\"1MB\"", "\"MiB\"", "\"-1KiB\"", "\"7\"", "1.5"] {
+            assert!(read(&format!("response_bytes_total = {value}")).is_err(), "{value}");
         }
         assert!(read("burst = \"61m\"").unwrap().check().is_some());
         assert!(read("burst = \"1h\"").unwrap().check().is_none());
