@@ -66,6 +66,11 @@ struct Unread {
 }
 
 impl Rest {
+    /// Drops the rest, which closes the connection after the response. Reports whether there was one.
+    pub(super) fn discard(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+    }
+
     /// Reads and discards the rest, within the limits of size and time. Reports whether none of it is left.
     pub async fn skip(&self, limits: &Limits) -> bool {
         let Some(Unread { body, may_be_skipped }) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {

@@ -31,10 +31,13 @@ impl<Service: HttpService> ConnectionServer<Service> {
             progress.begin();
             let mut request = Incoming::streamed(request);
             request.extensions_mut().insert(peer);
-            let served = Served(progress.clone());
+            let (served, rest) = (Served(progress.clone()), request.body().rest());
             async move {
                 let response: Response = self.service.call(request, state).await;
                 // The service may still read the request: the library closes the connection if some of it is left unread.
+                if rest.is_some_and(|rest| rest.discard()) {
+                    progress.linger();
+                }
                 Ok::<_, std::convert::Infallible>(response.map(|body| Tracked { body, _served: served }))
             }
         });

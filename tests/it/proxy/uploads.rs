@@ -4,6 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::framing::exchange;
 use super::{Answer, Caller, Upstream, address, proxy};
@@ -17,12 +19,31 @@ async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answ
     caller.send("POST", "/orders/a", &fields, body).await
 }
 
+/// A client that sends all of its body before it reads anything.
+#[tokio::test]
+async fn a_client_that_sends_on_reads_why_its_body_is_refused() {
+    let (upstream, port) = Upstream::start().await;
+    let (gateway, _caller) = proxy(port, LIMITS).await;
+    for length in [80_000, 1 << 20] {
+        let mut client = TcpStream::connect(address(&gateway)).await.unwrap();
+        let head = format!(
+            "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nauthorization: alice\r\ncontent-length: {length}\r\n\r\n"
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&vec![b'x'; length]).await.expect("the gateway listens on");
+        client.shutdown().await.expect("no reset");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("no reset");
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    }
+    assert_eq!(upstream.requests(), 0);
+}
+
 #[tokio::test]
 async fn a_long_body_runs_once_if_it_has_its_digest() {
     let (upstream, port) = Upstream::start().await;
     let (gateway, caller) = proxy(port, &format!("response_bytes = \"1MiB\"\n{LIMITS}")).await;
     let (body, other) = ("x".repeat(300_000), "y".repeat(300_000));
-    // Only the head: a client that still sends its body may lose the answer.
     let head = "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nauthorization: alice\r\ncontent-length: 300000\r\n\r\n";
     let without = exchange(&address(&gateway), head).await;
     assert!(without.starts_with("HTTP/1.1 413") && without.contains("Content-Digest"), "{without}");
