@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::strace;
 use crate::wait::until;
+use crate::{folder, strace};
 
 /// Longest wait for a line of the log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Setup {
 
     /// Starts it. Returns its exit status and its log if it exits.
     pub async fn try_start(&self) -> Result<Gateway, (ExitStatus, String)> {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder::temporary();
         let config = folder.path().join("oncegate.toml");
         std::fs::write(&config, &self.config).expect("the configuration is written");
         let mut command = match &self.trace {

@@ -9,6 +9,8 @@ pub mod certificates;
 pub mod client;
 #[cfg(feature = "gateway")]
 pub mod connector;
+#[cfg(any(feature = "gateway", feature = "postgres", feature = "redis"))]
+mod folder;
 pub mod fresh;
 #[cfg(feature = "gateway")]
 pub mod gateway;

@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
-use crate::missing;
+use crate::{folder, missing};
 
 /// A running, frozen or killed server.
 pub struct PostgresServer {
@@ -77,7 +77,7 @@ impl PostgresServer {
     }
 
     fn in_folder(config: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder for the server");
+        let folder = folder::temporary();
         give_to_server(folder.path());
         Self {
             folder,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
-use crate::missing;
+use crate::{folder, missing};
 
 /// Start of the line of configuration that gets a free port.
 const TLS_PORT: &str = "tls-port ";
@@ -36,7 +36,7 @@ impl RedisServer {
             missing::skip("redis-server");
             return None;
         }
-        let folder = tempfile::tempdir().expect("a folder for the server");
+        let folder = folder::temporary();
         let config = config.iter().map(ToString::to_string).collect();
         let mut server = Self { folder, port: 0, config, child: None, is_frozen: AtomicBool::default() };
         for _ in 0..5 {

@@ -1,0 +1,21 @@
+//! Folders of the servers that tests start.
+
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// Where Linux keeps files in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// Room that is enough for the servers of all tests that run at once.
+const ROOM: u64 = 4 << 30;
+
+/// Returns an empty folder, in memory where there is room: an fsync there does not wait for what others write. A process that is killed
+/// loses nothing of it.
+pub(crate) fn temporary() -> TempDir {
+    static HAS_ROOM: LazyLock<bool> = LazyLock::new(|| {
+        rustix::fs::statvfs(MEMORY).is_ok_and(|memory| memory.f_bavail.saturating_mul(memory.f_frsize) >= ROOM)
+    });
+    let folder = if *HAS_ROOM { tempfile::tempdir_in(MEMORY) } else { tempfile::tempdir() };
+    folder.expect("a folder for the server")
+}
