@@ -265,7 +265,7 @@ impl Client {
             Claimed::Duplicate(duplicate) => return Ok(Once::Duplicate(duplicate)),
             Claimed::Mismatch(mismatch) => return Ok(Once::Mismatch(mismatch)),
         };
-        let unfinished = Unfinished(Some(grant.clone()));
+        let unfinished = Unfinished::of(&grant);
         let returned = work(grant.clone()).await;
         unfinished.disarm();
         match returned {
@@ -503,10 +503,14 @@ impl Drop for Undelivered {
 }
 
 /// Work that runs. If it is dropped, its effect may have happened.
-struct Unfinished(Option<Grant>);
+pub(crate) struct Unfinished(Option<Grant>);
 
 impl Unfinished {
-    fn disarm(mut self) {
+    pub(crate) fn of(grant: &Grant) -> Self {
+        Self(Some(grant.clone()))
+    }
+
+    pub(crate) fn disarm(mut self) {
         self.0 = None;
     }
 }

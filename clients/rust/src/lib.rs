@@ -18,6 +18,8 @@ mod lock;
 mod lookup;
 mod report;
 mod time;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod transport;
 
 pub use batch::{ClaimItem, Outcome};
