@@ -10,10 +10,10 @@ use oncegate_core::record::ClaimState;
 use super::record::{Answer, Call, Event, Reply};
 
 /// Two grants of one key that the contract does not allow.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DoubleGrant {
-    /// The timestamps of the two attempts, in microseconds, the smaller first.
-    pub attempts: (u64, u64),
+    /// The two attempts, the older first. Two gateways may issue them in one microsecond, so their timestamps may be equal.
+    pub attempts: (Attempt, Attempt),
 }
 
 /// Period in which an attempt held a key by its answers.
@@ -34,18 +34,19 @@ pub fn double_grants(events: &[Event]) -> Vec<DoubleGrant> {
     for (index, one) in holdings.iter().enumerate() {
         for other in &holdings[index + 1..] {
             if one.from.max(other.from) < one.until.min(other.until) {
-                let [one, other] = [one, other].map(|holding| holding.attempt.timestamp().as_micros());
-                found.push(DoubleGrant { attempts: (one.min(other), one.max(other)) });
+                let [one, other] = [one, other].map(|holding| holding.attempt.clone());
+                let attempts = if one.timestamp() <= other.timestamp() { (one, other) } else { (other, one) };
+                found.push(DoubleGrant { attempts });
             }
         }
     }
-    found.sort();
+    found.sort_by_key(|double| [&double.attempts.0, &double.attempts.1].map(Attempt::timestamp));
     found
 }
 
-/// Returns the timestamps of attempts that a service granted in the store's place and did not deliver to the store before the
+/// Returns the attempts that a service granted in the store's place and did not deliver to the store before the
 /// store, through the same service, granted the key to another attempt.
-pub fn undelivered_grants(events: &[Event]) -> Vec<u64> {
+pub fn undelivered_grants(events: &[Event]) -> Vec<Attempt> {
     let mut undelivered = Vec::new();
     for event in events {
         let Reply::Degraded(_, Answer::Granted { attempt, lease, .. }) = &event.reply else { continue };
@@ -69,7 +70,7 @@ pub fn undelivered_grants(events: &[Event]) -> Vec<u64> {
             is_other && other.started >= event.answered && other.answered < until
         });
         if is_granted {
-            undelivered.push(attempt.timestamp().as_micros());
+            undelivered.push(attempt.clone());
         }
     }
     undelivered
