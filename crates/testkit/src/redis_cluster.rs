@@ -107,6 +107,11 @@ impl RedisCluster {
         self.set_between(node, Mode::Pass);
     }
 
+    /// Returns the way of commands to a node. Only of a cluster from [`RedisCluster::start_apart`].
+    pub fn way_to(&mut self, node: usize) -> &mut TcpProxy {
+        &mut self.ways[node].commands
+    }
+
     fn set_between(&self, node: usize, mode: Mode) {
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             for (from, to) in [(node, other), (other, node)] {

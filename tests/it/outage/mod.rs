@@ -8,8 +8,11 @@ mod policies;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis")]
+mod shard;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +103,8 @@ fn workload() -> Workload {
 /// Results of callers for one fault.
 struct Seen {
     history: History,
+    /// Time of the outage.
+    away: Range<Duration>,
     /// Times of the answers to calls during the outage, in order.
     took: Vec<Duration>,
     /// The same of those who asked after the breaker had opened.
@@ -162,6 +167,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
         took: took(struck),
         took_later: took(struck + OPENED),
         history,
+        away: struck..mended,
         noop_p99: noop.p99(struck..mending),
         noop_p99_later: noop.p99(struck + OPENED..mending),
         noop_p99_after: noop.p99(mending..Duration::MAX),
