@@ -97,6 +97,8 @@ pub(crate) enum Bug {
     ShortfallTakenAsClaimed,
     /// Claims still go to the former primary of a shard after a failover.
     StaleSlotMap,
+    /// A gateway that restarts numbers the shards differently.
+    ShardsRenumbered,
 }
 
 /// Layer of a gateway.

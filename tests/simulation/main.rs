@@ -71,9 +71,14 @@ const GRANT_FREEZES: Scenario =
     Scenario::of("grants are frozen after a loss of data", &[DataLoss, Network, Gateways, Gateways])
         .in_a(Kind::GrantFreeze);
 
-/// A store of three shards, each of which fails by itself.
+/// A store of three shards, each of which fails by itself, and whose replicas acknowledge.
 const SHARDS: Scenario =
     Scenario::of("shards fail one by one", &[Replicas, Replicas, Server, Network, Gateways]).in_a(Kind::Sharded);
+
+/// A store of three shards, whose replicas do not acknowledge: each loses its data by itself.
+const SHARDS_WITHOUT_ACKNOWLEDGEMENT: Scenario =
+    Scenario::of("shards lose their data one by one", &[DataLoss, DataLoss, Server, Network, Gateways])
+        .in_a(Kind::Sharded);
 
 #[test]
 fn promises_hold_while_nothing_is_wrong() {
@@ -155,6 +160,11 @@ fn promises_hold_while_shards_fail_or_lack_replicas() {
     SHARDS.assert_promises(0..4, OPERATIONS);
 }
 
+#[test]
+fn promises_hold_for_the_other_shards_while_one_loses_its_data() {
+    SHARDS_WITHOUT_ACKNOWLEDGEMENT.assert_promises(0..2, OPERATIONS);
+}
+
 /// More of the same, from a new seed: `cargo test --test simulation -- --ignored`, and `SIM_OPERATIONS`
 /// for the length.
 #[test]
@@ -171,6 +181,7 @@ fn promises_hold_from_new_seeds() {
         SWITCHES,
         GRANT_FREEZES,
         SHARDS,
+        SHARDS_WITHOUT_ACKNOWLEDGEMENT,
     ] {
         world.assert_promises(seed..seed + 5, 250_000);
     }
@@ -178,7 +189,9 @@ fn promises_hold_from_new_seeds() {
 
 #[test]
 fn a_seed_replays_exactly_and_another_differs() {
-    for world in [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, GRANT_FREEZES, SHARDS] {
+    for world in
+        [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, GRANT_FREEZES, SHARDS, SHARDS_WITHOUT_ACKNOWLEDGEMENT]
+    {
         let hash = |seed| world.run(seed, 3_000).hash;
         let first = hash(7);
         assert_eq!(hash(7), first, "{}: the run depends on more than its seed", world.name);
@@ -266,6 +279,7 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::ShortfallTakenAsClaimed, SHARDS, &["S9"]),
     (Bug::RetryByAnotherAttempt, SHARDS, &["S9"]),
     (Bug::StaleSlotMap, SHARDS, &["S9", "S1"]),
+    (Bug::ShardsRenumbered, SHARDS_WITHOUT_ACKNOWLEDGEMENT, &["S1", "S2", "S3", "S6"]),
 ];
 
 /// Bugs that worlds of the usual length do not find.

@@ -354,7 +354,7 @@ impl World {
                 known.reported.insert(Name::nonce(name.nonce));
             }
         }
-        let losses = self.known().losses;
+        let losses = self.known().of(key).losses;
         let (in_batch, run) = (false, 0);
         let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, started, losses };
         if self.count() {
@@ -647,8 +647,9 @@ fn check_granted(
     ensure(now + lease <= at + left, "S10", || {
         format!("{left:?} were left at {at:?}, and {lease:?} answered at {now:?}")
     })?;
-    let beliefs = &mut known.keys[call.key as usize].beliefs;
-    if known.losses == call.losses && !beliefs.over.contains(&name) {
+    let of_key = known.of(call.key);
+    let beliefs = &mut of_key.beliefs;
+    if of_key.losses == call.losses && !beliefs.over.contains(&name) {
         beliefs.alone(name, at, store_now)?;
         beliefs.add_holder(name, (store_now + micros(lease)).min(executed_at + micros(left)));
     }
@@ -684,7 +685,7 @@ fn check_settled(
         };
         ensure(allowed, "S6", || format!("the store answered {from_store:?}, and the caller got {settled:?}"))?;
         if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled
-            && known.losses == call.losses
+            && known.of(call.key).losses == call.losses
         {
             let until = left.map_or(u64::MAX, |left| store_now + micros(left));
             known.of(call.key).beliefs.succeed(call.name, at, until);
@@ -713,8 +714,9 @@ fn check_renewed(
         ensure(now + *left <= at + *of_store, "S10", || {
             format!("{of_store:?} were left at {at:?}, and {left:?} answered at {now:?}")
         })?;
-        let beliefs = &mut known.keys[call.key as usize].beliefs;
-        if known.losses == call.losses && !beliefs.over.contains(&call.name) {
+        let of_key = known.of(call.key);
+        let beliefs = &mut of_key.beliefs;
+        if of_key.losses == call.losses && !beliefs.over.contains(&call.name) {
             beliefs.alone_as_a_try(call.name, at, store_now)?;
             beliefs.add_holder(call.name, (store_now + micros(*left)).min(executed_at + micros(*of_store)));
         }

@@ -157,6 +157,11 @@ impl Host {
         let of_process = |network: &Network| -> Arc<dyn Engine> { Arc::new(network.of_process(died.clone())) };
         let mut stores: Vec<_> = self.networks.iter().map(of_process).collect();
         if kind == Kind::Sharded {
+            if self.bug == Some(Bug::ShardsRenumbered) {
+                let runs = *self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+                let shards = stores.len();
+                stores.rotate_left(runs as usize % shards);
+            }
             stores = vec![Arc::new(Sharded::new(stores))];
         }
         for (name, store) in ENGINES.iter().zip(stores) {

@@ -121,7 +121,7 @@ impl Store {
             }
             known.marks.retain(|(store, ..)| *store != self.number);
         }
-        self.world.lost();
+        self.world.lost(self.number);
     }
 
     /// Steps the server's clock forward. Leases end earlier; the promises allow for less than a lease.

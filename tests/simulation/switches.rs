@@ -67,7 +67,7 @@ impl World {
             switches.opened.push((epoch, store, self.time.now()));
         }
         self.announce(Place::Store(store), "opened", epoch);
-        self.lost();
+        self.lost(store);
     }
 
     /// Checks that a caller may be answered with a grant that a store gave at this time.

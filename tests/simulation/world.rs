@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     PoliciesAndSwitches,
     /// One store, with a grant freeze after a loss of data.
     GrantFreeze,
-    /// One store of three shards, whose replicas acknowledge.
+    /// One store of three shards.
     Sharded,
 }
 
@@ -40,6 +40,12 @@ impl Kind {
     /// Returns true for a world with outage policies.
     pub(crate) fn has_policies(self) -> bool {
         matches!(self, Self::Policies | Self::PoliciesAndSwitches)
+    }
+
+    /// Returns true if a loss of this store's data is one of this key. Of shards each loses its own keys.
+    fn loses(self, store: u16, key: &Key) -> bool {
+        self != Self::Sharded
+            || key.global_id.as_bytes().last().is_some_and(|last| u16::from(*last) % self.stores() == store)
     }
 
     /// Returns the number of stores; of shards, in a store of several.
@@ -90,8 +96,6 @@ pub(crate) struct Known {
     pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
     /// Attempts that were reported or released. Nothing else ends a claim.
     pub(crate) reported: HashSet<Name>,
-    /// Number of losses: of the store's data, or of the store in use.
-    pub(crate) losses: u64,
     pub(crate) trouble: Trouble,
     pub(crate) switches: Switches,
     /// Time until which it is uncertain what a gateway's disk has of the last writes.
@@ -110,6 +114,8 @@ pub(crate) struct OfKey {
     pub(crate) key: Key,
     /// Expected record in each store.
     pub(crate) references: [Reference; STORES_MAX],
+    /// Number of losses of its data: with the store's, or because another store is used.
+    pub(crate) losses: u64,
     /// What callers were answered.
     pub(crate) beliefs: Beliefs,
     /// The last attempt whose failure has released the claim, and when.
@@ -145,7 +151,6 @@ impl World {
             keys: Vec::new(),
             open: HashMap::new(),
             reported: HashSet::new(),
-            losses: 0,
             trouble: Trouble::default(),
             switches: Switches::default(),
             disks_unsure_until: HashMap::new(),
@@ -247,12 +252,12 @@ impl World {
         self.note(Event { place, key: NO_KEY, what, attempt_name: nobody, answer: "", other: nobody, number });
     }
 
-    /// Records a loss. Grants remain valid if a grant freeze follows.
-    pub(crate) fn lost(&self) {
+    /// Records that a store has lost its data, or is no longer used. Grants remain valid if a grant freeze follows.
+    pub(crate) fn lost(&self, store: u16) {
         let known = &mut *self.known();
-        known.losses += 1;
         known.switches.lost_at = Some(self.time.now());
-        for of_key in &mut known.keys {
+        for of_key in known.keys.iter_mut().filter(|of_key| self.kind.loses(store, &of_key.key)) {
+            of_key.losses += 1;
             of_key.beliefs.forget(self.kind == Kind::GrantFreeze);
             of_key.ledger.lose();
         }
@@ -311,6 +316,7 @@ impl Known {
         self.keys.push(OfKey {
             key: key.clone(),
             references: Default::default(),
+            losses: 0,
             beliefs: Beliefs::default(),
             released: None,
             ledger: Ledger::default(),
