@@ -74,6 +74,15 @@ mod tests {
         assert_eq!(made.apps[&key].secrets.len(), 1);
     }
 
+    #[cfg(feature = "redis")]
+    #[test]
+    fn the_deadline_of_an_app_leaves_its_store_time_for_replicas() {
+        let url = "redis://127.0.0.1?replicas=1&replica_timeout=300ms";
+        let flags = Flags { engine: Some(url.into()), ..Flags::default() };
+        let refused = Config::load(&flags, []).unwrap().of_stored(&stored(r#"{"deadline": "300ms"}"#)).unwrap_err();
+        assert!(refused.to_string().contains("write a deadline of 400ms or more"), "{refused}");
+    }
+
     #[test]
     fn problems_of_an_app_are_described_as_for_the_file() {
         let config = Config::load(&Flags::default(), []).unwrap();

@@ -95,10 +95,12 @@ impl Reports {
 
     /// Returns the primary with the highest epoch, of those that Sentinels in reach name, and that epoch. One of an epoch before
     /// `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one in reach, and be behind.
+    /// Sentinels of different groups may name two of one epoch: every gateway takes the one that more of them name, whatever the
+    /// order of its URL.
     pub(super) fn best(&self, current: u64) -> Option<(&Address, u64)> {
-        let best = self.primaries().max_by_key(|(_, epoch)| *epoch)?;
-        let agreeing = self.primaries().filter(|(address, _)| *address == best.0).count();
-        (best.1 >= current || agreeing * 2 > self.sentinels.len()).then_some(best)
+        let agreeing = |of: &Address| self.primaries().filter(|(address, _)| *address == of).count();
+        let best = self.primaries().max_by_key(|(address, epoch)| (*epoch, agreeing(address), *address))?;
+        (best.1 >= current || agreeing(best.0) * 2 > self.sentinels.len()).then_some(best)
     }
 
     fn primaries(&self) -> impl Iterator<Item = (&Address, u64)> {
@@ -167,6 +169,14 @@ mod tests {
         assert_eq!(best(&[primary("a:1", 3), primary("b:1", 4), primary("a:1", 3)]).as_deref(), Some("b:1"));
         assert_eq!(best(&[dead.clone(), primary("a:1", 3)]).as_deref(), Some("a:1"));
         assert_eq!(best(&[dead.clone(), dead]), None);
+    }
+
+    #[test]
+    fn of_two_primaries_with_one_epoch_all_gateways_take_the_same() {
+        let best = |of: &[Report]| reports(of).best(0).map(|(address, _)| address.to_string());
+        let (a, b) = (primary("a:1", 0), primary("b:1", 0));
+        assert_eq!(best(&[a.clone(), a.clone(), b.clone()]).as_deref(), Some("a:1"));
+        assert_eq!(best(&[b.clone(), a.clone()]), best(&[a, b]));
     }
 
     #[test]

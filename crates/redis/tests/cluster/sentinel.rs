@@ -6,7 +6,7 @@ use std::time::Duration;
 use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
-use oncegate_testkit::redis_sentinels::RedisSentinels;
+use oncegate_testkit::redis_sentinels::{RedisSentinels, Sentinel};
 use oncegate_testkit::shared::Shared;
 
 use super::load::{Load, NOTHING, lost};
@@ -114,6 +114,33 @@ async fn dead_sentinels_cost_nothing() {
     for _ in 0..20 {
         granted(&redis, &fresh_claim()).await;
     }
+}
+
+#[tokio::test]
+async fn gateways_whose_sentinels_disagree_use_one_primary() {
+    let Some(group) = RedisSentinels::start(0).await else { return };
+    let Some(other) = RedisSentinels::start(0).await else { return };
+    let sentinels: Vec<_> = [&group, &other].iter().flat_map(|group| &group.sentinels).map(Sentinel::address).collect();
+    // Most are of the first group, in every order.
+    let open_in = |order: [usize; 5]| {
+        let hosts: Vec<_> = order.iter().map(|index| sentinels[*index].to_string()).collect();
+        open(&format!("redis+sentinel://{}/main", hosts.join(",")))
+    };
+    let [one, two] = [open_in([0, 1, 2, 3, 4]), open_in([4, 3, 2, 1, 0])];
+    soon("both use the primary that most name", async || {
+        let ask = fresh_claim();
+        granted(&one, &ask).await;
+        let is_duplicate = matches!(two.claim(&again(&ask), DEADLINE).await, Ok(ClaimResponse::Duplicate(_)));
+        is_duplicate && group.servers[0].query_words::<i64>(&["EXISTS", &name(&ask)]) == 1
+    })
+    .await;
+    let keys: i64 = other.servers[0].query("DBSIZE");
+    for _ in 0..20 {
+        let ask = fresh_claim();
+        granted(&one, &ask).await;
+        assert!(matches!(answered(&two, &again(&ask)).await, ClaimResponse::Duplicate(_)));
+    }
+    assert_eq!(other.servers[0].query::<i64>("DBSIZE"), keys, "the other primary is not written to");
 }
 
 #[tokio::test]
