@@ -16,7 +16,7 @@ TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
 ALONE := isolation:: outage:: proxy::faults example_proxy
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
-.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-clients: test-deps ## check, build, install and run the packages of clients
 
 test-brokers: test-deps ## kill consumers at Redis Streams, RabbitMQ and NATS in the middle, with and without the gateway
 	@scripts/test-brokers
+
+test-newer-redis: test-deps ## run the tests of the Redis engine on Redis 8 and Valkey 9
+	@scripts/test-newer-redis
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
