@@ -34,6 +34,15 @@ mod conformance {
         a_success_is_final_and_replays_its_result
         a_failure_frees_the_key_at_once
         a_renewal_extends_and_never_shortens
+        of_many_racing_compare_and_sets_exactly_one_succeeds
+        the_end_of_a_claim_is_notified_to_those_who_wait_for_it
+        a_record_is_changed_only_over_the_expected_version
+        a_change_that_notifies_reaches_the_subscriptions_of_its_record
+        an_exclusive_hold_excludes_every_other_owner
+        shared_holds_exclude_exclusive_ones_only
+        of_many_racing_requests_for_a_lock_exactly_one_is_granted
+        a_withdrawn_nonce_of_a_lock_is_refused
+        fair_requests_for_a_lock_are_granted_in_order_and_none_barges
     }
 }
 
