@@ -26,6 +26,7 @@ use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use oncegate::resilience::journal::memory::Flaw;
 
 use crate::clock::{StoreClock, micros};
+use crate::locks;
 use crate::world::World;
 
 /// A bug.
@@ -99,6 +100,14 @@ pub(crate) enum Bug {
     StaleSlotMap,
     /// A gateway that restarts numbers the shards differently.
     ShardsRenumbered,
+    /// A lock is granted to requests that have not queued, before those that have.
+    LockQueueIgnored,
+    /// A ticket of a lock stays in the queue although its request has gone.
+    LockTicketOutlivesOwner,
+    /// The holds of an owner are a number, to which a repeated request adds.
+    LockCounter,
+    /// The fences of a lock are counted in memory, and from one again after the start of a gateway.
+    LockFenceRestarts,
 }
 
 /// Layer of a gateway.
@@ -127,7 +136,9 @@ impl Bug {
             | Self::SweeperDeletesRenewed
             | Self::RenewalShortens
             | Self::LateOutcomeDropped
-            | Self::FenceFalls => Arc::new(BuggyStore { inner, bug: self, clock, first_ends }),
+            | Self::FenceFalls
+            | Self::LockQueueIgnored
+            | Self::LockTicketOutlivesOwner => Arc::new(BuggyStore { inner, bug: self, clock, first_ends }),
             _ => inner,
         }
     }
@@ -222,6 +233,14 @@ impl BuggyStore {
         self.inner.release(&ReleaseRequest { key: key.clone(), attempt: attempt.clone(), result: None }).await
     }
 
+    /// Returns the view of a record.
+    fn seen(&self, name: &RecordName, view: RecordView) -> RecordView {
+        if self.bug != Bug::LockQueueIgnored || !matches!(name, RecordName::Lock(..)) {
+            return view;
+        }
+        RecordView { record: view.record.as_ref().map(locks::without_queue), ..view }
+    }
+
     /// Sweeps as [`Bug::SweeperDeletesRenewed`] does.
     async fn sweep(&self) -> Result<(), EngineError> {
         let now = self.clock.now();
@@ -308,11 +327,22 @@ impl Engine for BuggyStore {
     }
 
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
-        self.inner.get_record(name, deadline).await
+        let view = self.inner.get_record(name, deadline).await?;
+        Ok(self.seen(name, view))
     }
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
-        self.inner.change_record(change, deadline).await
+        let mut change = change.clone();
+        if self.bug == Bug::LockTicketOutlivesOwner && matches!(change.name, RecordName::Lock(..)) {
+            let stands = self.inner.get_record(&change.name, deadline).await?.record;
+            change = locks::with_old_tickets(&change, stands.as_ref());
+        }
+        Ok(match self.inner.change_record(&change, deadline).await? {
+            ChangeResponse::Refused { view, maybe_stored } => {
+                ChangeResponse::Refused { view: self.seen(&change.name, view), maybe_stored }
+            }
+            stored @ ChangeResponse::Stored(_) => stored,
+        })
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

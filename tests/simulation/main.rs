@@ -10,6 +10,7 @@ mod chaos;
 mod clock;
 mod engine_call;
 mod ledger;
+mod locks;
 mod network;
 mod oracle;
 mod reference;
@@ -31,6 +32,9 @@ const OPERATIONS: u64 = 25_000;
 
 /// The same with outage policies: their checks take longer, and fewer operations find as much.
 const OPERATIONS_FEWER: u64 = 12_000;
+
+/// The same with locks: the check of a history takes longer than its length.
+const OPERATIONS_OF_LOCKS: u64 = 6_000;
 
 const EVERYTHING: Scenario =
     Scenario::of("everything is wrong", &[Network, Network, Server, Clock, DataLoss, Gateways, Gateways]);
@@ -79,6 +83,10 @@ const SHARDS: Scenario =
 const SHARDS_WITHOUT_ACKNOWLEDGEMENT: Scenario =
     Scenario::of("shards lose their data one by one", &[DataLoss, DataLoss, Server, Network, Gateways])
         .in_a(Kind::Sharded);
+
+/// Callers of locks at three gateways.
+const LOCKS: Scenario =
+    Scenario::of("locks, everything is wrong", &[Network, Network, Server, Gateways, Gateways]).in_a(Kind::Locks);
 
 #[test]
 fn promises_hold_while_nothing_is_wrong() {
@@ -165,6 +173,25 @@ fn promises_hold_for_the_other_shards_while_one_loses_its_data() {
     SHARDS_WITHOUT_ACKNOWLEDGEMENT.assert_promises(0..2, OPERATIONS);
 }
 
+#[test]
+fn promises_of_locks_hold_while_nothing_is_wrong() {
+    Scenario::of("locks, nothing is wrong", &[]).in_a(Kind::Locks).assert_promises(0..1, OPERATIONS_OF_LOCKS);
+}
+
+#[test]
+fn promises_of_locks_hold_while_everything_is_wrong() {
+    LOCKS.assert_promises(0..4, OPERATIONS_OF_LOCKS);
+}
+
+#[test]
+fn a_world_of_locks_meets_every_kind_of_answer() {
+    let tally = LOCKS.run(3, OPERATIONS_OF_LOCKS).tally;
+    let kinds = ["granted", "repeated", "held", "upgrade refused", "released", "not held", "renewed"];
+    for kind in kinds.into_iter().chain(["unknown", "refused"]) {
+        assert!(tally.get(&("lock", kind)).is_some_and(|count| *count >= 5), "{kind:?}: {tally:?}");
+    }
+}
+
 /// More of the same, from a new seed: `cargo test --test simulation -- --ignored`, and `SIM_OPERATIONS`
 /// for the length.
 #[test]
@@ -182,6 +209,7 @@ fn promises_hold_from_new_seeds() {
         GRANT_FREEZES,
         SHARDS,
         SHARDS_WITHOUT_ACKNOWLEDGEMENT,
+        LOCKS,
     ] {
         world.assert_promises(seed..seed + 5, 250_000);
     }
@@ -189,9 +217,16 @@ fn promises_hold_from_new_seeds() {
 
 #[test]
 fn a_seed_replays_exactly_and_another_differs() {
-    for world in
-        [EVERYTHING, OUTAGES, OUTAGES_WITHOUT_ROOM, SWITCHES, GRANT_FREEZES, SHARDS, SHARDS_WITHOUT_ACKNOWLEDGEMENT]
-    {
+    for world in [
+        EVERYTHING,
+        OUTAGES,
+        OUTAGES_WITHOUT_ROOM,
+        SWITCHES,
+        GRANT_FREEZES,
+        SHARDS,
+        SHARDS_WITHOUT_ACKNOWLEDGEMENT,
+        LOCKS,
+    ] {
         let hash = |seed| world.run(seed, 3_000).hash;
         let first = hash(7);
         assert_eq!(hash(7), first, "{}: the run depends on more than its seed", world.name);
@@ -285,9 +320,22 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
 /// Bugs that worlds of the usual length do not find.
 const PLANTED_RARE: &[(Bug, Scenario, &[&str])] = &[(Bug::RenewalNotDelivered, CROWDED_OUTAGES, &["S1"])];
 
+/// Bugs of locks.
+const PLANTED_IN_LOCKS: &[(Bug, Scenario, &[&str])] = &[
+    (Bug::LockQueueIgnored, LOCKS, &["order"]),
+    (Bug::LockTicketOutlivesOwner, LOCKS, &["progress"]),
+    (Bug::LockCounter, LOCKS, &["holds"]),
+    (Bug::LockFenceRestarts, LOCKS, &["fence"]),
+];
+
 #[test]
 fn planted_bugs_are_found() {
     find(PLANTED, OPERATIONS);
+}
+
+#[test]
+fn planted_bugs_of_locks_are_found() {
+    find(PLANTED_IN_LOCKS, OPERATIONS_OF_LOCKS);
 }
 
 #[test]

@@ -10,14 +10,16 @@ use oncegate::domain::claim::{
 };
 use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{Key, LiveClaim};
-use oncegate::engine::{Capabilities, ChangeResponse, Engine, EngineError, RecordChange, RecordName, RecordView};
+use oncegate::engine::{
+    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine_call::{EngineCall, Timed};
 use crate::store::Store;
-use crate::world::World;
+use crate::world::{Kind, World};
 
 /// State of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -264,7 +266,27 @@ impl Engine for Network {
     }
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
+        let rng = &self.world.rng;
+        if matches!(change.name, RecordName::Lock(..)) && self.state() != NetworkState::Healthy && rng.percent(20) {
+            // It arrives a second time, long after its caller was answered.
+            let (world, store, change, delay) =
+                (self.world.clone(), self.store.clone(), change.clone(), rng.millis(1, 8_000));
+            tokio::spawn(async move {
+                sleep(delay).await;
+                if !world.is_over() {
+                    let _unread = store.change_record(&change, deadline).await;
+                }
+            });
+        }
         self.alive(self.round_trip(|| self.store.change_record(change, deadline))).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        // Callers of the other worlds do not wait.
+        if self.world.kind != Kind::Locks || self.state() != NetworkState::Healthy {
+            return Subscription::none();
+        }
+        self.store.subscribe(channel).await
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

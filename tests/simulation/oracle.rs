@@ -532,7 +532,7 @@ impl World {
             *known.tally.entry(("journal", "unsure")).or_default() += 1;
         }
         let may_be_unknown = match self.kind {
-            Kind::Plain | Kind::Sharded => false,
+            Kind::Plain | Kind::Sharded | Kind::Locks => false,
             // The journal's disk may have been too slow, or its content may be uncertain.
             Kind::Policies => now + TIMER_GRAIN >= call.started + call.deadline || is_unsure,
             // The result of a call on a store that was left, or that lost its data, is not reported.

@@ -12,6 +12,7 @@ use crate::bugs::Bug;
 use crate::business::Business;
 use crate::caller::{Caller, Memories};
 use crate::chaos::{Chaos, Fault};
+use crate::locks::LockCallers;
 use crate::network::Network;
 use crate::stack::{Host, ROOMY, TIGHT};
 use crate::store::Store;
@@ -80,7 +81,15 @@ impl Scenario {
             let (world, business, hosts) = (world.clone(), business.clone(), hosts.clone());
             Caller { world, number, business, hosts, memories: memories.clone() }
         };
-        let mut running: Vec<_> = (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect();
+        let locks =
+            (self.kind == Kind::Locks).then(|| Arc::new(LockCallers::new(world, &hosts, self.callers, self.bug)));
+        let mut running: Vec<_> = match &locks {
+            Some(locks) => {
+                let locks = locks.clone();
+                vec![tokio::spawn(async move { locks.live().await })]
+            }
+            None => (0..self.callers).map(|number| tokio::spawn(caller(number).live())).collect(),
+        };
         let chaos = || Chaos { world: world.clone(), stores: stores.clone(), hosts: hosts.clone() };
         for place in 0..hosts.len() {
             let chaos = chaos();
@@ -98,6 +107,9 @@ impl Scenario {
             let targets = business.newest(AUDITED);
             world.extend(targets.len() as u64);
             world.settles_down();
+            if let Some(locks) = &locks {
+                locks.audit().await;
+            }
             caller(self.callers).audit(targets).await;
             world.audit(&hosts);
         }

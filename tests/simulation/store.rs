@@ -14,7 +14,8 @@ use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate::engine::{
-    ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
+    ChangePurpose, ChangeResponse, Channel, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName,
+    RecordView, Subscription,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -239,11 +240,20 @@ impl Store {
         deadline: Duration,
     ) -> Result<ChangeResponse, EngineError> {
         self.ping().await?;
+        let is_lock = matches!(change.name, RecordName::Lock(..));
+        if is_lock && change.purpose == ChangePurpose::Grant && self.state() == ServerState::Full {
+            return Err(Determinate::Full("no room".into()).into());
+        }
         let answer = self.engine().change_record(change, deadline).await?;
         if let (ChangeResponse::Stored(_), RecordName::Metadata(_)) = (&answer, &change.name) {
             self.world.agreed(self.number, &Metadata::try_from(change.new.clone())?);
         }
         Ok(answer)
+    }
+
+    /// Subscribes to the notifications of a record.
+    pub(crate) async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.engine().subscribe(channel).await
     }
 
     fn engine(&self) -> Arc<dyn Engine> {

@@ -78,7 +78,7 @@ impl World {
         (store, at): (u16, Duration),
     ) -> Result<(), Broken> {
         match self.kind {
-            Kind::Plain | Kind::Policies | Kind::Sharded => Ok(()),
+            Kind::Plain | Kind::Policies | Kind::Sharded | Kind::Locks => Ok(()),
             Kind::GrantFreeze => {
                 ensure(switches.lost_at.is_none_or(|lost_at| at >= lost_at + LEASE_MAX), "freeze", || {
                     format!("granted at {at:?}, and data was lost at {:?}", switches.lost_at)

@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     GrantFreeze,
     /// One store of three shards.
     Sharded,
+    /// One store, whose callers request locks.
+    Locks,
 }
 
 impl Kind {
@@ -53,7 +55,7 @@ impl Kind {
         match self {
             Self::Switched | Self::PoliciesAndSwitches => 2,
             Self::Sharded => 3,
-            Self::Plain | Self::Policies | Self::GrantFreeze => 1,
+            Self::Plain | Self::Policies | Self::GrantFreeze | Self::Locks => 1,
         }
     }
 }

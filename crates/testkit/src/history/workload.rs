@@ -140,6 +140,7 @@ impl Caller {
     /// Waits this long, or until `stop`.
     async fn pause(&self, length: Duration) {
         tokio::select! {
+            biased;
             () = sleep(length) => {}
             () = self.stop.cancelled() => {}
         }

@@ -306,7 +306,8 @@ impl Hold<'_> {
         !later.into_iter().any(|event| match (&event.call, &event.reply) {
             // Its caller may have gone, and left the queue.
             (LockCall::Acquire(_), LockReply::Unknown) | (LockCall::Withdraw(_), _) => true,
-            (_, LockReply::Answered(LockAnswer::Granted { repeated, .. })) => *repeated || earliest(event) < until,
+            // One round may grant both.
+            (_, LockReply::Answered(LockAnswer::Granted { repeated, .. })) => *repeated || earliest(event) <= until,
             _ => false,
         })
     }

@@ -113,6 +113,7 @@ impl Caller {
     /// Waits this long, or until `stop`.
     async fn pause(&self, length: Duration) {
         tokio::select! {
+            biased;
             () = sleep(length) => {}
             () = self.stop.cancelled() => {}
         }
@@ -126,6 +127,7 @@ impl Caller {
             match hangs_up {
                 None => service.call(lock, call).await,
                 Some(after) => tokio::select! {
+                    biased;
                     reply = service.call(lock, call) => reply,
                     () = sleep(after) => LockReply::Unknown,
                 },
