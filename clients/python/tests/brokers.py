@@ -4,7 +4,8 @@
 
 Each order is sent twice, in any order of messages. An effect is one line in a file, so it survives its worker. The run is made three
 times: without a gateway, and with `on_lease_end` as `release` and as `unknown`. With `unknown`, parked messages are looked up and
-taken over. The gateway is killed and started again, too.
+taken over. The gateway and the broker are killed and started again, too: the faults come as deliveries go on, the last messages are
+sent after the last fault, and a run without all of its faults fails.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from oncegate.consumers import Recipe
 ORDERS = int(os.environ.get("ORDERS", "300"))
 WORKERS = 4
 KILLS = int(os.environ.get("KILLS", "40"))
+# Seconds without a delivery or a fault, after which a run fails.
+STALL = 120
 LEASE = "1s"
 CREDENTIAL = "shop.c2VjcmV0X29mX3RoZV92ZWN0b3Jz"
 MODES = ("none", "release", "unknown")
@@ -136,17 +139,27 @@ class Broker:
     def __init__(self, folder: Path):
         self.folder, self.port = folder, free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self.command: list[str] = []
+        self.env: dict[str, str] | None = None
 
-    def start(self, command: list[str], env: dict[str, str] | None = None) -> None:
-        log = (self.folder / "broker.log").open("wb")
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=env, start_new_session=True)
+    def start(self) -> None:
+        with (self.folder / "broker.log").open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=self.folder, env=self.env, start_new_session=True)
         until(f"{self.name} listens", lambda: listens(self.port), 60)
+        until(f"{self.name} answers", self.connect, 60)
 
-    def stop(self) -> None:
+    def connect(self) -> bool:
+        """Connects the test itself; raises while the broker is not ready."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+    def stop(self) -> None:
+        self.kill()
 
 
 class Redis(Broker):
@@ -157,10 +170,14 @@ class Redis(Broker):
 
         super().__init__(folder)
         self.url = f"redis://127.0.0.1:{self.port}"
-        self.start(["redis-server", "--port", str(self.port), "--save", "", "--dir", str(folder)])
+        durable = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        self.command = ["redis-server", "--port", str(self.port), "--dir", str(folder), *durable]
         self.connection = redis.Redis.from_url(self.url)
-        until("redis answers", self.connection.ping)
+        self.start()
         self.connection.xgroup_create("orders", "workers", id="0", mkstream=True)
+
+    def connect(self) -> bool:
+        return bool(self.connection.ping())
 
     def send(self, order: str) -> None:
         self.connection.xadd("orders", {"order": order})
@@ -180,8 +197,6 @@ class RabbitMq(Broker):
     name = "rabbitmq"
 
     def __init__(self, folder: Path):
-        import pika
-
         super().__init__(folder)
         self.epmd = str(free_port())
         base = {name: str(folder) for name in ("HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE")}
@@ -189,24 +204,28 @@ class RabbitMq(Broker):
         more = {"RABBITMQ_NODENAME": "oncegate-test@localhost", "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins")}
         command = next(iter(Path("/usr/lib/rabbitmq").glob("**/sbin/rabbitmq-server")), Path("rabbitmq-server"))
         self.env = {**os.environ, **base, **ports, **more, "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1"}
-        self.start([str(command)], self.env)
+        self.command = [str(command)]
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/?heartbeat=30"
         from oncegate.consumers._rabbit import queues_of
 
         self.queues = queues_of("orders")
+        self.idle_since: float | None = None
+        self.start()
 
-        def connect() -> bool:
-            self.channel = pika.BlockingConnection(pika.URLParameters(self.url.replace("heartbeat=30", "heartbeat=0"))).channel()
-            return True
+    def connect(self) -> bool:
+        import pika
 
-        until("rabbitmq answers", connect, 60)
+        self.channel = pika.BlockingConnection(pika.URLParameters(self.url.replace("heartbeat=30", "heartbeat=0"))).channel()
         self.channel.confirm_delivery()
         for name, arguments in {"orders": {}, **self.queues}.items():
             self.channel.queue_declare(name, durable=True, arguments=arguments)
-        self.idle_since: float | None = None
+        return True
 
     def send(self, order: str) -> None:
-        self.channel.basic_publish("", "orders", json.dumps({"order": order}).encode())
+        import pika
+
+        persistent = pika.BasicProperties(delivery_mode=2)
+        self.channel.basic_publish("", "orders", json.dumps({"order": order}).encode(), persistent)
 
     def is_drained(self) -> bool:
         """Unacknowledged messages are not counted by the broker: so nothing may be ready for some time."""
@@ -216,7 +235,7 @@ class RabbitMq(Broker):
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = time.monotonic()
-        return self.idle_since is not None and time.monotonic() - self.idle_since > 2
+        return self.idle_since is not None and time.monotonic() - self.idle_since > 4
 
     def parked(self) -> list[str]:
         orders = []
@@ -236,16 +255,33 @@ class Nats(Broker):
         super().__init__(folder)
         self.url = f"nats://127.0.0.1:{self.port}"
         command = shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
-        self.start([command, "-js", "-a", "127.0.0.1", "-p", str(self.port), "-sd", str(folder)])
+        # Synced to disk at each message, as at the other brokers.
+        (folder / "nats.conf").write_text(f'jetstream {{ store_dir: "{folder}", sync_interval: always }}\n')
+        self.command = [command, "-c", str(folder / "nats.conf"), "-a", "127.0.0.1", "-p", str(self.port)]
         self.loop = asyncio.new_event_loop()
+        self.connection: Any = None
+        self.aside: Any = None
+        self.start()
         self.loop.run_until_complete(self._declare())
 
-    async def _declare(self) -> None:
-        import nats
-        from nats.js.api import ConsumerConfig
+    def connect(self) -> bool:
+        self.loop.run_until_complete(self._connect())
+        return True
 
+    async def _connect(self) -> None:
+        import nats
+
+        if self.connection is not None:
+            await self.connection.close()
         self.connection = await nats.connect(self.url)
         self.jetstream = self.connection.jetstream()
+        await self.jetstream.account_info()
+        if self.aside is not None:
+            self.aside = await self.jetstream.pull_subscribe("aside.parked", durable="lookup")
+
+    async def _declare(self) -> None:
+        from nats.js.api import ConsumerConfig
+
         await self.jetstream.add_stream(name="ORDERS", subjects=["orders"])
         await self.jetstream.add_stream(name="ASIDE", subjects=["aside.>"])
         await self.jetstream.pull_subscribe("orders", durable="workers", config=ConsumerConfig(ack_wait=1.0, max_ack_pending=64))
@@ -299,31 +335,45 @@ def run(name: str, mode: str, gateway: Gateway) -> dict[str, int]:
         try:
             orders = [f"{mode}-{at}" for at in range(ORDERS)] * 2
             random.shuffle(orders)
-            for order in orders:
+            held_back = len(orders) // 10
+            for order in orders[held_back:]:
                 broker.send(order)
             workers = [start() for _ in range(WORKERS)]
-            begin = time.monotonic()
+            # Each fault has its share of the deliveries.
+            faults = ["worker"] * KILLS
+            for at, fault in enumerate(("broker",) if mode == "none" else ("gateway", "broker"), 1):
+                faults.insert(len(faults) * at // 3, fault)
+            share, fired = (len(orders) - held_back) * 0.9 / len(faults), 0
+            seen, seen_at, sent = 0, time.monotonic(), False
             client = Client([gateway.url], CREDENTIAL, claim_within=30)
             while True:
-                time.sleep(random.uniform(0.05, 0.2))
-                began = len(effects(folder)) > 0
-                if began and counts["killed"] < KILLS:
-                    victim = random.randrange(WORKERS)
-                    workers[victim].kill()
-                    workers[victim].wait()
-                    workers[victim] = start()
-                    counts["killed"] += 1
-                    if mode != "none" and counts["killed"] == KILLS // 2:
-                        gateway.kill()
-                        gateway.start()
+                time.sleep(0.02)
+                delivered = len(lines_of(folder / "deliveries"))
+                if delivered != seen:
+                    seen, seen_at = delivered, time.monotonic()
+                if fired < len(faults) and delivered >= share * (fired + 1):
+                    if faults[fired] == "worker":
+                        workers[random.randrange(WORKERS)].kill()
+                    else:
+                        victim: Any = gateway if faults[fired] == "gateway" else broker
+                        victim.kill()
+                        victim.start()
+                    counts[f"{faults[fired]}s_killed"] += 1
+                    fired, seen_at = fired + 1, time.monotonic()
+                # As a supervisor does: a worker also ends when it loses the broker.
+                workers = [each if each.poll() is None else start() for each in workers]
+                if fired == len(faults) and not sent:
+                    for order in orders[:held_back]:
+                        broker.send(order)
+                    sent = True
                 if mode == "unknown":
                     for order in broker.parked():
                         counts["parked"] += 1
                         counts["not_settled"] += not look_up(client, operation, order, made, folder)
-                if broker.is_drained() and (counts["killed"] >= KILLS or len(set(effects(folder))) == ORDERS):
+                if sent and broker.is_drained():
                     break
-                if time.monotonic() - begin > 300:
-                    raise TimeoutError(f"not drained: {counts}; {(folder / 'workers.log').read_text()[-2000:]}")
+                if time.monotonic() - seen_at > STALL:
+                    raise TimeoutError(f"nothing was delivered for {STALL} s: {counts}; {(folder / 'workers.log').read_text()[-2000:]}")
             if mode == "unknown":
                 for order in broker.parked():
                     counts["parked"] += 1
@@ -336,7 +386,11 @@ def run(name: str, mode: str, gateway: Gateway) -> dict[str, int]:
         done, delivered = Counter(effects(folder)), len(lines_of(folder / "deliveries"))
         counts |= Counter(sent=len(orders), delivered=delivered, redelivered=max(delivered - len(orders), 0))
         counts |= Counter(effects=done.total(), doubled=sum(times > 1 for times in done.values()))
-        return {**dict.fromkeys(("killed", "redelivered", "parked", "not_settled", "doubled"), 0), **counts, "lost": ORDERS - len(done)}
+        return {
+            **dict.fromkeys(("workers_killed", "gateways_killed", "brokers_killed", "redelivered", "parked", "not_settled", "doubled"), 0),
+            **counts,
+            "lost": ORDERS - len(done),
+        }
 
 
 def look_up(client: Client, operation: str, order: str, made: str, folder: Path) -> bool:
@@ -428,16 +482,28 @@ def main() -> None:
         worker(*sys.argv[2:])
         return
     failed = False
-    columns = ("sent", "delivered", "redelivered", "killed", "effects", "doubled", "parked", "lost")
-    print(f"{'broker':10}{'gateway':9}" + "".join(f"{column:>12}" for column in columns))
+    columns = (
+        "sent",
+        "delivered",
+        "redelivered",
+        "workers_killed",
+        "gateways_killed",
+        "brokers_killed",
+        "effects",
+        "doubled",
+        "parked",
+        "lost",
+    )
+    print(f"{'broker':10}{'gateway':9}" + "".join(f"{column:>16}" for column in columns))
     with gateway_of_the_test() as gateway:
         for name in sys.argv[1:] or BROKERS:
             for mode in MODES:
                 counts = run(name, mode, gateway)
-                print(f"{name:10}{mode:9}" + "".join(f"{counts[column]:12}" for column in columns), flush=True)
+                print(f"{name:10}{mode:9}" + "".join(f"{counts[column]:16}" for column in columns), flush=True)
                 wrong = counts["lost"] > 0 or counts["not_settled"] > 0 or (mode == "unknown" and counts["doubled"] > 0)
                 # Each message runs without a gateway; otherwise the run shows nothing.
                 wrong |= mode == "none" and counts["doubled"] < ORDERS * 0.9
+                wrong |= counts["workers_killed"] != KILLS or counts["brokers_killed"] != 1 or counts["gateways_killed"] != (mode != "none")
                 failed |= wrong
     sys.exit("brokers: an effect was lost, or doubled where it must not be" if failed else 0)
 
