@@ -16,7 +16,7 @@ TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
 ALONE := isolation:: outage:: proxy::faults example_proxy
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
-.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,7 +76,10 @@ bench: test-deps ## count the instructions of a call's pieces, and fail where th
 	@$(INSTRUCTIONS)
 
 measure-waiting: test-deps ## measure what waiting callers cost; needs a quiet machine
-	@$(CARGO) test --quiet --package oncegate --all-features --test it -- waiting::measured --ignored --nocapture --test-threads=1
+	@$(CARGO) test --quiet --package oncegate --release --all-features --test it -- waiting::measured --ignored --nocapture --test-threads=1
+
+measure-locks: test-deps ## measure what locks cost, beside redis-py and etcd where they are installed; needs a quiet machine
+	@$(CARGO) test --quiet --package oncegate --release --all-features --test it -- locks::measured --ignored --nocapture --test-threads=1
 
 bench-record: test-deps ## write down what they take now, because the change is meant
 	@$(INSTRUCTIONS) -- --record

@@ -1,6 +1,7 @@
 //! Locks over HTTP: through two gateways that share a store, over restarts, and with requests that are wrong.
 
 mod faults;
+mod measured;
 mod operators;
 
 use std::time::Duration;
