@@ -4,7 +4,7 @@ use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
 use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Retention};
+use crate::domain::terms::{LeaseEnd, Retention, Span};
 use crate::proxy::options::{self, FingerprintPart, KeyRequirement, PrincipalSource, REFUSE, RouteOptions};
 use crate::tenants::OperationTerms;
 
@@ -171,6 +171,18 @@ impl Config {
         );
         if let Err(error) = self.limits.check_lease(route.lease.0) {
             check(false, format!("{error} (limits.lease_min, limits.lease_max)"));
+        }
+        let connect_timeout = self.proxy.upstreams.get(&route.upstream).map(|upstream| upstream.connect_timeout);
+        if let Some(Span(connect_timeout)) = connect_timeout {
+            check(
+                route.lease.0 >= connect_timeout * 2,
+                format!(
+                    "the lease {} is shorter than twice the connect_timeout of its upstream ({}): a request is sent only if its \
+                     lease outlasts a connect. Write a longer lease, or a shorter connect_timeout",
+                    route.lease,
+                    Span(connect_timeout)
+                ),
+            );
         }
         check(
             route.never_stored().is_some(),

@@ -2,7 +2,7 @@
 //! response, reports the outcome, and only then passes on the last piece of the response.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -29,7 +29,7 @@ use super::upstream::Failed;
 use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::backoff::Backoff;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::Outcome;
+use crate::domain::claim::{Outcome, RenewalResponse};
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
@@ -55,8 +55,8 @@ pub(super) struct Exchange {
     pub(super) attempt: Attempt,
     pub(super) contents: Canonical,
     pub(super) degraded: Option<OutagePolicy>,
-    /// Monotonic time at which the lease ends if it is not renewed.
-    pub(super) lease_end: Duration,
+    /// Monotonic time at which the lease ends if it is not renewed again.
+    pub(super) lease_end: Mutex<Duration>,
     /// The request as the upstream gets it.
     pub(super) request: Request<Bytes>,
     /// Its body, if that is not read yet.
@@ -113,12 +113,6 @@ impl Exchange {
     }
 
     async fn exchange(&self, reply: Reply, request: Request<Bytes>, upload: Option<Upload>) -> Ending {
-        // The time until here was the gateway's own: nothing was sent.
-        if self.clock.monotonic() >= self.lease_end {
-            let detail = "The lease of the key ended before the request could be forwarded; send it again.";
-            let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
-            return Ending { outcome: Outcome::Failure, rest: Rest::Refusal(Some(reply), problem) };
-        }
         let started = self.clock.monotonic();
         let mut reply = Some(reply);
         let progress = upload.as_ref().map(Upload::progress);
@@ -148,23 +142,29 @@ impl Exchange {
         self.route.metrics.upstream_answered(self.clock.monotonic().saturating_sub(started));
         let route = self.route.operation.as_ref();
         let (outcome, detail) = match sent {
-            Ok(response) => {
+            Some(Ok(response)) => {
                 let ending = self.receive(response, reply).await;
                 // A response to another body than the digest says is none to repeats of the request.
                 let outcome = if is_mismatch() { Outcome::Unknown } else { ending.outcome };
                 return Ending { outcome, ..ending };
             }
-            Err(Failed::Broken(_)) if is_mismatch() => {
+            Some(Err(Failed::Broken(_))) if is_mismatch() => {
                 return Ending { outcome: Outcome::Unknown, rest: Rest::Refusal(reply, upload::mismatch()) };
             }
-            Err(Failed::NotConnected(why)) => {
+            None => {
+                tracing::warn!(route, "The lease of a key ended before its request could be sent");
+                let detail = "The lease of the key ended before the request could be forwarded. Nothing was done: send it again.";
+                let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
+                return Ending { outcome: Outcome::Failure, rest: Rest::Refusal(reply, problem) };
+            }
+            Some(Err(Failed::NotConnected(why))) => {
                 tracing::warn!(route, reason = why, "No server of the upstream accepts connections");
                 (
                     Outcome::Failure,
                     "No server of the upstream accepts connections. Nothing was done: send the request again.",
                 )
             }
-            Err(Failed::Broken(why)) => {
+            Some(Err(Failed::Broken(why))) => {
                 tracing::warn!(route, reason = why, "The exchange with the upstream broke off");
                 let detail = "The exchange with the upstream broke off; whether it did what was asked is not known.";
                 (Outcome::Unknown, detail)
@@ -173,11 +173,16 @@ impl Exchange {
         Ending { outcome, rest: Rest::Refusal(reply, Problem::new(Code::UpstreamUnavailable, detail)) }
     }
 
-    /// Sends the request.
-    async fn send(&self, request: Request<Bytes>, upload: Option<Upload>) -> Result<Response<Incoming>, Failed> {
+    /// Sends the request. `None` if its lease is over, or nearly.
+    async fn send(
+        &self,
+        request: Request<Bytes>,
+        upload: Option<Upload>,
+    ) -> Option<Result<Response<Incoming>, Failed>> {
         match upload {
-            None => self.route.upstream.send(request).await,
-            Some(upload) => self.route.upstream.forward(request.map(|_empty| Body::new(upload.verified()))).await,
+            None => self.route.upstream.send(request, || self.may_be_sent()).await,
+            Some(_) if !self.may_be_sent() => None,
+            Some(upload) => Some(self.route.upstream.forward(request.map(|_empty| Body::new(upload.verified()))).await),
         }
     }
 
@@ -284,14 +289,26 @@ impl Exchange {
         self.clock.wall().as_micros() / 1_000_000
     }
 
-    /// Extends the lease while the exchange runs. A renewal that fails changes nothing: the request was sent.
+    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
+    fn may_be_sent(&self) -> bool {
+        let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.clock.monotonic() + self.route.upstream.connect_timeout < lease_end
+    }
+
+    /// Extends the lease while the exchange runs. Once the request was sent, a renewal that fails changes nothing.
     async fn renew(&self) -> std::convert::Infallible {
         let lease = self.route.lease;
         loop {
             sleep(lease / 3).await;
             let renewed = self.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)).await;
-            if let Err(failure) = renewed {
-                tracing::debug!(reason = %failure, "A lease was not renewed");
+            match renewed {
+                Ok(answer) => {
+                    let left =
+                        if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
+                    let lease_end = self.clock.monotonic() + left;
+                    *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
+                }
+                Err(failure) => tracing::debug!(reason = %failure, "A lease was not renewed"),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Requests on protected routes: identifies them, claims their keys, and forwards them or replays what is stored.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
@@ -220,7 +220,7 @@ impl Proxy {
             attempt,
             contents,
             degraded,
-            lease_end: claimed_at + Duration::from_millis(lease_ms),
+            lease_end: Mutex::new(claimed_at + Duration::from_millis(lease_ms)),
             request: Request::from_parts(parts, body),
             upload,
             via: self.via.clone(),

@@ -32,6 +32,8 @@ pub(super) struct Upstream {
     /// For requests with a key: a connection that has been idle for long may be closing.
     keyed: Pools<Full<Bytes>>,
     streaming: Pools<Body>,
+    /// Longest time until a server has accepted a connection.
+    pub(super) connect_timeout: Duration,
     /// Time limit until a response's head, and between pieces of its body.
     pub(super) timeout: Duration,
     /// Time limit of an exchange.
@@ -68,26 +70,35 @@ impl Upstream {
             clock,
             keyed: Pools::new(&connector, options.idle.0),
             streaming: Pools::new(&connector, options.idle.0),
+            connect_timeout: options.connect_timeout.0,
             timeout: options.timeout.0,
             exchange_max: options.exchange_max.0,
         })
     }
 
-    /// Sends a request to the next server that accepts a connection.
-    pub(super) async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, Failed> {
+    /// Sends a request to the next server that accepts a connection. Asks before each server whether the request may still be sent
+    /// once a connection to it is there. `None` if not: nothing was sent.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Bytes>,
+        may_be_sent: impl Fn() -> bool,
+    ) -> Option<Result<Response<Incoming>, Failed>> {
         let mut why = String::new();
         let mut servers = self.in_turn().peekable();
         while let Some(server) = servers.next() {
+            if !may_be_sent() {
+                return None;
+            }
             let this = if servers.peek().is_some() { request.clone() } else { std::mem::take(&mut request) };
             let mut this = this.map(Full::new);
             *this.uri_mut() = server.uri(this.uri());
             match self.keyed.here().request(this).await {
-                Ok(response) => return Ok(response),
+                Ok(response) => return Some(Ok(response)),
                 Err(error) if error.is_connect() => why = self.rest(server, &error),
-                Err(error) => return Err(Failed::Broken(cause(&error))),
+                Err(error) => return Some(Err(Failed::Broken(cause(&error)))),
             }
         }
-        Err(Failed::NotConnected(why))
+        Some(Err(Failed::NotConnected(why)))
     }
 
     /// Sends a request whose body is streamed, to the next server.
@@ -138,4 +149,30 @@ fn cause(error: &Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::domain::clock::SystemClock;
+
+    #[tokio::test]
+    async fn a_request_that_may_not_be_sent_any_more_is_not_sent_to_the_next_server() {
+        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let live = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = |address| format!("http://{address}");
+        let of = |urls: &[String]| {
+            let options = UpstreamOptions { urls: urls.to_vec(), ..toml::from_str("urls = []").unwrap() };
+            Upstream::new(&options, Arc::new(SystemClock::new())).unwrap()
+        };
+        let upstream = of(&[url(dead), url(live.local_addr().unwrap())]);
+        let is_first = AtomicBool::new(true);
+        let sent = upstream.send(Request::new(Bytes::new()), || is_first.swap(false, Ordering::Relaxed)).await;
+        assert!(sent.is_none(), "{sent:?}");
+        assert!(live.accept().now_or_never().is_none(), "nothing has connected");
+    }
 }

@@ -6,6 +6,7 @@ mod engines;
 mod faults;
 mod forget;
 mod framing;
+mod leases;
 mod principals;
 mod running;
 mod uploads;
@@ -193,7 +194,8 @@ fn config(of_proxy: &str, of_upstream: &str, more: &str) -> String {
 
 /// Returns the settings of an upstream at this port.
 fn at(port: u16) -> String {
-    format!("urls = [\"http://127.0.0.1:{port}\"]\n")
+    // Half of the shortest lease here.
+    format!("urls = [\"http://127.0.0.1:{port}\"]\nconnect_timeout = \"500ms\"\n")
 }
 
 fn address(gateway: &Gateway) -> String {

@@ -277,7 +277,7 @@ fn an_engine_of_memory_needs_no_other_setting() {
 }
 
 #[test]
-fn a_route_whose_callers_cannot_be_known_is_refused() {
+fn a_route_that_could_not_keep_its_promises_is_refused() {
     let refused = |of_proxy: &str, of_route: &str| {
         refused(&format!(
             "[proxy]\n{of_proxy}[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\"]\n[[proxy.routes]]\n\
@@ -288,6 +288,7 @@ fn a_route_whose_callers_cannot_be_known_is_refused() {
         ("", "principal = [\"client-cert\"]\n", "server.tls.client_ca"),
         ("", "principal = [\"trusted:x-user\"]\n", "no peer may set the trusted field"),
         ("", "principal = []\n", "shared_keys = true"),
+        ("", "principal = [\"authorization\"]\nlease = \"1s\"\n", "shorter than twice the connect_timeout"),
         ("", "principal = [\"authorization\"]\nauthorize = \"auth:9100\"\n", "is no URL"),
         ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"client-cert\"]\nauthorize = \"/x\"\n", "is no URL"),
         ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"jwt:iss+sub\"]\n", "not supported yet"),
