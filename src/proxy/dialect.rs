@@ -34,7 +34,9 @@ pub enum Dialect {
 /// Reason why a request is not forwarded, or its response not replayed.
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
-    /// The request has no key, or none that can be used.
+    /// The request has no key.
+    NoKey(String),
+    /// The request has no key that can be used.
     Key(String),
     /// It is not known who calls.
     Principal(String),
@@ -60,6 +62,7 @@ impl Refusal {
             Self::Unknown => Answered::Unknown,
             Self::NotStored { .. } => Answered::NotStored,
             Self::Mismatch => Answered::Mismatch,
+            Self::NoKey(_) => Answered::NoKey,
             Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
             Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => Answered::Refused,
         }
@@ -115,7 +118,7 @@ impl Dialect {
 
 fn ietf(refusal: Refusal) -> Response {
     match refusal {
-        Refusal::Key(why) => Problem::new(Code::IdempotencyKey, format!("{}.", sentence(&why))),
+        Refusal::NoKey(why) | Refusal::Key(why) => Problem::new(Code::IdempotencyKey, format!("{}.", sentence(&why))),
         Refusal::Principal(why) => Problem::new(Code::Principal, format!("{}.", sentence(&why))),
         Refusal::InProgress => {
             let problem = Problem::new(Code::Duplicate, "The first request with this key is still running.");
@@ -162,7 +165,7 @@ fn stripe(refusal: Refusal) -> Response {
     const INVALID: &str = "invalid_request_error";
     let conflict = StatusCode::CONFLICT;
     let (status, r#type, code, message, should_retry) = match refusal {
-        Refusal::Key(why) | Refusal::Principal(why) => {
+        Refusal::NoKey(why) | Refusal::Key(why) | Refusal::Principal(why) => {
             (StatusCode::BAD_REQUEST, INVALID, None, format!("{}.", sentence(&why)), false)
         }
         Refusal::InProgress => {

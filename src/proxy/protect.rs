@@ -304,7 +304,7 @@ impl Proxy {
                 return Ok(None);
             }
             let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
-            return Err(Refusal::Key(format!(
+            return Err(Refusal::NoKey(format!(
                 "the field `{name}` is missing; send a fresh random value for each operation, such as a UUID, and the same \
                  one with each repeat"
             )));

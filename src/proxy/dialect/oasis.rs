@@ -58,7 +58,7 @@ pub(in crate::proxy) fn check(headers: &HeaderMap, kept: Option<Duration>, now: 
 /// Returns the response to a refused request.
 pub(super) fn response(refusal: Refusal) -> Response {
     let (status, code, message, is_accepted) = match refusal {
-        Refusal::Key(why) | Refusal::Principal(why) => {
+        Refusal::NoKey(why) | Refusal::Key(why) | Refusal::Principal(why) => {
             (StatusCode::BAD_REQUEST, "InvalidRepeatabilityHeaders", format!("{}.", sentence(&why)), false)
         }
         Refusal::Expired(why) => (StatusCode::PRECONDITION_FAILED, "RepeatabilityWindowExpired", why, false),

@@ -7,6 +7,7 @@ use oncegate_testkit::wait::until;
 use serde_json::Value;
 
 use super::{SOON, Upstream, proxy, proxy_with};
+use crate::support::exposition::Page;
 
 #[tokio::test]
 async fn a_repeat_waits_for_the_response_of_the_running_request() {
@@ -139,4 +140,16 @@ async fn a_long_transfer_is_streamed_in_both_directions() {
     let answer = tokio::time::timeout(6 * SOON, caller.send("PUT", "/orders/a", &[], &body)).await.unwrap();
     assert_eq!((answer.status, answer.body.unwrap().len()), (201, "order ".len() + body.len()));
     assert_eq!(upstream.effects(), 1);
+}
+
+#[tokio::test]
+async fn requests_without_a_key_have_a_count_of_their_own() {
+    let (_upstream, port) = Upstream::start().await;
+    let (gateway, caller) = proxy(port, "").await;
+    assert_eq!(caller.send("POST", "/orders/a", &[("authorization", "alice")], "one").await.status, 400);
+    assert_eq!(caller.post("/orders/a", &"k".repeat(256), "one").await.status, 400);
+    assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 201);
+    let page = Page::get(&gateway.admin_client()).await;
+    let count = |result| page.sum("oncegate_proxy_requests_total", &[("result", result)]);
+    assert_eq!((count("no_key"), count("refused"), count("forwarded")), (1, 1, 1));
 }

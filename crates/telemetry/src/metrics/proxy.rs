@@ -17,6 +17,7 @@ labels! {
         Unknown = "unknown",
         NotStored = "not_stored",
         Mismatch = "mismatch",
+        NoKey = "no_key",
         Refused = "refused",
         Unavailable = "unavailable",
     }
