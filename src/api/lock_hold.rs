@@ -12,7 +12,6 @@ use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
 use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, TICKETS_MAX};
 use crate::domain::terms::Span;
-use crate::gateway::Failure;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::lock::{ModeName, shown_mode};
 use crate::web::prefer;
@@ -53,7 +52,11 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
     if wait.is_zero() {
         return answer(call.api.gateway.acquire_lock(call.app, request).await?);
     }
-    let acquired = unless_gone(&call, call.api.gateway.acquire_lock(call.app, request)).await;
+    let acquired = tokio::select! {
+        biased;
+        acquired = call.api.gateway.acquire_lock(call.app, request) => acquired.map_err(Problem::from),
+        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has gone.")),
+    };
     let mut response = acquired.and_then(answer).unwrap_or_else(IntoResponse::into_response);
     prefer::apply_wait(&mut response, wait);
     Ok(response)
@@ -80,18 +83,6 @@ fn answer(acquired: AcquireAnswer) -> Result<Response, Problem> {
             "`attempt_nonce`: it was used for this lock with another mode or owner. Send a fresh one for each hold.",
         )),
         AcquireAnswer::Full(bound) => Err(full(bound)),
-    }
-}
-
-/// Returns the answer of a call that waits, without the permits of the request, unless its caller goes away.
-async fn unless_gone(
-    call: &Call<'_>,
-    acquire: impl Future<Output = Result<AcquireAnswer, Failure>>,
-) -> Result<AcquireAnswer, Problem> {
-    tokio::select! {
-        biased;
-        answer = acquire => Ok(answer?),
-        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has gone.")),
     }
 }
 

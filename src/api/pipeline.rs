@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use serde::Deserialize;
 use tracing::Span;
 
@@ -86,7 +87,7 @@ impl RequestContext {
     }
 }
 
-pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, connection: &Connection) -> Response {
+pub(super) async fn serve(service: &ApiService, mut request: Request<Incoming>, connection: &Connection) -> Response {
     let api = &*service.api;
     let started_at = api.clock.monotonic();
     let mut context = RequestContext {
@@ -107,7 +108,7 @@ pub(super) async fn serve(service: &ApiService, request: Request<Incoming>, conn
         Ok(permit) => {
             let permit = Held::new(permit);
             let release = || permit.release();
-            traces::in_span!(span, contain(respond(api, request, connection, &mut context, &release)))
+            traces::in_span!(span, contain(respond(api, &mut request, connection, &mut context, &release)))
         }
         Err(problem) => problem.into_response(),
     };
@@ -132,7 +133,7 @@ fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Res
 /// Returns the response of the operation, or the problem that prevents it.
 async fn respond(
     api: &Api,
-    request: Request<Incoming>,
+    request: &mut Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
@@ -153,25 +154,27 @@ async fn operate(
     api: &Api,
     route: &'static Route,
     operation: &Operation,
-    request: Request<Incoming>,
+    request: &mut Request<Incoming>,
     connection: &Connection,
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let authorization = parts.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    // Taken out of the request, which callers that wait hold in one place only.
+    let body = std::mem::replace(request.body_mut(), Incoming::Whole(Bytes::new()));
+    let request = &*request;
+    let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let app = api.registry.authenticate(authorization, &connection.credential, api.clock.wall())?;
     let app = &*context.app.insert(app);
     let permit_of_app = Held::new(api.gateway.acquire_permit(app, route.purpose)?);
     let charge_and_read = async {
         api.gateway.charge_request(app, route.purpose)?;
         if route.method == Method::POST {
-            JsonBytes::receive(&parts.headers, body, &api.limits).await
+            JsonBytes::receive(request.headers(), body, &api.limits).await
         } else {
             Ok(JsonBytes::default())
         }
     };
-    let (request_id, headers) = (&context.id, &parts.headers);
+    let (request_id, headers) = (&context.id, request.headers());
     let release = || {
         release();
         permit_of_app.release();
@@ -183,12 +186,12 @@ async fn operate(
             handler(Call { api, app, request_id, headers, body, waiting }).await
         }
         Operation::Claim(handler) => {
-            let claim = route.claim(parts.uri.path())?;
+            let claim = route.claim(request.uri().path())?;
             let body = &charge_and_read.await?;
             handler(Call { api, app, request_id, headers, body, waiting }, claim).await
         }
         Operation::Lock(handler) => {
-            let name = route.lock(parts.uri.path())?;
+            let name = route.lock(request.uri().path())?;
             let body = &charge_and_read.await?;
             handler(Call { api, app, request_id, headers, body, waiting }, name).await
         }

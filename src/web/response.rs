@@ -31,13 +31,16 @@ pub fn written(write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> Re
     response
 }
 
-/// Turns a panic into the response of its request.
-pub async fn contain(answer: impl Future<Output = Response>) -> Response {
-    AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
-        // The panic hook has logged it.
-        let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. Send it \
-                      again, and report the request_id.";
-        Problem::new(Code::Internal, detail).into_response()
+/// Turns a panic into the response of its request. Not an `async fn`: that would hold the future twice, for each caller that
+/// waits.
+pub fn contain(answer: impl Future<Output = Response>) -> impl Future<Output = Response> {
+    AssertUnwindSafe(answer).catch_unwind().map(|answered| {
+        answered.unwrap_or_else(|_| {
+            // The panic hook has logged it.
+            let detail = "The gateway met a fault of its own; what the request asked for may or may not have happened. \
+                          Send it again, and report the request_id.";
+            Problem::new(Code::Internal, detail).into_response()
+        })
     })
 }
 
