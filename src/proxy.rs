@@ -215,7 +215,7 @@ impl Proxy {
                 head.extensions.insert(FromUpstream);
                 return Response::from_parts(head, Body::new(Timed::new(body, upstream.timeout)));
             }
-            Ok(Err(Failed::NotConnected(why) | Failed::Broken(why))) => {
+            Ok(Err(Failed::NotConnected(why) | Failed::Refused(why) | Failed::Broken(why))) => {
                 tracing::warn!(reason = why, "A request was not forwarded");
                 Problem::new(Code::UpstreamUnavailable, "The upstream cannot be reached, or broke off.")
             }

@@ -43,7 +43,7 @@ impl Authorizer {
         let Some(uri) = route.authorize()? else { return Ok(None) };
         let server = uri.scheme().zip(uri.authority()).map(|(scheme, authority)| format!("{scheme}://{authority}"));
         let options = UpstreamOptions { urls: server.into_iter().collect(), ..upstream.clone() };
-        let connector = Connector::new(options.authorities()?, options.connect_timeout.0);
+        let connector = Connector::new(options.authorities()?, options.connect_timeout.0, false);
         let connector = connector.ok_or("TLS cannot be used")?;
         Ok(Some(Self { uri, pools: Pools::new(&connector, options.idle.0) }))
     }

@@ -164,6 +164,13 @@ impl Exchange {
                     "No server of the upstream accepts connections. Nothing was done: send the request again.",
                 )
             }
+            Some(Err(Failed::Refused(why))) => {
+                tracing::warn!(route, reason = why, "The upstream refused a request before it was processed");
+                (
+                    Outcome::Failure,
+                    "The upstream refused the request before it was processed. Nothing was done: send it again.",
+                )
+            }
             Some(Err(Failed::Broken(why))) => {
                 tracing::warn!(route, reason = why, "The exchange with the upstream broke off");
                 let detail = "The exchange with the upstream broke off; whether it did what was asked is not known.";

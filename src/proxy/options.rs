@@ -69,6 +69,9 @@ pub struct UpstreamOptions {
     /// File of the authorities for the certificates of `https` servers, in PEM. Empty: those of the system.
     #[serde(default)]
     pub ca_file: PathBuf,
+    /// True if they speak HTTP/2, also without TLS.
+    #[serde(default)]
+    pub http2: bool,
     /// Time limit of connecting to one of them.
     #[serde(default = "span::<1>")]
     pub connect_timeout: Span,

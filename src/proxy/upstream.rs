@@ -2,6 +2,7 @@
 //! not started to send.
 
 pub(super) mod connector;
+mod http2;
 pub(super) mod pools;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Error;
 
 use self::connector::Connector;
+use self::http2::Http2;
 use self::pools::Pools;
 use super::options::{UpstreamOptions, server_of};
 use crate::domain::clock::Clock;
@@ -45,6 +47,8 @@ struct Server {
     authority: Authority,
     /// Monotonic time at which the server could last not be connected to.
     failed_at: Mutex<Option<Duration>>,
+    /// Its connection, if it speaks HTTP/2.
+    http2: Option<Http2>,
 }
 
 /// Reason why there is no response.
@@ -52,6 +56,8 @@ struct Server {
 pub(super) enum Failed {
     /// No server could be connected to: nothing was sent.
     NotConnected(String),
+    /// The server says that it has done nothing.
+    Refused(String),
     /// The request was sent, or may have been.
     Broken(String),
 }
@@ -59,11 +65,12 @@ pub(super) enum Failed {
 impl Upstream {
     /// Returns the upstream of these options. `None` if they are not valid, which the configuration has excluded.
     pub(super) fn new(options: &UpstreamOptions, clock: Arc<dyn Clock>) -> Option<Self> {
+        let connector = Connector::new(options.authorities().ok()?, options.connect_timeout.0, options.http2)?;
         let server = |url: &String| {
             let (scheme, authority) = server_of(url)?;
-            Some(Server { scheme, authority, failed_at: Mutex::new(None) })
+            let http2 = options.http2.then(|| Http2::new(options, connector.clone(), clock.clone()));
+            Some(Server { scheme, authority, failed_at: Mutex::new(None), http2 })
         };
-        let connector = Connector::new(options.authorities().ok()?, options.connect_timeout.0)?;
         Some(Self {
             servers: options.urls.iter().map(server).collect::<Option<_>>()?,
             next: AtomicUsize::new(0),
@@ -90,26 +97,39 @@ impl Upstream {
                 return None;
             }
             let this = if servers.peek().is_some() { request.clone() } else { std::mem::take(&mut request) };
-            let mut this = this.map(Full::new);
-            *this.uri_mut() = server.uri(this.uri());
-            match self.keyed.here().request(this).await {
-                Ok(response) => return Some(Ok(response)),
-                Err(error) if error.is_connect() => why = self.rest(server, &error),
-                Err(error) => return Some(Err(Failed::Broken(cause(&error)))),
+            match self.send_to(server, this, &may_be_sent).await? {
+                Err(Failed::NotConnected(cause)) => why = self.rest(server, cause),
+                sent => return Some(sent),
             }
         }
         Some(Err(Failed::NotConnected(why)))
+    }
+
+    async fn send_to(
+        &self,
+        server: &Server,
+        mut request: Request<Bytes>,
+        may_be_sent: impl Fn() -> bool,
+    ) -> Option<Result<Response<Incoming>, Failed>> {
+        *request.uri_mut() = server.uri(request.uri());
+        match &server.http2 {
+            Some(http2) => http2.send(request.map(Body::from), may_be_sent).await,
+            None => Some(self.keyed.here().request(request.map(Full::new)).await.map_err(|error| failed(&error))),
+        }
     }
 
     /// Sends a request whose body is streamed, to the next server.
     pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failed> {
         let Some(server) = self.in_turn().next() else { return Err(Failed::NotConnected(String::new())) };
         *request.uri_mut() = server.uri(request.uri());
-        match self.streaming.here().request(request).await {
-            Ok(response) => Ok(response),
-            Err(error) if error.is_connect() => Err(Failed::NotConnected(self.rest(server, &error))),
-            Err(error) => Err(Failed::Broken(cause(&error))),
-        }
+        let sent = match &server.http2 {
+            Some(http2) => http2.send(request, || true).await.unwrap_or(Err(Failed::NotConnected(String::new()))),
+            None => self.streaming.here().request(request).await.map_err(|error| failed(&error)),
+        };
+        sent.map_err(|failed| match failed {
+            Failed::NotConnected(cause) => Failed::NotConnected(self.rest(server, cause)),
+            failed => failed,
+        })
     }
 
     /// Returns all servers, those first that are not resting, beginning with the next in turn.
@@ -126,9 +146,9 @@ impl Upstream {
     }
 
     /// Lets a server rest after a failure; returns the failure.
-    fn rest(&self, server: &Server, error: &Error) -> String {
+    fn rest(&self, server: &Server, cause: String) -> String {
         *server.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.monotonic());
-        cause(error)
+        cause
     }
 }
 
@@ -140,10 +160,14 @@ impl Server {
     }
 }
 
+fn failed(error: &Error) -> Failed {
+    if error.is_connect() { Failed::NotConnected(cause(error)) } else { Failed::Broken(cause(error)) }
+}
+
 /// Returns an error with its causes.
-fn cause(error: &Error) -> String {
+fn cause(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(error) = source {
         text = format!("{text}: {error}");
         source = error.source();

@@ -6,6 +6,7 @@ mod engines;
 mod faults;
 mod forget;
 mod framing;
+mod http2;
 mod leases;
 mod principals;
 mod running;

@@ -29,7 +29,11 @@ pub(in crate::proxy) struct Connector {
     tls: TlsConnector,
     /// Time limit, for a TLS handshake too.
     timeout: Duration,
+    is_http2: bool,
 }
+
+/// HTTP/2 in a TLS handshake (RFC 9113, 3.2).
+const HTTP2: &[u8] = b"h2";
 
 /// A connection.
 pub(in crate::proxy) enum Stream {
@@ -38,16 +42,20 @@ pub(in crate::proxy) enum Stream {
 }
 
 impl Connector {
-    /// Returns a connector that trusts these authorities. `None` if the library has no protocol version in common with itself.
-    pub(in crate::proxy) fn new(authorities: RootCertStore, timeout: Duration) -> Option<Self> {
+    /// Returns a connector that trusts these authorities, for HTTP/2 or HTTP/1.1. `None` if the library has no protocol version in
+    /// common with itself.
+    pub(in crate::proxy) fn new(authorities: RootCertStore, timeout: Duration, is_http2: bool) -> Option<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
-        let config = config.with_root_certificates(authorities).with_no_client_auth();
-        Some(Self { tcp, tls: Arc::new(config).into(), timeout })
+        let mut config = config.with_root_certificates(authorities).with_no_client_auth();
+        if is_http2 {
+            config.alpn_protocols = vec![HTTP2.to_vec()];
+        }
+        Some(Self { is_http2, tcp, tls: Arc::new(config).into(), timeout })
     }
 }
 
@@ -63,7 +71,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
         let host = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned());
-        let (connecting, tls, limit) = (self.tcp.call(uri), self.tls.clone(), self.timeout);
+        let (connecting, tls, limit, is_http2) = (self.tcp.call(uri), self.tls.clone(), self.timeout, self.is_http2);
         Box::pin(async move {
             let stream = connecting.await?.into_inner();
             if !is_tls {
@@ -72,6 +80,9 @@ impl Service<Uri> for Connector {
             let name = ServerName::try_from(host.unwrap_or_default())?;
             let handshake = timeout(limit, tls.connect(name, stream)).await;
             let stream = handshake.map_err(|_late| io::Error::from(io::ErrorKind::TimedOut))??;
+            if is_http2 && stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
+                return Err("the server does not offer HTTP/2 in its TLS handshake; remove `http2 = true`".into());
+            }
             Ok(TokioIo::new(Stream::Tls(Box::new(stream))))
         })
     }
