@@ -20,6 +20,7 @@ mod status;
 mod stored_response;
 mod upload;
 mod upstream;
+mod websocket;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use axum::body::Body;
-use axum::http::{Extensions, HeaderValue, Method, Request, Uri, Version, header};
+use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio_util::task::TaskTracker;
 
@@ -155,7 +156,8 @@ impl Proxy {
         let client = self.client(&request);
         let host = host(&request);
         if request.headers().contains_key(header::UPGRADE) {
-            request.extensions_mut().insert(Upgrade);
+            let is_websocket = websocket::is_asked_for(&request);
+            request.extensions_mut().insert(Upgrade { is_websocket });
         }
         match self.routes.find(&host, request.uri().path(), request.method()) {
             Way::Protected(route) => self.protect(route, request, client).await,
@@ -197,10 +199,16 @@ impl Proxy {
     }
 
     /// Forwards a request without protection. Bodies are streamed both ways.
-    async fn forward(&self, upstream: &Upstream, request: Request<Body>, client: Client) -> Response {
+    async fn forward(&self, upstream: &Upstream, mut request: Request<Body>, client: Client) -> Response {
+        let caller = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
+        let asked = parts.extensions.get::<Upgrade>().is_some_and(|upgrade| upgrade.is_websocket);
+        let caller = Some(caller).filter(|_| asked && !upstream.is_http2);
+        if caller.is_some() {
+            websocket::ask(&mut parts.headers);
+        }
         // The length is that of the body as it is read, whatever the fields say.
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
@@ -208,6 +216,16 @@ impl Proxy {
         let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
         let forwarding = pin!(upstream.forward(request));
         let failed = match response_within(upstream.timeout, forwarding, &pieces).await {
+            Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                match caller.and_then(|caller| websocket::switch(response, caller, upstream.websocket_idle, &self.via))
+                {
+                    Some(switched) => return switched,
+                    None => Problem::new(
+                        Code::UpstreamUnavailable,
+                        "The upstream switched to a protocol that was not asked for.",
+                    ),
+                }
+            }
             Ok(Ok(response)) => {
                 let (mut head, body) = response.into_parts();
                 (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
@@ -245,7 +263,9 @@ fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
 
 /// A mark on requests that ask for another protocol.
 #[derive(Clone, Copy)]
-struct Upgrade;
+struct Upgrade {
+    is_websocket: bool,
+}
 
 /// Returns the host of a request, without its port.
 fn host(request: &Request<Incoming>) -> String {

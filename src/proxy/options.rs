@@ -84,6 +84,9 @@ pub struct UpstreamOptions {
     /// Requests with a key use only connections that were idle for less than this.
     #[serde(default = "span::<4>")]
     pub idle: Span,
+    /// Time after which a WebSocket is closed on which neither side has sent anything.
+    #[serde(default = "span::<300>")]
+    pub websocket_idle: Span,
 }
 
 /// Table `[[proxy.routes]]`.

@@ -40,6 +40,10 @@ pub(super) struct Upstream {
     pub(super) timeout: Duration,
     /// Time limit of an exchange.
     pub(super) exchange_max: Duration,
+    /// True if its servers speak HTTP/2.
+    pub(super) is_http2: bool,
+    /// Time limit of silence on a WebSocket.
+    pub(super) websocket_idle: Duration,
 }
 
 struct Server {
@@ -80,6 +84,8 @@ impl Upstream {
             connect_timeout: options.connect_timeout.0,
             timeout: options.timeout.0,
             exchange_max: options.exchange_max.0,
+            is_http2: options.http2,
+            websocket_idle: options.websocket_idle.0,
         })
     }
 

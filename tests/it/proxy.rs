@@ -11,6 +11,7 @@ mod leases;
 mod principals;
 mod running;
 mod uploads;
+mod websockets;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

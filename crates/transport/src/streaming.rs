@@ -1,7 +1,8 @@
-//! Serves a connection whose responses are streamed: by the HTTP library alone, with the timeouts of the socket.
+//! Serves a connection whose responses are streamed: by the HTTP library alone, with the timeouts of the socket. After a response
+//! that switches protocols, the connection is the service's.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -27,21 +28,30 @@ impl<Service: HttpService> ConnectionServer<Service> {
         state: &Arc<Service::Connection>,
         peer: Peer,
     ) {
+        let switched = Mutex::new(None);
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
             progress.begin();
             let mut request = Incoming::streamed(request);
             request.extensions_mut().insert(peer);
             let (served, rest) = (Served(progress.clone()), request.body().rest());
+            let switched = &switched;
             async move {
-                let response: Response = self.service.call(request, state).await;
+                let mut response: Response = self.service.call(request, state).await;
                 // The service may still read the request: the library closes the connection if some of it is left unread.
                 if rest.is_some_and(|rest| rest.discard()) {
                     progress.linger();
                 }
+                let served = match response.extensions_mut().remove::<SwitchedProtocol>() {
+                    Some(protocol) => {
+                        *switched.lock().unwrap_or_else(PoisonError::into_inner) = Some((protocol, served));
+                        None
+                    }
+                    None => Some(served),
+                };
                 Ok::<_, std::convert::Infallible>(response.map(|body| Tracked { body, _served: served }))
             }
         });
-        let mut connection = self.http.serve_connection(TokioIo::new(socket), service);
+        let mut connection = self.http.serve_connection(TokioIo::new(socket), service).with_upgrades();
         let ended = tokio::select! {
             biased;
             ended = &mut connection => ended,
@@ -52,6 +62,32 @@ impl<Service: HttpService> ConnectionServer<Service> {
         };
         if let Err(failure) = ended {
             tracing::debug!(error = %failure, "A connection ended early");
+        }
+        let switched = switched.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((protocol, _served)) = switched {
+            // Its end is not known: a listener that stops does not wait for it.
+            self.stop.run_until_cancelled(protocol.run()).await;
+        }
+    }
+}
+
+/// Use of a connection after a response with status 101: an extension of that response. It keeps the connection's permit until it
+/// returns, and is dropped when the listener stops.
+#[derive(Clone)]
+pub struct SwitchedProtocol(Arc<Mutex<Option<Protocol>>>);
+
+type Protocol = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl SwitchedProtocol {
+    /// Lets this future use the connection, which it gets from the request by [`hyper::upgrade::on`].
+    pub fn new(protocol: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Some(Box::pin(protocol)))))
+    }
+
+    async fn run(self) {
+        let protocol = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(protocol) = protocol {
+            protocol.await;
         }
     }
 }
@@ -68,7 +104,7 @@ impl Drop for Served {
 /// A body whose request is in service until its end.
 struct Tracked {
     body: Body,
-    _served: Served,
+    _served: Option<Served>,
 }
 
 impl HttpBody for Tracked {
