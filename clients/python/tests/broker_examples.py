@@ -1,0 +1,5 @@
+"""Stub."""
+
+
+def run(consumer: str, broker: str, gateway: str) -> bool:
+    return True
