@@ -129,7 +129,9 @@ class RabbitMq(Broker):
 
     def stop(self) -> None:
         self.kill()
-        subprocess.run(["epmd", "-port", self.epmd, "-kill"], capture_output=True, check=False, env=self.env)
+        # It refuses until it has noticed that its node has ended.
+        kill = ["epmd", "-port", self.epmd, "-kill"]
+        until("epmd ends", lambda: subprocess.run(kill, capture_output=True, check=False, env=self.env).returncode == 0)
 
 
 class Nats(Broker):
@@ -210,7 +212,8 @@ class Kafka(Broker):
 
     def __init__(self, folder: Path):
         port, controller = free_port(), free_port()
-        java = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{os.environ['KAFKA_JARS']}/*"]
+        java = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        java += ["-cp", f"{os.environ['KAFKA_JARS']}/*"]
         properties = folder / "server.properties"
         settings: dict[str, Any] = {
             "process.roles": "broker,controller",
@@ -227,6 +230,9 @@ class Kafka(Broker):
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.num.partitions": 1,
             "transaction.state.log.min.isr": 1,
+            # A broker that was killed may register again, soon.
+            "broker.session.timeout.ms": 1000,
+            "broker.heartbeat.interval.ms": 200,
             # A killed worker's partitions go to others soon.
             "group.min.session.timeout.ms": 500,
             "group.initial.rebalance.delay.ms": 0,

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
 from oncegate import Client, Done, NothingHappened
 from oncegate.consumers import Recipe
 from oncegate.consumers.kafka import KafkaConsumer
@@ -42,9 +44,10 @@ class Message:
 
 
 class Consumer:
-    """Two partitions of five messages; like librdkafka it may hand out one that was fetched before the pause."""
+    """Two partitions of five messages."""
 
     def __init__(self) -> None:
+        self.refusals: list[int] = []
         self.next = {0: 0, 1: 0}
         self.paused: set[int] = set()
         self.log: list[tuple[str, int, int]] = []
@@ -65,11 +68,10 @@ class Consumer:
     def resume(self, partitions: list[Any]) -> None:
         self.paused -= {each.partition for each in partitions}
 
-    def seek(self, at: Any) -> None:
-        self.next[at.partition] = at.offset
-
     def commit(self, offsets: list[Any], asynchronous: bool) -> None:
         assert not asynchronous
+        if self.refusals:
+            raise KafkaException(KafkaError(self.refusals.pop()))
         self.log += [("commit", each.partition, each.offset) for each in offsets]
 
 
@@ -93,12 +95,12 @@ class Direct(Client):
         return Done(work(None), "succeeded", None, False, None, None, "")
 
 
-def consumer_of(handle: Any, **more: Any) -> tuple[KafkaConsumer, Consumer]:
+def consumer_of(handle: Any, buffered: int = 100) -> tuple[KafkaConsumer, Consumer]:
     recipe: Recipe[Any] = Recipe(
-        Direct(["http://127.0.0.1:1"]), "orders", lambda message: message.value(), handle, redeliver_after=0.01, **more
+        Direct(["http://127.0.0.1:1"]), "orders", lambda message: message.value(), handle, redeliver_after=0.01
     )
     consumer = Consumer()
-    return KafkaConsumer(recipe, consumer, Producer(consumer), revoke_within=0.2), consumer
+    return KafkaConsumer(recipe, consumer, Producer(consumer), revoke_within=0.2, buffered=buffered), consumer
 
 
 def until(kafka: KafkaConsumer, consumer: Consumer, commits: int) -> None:
@@ -141,18 +143,62 @@ def test_what_is_unknown_is_parked_before_its_commit_and_failures_are_dead_after
 
 
 def test_on_revocation_work_that_ends_is_committed_and_other_work_is_not() -> None:
-    from confluent_kafka import TopicPartition
-
     hang = threading.Event()
 
     def handle(message: Any, _: Any) -> None:
         if message.partition() == 1:
             hang.wait(5)
 
-    kafka, consumer = consumer_of(handle)
-    while len(kafka._partitions) < 2:
-        kafka._begin(consumer.poll(0.0))
+    kafka, consumer = consumer_of(handle, buffered=1)
+    while sum(at.work is not None for at in kafka._partitions.values()) < 2:
+        kafka.step()
     kafka._on_revoke(None, [TopicPartition("orders", 0), TopicPartition("orders", 1)])
     assert [each for each in consumer.log if each[1] == 1] == []
     assert ("commit", 0, 1) in consumer.log
+    hang.set()
+
+
+def test_a_partition_with_enough_messages_is_paused_and_resumed() -> None:
+    hang = threading.Event()
+
+    def handle(message: Any, _: Any) -> None:
+        hang.wait(5)
+
+    kafka, consumer = consumer_of(handle, buffered=2)
+    while consumer.polls < 20:
+        kafka.step()
+    assert consumer.paused == {0, 1}
+    assert consumer.next == {0: 2, 1: 2}
+    hang.set()
+    until(kafka, consumer, 10)
+    assert consumer.paused == set()
+
+
+def test_a_commit_that_fails_while_the_broker_restarts_is_repeated() -> None:
+    kafka, consumer = consumer_of(lambda message, _: None)
+    consumer.refusals = [KafkaError.REBALANCE_IN_PROGRESS, KafkaError._WAIT_COORD]
+    while [max((each[2] for each in consumer.log if each[1] == partition), default=0) for partition in (0, 1)] != [5, 5]:
+        kafka.step()
+    assert consumer.refusals == []
+
+
+def test_a_commit_that_is_not_permitted_is_raised() -> None:
+    kafka, consumer = consumer_of(lambda message, _: None)
+    consumer.refusals = [KafkaError.GROUP_AUTHORIZATION_FAILED]
+    with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+        until(kafka, consumer, 10)
+
+
+def test_messages_that_wait_in_a_revoked_partition_are_forgotten() -> None:
+    hang = threading.Event()
+
+    def handle(message: Any, _: Any) -> None:
+        hang.wait(5)
+
+    kafka, consumer = consumer_of(handle, buffered=2)
+    while len(consumer.paused) < 2:
+        kafka.step()
+    kafka._on_lost(None, [TopicPartition("orders", 0)])
+    assert set(kafka._partitions) == {("orders", 1)}
+    assert consumer.paused == {1}
     hang.set()
