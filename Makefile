@@ -16,7 +16,7 @@ TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
 ALONE := isolation:: outage:: proxy::faults example_proxy
 PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
-.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,12 @@ test-generated: test-deps ## lint the OpenAPI documents; generate clients, compi
 test-clients: test-deps ## check, build, install and run the packages of clients/
 	@scripts/test-clients
 
-test-brokers: test-deps ## kill consumers at Redis Streams, RabbitMQ and NATS in the middle, with and without the gateway
+test-brokers: test-deps ## kill consumers at Redis Streams, RabbitMQ, NATS and Kafka in the middle, with and without the gateway
 	@scripts/test-brokers
+
+measure-brokers: test-deps ## the same with 20 000 messages for each row; takes an hour, and writes the table of docs/clients/guarantees.md
+	@scripts/test-brokers --messages 20000 --kills 200 --modes none,release,unknown --in-turn --record
+	@scripts/draw-brokers
 
 test-newer-redis: test-deps ## run the tests of the Redis engine on Redis 8 and Valkey 9
 	@scripts/test-newer-redis

@@ -19,7 +19,7 @@ from oncegate import AsyncClient, Client, Done, NothingHappened
 from oncegate.consumers import Recipe
 from servers import CREDENTIAL, write_line
 
-LEASE = "2s"
+LEASE = "1s"
 REDELIVER_AFTER = 0.2
 
 
@@ -126,7 +126,7 @@ def redis_streams(job: Job, store: psycopg.Connection[Any]) -> None:
 
     recipe = recipe_of(job, store, lambda fields: str(fields[b"order"].decode()))
     connection = redis.Redis.from_url(job.broker)
-    consumer = RedisStreamConsumer(recipe, connection, job.queue, "workers", f"worker-{os.getpid()}", claim_idle=2.2, block=0.2)
+    consumer = RedisStreamConsumer(recipe, connection, job.queue, "workers", f"worker-{os.getpid()}", claim_idle=1.2, block=0.2)
     consumer.run(threading.Event())
 
 
