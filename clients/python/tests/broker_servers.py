@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oncegate.consumers._rabbit import queues_of
 from servers import Server, chunks, free_port, until
+
+from oncegate.consumers._rabbit import queues_of
 
 
 class Broker(Server):
@@ -256,7 +257,7 @@ class Kafka(Broker):
 
     def declare(self, queue: str) -> None:
         from confluent_kafka import Consumer, Producer, TopicPartition
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         topics = [NewTopic(queue, self.PARTITIONS), NewTopic(f"{queue}.parked", 1), NewTopic(f"{queue}.dead", 1)]
         for made in self.admin.create_topics(topics).values():
@@ -280,12 +281,12 @@ class Kafka(Broker):
 
     def is_drained(self, queue: str) -> bool:
         from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-        from confluent_kafka.admin import OffsetSpec
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         partitions = [TopicPartition(queue, at) for at in range(self.PARTITIONS)]
         asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(f"{queue}.workers", partitions)])
         committed = {at.partition: at.offset for at in asked[f"{queue}.workers"].result(10).topic_partitions}
-        ends = self.admin.list_offsets({at: OffsetSpec.latest() for at in partitions})
+        ends = self.admin.list_offsets({at: OffsetSpec.latest() for at in partitions})  # type: ignore[no-untyped-call]
         return all(committed[at.partition] == ends[at].result(10).offset for at in partitions)
 
     def parked(self, queue: str) -> list[str]:

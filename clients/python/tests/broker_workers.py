@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from servers import CREDENTIAL, write_line
 
 from oncegate import AsyncClient, Client, Done, NothingHappened
 from oncegate.consumers import Recipe
-from servers import CREDENTIAL, write_line
 
 LEASE = "1s"
 REDELIVER_AFTER = 0.2

@@ -79,7 +79,7 @@ class Postgres(Server):
         import psycopg
 
         super().start()
-        until("PostgreSQL answers", lambda: psycopg.connect(self.url, connect_timeout=2).close() is None, 60)
+        until("PostgreSQL answers", lambda: psycopg.connect(self.url, connect_timeout=2), 60)
 
 
 def _postgres(program: str) -> str:

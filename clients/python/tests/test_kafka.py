@@ -96,9 +96,7 @@ class Direct(Client):
 
 
 def consumer_of(handle: Any, buffered: int = 100) -> tuple[KafkaConsumer, Consumer]:
-    recipe: Recipe[Any] = Recipe(
-        Direct(["http://127.0.0.1:1"]), "orders", lambda message: message.value(), handle, redeliver_after=0.01
-    )
+    recipe: Recipe[Any] = Recipe(Direct(["http://127.0.0.1:1"]), "orders", lambda message: message.value(), handle, redeliver_after=0.01)
     consumer = Consumer()
     return KafkaConsumer(recipe, consumer, Producer(consumer), revoke_within=0.2, buffered=buffered), consumer
 
