@@ -89,8 +89,10 @@ type keeper struct {
 	first          int
 	endpoint, path string
 	attempt        string
-	about          Event
-	genuine        func(*answer) bool
+	// lease is what the caller asked for, where the gateway would take its default instead.
+	lease   string
+	about   Event
+	genuine func(*answer) bool
 	// The name of the event when it is lost.
 	event string
 }
@@ -149,8 +151,12 @@ func (l *lease) left() time.Duration {
 
 func (l *lease) renew(ctx context.Context, within time.Duration) error {
 	k := l.keeper
+	body := `{"attempt":` + string(quote(k.attempt))
+	if k.lease != "" {
+		body += `,"lease":"` + k.lease + `"`
+	}
 	a, err := l.client.do(ctx, &call{
-		endpoint: k.endpoint, method: "POST", path: k.path, body: []byte(`{"attempt":` + string(quote(k.attempt)) + `}`),
+		endpoint: k.endpoint, method: "POST", path: k.path, body: []byte(body + "}"),
 		within: within, first: k.first, genuine: k.genuine, about: k.about,
 	})
 	if err != nil {

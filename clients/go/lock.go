@@ -159,14 +159,21 @@ func (l *Locker) body(nonce string) ([]byte, error) {
 	if l.fair {
 		members["fair"] = true
 	}
-	if l.lease != 0 {
-		text, err := duration(l.lease)
-		if err != nil {
-			return nil, err
-		}
-		members["lease"] = text
+	lease, err := l.leaseText()
+	if err != nil {
+		return nil, err
+	}
+	if lease != "" {
+		members["lease"] = lease
 	}
 	return json.Marshal(members)
+}
+
+func (l *Locker) leaseText() (string, error) {
+	if l.lease == 0 {
+		return "", nil
+	}
+	return duration(l.lease)
 }
 
 func (l *Locker) held(ctx context.Context, a *answer) (*Hold, error) {
@@ -178,9 +185,11 @@ func (l *Locker) held(ctx context.Context, a *answer) (*Hold, error) {
 		h.Holds = *a.Holds
 	}
 	h.lease = newLease(l.client, a.leaseEnds())
+	// It was checked when the lock was requested.
+	lease, _ := l.leaseText()
 	h.lease.keep(ctx, keeper{
-		first: a.at, endpoint: "lock", path: l.path("renewal"), attempt: a.Attempt, about: l.about(), genuine: func(a *answer) bool { return a.LeaseMS > 0 },
-		event: "lock_lost",
+		first: a.at, endpoint: "lock", path: l.path("renewal"), attempt: a.Attempt, lease: lease, about: l.about(),
+		genuine: func(a *answer) bool { return a.LeaseMS > 0 }, event: "lock_lost",
 	})
 	l.client.event(ctx, l.about().with("lock_acquired", slog.LevelDebug, slog.Int64("fence", h.Fence)))
 	if !h.IsLive() {

@@ -80,6 +80,7 @@ type answer struct {
 	Name             string            `json:"name"`
 	Mode             string            `json:"mode"`
 	Holds            *int64            `json:"holds"`
+	Waiting          *int64            `json:"waiting"`
 }
 
 // leaseEnds counts from when the request was sent: the answer may take long. The gateway counts from the end of its wait.

@@ -733,6 +733,25 @@ func (s *script) call(ctx context.Context, c *Client, call map[string]object, wo
 				return object{"record": nil}
 			}
 			return object{"record": object{"state": record.State, "operation": record.Operation, "result": anyOf(record.Result)}}
+		case "lock_lookup":
+			record, err := c.Lock(args["name"].(string)).Lookup(ctx)
+			if err != nil {
+				return ofError(err)
+			}
+			if record == nil {
+				return object{"lock_record": nil}
+			}
+			holders := []any{}
+			for _, holder := range record.Holders {
+				holders = append(holders, object{
+					"hash": holder.Hash, "mode": holder.Mode, "claimed_at": instant(&holder.ClaimedAt), "lease_ms": float64(holder.LeaseMS),
+				})
+			}
+			of := object{"held": record.Held(), "mode": nilIfEmpty(record.Mode), "fence": nil, "waiting": float64(record.Waiting), "holders": holders}
+			if record.Fence != nil {
+				of["fence"] = float64(*record.Fence)
+			}
+			return object{"lock_record": of}
 		case "claim_batch":
 			var items []ClaimItem
 			for _, item := range args["items"].([]any) {

@@ -139,6 +139,16 @@ class Case:
             assert all(getattr(cause, name) == value for name, value in fields.items() if name != "at")
 
 
+def of_lock(record: oncegate.LockRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    holders = [
+        {"hash": each.hash, "mode": each.mode, "claimed_at": each.claimed_at, "lease_ms": round(each.lease * 1000)}
+        for each in record.holders
+    ]
+    return {"held": record.held, "mode": record.mode, "fence": record.fence, "waiting": record.waiting, "holders": holders}
+
+
 def run_blocking(case: Case, client: Client, call: dict[str, Any]) -> Any:
     ((what, arguments),) = typed(call.get("call", COMMON["call"])).items()
 
@@ -164,6 +174,8 @@ def run_blocking(case: Case, client: Client, call: dict[str, Any]) -> Any:
         return client.lookup(arguments["global_id"])
     if what == "claim_batch":
         return client.claim_batch([ClaimItem(**item) for item in arguments["items"]])
+    if what == "lock_lookup":
+        return of_lock(client.lock(**arguments).lookup())
     with client.lock(**arguments) as hold:
         return {"result": work(hold), "fence": hold.fence}
 
@@ -206,6 +218,8 @@ async def run_async(case: Case, client: AsyncClient, call: dict[str, Any]) -> An
         return await client.lookup(arguments["global_id"])
     if what == "claim_batch":
         return await client.claim_batch([ClaimItem(**item) for item in arguments["items"]])
+    if what == "lock_lookup":
+        return of_lock(await client.lock(**arguments).lookup())
     async with client.lock(**arguments) as hold:
         return {"result": await work(hold), "fence": hold.fence}
 

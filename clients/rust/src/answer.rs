@@ -35,6 +35,7 @@ pub(crate) struct Body {
     pub(crate) items: Option<Vec<Box<RawValue>>>,
     pub(crate) mode: Option<String>,
     pub(crate) holds: Option<i64>,
+    pub(crate) waiting: Option<u64>,
 }
 
 /// An answer, and how it came.

@@ -57,6 +57,7 @@ impl Grant {
                 endpoint: "renewal",
                 path: format!("/v1/claims/{global_id}/renewal"),
                 attempt: attempt.clone(),
+                lease: None,
                 about: claim.about.clone(),
                 genuine: has_global_id,
                 event: "lost",

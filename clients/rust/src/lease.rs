@@ -21,6 +21,8 @@ pub(crate) struct Renewal {
     pub(crate) endpoint: &'static str,
     pub(crate) path: String,
     pub(crate) attempt: String,
+    /// What the caller asked for, where the gateway would take its default instead.
+    pub(crate) lease: Option<String>,
     pub(crate) about: About,
     pub(crate) genuine: fn(&Body) -> bool,
     /// Name of the event when it is lost.
@@ -109,11 +111,13 @@ impl Lease {
 
     pub(crate) async fn renew(&self, within: Duration) -> Result<(), Error> {
         let renewal = &self.renewal;
+        let (attempt, lease) = (quoted(&renewal.attempt), renewal.lease.as_deref().map(quoted));
+        let members = [Some(("attempt", attempt.as_str())), lease.as_deref().map(|lease| ("lease", lease))];
         let call = Call {
             endpoint: renewal.endpoint,
             method: Method::POST,
             path: &renewal.path,
-            body: Bytes::from(object([("attempt", quoted(&renewal.attempt).as_str())])),
+            body: Bytes::from(object(members.into_iter().flatten())),
             within,
             wait: Duration::ZERO,
             first: renewal.first,

@@ -30,6 +30,6 @@ pub use contents::{Contents, canonical, global_id};
 pub use error::{BoxError, Cause, Error, Kind, NotCanonical, OnceError, Reason, Rejected, WorkError};
 pub use event::{Event, Level};
 pub use grant::Grant;
-pub use lock::{Hold, Locker, Mode};
+pub use lock::{Hold, LockHolder, LockRecord, Locker, Mode};
 pub use lookup::Record;
 pub use report::Settled;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::Handle;
 
@@ -31,7 +32,8 @@ pub struct Locker {
 }
 
 /// Mode of a lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// No other caller holds it.
     Exclusive,
@@ -42,6 +44,43 @@ pub enum Mode {
 /// One acquisition of a lock. It is renewed in the background until it is released or dropped.
 pub struct Hold {
     held: Option<Held>,
+}
+
+/// What is stored of a lock. It is for people and reports: the lock may change right after the lookup.
+#[derive(Deserialize, Clone, Debug)]
+#[non_exhaustive]
+pub struct LockRecord {
+    /// Name of the lock.
+    pub name: String,
+    /// Nothing if the lock is free and requests queue for it.
+    pub mode: Option<Mode>,
+    /// Nothing if the lock is free.
+    pub fence: Option<i64>,
+    /// The holds, without their attempts.
+    pub holders: Vec<LockHolder>,
+    /// Number of requests in the queue.
+    pub waiting: u64,
+}
+
+/// One hold of a lock.
+#[derive(Deserialize, Clone, Debug)]
+#[non_exhaustive]
+pub struct LockHolder {
+    /// The first 8 hex digits of the SHA-256 of the hold's nonce.
+    pub hash: String,
+    /// Its mode.
+    pub mode: Mode,
+    /// When it was granted, RFC 3339.
+    pub claimed_at: String,
+    /// Milliseconds that are left of its lease.
+    pub lease_ms: u64,
+}
+
+impl LockRecord {
+    /// Returns true if the lock was held.
+    pub fn held(&self) -> bool {
+        self.mode.is_some()
+    }
 }
 
 struct Held {
@@ -151,6 +190,37 @@ impl Locker {
         }
     }
 
+    /// Returns the holders of the lock and the length of its queue, or nothing if it is free and nobody queues. It acquires nothing.
+    ///
+    /// # Errors
+    ///
+    /// No gateway answered, or a mistake of the caller.
+    pub async fn lookup(&self) -> Result<Option<LockRecord>, Error> {
+        self.check()?;
+        let about = self.client.about(&self.name, None);
+        let call = Call {
+            endpoint: "lookup",
+            method: Method::GET,
+            path: &format!("/v1/locks/{}", self.name),
+            body: Bytes::new(),
+            within: self.client.0.claim_within,
+            wait: Duration::ZERO,
+            first: self.client.0.first.load(Ordering::Relaxed),
+            stop: None,
+            genuine: |body| body.waiting.is_some(),
+            about: &about,
+        };
+        let answer = self.client.call(call, &mut false).await?;
+        if answer.status == 404 && answer.code() == "not_found" {
+            return Ok(None);
+        }
+        if !answer.is_success() {
+            return Err(answer.rejection());
+        }
+        let read = serde_json::from_slice(&answer.text);
+        read.map(Some).map_err(|error| Error::Argument(format!("a lock of another form: {error}")))
+    }
+
     async fn held(&self, answer: Answer, about: &About) -> Result<Hold, Error> {
         let renewal = Renewal {
             client: self.client.clone(),
@@ -158,6 +228,8 @@ impl Locker {
             endpoint: "lock",
             path: self.path("renewal"),
             attempt: answer.body.attempt.clone().unwrap_or_default(),
+            // It was checked when the lock was requested.
+            lease: self.lease.and_then(|lease| written(lease).ok()),
             about: about.clone(),
             genuine: |body| body.lease_ms.is_some(),
             event: "lock_lost",
@@ -191,7 +263,7 @@ impl Locker {
         format!("/v1/locks/{}/{call}", self.name)
     }
 
-    fn body(&self, nonce: &str) -> Result<String, Error> {
+    fn check(&self) -> Result<(), Error> {
         if !is_name(&self.name) {
             let detail = "expected 1 to 128 of A-Z a-z 0-9 . _ : -, beginning with a letter or digit";
             return Err(Error::Argument(format!("not the name of a lock: {:.130?}; {detail}", self.name)));
@@ -199,6 +271,11 @@ impl Locker {
         if self.owner.as_ref().is_some_and(|owner| !is_owner(owner)) {
             return Err(Error::Argument("not an owner: expected 16 to 64 of A-Z a-z 0-9 _ -".to_owned()));
         }
+        Ok(())
+    }
+
+    fn body(&self, nonce: &str) -> Result<String, Error> {
+        self.check()?;
         let mut body = json!({ "mode": self.mode.name(), "attempt_nonce": nonce });
         if let Some(owner) = &self.owner {
             body["owner"] = owner.as_str().into();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oncegate_client::{
-    Action, ClaimItem, Client, Consumer, Contents, Event, Grant, Hold, OnUnavailable, OnceError, Options, Terms,
+    Action, ClaimItem, Client, Consumer, Contents, Event, Grant, Hold, Mode, OnUnavailable, OnceError, Options, Terms,
     WorkError, canonical, global_id,
 };
 use serde_json::{Value, json};
@@ -265,6 +265,21 @@ impl Case {
                 Ok(Some(record)) => json!({ "record": {
                     "state": record.state, "operation": record.operation, "result": record.result,
                 }}),
+            },
+            "lock_lookup" => match client.lock(text(&args["name"])).lookup().await {
+                Err(error) => of_error(&error),
+                Ok(None) => json!({ "lock_record": null }),
+                Ok(Some(record)) => {
+                    let holders = record.holders.iter().map(|holder| {
+                        json!({
+                            "hash": holder.hash, "mode": holder.mode.name(), "claimed_at": holder.claimed_at, "lease_ms": holder.lease_ms,
+                        })
+                    });
+                    json!({ "lock_record": {
+                        "held": record.held(), "mode": record.mode.map(Mode::name), "fence": record.fence, "waiting": record.waiting,
+                        "holders": holders.collect::<Vec<_>>(),
+                    }})
+                }
             },
             "claim_batch" => {
                 let items = list(&args["items"]).iter().map(|item| ClaimItem {

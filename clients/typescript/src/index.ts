@@ -7,4 +7,17 @@ export * from "./errors.js";
 export type { Grant } from "./grant.js";
 export type { AcquireTerms, Hold, Lock, LockTerms } from "./lock.js";
 export { once } from "./once.js";
-export type { ClaimRecord, Done, Duplicate, Endpoint, Event, Json, Metrics, Mismatch, Options, Settled } from "./values.js";
+export type {
+  ClaimRecord,
+  Done,
+  Duplicate,
+  Endpoint,
+  Event,
+  Json,
+  LockHolder,
+  LockRecord,
+  Metrics,
+  Mismatch,
+  Options,
+  Settled,
+} from "./values.js";

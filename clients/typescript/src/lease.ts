@@ -8,6 +8,8 @@ export interface Keeping {
   endpoint: Endpoint;
   path: string;
   attempt: string;
+  /** What the caller asked for, where the gateway would take its default instead. */
+  lease?: string | undefined;
   first: number;
   about: About;
   /** The name of the event when it is lost. */
@@ -57,7 +59,7 @@ export class Lease {
     const { keeping, transport } = this;
     if (!keeping) return;
     const { endpoint, path, first, about } = keeping;
-    const body = JSON.stringify({ attempt: keeping.attempt });
+    const body = JSON.stringify({ attempt: keeping.attempt, lease: keeping.lease });
     this.stopping ??= new AbortController();
     const genuine = (fields: { lease_ms?: number }) => typeof fields.lease_ms === "number";
     const answer = await transport.do({ endpoint, path, body, withinMs, first, genuine, about, abort: this.stopping.signal });

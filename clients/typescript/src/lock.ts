@@ -7,6 +7,7 @@ import { Lease, leaseEnds } from "./lease.js";
 import { objectOf } from "./report.js";
 import type { Answer } from "./server.js";
 import { type About, type Call, rejected, sleep, type Transport } from "./transport.js";
+import type { LockRecord } from "./values.js";
 
 export interface LockTerms {
   /** Default `exclusive`. */
@@ -24,6 +25,11 @@ export interface AcquireTerms {
   wait?: string;
   /** Withdraws the request when it is aborted before the lock is held. */
   signal?: AbortSignal;
+}
+
+/** The answer to a lookup. */
+interface Stored extends Omit<LockRecord, "name" | "held" | "holders"> {
+  readonly holders: readonly { hash: string; mode: "exclusive" | "shared"; claimed_at: string; lease_ms: number }[];
 }
 
 /** A named lock. Holds nothing itself, and can be used again. */
@@ -72,6 +78,30 @@ export class Lock {
     // The work is done: a release that was not answered ends with the lease.
     await hold.release().catch(() => undefined);
     return result;
+  }
+
+  /** The holders of the lock and the length of its queue, or null if it is free and nobody queues. Acquires nothing. */
+  async lookup(): Promise<LockRecord | null> {
+    const { status, fields } = await this.transport.do({
+      endpoint: "lookup",
+      method: "GET",
+      path: `/v1/locks/${this.name}`,
+      withinMs: this.claimWithinMs,
+      first: this.transport.first,
+      genuine: ({ waiting }) => typeof waiting === "number",
+      about: this.about,
+    });
+    if (status === 404 && fields.code === "not_found") return null;
+    if (status >= 300) throw rejected(status, fields);
+    const { mode, fence, holders, waiting } = fields as unknown as Stored;
+    return {
+      name: this.name,
+      held: mode !== null,
+      mode,
+      fence,
+      holders: holders.map(({ hash, mode, claimed_at: claimedAt, lease_ms: leaseMs }) => ({ hash, mode, claimedAt, leaseMs })),
+      waiting,
+    };
   }
 
   /** For `Hold`: repeats a release like an outcome. */
@@ -141,6 +171,7 @@ export class Lock {
       endpoint: "lock",
       path: this.path("renewal"),
       attempt,
+      lease: this.terms.lease,
       first: answer.at,
       about,
       event: "lock_lost",

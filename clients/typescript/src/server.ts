@@ -37,6 +37,7 @@ export interface Fields {
   items?: Fields[];
   mode?: string;
   holds?: number;
+  waiting?: number;
 }
 
 export interface Answer {

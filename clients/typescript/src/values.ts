@@ -75,6 +75,29 @@ export interface ClaimRecord {
   readonly degraded: string | null;
 }
 
+/** What is stored of a lock. For people and reports: it may change right after the lookup. */
+export interface LockRecord {
+  readonly name: string;
+  readonly held: boolean;
+  /** Null if the lock is free and requests queue for it. */
+  readonly mode: "exclusive" | "shared" | null;
+  /** Null if the lock is free. */
+  readonly fence: number | null;
+  readonly holders: readonly LockHolder[];
+  /** Number of requests in the queue. */
+  readonly waiting: number;
+}
+
+/** One hold of a lock, without its attempt. */
+export interface LockHolder {
+  /** The first 8 hex digits of the SHA-256 of the hold's nonce. */
+  readonly hash: string;
+  readonly mode: "exclusive" | "shared";
+  readonly claimedAt: string;
+  /** What is left of the lease. */
+  readonly leaseMs: number;
+}
+
 /** What happened in a call. Never holds contents, attempts or secrets. clients/README.md of the repository lists all. */
 export interface Event {
   readonly name: string;

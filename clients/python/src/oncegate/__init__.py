@@ -24,7 +24,7 @@ from .errors import (
     Unavailable,
 )
 from .events import log_event
-from .values import Answer, Done, Duplicate, Event, Mismatch, Record, Settled
+from .values import Answer, Done, Duplicate, Event, LockHolder, LockRecord, Mismatch, Record, Settled
 
 __version__ = "0.1.0"
 
@@ -44,7 +44,9 @@ __all__ = [
     "Hold",
     "JsonText",
     "Lock",
+    "LockHolder",
     "LockNotAcquired",
+    "LockRecord",
     "Mismatch",
     "NotCanonical",
     "NotSettled",

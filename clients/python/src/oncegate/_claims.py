@@ -18,6 +18,7 @@ from ._core import (
     Scope,
     call,
     contents_of_report,
+    find,
     json_object,
     result_json,
     wait_of_call,
@@ -286,17 +287,4 @@ def settle_text(core: Core, text: str, within: float | None) -> Flow[Settled]:
 def lookup(core: Core, global_id: str) -> Flow[dict[str, Any] | None]:
     options.global_id(global_id)
     scope = Scope(core, "-", global_id, core.clock())
-    return _lookup(scope, Request("GET", f"/v1/claims/{global_id}", None))
-
-
-def _lookup(scope: Scope, request: Request) -> Flow[dict[str, Any] | None]:
-    try:
-        answered = yield from call(scope, request, scope.core.claim_within)
-    except Rejected as rejected:
-        if rejected.status == 404 and rejected.code == "not_found":
-            return None
-        raise
-    except Unavailable as unavailable:
-        scope.emit("unavailable", causes=unavailable.causes)
-        raise
-    return answered.body
+    return find(scope, Request("GET", f"/v1/claims/{global_id}", None))

@@ -204,6 +204,20 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
             yield Pause(pause)
 
 
+def find(scope: Scope, request: Request) -> Flow[dict[str, Any] | None]:
+    """Makes a lookup. None: not found."""
+    try:
+        answered = yield from call(scope, request, scope.core.claim_within)
+    except Rejected as rejected:
+        if rejected.status == 404 and rejected.code == "not_found":
+            return None
+        raise
+    except Unavailable as unavailable:
+        scope.emit("unavailable", causes=unavailable.causes)
+        raise
+    return answered.body
+
+
 def is_mismatch(body: dict[str, Any]) -> bool:
     return str(body.get("code")).endswith("_mismatch")
 

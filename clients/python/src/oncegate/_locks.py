@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Union
 
 from . import options
-from ._core import Core, Flow, Pause, Request, Scope, call, fresh_nonce, json_object, wait_of_call
+from ._core import Core, Flow, Pause, Request, Scope, call, find, fresh_nonce, json_object, wait_of_call
 from ._lease import Lease, keep_lease, renew
 from .errors import LockNotAcquired, Rejected, Unavailable
+from .values import LockHolder, LockRecord
 
 
 @dataclass(frozen=True)
@@ -119,3 +120,14 @@ def release(hold: HoldState) -> Flow[None]:
         scope.emit("lock_released", fence=hold.fence)
     elif not was_lost:
         scope.emit("lock_lost", code=str(answered.body.get("code", "")))
+
+
+def lookup(core: Core, name: str) -> Flow[LockRecord | None]:
+    scope = Scope(core, name, None, core.clock())
+    fields = yield from find(scope, Request("GET", f"/v1/locks/{name}", None, answers_with="waiting"))
+    if fields is None:
+        return None
+    holders = tuple(
+        LockHolder(each["hash"], each["mode"], each["claimed_at"], each["lease_ms"] / 1000) for each in fields.get("holders", [])
+    )
+    return LockRecord(name, fields.get("mode"), fields.get("fence"), holders, fields["waiting"])

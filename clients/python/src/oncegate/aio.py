@@ -15,7 +15,7 @@ from ._core import Core, Flow, Scope
 from ._current import set_current
 from .client import ClaimItem, Terms, _log_crash, add_note, check_work, record
 from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
-from .values import Answer, Done, Duplicate, Event, Mismatch, Record, Settled
+from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -322,6 +322,10 @@ class AsyncLock:
                 raise
             return None
 
+    async def lookup(self) -> LockRecord | None:
+        """The holders of the lock and the length of its queue. None if it is free and nobody queues. Acquires nothing."""
+        return await self._client._transport.run(_locks.lookup(self._client._core, self._arguments[0]))
+
     async def __aenter__(self) -> AsyncHold:
         hold = await self._acquire(self._wait)
         self._entered.append(hold)
@@ -334,9 +338,17 @@ class AsyncLock:
         client, core = self._client, self._client._core
         terms = _locks.lock_terms(*self._arguments, wait)
         scope = Scope(core, terms.name, None, core.clock())
+        task = asyncio.ensure_future(client._transport.run(_locks.acquire(core, scope, terms)))
+        try:
+            return AsyncHold(client, await asyncio.shield(task))
+        except asyncio.CancelledError:
+            scope.cancelled = True
+            # A wait for the lock would go on without a caller, and block those behind it.
+            task.cancel()
 
-        async def withdraw(hold: _locks.HoldState) -> None:
-            hold.ended = True
-            await client._transport.run(_locks.withdraw(scope, terms))
+            async def withdraw() -> None:
+                await asyncio.gather(task, return_exceptions=True)
+                await client._transport.run(_locks.withdraw(scope, terms))
 
-        return AsyncHold(client, await client._detached(scope, _locks.acquire(core, scope, terms), withdraw))
+            client._start(withdraw())
+            raise

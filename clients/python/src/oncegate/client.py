@@ -16,7 +16,7 @@ from ._core import ClaimTerms, Core, Scope
 from ._current import set_current
 from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .events import logger
-from .values import Answer, Done, Duplicate, Event, Mismatch, Record, Settled
+from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -358,6 +358,10 @@ class Lock:
             if refused.code != "lock_held":
                 raise
             return None
+
+    def lookup(self) -> LockRecord | None:
+        """The holders of the lock and the length of its queue. None if it is free and nobody queues. Acquires nothing."""
+        return self._client._transport.run(_locks.lookup(self._client._core, self._arguments[0]))
 
     def __enter__(self) -> Hold:
         hold = self._acquire(self._wait)

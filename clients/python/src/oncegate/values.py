@@ -74,6 +74,36 @@ class Record:
     fields: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class LockHolder:
+    """One hold of a lock, without its attempt."""
+
+    #: The first 8 hex digits of the SHA-256 of the hold's nonce.
+    hash: str
+    mode: str
+    claimed_at: str
+    #: Seconds that are left of the lease.
+    lease: float
+
+
+@dataclass(frozen=True)
+class LockRecord:
+    """A lock as the store has it, for people and reports: it may change right after the lookup."""
+
+    name: str
+    #: `exclusive` or `shared`; None if the lock is free and requests queue for it.
+    mode: str | None
+    #: None if the lock is free.
+    fence: int | None
+    holders: tuple[LockHolder, ...]
+    #: Number of requests in the queue.
+    waiting: int
+
+    @property
+    def held(self) -> bool:
+        return self.mode is not None
+
+
 #: The result of `once`.
 Answer = Union[Done, Duplicate, Mismatch]
 

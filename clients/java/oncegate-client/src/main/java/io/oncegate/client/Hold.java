@@ -6,13 +6,15 @@ import java.util.function.Consumer;
 public final class Hold implements AutoCloseable {
     private final Locking locking;
     private final String name;
+    private final String ownLease;
     private final Response answer;
     private final Lease lease;
     private boolean released;
 
-    Hold(Locking locking, String name, Response answer, Lease lease) {
+    Hold(Locking locking, String name, String ownLease, Response answer, Lease lease) {
         this.locking = locking;
         this.name = name;
+        this.ownLease = ownLease;
         this.answer = answer;
         this.lease = lease;
     }
@@ -66,7 +68,8 @@ public final class Hold implements AutoCloseable {
 
     /** Renews now, by the given lease (null: its own). Returns false if the lock is lost. */
     public boolean renew(String lease) throws InterruptedException {
-        return this.lease.renewNow(Locking.renewal(name, attempt(), lease));
+        String asked = lease == null ? ownLease : lease;
+        return this.lease.renewNow(Locking.renewal(name, attempt(), asked));
     }
 
     /**

@@ -5,6 +5,7 @@ import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Optional;
 import java.util.regex.Pattern;
 
 /** The calls of locks: acquire, withdraw, release. Locks always fail closed. */
@@ -67,7 +68,7 @@ final class Locking {
         try {
             Response answer = ask(name, terms, nonce, wait, interruptible);
             if (answer.status() == 201) {
-                return hold(name, answer);
+                return hold(name, terms, answer);
             }
             if (answer.status() != 409) {
                 throw new Rejected(answer);
@@ -89,10 +90,36 @@ final class Locking {
         }
     }
 
-    private Hold hold(String name, Response answer) {
-        Call renewal = renewal(name, answer.text("attempt"), null);
+    /** Returns who holds the lock; empty if it is free and nobody queues. */
+    Optional<LockRecord> lookup(String name) throws InterruptedException {
+        var call =
+                new Call(
+                        "/v1/locks/" + name,
+                        null,
+                        "waiting",
+                        Duration.ZERO,
+                        new Subject(name, null));
+        var plan =
+                new Plan(context.rounds().first(), context.options().claimWithin, true, late -> {});
+        Response answer;
+        try {
+            answer = context.rounds().run(call, plan);
+        } catch (Failed failed) {
+            throw failed.error();
+        }
+        if (answer.status() == 404 && "not_found".equals(answer.text("code"))) {
+            return Optional.empty();
+        }
+        if (answer.status() != 200) {
+            throw new Rejected(answer);
+        }
+        return Optional.of(LockRecord.of(name, answer));
+    }
+
+    private Hold hold(String name, LockTerms terms, Response answer) {
+        Call renewal = renewal(name, answer.text("attempt"), terms.lease());
         var lease = new Lease(context, renewal, answer.gateway(), answer.leaseEnd(), "lock_lost");
-        var hold = new Hold(this, name, answer, lease);
+        var hold = new Hold(this, name, terms.lease(), answer, lease);
         context.events().send("lock_acquired", new Subject(name, null), "fence", hold.fence());
         lease.start();
         return hold;

@@ -114,6 +114,14 @@ public final class OncegateLock implements Lock {
     }
 
     /**
+     * Looks up the holders of the lock, of all processes, and the length of its queue; empty if it
+     * is free and nobody queues. Acquires nothing.
+     */
+    public Optional<LockRecord> lookup() throws InterruptedException {
+        return holds.locking().lookup(name);
+    }
+
+    /**
      * Returns true if this thread holds the lock and its lease lasts. Only the fence closes the gap
      * between this check and an effect.
      */

@@ -143,6 +143,9 @@ final class CaseRun {
             case "lookup":
                 var record = client.lookup((String) arguments.get("global_id")).orElse(null);
                 return Collections.singletonMap("record", record);
+            case "lock_lookup":
+                var lock = client.lock((String) arguments.get("name")).lookup().map(Ends::lock);
+                return Collections.singletonMap("lock_record", lock.orElse(null));
             case "claim_batch":
                 return batch(list(arguments.get("items")));
             case "lock":

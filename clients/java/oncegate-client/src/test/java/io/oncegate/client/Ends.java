@@ -108,6 +108,34 @@ final class Ends {
         throw new IllegalStateException("no end of a call: " + end);
     }
 
+    static Map<String, Object> lock(LockRecord lock) {
+        var holders =
+                lock.holders().stream()
+                        .map(
+                                holder ->
+                                        fields(
+                                                "hash",
+                                                holder.hash(),
+                                                "mode",
+                                                holder.mode().wire(),
+                                                "claimed_at",
+                                                text(holder.claimedAt()),
+                                                "lease_ms",
+                                                millis(holder.lease())))
+                        .toList();
+        return fields(
+                "held",
+                lock.held(),
+                "mode",
+                lock.mode() == null ? null : lock.mode().wire(),
+                "fence",
+                lock.fence(),
+                "waiting",
+                lock.waiting(),
+                "holders",
+                holders);
+    }
+
     static Map<String, Object> hold(Hold hold) {
         return fields("fence", hold.fence(), "is_live", hold.isLive(), "lost", hold.lost());
     }
