@@ -46,6 +46,12 @@ func Find(t *testing.T, variable, name string) string {
 // Start starts a program, waits until its port answers, and kills it after the test. The returned function kills it before.
 func Start(t *testing.T, port int, environment []string, program string, arguments ...string) (kill func()) {
 	t.Helper()
+	_, kill = launch(t, port, environment, program, arguments...)
+	return kill
+}
+
+func launch(t *testing.T, port int, environment []string, program string, arguments ...string) (process *os.Process, kill func()) {
+	t.Helper()
 	command := exec.Command(program, arguments...)
 	command.Env = append(os.Environ(), environment...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -74,21 +80,28 @@ func Start(t *testing.T, port int, environment []string, program string, argumen
 		}
 		return err == nil
 	})
-	return kill
+	return command.Process, kill
 }
 
 // Gateway starts a gateway on the memory engine, and returns a client of it.
 func Gateway(t *testing.T) *oncegate.Client {
 	t.Helper()
-	program := Find(t, "ONCEGATE_BIN", "oncegate")
-	api, admin := Port(t), Port(t)
-	url := fmt.Sprintf("127.0.0.1:%d", api)
-	Start(t, api, nil, program, "serve", "--engine", "memory:", "--data-dir", t.TempDir(), "--listen", url, "--admin-listen", fmt.Sprintf("127.0.0.1:%d", admin))
-	client, err := oncegate.New([]string{"http://" + url}, oncegate.WithEvents(Quiet))
+	url, _ := GatewayAt(t)
+	client, err := oncegate.New([]string{url}, oncegate.WithEvents(Quiet))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// GatewayAt starts a gateway on the memory engine, and returns its URL and process.
+func GatewayAt(t *testing.T) (string, *os.Process) {
+	t.Helper()
+	program := Find(t, "ONCEGATE_BIN", "oncegate")
+	api, admin := Port(t), Port(t)
+	address := fmt.Sprintf("127.0.0.1:%d", api)
+	process, _ := launch(t, api, nil, program, "serve", "--engine", "memory:", "--data-dir", t.TempDir(), "--listen", address, "--admin-listen", fmt.Sprintf("127.0.0.1:%d", admin))
+	return "http://" + address, process
 }
 
 // Until waits until a condition holds.
