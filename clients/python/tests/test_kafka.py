@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,25 +103,32 @@ def consumer_of(handle: Any, buffered: int = 100) -> tuple[KafkaConsumer, Consum
 
 
 def until(kafka: KafkaConsumer, consumer: Consumer, commits: int) -> None:
+    step_until(kafka, lambda: sum(each[0] == "commit" for each in consumer.log) >= commits)
+
+
+def step_until(kafka: KafkaConsumer, is_so: Callable[[], bool]) -> None:
     ends = time.monotonic() + 10
-    while sum(each[0] == "commit" for each in consumer.log) < commits:
-        assert time.monotonic() < ends, consumer.log
+    while not is_so():
+        assert time.monotonic() < ends, "not in time"
         kafka.step()
 
 
 def test_offsets_are_committed_one_after_the_other_while_polling_goes_on() -> None:
-    polled: list[int] = []
+    stuck: list[bytes] = []
 
     def handle(message: Any, _: Any) -> None:
-        before = consumer.polls
-        time.sleep(0.02)
-        polled.append(consumer.polls - before)
+        before, ends = consumer.polls, time.monotonic() + 10
+        while consumer.polls < before + 2:
+            time.sleep(0.001)
+            if time.monotonic() > ends:
+                stuck.append(message.value())
+                break
 
     kafka, consumer = consumer_of(handle)
     until(kafka, consumer, 10)
     for partition in (0, 1):
         assert [each[2] for each in consumer.log if each[1] == partition] == [1, 2, 3, 4, 5]
-    assert min(polled) > 1
+    assert stuck == []
 
 
 def test_what_is_unknown_is_parked_before_its_commit_and_failures_are_dead_after_three() -> None:
@@ -148,8 +156,7 @@ def test_on_revocation_work_that_ends_is_committed_and_other_work_is_not() -> No
             hang.wait(5)
 
     kafka, consumer = consumer_of(handle, buffered=1)
-    while sum(at.work is not None for at in kafka._partitions.values()) < 2:
-        kafka.step()
+    step_until(kafka, lambda: sum(at.work is not None for at in kafka._partitions.values()) == 2)
     kafka._on_revoke(None, [TopicPartition("orders", 0), TopicPartition("orders", 1)])
     assert [each for each in consumer.log if each[1] == 1] == []
     assert ("commit", 0, 1) in consumer.log
@@ -163,8 +170,7 @@ def test_a_partition_with_enough_messages_is_paused_and_resumed() -> None:
         hang.wait(5)
 
     kafka, consumer = consumer_of(handle, buffered=2)
-    while consumer.polls < 20:
-        kafka.step()
+    step_until(kafka, lambda: consumer.polls >= 20)
     assert consumer.paused == {0, 1}
     assert consumer.next == {0: 2, 1: 2}
     hang.set()
@@ -175,8 +181,7 @@ def test_a_partition_with_enough_messages_is_paused_and_resumed() -> None:
 def test_a_commit_that_fails_while_the_broker_restarts_is_repeated() -> None:
     kafka, consumer = consumer_of(lambda message, _: None)
     consumer.refusals = [KafkaError.REBALANCE_IN_PROGRESS, KafkaError._WAIT_COORD]
-    while [max((each[2] for each in consumer.log if each[1] == partition), default=0) for partition in (0, 1)] != [5, 5]:
-        kafka.step()
+    step_until(kafka, lambda: {("commit", 0, 5), ("commit", 1, 5)} <= set(consumer.log))
     assert consumer.refusals == []
 
 
@@ -194,8 +199,7 @@ def test_messages_that_wait_in_a_revoked_partition_are_forgotten() -> None:
         hang.wait(5)
 
     kafka, consumer = consumer_of(handle, buffered=2)
-    while len(consumer.paused) < 2:
-        kafka.step()
+    step_until(kafka, lambda: len(consumer.paused) == 2)
     kafka._on_lost(None, [TopicPartition("orders", 0)])
     assert set(kafka._partitions) == {("orders", 1)}
     assert consumer.paused == {1}
