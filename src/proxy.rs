@@ -18,6 +18,7 @@ mod protect;
 mod route;
 mod status;
 mod stored_response;
+mod token;
 mod upload;
 mod upstream;
 mod websocket;
@@ -41,6 +42,7 @@ use self::fields::Client;
 use self::options::{Network, ProxyOptions, REFUSE};
 use self::route::{Route, Routes, Way};
 pub use self::stored_response::forget;
+use self::token::Issuers;
 use self::upstream::{Failed, Upstream};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
@@ -79,6 +81,7 @@ pub struct Proxy {
     cors_origins: Vec<HeaderValue>,
     /// Keys of stored responses.
     encryption: Arc<EncryptionKeys>,
+    issuers: Arc<Issuers>,
     is_tls: bool,
     /// Names this process in `Via`, so that a loop is noticed.
     via: HeaderValue,
@@ -102,12 +105,18 @@ impl Proxy {
             trusted_peers: options.trusted_peers.clone(),
             cors_origins: options.cors_origins().ok()?,
             encryption: Arc::new(options.encryption.read().ok()?),
+            issuers: Arc::new(Issuers::new(&options.issuers, clock.clone()).ok()?),
             is_tls,
             via: HeaderValue::try_from(via).ok()?,
             exchanges: TaskTracker::new(),
             entropy,
             clock,
         })
+    }
+
+    /// Keeps the keys of tokens up to date.
+    pub fn follow_keys(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.issuers.clone().follow()
     }
 
     /// Returns the exchanges that are running. Some have no caller any more.

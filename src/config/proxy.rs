@@ -59,6 +59,14 @@ impl Config {
         if let Err(wrong) = proxy.cors_origins() {
             add("cors_origins", format!("{wrong:?} is no origin; write one like \"https://shop.example\""));
         }
+        for (place, issuer) in proxy.issuers.iter().enumerate() {
+            if let Err(why) = issuer.check() {
+                add("issuers", why);
+            }
+            if proxy.issuers[..place].iter().any(|other| other.issuer == issuer.issuer) {
+                add("issuers", format!("`{}` occurs twice; name each issuer once", issuer.issuer));
+            }
+        }
         for (name, options) in &proxy.upstreams {
             let wrong = options.urls.iter().find(|url| options::server_of(url).is_none());
             if options.urls.is_empty() {
@@ -97,6 +105,9 @@ impl Config {
                  proxy.trusted_peers"
                     .to_owned(),
             );
+        }
+        if self.proxy.issuers.is_empty() && route.principal.contains(&PrincipalSource::Token) {
+            problems.push("no issuer of tokens is known; name those that are believed in [[proxy.issuers]]".to_owned());
         }
         if !has_peers && route.principal.iter().any(|source| matches!(source, PrincipalSource::Trusted(_))) {
             problems

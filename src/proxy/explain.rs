@@ -8,8 +8,10 @@ use super::dialect::{Refusal, oasis};
 use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, ProxyOptions};
+use super::principal::NoPrincipal;
 use super::protect::contents;
 use super::route::{Route, Way, ambiguous};
+use super::token::{Issuers, NoOwner};
 use super::{Dialect, fields, fingerprint, principal, routes, upload};
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
@@ -85,7 +87,8 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
     };
     fields::end_hop(&mut headers);
     headers.remove(header::HOST);
-    identify(route, sample, &method, &uri, &headers, &**clock)
+    let issuers = Issuers::new(&options.issuers, clock.clone())?;
+    identify(route, sample, &method, &uri, &headers, &**clock, &issuers)
 }
 
 fn identify(
@@ -95,6 +98,7 @@ fn identify(
     uri: &Uri,
     headers: &HeaderMap,
     clock: &dyn Clock,
+    issuers: &Issuers,
 ) -> Result<Explanation, String> {
     let key = match IdempotencyKey::of(headers, &route.key_headers) {
         Ok(Some(key)) => key,
@@ -112,8 +116,11 @@ fn identify(
     {
         return Ok(Explanation::Refused(why));
     }
-    let principal = match principal::of(&route.principal, headers, sample.is_trusted, None) {
+    let principal = match principal::of(&route.principal, headers, sample.is_trusted, None, issuers) {
         Ok(principal) => principal,
+        Err(NoPrincipal::Token(NoOwner::NoKeys)) => {
+            return Err("the keys of the token's issuer are at a URL, which is not read here".to_owned());
+        }
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };
     let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;

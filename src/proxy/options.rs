@@ -35,6 +35,8 @@ pub struct ProxyOptions {
     pub cors_origins: Vec<String>,
     /// Encryption of stored responses.
     pub encryption: EncryptionOptions,
+    /// Issuers of the tokens that `jwt:iss+sub` believes.
+    pub issuers: Vec<IssuerOptions>,
     /// Upstreams by name.
     pub upstreams: BTreeMap<String, UpstreamOptions>,
     /// Routes. The first that matches a request is its route.
@@ -59,6 +61,26 @@ impl ProxyOptions {
 
 /// Value of [`ProxyOptions::unmatched`] for which requests without a route are refused.
 pub const REFUSE: &str = "refuse";
+
+/// Table `[[proxy.issuers]]`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct IssuerOptions {
+    /// Its name, as its tokens have it in `iss`.
+    pub issuer: String,
+    /// URL of its keys (RFC 7517).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks_url: Option<String>,
+    /// File of its keys, instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks_file: Option<PathBuf>,
+    /// File of the authorities for the certificate of the URL, in PEM. Empty: those of the system.
+    #[serde(default)]
+    pub ca_file: PathBuf,
+    /// Audiences of its tokens, one of which each token must name. Empty: any.
+    #[serde(default)]
+    pub audience: Vec<String>,
+}
 
 /// Table `[proxy.upstreams.<name>]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -292,6 +314,20 @@ pub fn server_of(url: &str) -> Option<(Scheme, Authority)> {
 }
 
 impl UpstreamOptions {
+    /// Returns those of one server, with the defaults.
+    pub fn of(url: String, ca_file: PathBuf) -> Self {
+        Self {
+            urls: vec![url],
+            ca_file,
+            http2: false,
+            connect_timeout: span::<1>(),
+            timeout: span::<30>(),
+            exchange_max: span::<300>(),
+            idle: span::<4>(),
+            websocket_idle: span::<300>(),
+        }
+    }
+
     /// Returns the authorities for certificates. None if no server needs one.
     ///
     /// # Errors

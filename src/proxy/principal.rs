@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, header};
 use base64::Engine as _;
@@ -10,7 +11,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
+use super::dialect::Refusal;
 use super::fields::CLIENT_CERT;
+use super::token::{Issuers, NoOwner};
+use crate::web::problem::{Code, Problem};
+
+/// Text of [`PrincipalSource::Token`].
+const TOKEN: &str = "jwt:iss+sub";
 
 /// Where a part of the principal comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +32,8 @@ pub enum PrincipalSource {
     Trusted(HeaderName),
     /// The client's TLS certificate: that of the connection, or, from trusted peers, that of the field `Client-Cert` (RFC 9440).
     ClientCert,
+    /// Issuer and subject of a verified token: a refreshed token is the same caller.
+    Token,
 }
 
 /// Reason why a request has no principal.
@@ -45,6 +54,24 @@ pub(super) enum NoPrincipal {
          `Client-Cert` (RFC 9440)"
     )]
     ClientCert,
+    #[error(transparent)]
+    Token(#[from] NoOwner),
+}
+
+impl From<NoPrincipal> for Refusal {
+    fn from(why: NoPrincipal) -> Self {
+        match why {
+            // A matter of credentials, as it is for the upstream.
+            NoPrincipal::Token(why @ NoOwner::Invalid(_)) => {
+                Self::Problem(Problem::new(Code::Unauthenticated, format!("The request was not forwarded: {why}.")))
+            }
+            NoPrincipal::Token(why @ NoOwner::NoKeys) => {
+                let problem = Problem::new(Code::UpstreamUnavailable, format!("The request was not forwarded: {why}."));
+                Self::Problem(problem.retry_after(Duration::from_secs(1)))
+            }
+            why => Self::Principal(why.to_string()),
+        }
+    }
 }
 
 /// Returns the digest of a request's principal. `certificate` is the digest of the connection's.
@@ -53,6 +80,7 @@ pub(super) fn of(
     headers: &HeaderMap,
     is_trusted: bool,
     certificate: Option<[u8; 32]>,
+    issuers: &Issuers,
 ) -> Result<[u8; 32], NoPrincipal> {
     let mut digest = Sha256::new();
     // Each part says its length, so that no two lists of parts have the same bytes.
@@ -89,6 +117,11 @@ pub(super) fn of(
                 let certificate = if is_trusted { passed_on(headers) } else { certificate };
                 add(&certificate.ok_or(NoPrincipal::ClientCert)?);
             }
+            PrincipalSource::Token => {
+                let owner = issuers.owner(headers)?;
+                add(owner.issuer.as_bytes());
+                add(owner.subject.as_bytes());
+            }
         }
     }
     Ok(digest.finalize().into())
@@ -121,16 +154,19 @@ impl FromStr for PrincipalSource {
             name.parse::<HeaderName>().map_err(|_| {
                 format!(
                     "{text:?} names no principal; write a field such as \"authorization\", \"x-tenant?\" if it may be absent, \
-                     \"cookie:NAME\", \"trusted:FIELD\", or \"client-cert\""
+                     \"cookie:NAME\", \"trusted:FIELD\", \"client-cert\", or \"{TOKEN}\""
                 )
             })
         };
         if text == "client-cert" {
             return Ok(Self::ClientCert);
         }
+        if text == TOKEN {
+            return Ok(Self::Token);
+        }
         if text.starts_with("jwt:") {
             return Err(format!(
-                "{text:?} is not supported yet; let a trusted peer verify it, and use \"trusted:FIELD\""
+                "{text:?} is not supported; write \"{TOKEN}\", issuer and subject of a verified token"
             ));
         }
         if let Some(name) = text.strip_prefix("cookie:") {
@@ -154,6 +190,7 @@ impl fmt::Display for PrincipalSource {
             Self::Cookie(name) => write!(f, "cookie:{name}"),
             Self::Trusted(name) => write!(f, "trusted:{name}"),
             Self::ClientCert => write!(f, "client-cert"),
+            Self::Token => f.write_str(TOKEN),
         }
     }
 }
@@ -172,9 +209,12 @@ impl<'de> Deserialize<'de> for PrincipalSource {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::http::HeaderValue;
 
     use super::*;
+    use crate::domain::clock::SystemClock;
 
     fn digest(sources: &[&str], fields: &[(&'static str, &'static str)]) -> Result<[u8; 32], NoPrincipal> {
         let mut headers = HeaderMap::new();
@@ -183,6 +223,19 @@ mod tests {
         }
         let sources: Vec<_> = sources.iter().map(|source| source.parse().unwrap()).collect();
         of(&sources, &headers, false, None)
+    }
+
+    fn issuers() -> Issuers {
+        Issuers::new(&[], Arc::new(SystemClock::new())).unwrap()
+    }
+
+    fn of(
+        sources: &[PrincipalSource],
+        headers: &HeaderMap,
+        is_trusted: bool,
+        certificate: Option<[u8; 32]>,
+    ) -> Result<[u8; 32], NoPrincipal> {
+        super::of(sources, headers, is_trusted, certificate, &issuers())
     }
 
     #[test]
@@ -250,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_misspelt_is_explained() {
-        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:iss+sub", "ä"] {
+        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:sub", "ä"] {
             assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
         }
     }

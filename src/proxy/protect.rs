@@ -318,8 +318,8 @@ impl Proxy {
                 "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
             return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
         }
-        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate);
-        Ok(Some((key, principal.map_err(|why| Refusal::Principal(why.to_string()))?)))
+        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers);
+        Ok(Some((key, principal?)))
     }
 
     /// Returns the answer to a repeat.

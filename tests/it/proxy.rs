@@ -10,6 +10,7 @@ mod http2;
 mod leases;
 mod principals;
 mod running;
+mod tokens;
 mod uploads;
 mod websockets;
 

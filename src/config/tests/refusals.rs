@@ -291,7 +291,14 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
         ("", "principal = [\"authorization\"]\nlease = \"1s\"\n", "shorter than twice the connect_timeout"),
         ("", "principal = [\"authorization\"]\nauthorize = \"auth:9100\"\n", "is no URL"),
         ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"client-cert\"]\nauthorize = \"/x\"\n", "is no URL"),
-        ("trusted_peers = [\"10.0.0.0/8\"]\n", "principal = [\"jwt:iss+sub\"]\n", "not supported yet"),
+        ("", "principal = [\"jwt:iss+sub\"]\n", "no issuer of tokens is known"),
+        ("", "principal = [\"jwt:sub\"]\n", "write \"jwt:iss+sub\""),
+        ("issuers = [{ issuer = \"i\" }]\n", "principal = [\"jwt:iss+sub\"]\n", "either jwks_url or jwks_file"),
+        (
+            "issuers = [{ issuer = \"i\", jwks_url = \"http://id.example/keys\" }]\n",
+            "principal = [\"jwt:iss+sub\"]\n",
+            "is not https",
+        ),
     ] {
         let refused = refused(of_proxy, of_route);
         assert!(refused.contains(why) && refused.lines().count() == 1, "{of_route}: {refused}");
