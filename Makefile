@@ -40,10 +40,10 @@ test-generated: test-deps ## lint the OpenAPI documents; generate clients, compi
 test-clients: test-deps ## check, build, install and run the packages of clients/
 	@scripts/test-clients
 
-test-brokers: test-deps ## kill consumers at Redis Streams, RabbitMQ, NATS and Kafka in the middle, with and without the gateway
+test-brokers: broker-deps ## kill consumers at Redis Streams, RabbitMQ, NATS and Kafka in the middle, with and without the gateway
 	@scripts/test-brokers
 
-measure-brokers: test-deps ## the same with 20 000 messages for each row; takes an hour, and writes the table of docs/clients/guarantees.md
+measure-brokers: broker-deps ## the same with 20 000 messages for each row; takes an hour, and writes the table of docs/clients/guarantees.md
 	@scripts/test-brokers --messages 20000 --kills 200 --modes none,release,unknown --in-turn --record
 	@scripts/draw-brokers
 
@@ -52,6 +52,10 @@ test-newer-redis: test-deps ## run the tests of the Redis engine on Redis 8 and 
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps
+
+.PHONY: broker-deps
+broker-deps:
+	@scripts/install-test-deps brokers
 
 test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and the Debian package
 	@scripts/test-deploy --full
