@@ -8,6 +8,8 @@ mod call;
 mod claim;
 mod client;
 mod consume;
+#[cfg(feature = "lapin")]
+pub mod consumers;
 mod contents;
 mod error;
 mod event;

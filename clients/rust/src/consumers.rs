@@ -1,0 +1,10 @@
+//! Consumers at brokers: each carries out the decisions of a [`Consumer`], and acknowledges a message only after its outcome was accepted.
+
+#[cfg(feature = "lapin")]
+pub mod rabbitmq;
+mod recipe;
+
+pub use recipe::Recipe;
+
+#[cfg(doc)]
+use crate::Consumer;

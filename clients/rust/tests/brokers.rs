@@ -1,0 +1,9 @@
+//! Consumers at real brokers, whose processes are killed with -9 in the middle of the work: each effect once, and none lost. Run by
+//! `clients/rust/brokers`; `ONCEGATE_BIN` names the gateway.
+
+#[path = "brokers/rabbitmq.rs"]
+mod rabbitmq;
+#[path = "brokers/run.rs"]
+mod run;
+#[path = "brokers/servers.rs"]
+mod servers;
