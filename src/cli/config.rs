@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use super::Settings;
 use crate::engines::promise_of;
-use crate::proxy::options::{ProxyOptions, server_of};
+use crate::proxy::options::{ProxyOptions, RouteOptions, server_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,6 +34,15 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             }
             if config.proxy.listen.is_some() && config.proxy.encryption.keys.is_empty() {
                 writeln!(out, "Warning: the proxy stores responses in clear text; name a key in [proxy.encryption].")?;
+            }
+            let keeps_cookies =
+                |route: &&RouteOptions| route.store_with.iter().any(|name| name.eq_ignore_ascii_case("set-cookie"));
+            for route in config.proxy.routes.iter().filter(keeps_cookies) {
+                let name = &route.name;
+                writeln!(
+                    out,
+                    "Warning: the route {name} stores Set-Cookie: each repeat gets the session of the first request again."
+                )?;
             }
             for host in unresolved(&config.proxy) {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;

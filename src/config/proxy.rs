@@ -196,8 +196,10 @@ impl Config {
             );
         }
         check(
-            route.never_stored().is_some(),
-            "store_without has a name that no field can have; write names like \"X-Session\"".to_owned(),
+            route.stored_fields().is_some(),
+            "store_with or store_without has a name that no field can have, or store_with one of a single connection; write \
+             names like \"X-Session\""
+                .to_owned(),
         );
         check(
             route.response_retention.is_none_or(|time| Retention::For(time.0) <= route.retention),

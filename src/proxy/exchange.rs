@@ -263,8 +263,8 @@ impl Exchange {
             Meaning::Done => {
                 let stored = match body {
                     Some(body) => {
-                        StoredResponse::new(head.status, &head.headers, &self.route.never_stored, body, self.now())
-                            .with_trailers(trailers, &self.route.never_stored)
+                        StoredResponse::new(head.status, &head.headers, &self.route.stored_fields, body, self.now())
+                            .with_trailers(trailers, &self.route.stored_fields)
                     }
                     None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };

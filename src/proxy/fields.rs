@@ -95,10 +95,41 @@ pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
     trailers.remove(REPLAYED);
 }
 
-/// Returns the fields of a caller's response that are stored.
-pub(super) fn stored(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-    let is_stored = |name: &HeaderName| !NEVER_STORED.contains(name) && !name.as_str().starts_with("proxy-");
-    headers.iter().filter(move |(name, _)| is_stored(name) && **name != header::CONTENT_LENGTH)
+/// The fields of responses that a route stores.
+#[derive(Default, Debug)]
+pub struct StoredFields {
+    /// Stored although they belong to one client.
+    with: Vec<HeaderName>,
+    /// Not stored, beside those that never are.
+    without: Vec<HeaderName>,
+}
+
+impl StoredFields {
+    /// Returns those of these names. `None` if a name is not valid, or `with` has one of a single connection.
+    pub(super) fn new(with: &[String], without: &[String]) -> Option<Self> {
+        let parse = |names: &[String]| names.iter().map(|name| name.parse().ok()).collect::<Option<Vec<HeaderName>>>();
+        let with = parse(with)?;
+        let may_be_stored = |name: &HeaderName| {
+            !HOP_BY_HOP.contains(name) && *name != header::CONTENT_LENGTH && !is_for_proxies(name) && !is_own(name)
+        };
+        with.iter().all(may_be_stored).then_some(Self { with, without: parse(without)? })
+    }
+
+    /// Returns the fields of a caller's response that are stored.
+    pub(super) fn of<'h>(&self, headers: &'h HeaderMap) -> impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)> {
+        headers.iter().filter(move |(name, _)| {
+            let is_default = !NEVER_STORED.contains(name) && !is_for_proxies(name) && **name != header::CONTENT_LENGTH;
+            (is_default || self.with.contains(name)) && !self.without.contains(name)
+        })
+    }
+}
+
+fn is_for_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("proxy-")
+}
+
+fn is_own(name: &HeaderName) -> bool {
+    name.as_str().starts_with(OWN_PREFIX)
 }
 
 /// Reports whether a client reads the fields after a body.
@@ -122,8 +153,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .collect();
     // A client must not take away what says who it is or how long its body is.
     let is_named = |name: &HeaderName| named.contains(name) && !NOT_HOP_BY_HOP.contains(name);
-    let is_removed =
-        |name: &&HeaderName| HOP_BY_HOP.contains(name) || name.as_str().starts_with(OWN_PREFIX) || is_named(name);
+    let is_removed = |name: &&HeaderName| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name);
     let removed: Vec<_> = headers.keys().filter(is_removed).cloned().collect();
     for name in removed {
         headers.remove(name);
@@ -131,7 +161,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 fn remove_own(headers: &mut HeaderMap) {
-    let own: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
+    let own: Vec<_> = headers.keys().filter(|name| is_own(name)).cloned().collect();
     for name in own {
         headers.remove(name);
     }
@@ -210,8 +240,18 @@ mod tests {
             ("location", "/1"),
         ]);
         to_caller(&mut fields, &VIA);
-        let mut names: Vec<_> = stored(&fields).map(|(name, _)| name.as_str()).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["location", "via"]);
+        let names = |with: &[&str], without: &[&str]| {
+            let [with, without] =
+                [with, without].map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+            let stored = StoredFields::new(&with, &without).unwrap();
+            let mut names: Vec<_> = stored.of(&fields).map(|(name, _)| name.as_str().to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(names(&[], &[]), ["location", "via"]);
+        assert_eq!(names(&["Set-Cookie"], &["Via"]), ["location", "set-cookie"]);
+        for wrong in ["a b", "connection", "proxy-x", "content-length", "oncegate-outcome"] {
+            assert!(StoredFields::new(&[wrong.to_owned()], &[]).is_none(), "{wrong}");
+        }
     }
 }

@@ -172,6 +172,9 @@ pub struct RouteOptions {
     /// Time for which a response can be replayed. Absent: as long as the key blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_retention: Option<Span>,
+    /// Fields of responses that are stored although they belong to one client, such as `Set-Cookie`.
+    #[serde(default)]
+    pub store_with: Vec<String>,
     /// Fields of responses that are not stored, beside those that never are.
     #[serde(default)]
     pub store_without: Vec<String>,

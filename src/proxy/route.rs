@@ -7,6 +7,7 @@ use axum::http::{HeaderName, Method, Uri};
 
 use super::authorizer::Authorizer;
 use super::dialect::Dialect;
+use super::fields::StoredFields;
 use super::options::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, UpstreamOptions};
 use super::principal::PrincipalSource;
 use super::status::StatusRules;
@@ -39,7 +40,7 @@ pub(super) struct Route {
     /// Time of the oldest First-Sent that is accepted, and of a key.
     pub(super) retention: Option<Duration>,
     pub(super) response_retention: Option<Duration>,
-    pub(super) never_stored: Vec<HeaderName>,
+    pub(super) stored_fields: StoredFields,
     pub(super) metrics: RouteMetrics,
 }
 
@@ -90,7 +91,7 @@ impl Route {
                 Retention::Forever => None,
             },
             response_retention: options.response_retention.map(|Span(time)| time),
-            never_stored: options.never_stored()?,
+            stored_fields: options.stored_fields()?,
             metrics: RouteMetrics::new(&options.name),
         })
     }
@@ -176,9 +177,9 @@ impl RouteOptions {
         Authorizer::new(self, upstream).map(drop)
     }
 
-    /// Returns the names of the fields that are not stored; `None` if one of them is not valid.
-    pub fn never_stored(&self) -> Option<Vec<HeaderName>> {
-        self.store_without.iter().map(|name| name.parse().ok()).collect()
+    /// Returns the fields that are stored; `None` if a name is not valid.
+    pub fn stored_fields(&self) -> Option<StoredFields> {
+        StoredFields::new(&self.store_with, &self.store_without)
     }
 }
 

@@ -15,7 +15,7 @@ use hyper::body::Frame;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::encryption::{EncryptionKeys, Owner, Sealed};
-use super::fields::{REPLAYED, stored};
+use super::fields::{REPLAYED, StoredFields};
 
 /// Version of the stored form. A reader refuses others.
 const VERSION: u8 = 1;
@@ -57,8 +57,8 @@ pub(super) struct StoredResponse {
 
 impl StoredResponse {
     /// Returns the stored form of a response to a caller; a tombstone if its fields are too long.
-    pub(super) fn new(status: StatusCode, headers: &HeaderMap, never: &[HeaderName], body: Bytes, at: u64) -> Self {
-        let kept = || stored(headers).filter(|(name, _)| !never.contains(name));
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap, stored: &StoredFields, body: Bytes, at: u64) -> Self {
+        let kept = || stored.of(headers);
         if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
             return Self::tombstone(status, headers, at);
         }
@@ -67,8 +67,8 @@ impl StoredResponse {
     }
 
     /// Adds the fields that followed the body. If they are too long, the rest is a tombstone.
-    pub(super) fn with_trailers(mut self, trailers: &HeaderMap, never: &[HeaderName]) -> Self {
-        let kept = || stored(trailers).filter(|(name, _)| !never.contains(name));
+    pub(super) fn with_trailers(mut self, trailers: &HeaderMap, stored: &StoredFields) -> Self {
+        let kept = || stored.of(trailers);
         if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
             self.body = None;
             self.fields.retain(|(name, _)| is_tombstones(name));
@@ -213,6 +213,10 @@ mod tests {
     use super::*;
     use crate::proxy::encryption::tests as encryption;
 
+    fn without_location() -> StoredFields {
+        StoredFields::new(&[], &["Location".to_owned()]).unwrap()
+    }
+
     fn headers() -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.append("x-twice", HeaderValue::from_static("1"));
@@ -226,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn a_replay_has_the_status_fields_and_bytes_of_the_response() {
         let body = Bytes::from_static(b"\x00\xffbytes");
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body.clone(), 100);
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body.clone(), 100);
         assert_eq!(StoredResponse::decode(&stored.encode()).as_ref(), Some(&stored));
         let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(107, Some(8)).unwrap();
         assert_eq!(replay.status(), 201);
@@ -243,7 +247,7 @@ mod tests {
         let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
         let body = Bytes::from_static(b"a\nprivate\xff");
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], body, 100);
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body, 100);
         let encoded = stored.clone().seal(&keys, owner).encode();
         assert!(!encoded.contains("x-twice") && !encoded.contains(&STANDARD.encode("private")), "{encoded}");
         let read = || StoredResponse::decode(&encoded).unwrap();
@@ -259,9 +263,11 @@ mod tests {
     async fn fields_that_follow_the_body_are_replayed_after_it() {
         let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
-        let (stored, trailers) =
-            (StoredResponse::new(StatusCode::OK, &headers(), &[], Bytes::from_static(b"body"), 100), headers());
-        let plain = stored.clone().with_trailers(&trailers, &[header::LOCATION]);
+        let (stored, trailers) = (
+            StoredResponse::new(StatusCode::OK, &headers(), &StoredFields::default(), Bytes::from_static(b"body"), 100),
+            headers(),
+        );
+        let plain = stored.clone().with_trailers(&trailers, &without_location());
         let sealed = plain.clone().seal(&keys, owner).open(&keys, owner);
         for stored in [plain, sealed] {
             let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(100, None).unwrap();
@@ -276,7 +282,7 @@ mod tests {
         for _ in 0..40 {
             long.append("x-long", HeaderValue::from_str(&"x".repeat(1000)).unwrap());
         }
-        assert!(!stored.with_trailers(&long, &[]).has_body());
+        assert!(!stored.with_trailers(&long, &StoredFields::default()).has_body());
     }
 
     #[test]
@@ -291,7 +297,13 @@ mod tests {
 
     #[test]
     fn a_response_that_is_forgotten_is_a_tombstone() {
-        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &[], Bytes::from_static(b"private"), 100);
+        let stored = StoredResponse::new(
+            StatusCode::CREATED,
+            &headers(),
+            &StoredFields::default(),
+            Bytes::from_static(b"private"),
+            100,
+        );
         let left = forget(&stored.encode()).unwrap();
         assert_eq!(left, StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100).encode());
         assert_eq!(forget(&left), Some(left), "twice is once");
@@ -310,8 +322,7 @@ mod tests {
 
     #[test]
     fn a_response_is_replayed_for_its_time_and_never_with_what_a_route_excludes() {
-        let location = [header::LOCATION];
-        let stored = StoredResponse::new(StatusCode::OK, &headers(), &location, Bytes::new(), 100);
+        let stored = StoredResponse::new(StatusCode::OK, &headers(), &without_location(), Bytes::new(), 100);
         assert!(!stored.headers().contains_key(header::LOCATION));
         assert!(stored.replay(159, Some(60)).is_some());
         assert!(stored.replay(160, Some(60)).is_none());
@@ -324,7 +335,7 @@ mod tests {
         for _ in 0..40 {
             long.append("x-long", HeaderValue::from_str(&"x".repeat(1000)).unwrap());
         }
-        let stored = StoredResponse::new(StatusCode::OK, &long, &[], Bytes::new(), 0);
+        let stored = StoredResponse::new(StatusCode::OK, &long, &StoredFields::default(), Bytes::new(), 0);
         assert!(!stored.has_body());
         assert_eq!(stored.tombstone_headers().len(), 1);
     }
