@@ -14,7 +14,7 @@ use crate::run::{Broker, Job, each_effect_once};
 use crate::servers::{Folder, Server, free_port};
 
 struct RabbitMq {
-    _server: Server,
+    server: Option<Server>,
     epmd: u16,
     url: String,
     _connection: Connection,
@@ -47,7 +47,7 @@ impl RabbitMq {
             .await
             .expect("a queue");
         Queue::new("orders").declare(&channel).await.expect("the queues beside it");
-        Self { _server: server, epmd, url, _connection: connection, channel }
+        Self { server: Some(server), epmd, url, _connection: connection, channel }
     }
 
     async fn take(&self, queue: &str) -> Vec<String> {
@@ -63,8 +63,15 @@ impl RabbitMq {
 
 impl Drop for RabbitMq {
     fn drop(&mut self) {
-        // It is a daemon, of another group of processes.
-        drop(Command::new("epmd").args(["-port", &self.epmd.to_string(), "-kill"]).output());
+        // The other is a daemon, of another group of processes.
+        drop(self.server.take());
+        // It does not end before it has seen the end of its broker.
+        for _ in 0..100 {
+            match Command::new("epmd").args(["-port", &self.epmd.to_string(), "-kill"]).output() {
+                Ok(output) if !output.stdout.starts_with(b"Killed") => std::thread::sleep(Duration::from_millis(50)),
+                _ => break,
+            }
+        }
     }
 }
 
