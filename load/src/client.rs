@@ -2,6 +2,7 @@
 //! failures, and an expensive generator would take the CPU time that it measures.
 
 mod streams;
+mod waiting;
 
 use std::{
     fmt::{self, Display},
@@ -80,7 +81,7 @@ pub(crate) enum CallError {
     Broken,
     /// Not an HTTP response with a length.
     Unreadable,
-    /// No response within [`CALL_TIMEOUT`].
+    /// No response within [`CALL_TIMEOUT`], or the longest time of a connection for calls that wait.
     TimedOut,
 }
 
@@ -100,6 +101,8 @@ impl Display for CallError {
 pub(crate) struct Connection {
     target: Arc<Target>,
     stream: Option<TcpStream>,
+    /// Longest time to a response.
+    longest: Duration,
     sent: Vec<u8>,
     received: Vec<u8>,
 }
@@ -118,7 +121,8 @@ struct Head {
 
 impl Connection {
     pub(crate) fn new(target: Arc<Target>) -> Self {
-        Self { target, stream: None, sent: Vec::new(), received: Vec::with_capacity(READ_BYTES) }
+        let received = Vec::with_capacity(READ_BYTES);
+        Self { target, stream: None, longest: CALL_TIMEOUT, sent: Vec::new(), received }
     }
 
     pub(crate) async fn post(&mut self, path: &str, body: &str) -> Result<Answer<'_>, CallError> {
@@ -138,11 +142,15 @@ impl Connection {
         let mut stream = self.ready().await?;
         self.write_head(method, path, key, body.len());
         self.sent.extend_from_slice(body.as_bytes());
-        let head = timeout(CALL_TIMEOUT, self.exchange(&mut stream)).await.map_err(|_| CallError::TimedOut)??;
-        // Only after a complete response is the connection used again.
+        let longest = self.longest;
+        let head = timeout(longest, self.exchange(&mut stream)).await.map_err(|_| CallError::TimedOut)??;
+        Ok(self.completed(stream, &head))
+    }
+
+    /// Keeps the connection for the next request, which it is used for only after a complete response.
+    fn completed(&mut self, stream: TcpStream, head: &Head) -> Answer<'_> {
         self.stream = (!head.is_last).then_some(stream);
-        let Head { status, is_replayed, .. } = head;
-        Ok(Answer { status, is_replayed, body: &self.received[head.begins..head.ends] })
+        Answer { status: head.status, is_replayed: head.is_replayed, body: &self.received[head.begins..head.ends] }
     }
 
     /// Takes the connection, or opens one if there is none or the server has closed it.

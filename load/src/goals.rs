@@ -181,11 +181,11 @@ fn over(ours: Option<f64>, reference: Option<f64>) -> Option<f64> {
     ours.zip(reference).filter(|(_, reference)| *reference > 0.0).map(|(ours, reference)| ours / reference)
 }
 
-fn at_least(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
+pub(crate) fn at_least(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
     Goal { what: what.to_owned(), measured, wanted, at_least: true }
 }
 
-fn at_most(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
+pub(crate) fn at_most(what: &str, measured: Option<f64>, wanted: f64) -> Goal {
     Goal { at_least: false, ..at_least(what, measured, wanted) }
 }
 

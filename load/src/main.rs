@@ -16,6 +16,7 @@ mod footprint;
 mod goals;
 mod ledger;
 mod library;
+mod locks;
 mod noop;
 mod pace;
 mod peers;
@@ -46,6 +47,7 @@ use crate::{
     client::Target,
     compare::{Comparison, Measurement},
     contender::Contender,
+    locks::{Extent, LONGEST_WAIT, Subject},
     pace::Pacing,
     proc::Watched,
     runner::Plan,
@@ -90,6 +92,10 @@ enum Command {
     },
     /// Compare the reference server, a gateway on each engine and alternatives side by side
     Compare(CompareArgs),
+    /// Measure what locks cost, beside claims, redis-py's lock and etcd's, against their targets
+    Locks(FigureArgs),
+    /// Measure what claim calls cost that wait for a claim in progress, against their targets
+    Waiting(FigureArgs),
 }
 
 #[derive(Args)]
@@ -170,6 +176,35 @@ struct CompareArgs {
     json: Option<PathBuf>,
 }
 
+#[derive(Args)]
+struct FigureArgs {
+    /// Duration of each run, in seconds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Rounds; in each the contenders take turns
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Callers that wait at once; for the store calls of a release, a fifth of them
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(50..=20_000))]
+    callers: u64,
+    /// Only these engines: memory, redis, postgres
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
+    only: Vec<Contender>,
+    /// Path of the gateway's executable [default: the one beside this executable]
+    #[arg(long, value_name = "PATH")]
+    gateway: Option<PathBuf>,
+    /// Directory for the stores' data [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Also write the table into this file, between its lines `<!-- locks: begin -->` and `<!-- locks: end -->`, or those of
+    /// `waiting`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Also write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
         Ok(true) => ExitCode::SUCCESS,
@@ -188,7 +223,9 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
         Command::Noop { .. } | Command::Upstream { .. } | Command::Library { .. } => {
             tokio::runtime::Builder::new_multi_thread()
         }
-        Command::Run(_) | Command::Compare(_) => tokio::runtime::Builder::new_current_thread(),
+        Command::Run(_) | Command::Compare(_) | Command::Locks(_) | Command::Waiting(_) => {
+            tokio::runtime::Builder::new_current_thread()
+        }
     };
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     runtime.block_on(async {
@@ -202,6 +239,8 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                     Command::Upstream { listen } => upstream::serve(listen).await.map(|()| true),
                     Command::Library { listen, nodes } => library::serve(listen, nodes).await.map(|()| true),
                     Command::Compare(args) => compare(args).await,
+                    Command::Locks(args) => figures(Subject::Locks, args).await,
+                    Command::Waiting(args) => figures(Subject::Waiting, args).await,
                 }
             } => done,
         }
@@ -249,6 +288,28 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
     }
     if let Some(path) = &args.into {
         report::write_between(path, compared.marks(), &compared.to_string())?;
+    }
+    Ok(sound)
+}
+
+async fn figures(subject: Subject, args: FigureArgs) -> anyhow::Result<bool> {
+    let extent = Extent {
+        subject,
+        only: args.only,
+        measured: Duration::from_secs(args.seconds),
+        rounds: args.rounds,
+        callers: usize::try_from(args.callers)?,
+        wait: LONGEST_WAIT,
+        gateway: args.gateway,
+        dir: args.dir,
+    };
+    let (figures, sound) = locks::run(extent).await?;
+    report::show(&figures.to_string())?;
+    if let Some(path) = &args.json {
+        report::write_json(path, &figures)?;
+    }
+    if let Some(path) = &args.into {
+        report::write_between(path, figures.marks(), &figures.to_string())?;
     }
     Ok(sound)
 }

@@ -1,6 +1,7 @@
 //! Processes of a contender: started on free loopback ports with their data in a temporary directory, and killed when
 //! dropped.
 
+mod gateways;
 mod proxied;
 
 use std::{
@@ -35,6 +36,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// App key of the callers.
 pub(crate) const APP: &str = "load";
 
+/// Addresses of a gateway.
+pub(crate) struct Gateway {
+    /// With the credential.
+    pub(crate) api: Arc<Target>,
+    pub(crate) admin: Arc<Target>,
+}
+
 /// Running contender.
 pub(crate) struct Running {
     pub(crate) url: String,
@@ -45,6 +53,7 @@ pub(crate) struct Running {
     /// Port of the store, if it is a process.
     pub(crate) port: u16,
     pub(crate) watched: Vec<Watched>,
+    pub(crate) gateways: Vec<Gateway>,
     // Dropped in this order: first the processes, then their data.
     children: Vec<Child>,
     cluster: Option<RedisCluster>,
@@ -59,21 +68,7 @@ impl Running {
         installed: &Installed,
         parent: &Path,
     ) -> anyhow::Result<Self> {
-        let dir =
-            tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
-        let listen = free_address()?;
-        let url = format!("http://{listen}");
-        let credential = format!("{APP}.{:032x}", rand::random::<u128>());
-        let mut running = Self {
-            url,
-            credential,
-            upstream: None,
-            port: 0,
-            watched: Vec::new(),
-            children: Vec::new(),
-            cluster: None,
-            dir,
-        };
+        let (mut running, listen) = Self::empty(parent)?;
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
@@ -87,9 +82,9 @@ impl Running {
                 running.start_proxied(contender, listen, installed).await?;
                 return Ok(running);
             }
-            Contender::Memory => "memory:".to_owned(),
-            Contender::Disk => format!("disk:{}", running.dir().join("claims").display()),
-            Contender::Redis => format!("redis://{}", running.start_redis(installed).await?),
+            Contender::Memory | Contender::Disk | Contender::Redis | Contender::Postgres => {
+                running.start_store(contender, installed).await?
+            }
             Contender::Cluster => running.start_cluster(spare).await?,
             Contender::Acknowledged => running.start_cluster(true).await? + "?replicas=1",
             Contender::Library => {
@@ -109,10 +104,6 @@ impl Running {
                 running.start_lua(installed, listen).await?;
                 return Ok(running);
             }
-            Contender::Postgres => {
-                running.start_postgres(installed).await?;
-                running.postgres_url()
-            }
             Contender::Pgbench => {
                 running.start_postgres(installed).await?;
                 return Ok(running);
@@ -120,6 +111,25 @@ impl Running {
         };
         running.start_gateway(installed, listen, &engine, "").await?;
         Ok(running)
+    }
+
+    /// Returns a directory and an address for processes that are not started yet.
+    fn empty(parent: &Path) -> anyhow::Result<(Self, SocketAddr)> {
+        let dir =
+            tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
+        let listen = free_address()?;
+        let running = Self {
+            url: format!("http://{listen}"),
+            credential: format!("{APP}.{:032x}", rand::random::<u128>()),
+            upstream: None,
+            port: 0,
+            watched: Vec::new(),
+            gateways: Vec::new(),
+            children: Vec::new(),
+            cluster: None,
+            dir,
+        };
+        Ok((running, listen))
     }
 
     /// Returns the server to load, with the credential.
@@ -258,13 +268,20 @@ impl Running {
         env::vars_os()
             .filter(|(name, _)| name.to_string_lossy().starts_with("ONCEGATE_"))
             .for_each(|(name, _)| _ = command.env_remove(name));
-        command.env("ONCEGATE_SERVER__DATA_DIR", self.dir().join("data"));
-        self.spawn("gateway", command)?;
-        let target = Arc::new(Target::parse(&format!("http://{admin}"), None, false)?);
-        self.wait_until("gateway", async || {
-            Connection::new(Arc::clone(&target)).get("/readyz").await.is_ok_and(|answer| answer.status == 200)
+        let name = match self.gateways.len() {
+            0 => "gateway".to_owned(),
+            others => format!("gateway-{}", others + 1),
+        };
+        command.env("ONCEGATE_SERVER__DATA_DIR", self.dir().join(format!("data-{name}")));
+        self.spawn(&name, command)?;
+        let admin = Arc::new(Target::parse(&format!("http://{admin}"), None, false)?);
+        self.wait_until(&name, async || {
+            Connection::new(Arc::clone(&admin)).get("/readyz").await.is_ok_and(|answer| answer.status == 200)
         })
-        .await
+        .await?;
+        let api = Arc::new(Target::parse(&format!("http://{listen}"), Some(&self.credential), false)?);
+        self.gateways.push(Gateway { api, admin });
+        Ok(())
     }
 
     /// Writes a configuration with an app that has a secret, so that the gateway does all its work, with these settings, and

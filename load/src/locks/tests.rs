@@ -1,0 +1,78 @@
+//! Statistics of the figures, and a short run of both subjects on the memory engine.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use super::{
+    Extent, Subject,
+    caller::sum,
+    run,
+    taken::Times,
+    turns::{HandOvers, figures},
+};
+use crate::{contender::Contender, goals::Goals, report};
+
+#[test]
+fn half_of_the_calls_took_at_most_the_median() {
+    let mut times = Times::new().expect("a histogram");
+    (1..=100).rev().for_each(|ms| times.add(Duration::from_millis(ms)));
+    let is_about = |share, wanted: f64| (times.ms(share) - wanted).abs() < wanted / 500.0;
+    assert!(is_about(0.5, 50.0) && is_about(0.99, 99.0) && is_about(1.0, 100.0), "{times:?}");
+}
+
+#[test]
+fn a_grant_to_the_same_caller_is_no_hand_over() {
+    let hand_overs = HandOvers::start(Duration::from_secs(2));
+    [7, 7, 3, 7, 7].into_iter().for_each(|caller| hand_overs.held_by(caller));
+    assert_eq!((hand_overs.count(), hand_overs.grants()), (3, 5));
+    assert!((hand_overs.each_second() - 1.5).abs() < 1e-9);
+}
+
+#[test]
+fn only_series_of_this_name_and_label_are_summed() {
+    let page = "# HELP calls of the store\ncalls{call=\"claim\"} 3\ncalls{call=\"probe\"} 4\ncalls_total{call=\"probe\"} 90\n\
+        calls 1\n";
+    assert_eq!((sum(page, "calls", ""), sum(page, "calls", "call=\"probe\""), sum(page, "other", "")), (8, 4, 0));
+}
+
+#[test]
+fn hand_overs_are_compared_to_each_lock_that_was_measured() {
+    let table = |waiters, polled, etcd| {
+        let taken = figures(waiters, Some(100.0), Some(4.1), polled, etcd);
+        Goals(&taken.targets).to_string()
+    };
+    let both = table(2, Some(10.0), Some(51.0));
+    assert!(both.contains("redis-py's lock | 10.00 | ≥ 10.00 | reached"), "{both}");
+    assert!(both.contains("etcd's lock | 1.96 | ≥ 2.00 | MISSED"), "{both}");
+    assert!(both.contains("2 callers | 4.10 | ≤ 4.00 | MISSED"), "{both}");
+    let one = table(64, Some(51.0), None);
+    assert!(one.contains("redis-py's lock | 1.96 | ≥ 2.00 | MISSED") && !one.contains("etcd"), "{one}");
+}
+
+/// Everything but the figures, which a busy machine makes meaningless.
+#[tokio::test]
+async fn figures_of_locks_and_waiting_are_measured_on_memory() {
+    let Some(gateway) = gateway() else {
+        return report::say("SKIPPED: the gateway is not built; run `cargo build`");
+    };
+    let extent = |subject, millis| Extent {
+        subject,
+        only: vec![Contender::Memory],
+        measured: Duration::from_millis(millis),
+        rounds: 1,
+        callers: 50,
+        wait: Duration::from_secs(3),
+        gateway: Some(gateway.clone()),
+        dir: None,
+    };
+    let (locks, waiting) = tokio::join!(run(extent(Subject::Locks, 500)), run(extent(Subject::Waiting, 500)));
+    for (measured, targets) in [(locks, 3), (waiting, 2)] {
+        let (figures, is_sound) = measured.expect("it was not measured");
+        assert!(is_sound && figures.skipped.is_empty() && figures.targets.len() == targets, "{figures}");
+        assert!(!figures.to_string().contains("not measured"), "{figures}");
+    }
+}
+
+/// Returns the gateway that was built beside the tests.
+fn gateway() -> Option<PathBuf> {
+    Some(env::current_exe().ok()?.parent()?.with_file_name("oncegate")).filter(|path| path.is_file())
+}

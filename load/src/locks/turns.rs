@@ -1,0 +1,154 @@
+//! A lock that many callers want: how often it changes hands in a second, at two gateways, and with other locks.
+
+use std::{cell::Cell, sync::Arc, time::Duration};
+
+use anyhow::ensure;
+use futures_util::future::try_join_all;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{
+    caller::{Caller, store_calls},
+    peers::{Etcd, RedisPy},
+    taken::Taken,
+};
+use crate::{
+    client::Target,
+    contender::Contender,
+    goals::{at_least, at_most},
+    report::ratio,
+    running::Running,
+    trial::{Bench, median},
+};
+
+/// Callers that want the lock.
+pub(super) const WAITERS: [usize; 2] = [2, 64];
+
+/// Hand-overs and grants of a run. The lock itself makes it one at a time.
+#[derive(Debug)]
+pub(super) struct HandOvers {
+    last: Cell<Option<usize>>,
+    count: Cell<u64>,
+    grants: Cell<u64>,
+    began: Instant,
+    measured: Duration,
+}
+
+impl HandOvers {
+    pub(super) fn start(measured: Duration) -> Self {
+        let (last, count, grants) = Default::default();
+        Self { last, count, grants, began: Instant::now(), measured }
+    }
+
+    pub(super) fn held_by(&self, caller: usize) {
+        self.grants.set(self.grants.get() + 1);
+        if self.last.replace(Some(caller)) != Some(caller) {
+            self.count.set(self.count.get() + 1);
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.measured
+    }
+
+    /// Returns the hand-overs.
+    pub(super) fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    pub(super) fn grants(&self) -> u64 {
+        self.grants.get()
+    }
+
+    pub(super) fn each_second(&self) -> f64 {
+        ratio(self.count(), 1) / self.measured.as_secs_f64()
+    }
+}
+
+/// Measures the locks in turns.
+pub(super) async fn measure(bench: &mut Bench, taken: &mut Taken, waiters: usize) {
+    let redis_py = RedisPy::find().await;
+    let (mut own, mut calls, mut polled, mut etcd) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let measured = async {
+        let running = Running::start_gateways(Contender::Redis, 2, "", &bench.installed, &bench.parent()).await?;
+        let other = Etcd::start(&bench.parent()).await?;
+        for _ in 0..bench.rounds {
+            let (hand_overs, store_calls) = contended(&running, bench.measured, waiters).await?;
+            own.push(hand_overs.each_second());
+            calls.push(ratio(store_calls, hand_overs.grants()));
+            if let Some(redis_py) = &redis_py {
+                polled.push(redis_py.each_second(running.port, bench.measured, waiters).await?);
+            }
+            if let Some(other) = &other {
+                etcd.push(other.each_second(bench.measured, waiters).await?);
+            }
+        }
+        running.stop().await;
+        anyhow::Ok(other.is_some())
+    }
+    .await;
+    let has_etcd = match measured {
+        Ok(has_etcd) => has_etcd,
+        Err(error) => return taken.add(bench, &format!("hand-overs with {waiters} callers"), Err(error)),
+    };
+    if redis_py.is_none() {
+        bench.leave_out(format!("redis-py with {waiters} callers: no python3 has the module `redis`"));
+    }
+    if !has_etcd {
+        bench.leave_out(format!("etcd with {waiters} callers: it is not installed"));
+    }
+    let [own, calls, polled, etcd] = [own, calls, polled, etcd].map(median);
+    taken.add(bench, "hand-overs", Ok(figures(waiters, own, calls, polled, etcd)));
+}
+
+/// Returns the targets that these medians allow. A contender without a figure has none.
+pub(super) fn figures(
+    waiters: usize,
+    own: Option<f64>,
+    calls: Option<f64>,
+    polled: Option<f64>,
+    etcd: Option<f64>,
+) -> Taken {
+    let times = |other: Option<f64>| own.zip(other).filter(|(_, it)| *it > 0.0).map(|(own, other)| own / other);
+    let wanted = if waiters == 2 { 10.0 } else { 2.0 };
+    let mut targets = Vec::new();
+    for (name, other, wanted) in [("redis-py", polled, wanted), ("etcd", etcd, 2.0)] {
+        if other.is_some() {
+            let what = format!("hand-overs/s, {waiters} callers at two gateways, Redis, to {name}'s lock");
+            targets.push(at_least(&what, times(other), wanted));
+        }
+    }
+    targets.push(at_most(&format!("store calls for each grant of a lock, {waiters} callers"), calls, 4.0));
+    let rate = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
+    let (own, polled, etcd) = (rate(own), rate(polled), rate(etcd));
+    Taken::new(
+        targets,
+        format!("hand-overs/s of a lock, {waiters} callers: {own}; redis-py's lock {polled}, etcd's {etcd}"),
+    )
+}
+
+/// Returns the hand-overs of a run, and the calls of the store.
+pub(super) async fn contended(
+    running: &Running,
+    measured: Duration,
+    waiters: usize,
+) -> anyhow::Result<(HandOvers, u64)> {
+    let before = store_calls(running).await?;
+    let hand_overs = HandOvers::start(measured);
+    let gateways: Vec<&Arc<Target>> = running.gateways.iter().map(|it| &it.api).collect();
+    let callers = (0..waiters).map(|number| {
+        let (mut caller, hand_overs) = (Caller::new(gateways[number % gateways.len()]), &hand_overs);
+        async move {
+            while !hand_overs.is_over() {
+                let held = caller.acquire("hot", &json!({ "wait": "25s" })).await?;
+                hand_overs.held_by(number);
+                caller.release("hot", &held).await?;
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(callers).await?;
+    ensure!(hand_overs.grants() > 0, "no caller got the lock");
+    let calls = store_calls(running).await? - before;
+    Ok((hand_overs, calls))
+}
