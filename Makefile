@@ -84,10 +84,12 @@ bench: test-deps ## count the instructions of a call's pieces, and fail where th
 	@$(INSTRUCTIONS)
 
 measure-waiting: test-deps ## measure what waiting callers cost; needs a quiet machine
-	@$(CARGO) test --quiet --package oncegate --release --all-features --test it -- waiting::measured --ignored --nocapture --test-threads=1
+	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
+	@"$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" waiting
 
 measure-locks: test-deps ## measure what locks cost, beside redis-py and etcd where they are installed; needs a quiet machine
-	@$(CARGO) test --quiet --package oncegate --release --all-features --test it -- locks::measured --ignored --nocapture --test-threads=1
+	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
+	@"$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" locks
 
 bench-record: test-deps ## write down what they take now, because the change is meant
 	@$(INSTRUCTIONS) -- --record

@@ -1,7 +1,6 @@
 //! Locks over HTTP: through two gateways that share a store, over restarts, and with requests that are wrong.
 
 mod faults;
-mod measured;
 mod operators;
 
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Waiting for a claim in progress: through two gateways that share a store, and through all that goes wrong meanwhile.
 
-mod measured;
-
 use std::time::Duration;
 
 use oncegate::domain::clock::{Clock as _, SystemClock};
