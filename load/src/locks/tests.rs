@@ -14,7 +14,9 @@ use crate::{contender::Contender, goals::Goals, report};
 #[test]
 fn half_of_the_calls_took_at_most_the_median() {
     let mut times = Times::new().expect("a histogram");
-    (1..=100).rev().for_each(|ms| times.add(Duration::from_millis(ms)));
+    for ms in (1..=100).rev() {
+        times.add(Duration::from_millis(ms));
+    }
     let is_about = |share, wanted: f64| (times.ms(share) - wanted).abs() < wanted / 500.0;
     assert!(is_about(0.5, 50.0) && is_about(0.99, 99.0) && is_about(1.0, 100.0), "{times:?}");
 }
@@ -22,7 +24,9 @@ fn half_of_the_calls_took_at_most_the_median() {
 #[test]
 fn a_grant_to_the_same_caller_is_no_hand_over() {
     let hand_overs = HandOvers::start(Duration::from_secs(2));
-    [7, 7, 3, 7, 7].into_iter().for_each(|caller| hand_overs.held_by(caller));
+    for caller in [7, 7, 3, 7, 7] {
+        hand_overs.held_by(caller);
+    }
     assert_eq!((hand_overs.count(), hand_overs.grants()), (3, 5));
     assert!((hand_overs.each_second() - 1.5).abs() < 1e-9);
 }
