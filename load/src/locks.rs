@@ -119,7 +119,8 @@ async fn locks(bench: &mut Bench, engines: &[Contender], taken: &mut Taken, call
     }
     if engines.contains(&Contender::Redis) {
         for waiters in turns::WAITERS {
-            turns::measure(bench, taken, waiters).await;
+            let figures = turns::measure(bench, waiters).await;
+            taken.add(bench, &format!("hand-overs with {waiters} callers"), figures);
         }
     }
     for engine in engines.iter().copied().filter(|it| *it != Contender::Memory) {

@@ -47,6 +47,10 @@ impl Times {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the time, in milliseconds, that this share of the calls took at most.
     pub(super) fn ms(&self, share: f64) -> f64 {
         report::ratio(self.0.value_at_quantile(share), 1_000_000)

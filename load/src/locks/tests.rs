@@ -58,17 +58,17 @@ async fn figures_of_locks_and_waiting_are_measured_on_memory() {
     let Some(gateway) = gateway() else {
         return report::say("SKIPPED: the gateway is not built; run `cargo build`");
     };
-    let extent = |subject, millis| Extent {
+    let extent = |subject| Extent {
         subject,
         only: vec![Contender::Memory],
-        measured: Duration::from_millis(millis),
+        measured: Duration::from_millis(200),
         rounds: 1,
         callers: 50,
         wait: Duration::from_secs(3),
         gateway: Some(gateway.clone()),
         dir: None,
     };
-    let (locks, waiting) = tokio::join!(run(extent(Subject::Locks, 500)), run(extent(Subject::Waiting, 500)));
+    let (locks, waiting) = tokio::join!(run(extent(Subject::Locks)), run(extent(Subject::Waiting)));
     for (measured, targets) in [(locks, 3), (waiting, 2)] {
         let (figures, is_sound) = measured.expect("it was not measured");
         assert!(is_sound && figures.skipped.is_empty() && figures.targets.len() == targets, "{figures}");

@@ -65,40 +65,58 @@ impl HandOvers {
     }
 }
 
-/// Measures the locks in turns.
-pub(super) async fn measure(bench: &mut Bench, taken: &mut Taken, waiters: usize) {
-    let redis_py = RedisPy::find().await;
-    let (mut own, mut calls, mut polled, mut etcd) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let measured = async {
-        let running = Running::start_gateways(Contender::Redis, 2, "", &bench.installed, &bench.parent()).await?;
-        let other = Etcd::start(&bench.parent()).await?;
-        for _ in 0..bench.rounds {
-            let (hand_overs, store_calls) = contended(&running, bench.measured, waiters).await?;
-            own.push(hand_overs.each_second());
-            calls.push(ratio(store_calls, hand_overs.grants()));
-            if let Some(redis_py) = &redis_py {
-                polled.push(redis_py.each_second(running.port, bench.measured, waiters).await?);
-            }
-            if let Some(other) = &other {
-                etcd.push(other.each_second(bench.measured, waiters).await?);
-            }
+/// Measures the locks in turns. Another lock that is not installed or fails is left out.
+pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result<Taken> {
+    let running = Running::start_gateways(Contender::Redis, 2, "", &bench.installed, &bench.parent()).await?;
+    let names = ["redis-py", "etcd"].map(|name| format!("{name} with {waiters} callers"));
+    let started = Etcd::start(&bench.parent()).await;
+    let mut redis_py = present(bench, &names[0], Ok(RedisPy::find().await));
+    let mut etcd = present(bench, &names[1], started);
+    let (mut own, mut calls, mut polled, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..bench.rounds {
+        let (hand_overs, store_calls) = contended(&running, bench.measured, waiters).await?;
+        own.push(hand_overs.each_second());
+        calls.push(ratio(store_calls, hand_overs.grants()));
+        if let Some(lock) = redis_py.take() {
+            let rate = lock.each_second(running.port, bench.measured, waiters).await;
+            redis_py = rated(bench, &names[0], rate, &mut polled).then_some(lock);
         }
-        running.stop().await;
-        anyhow::Ok(other.is_some())
+        if let Some(lock) = etcd.take() {
+            let rate = lock.each_second(bench.measured, waiters).await;
+            etcd = rated(bench, &names[1], rate, &mut theirs).then_some(lock);
+        }
     }
-    .await;
-    let has_etcd = match measured {
-        Ok(has_etcd) => has_etcd,
-        Err(error) => return taken.add(bench, &format!("hand-overs with {waiters} callers"), Err(error)),
-    };
-    if redis_py.is_none() {
-        bench.leave_out(format!("redis-py with {waiters} callers: no python3 has the module `redis`"));
+    running.stop().await;
+    let [own, calls, polled, theirs] = [own, calls, polled, theirs].map(median);
+    Ok(figures(waiters, own, calls, polled, theirs))
+}
+
+/// Returns another lock, or leaves it out.
+fn present<T>(bench: &mut Bench, name: &str, found: anyhow::Result<Option<T>>) -> Option<T> {
+    match found {
+        Ok(None) => bench.leave_out(format!("{name}: it is not installed")),
+        Ok(found) => return found,
+        Err(error) => fail(bench, name, &error),
     }
-    if !has_etcd {
-        bench.leave_out(format!("etcd with {waiters} callers: it is not installed"));
+    None
+}
+
+/// Adds the rate of another lock, or leaves it out with the rates that it had. Returns whether it goes on.
+fn rated(bench: &mut Bench, name: &str, rate: anyhow::Result<f64>, rates: &mut Vec<f64>) -> bool {
+    match rate {
+        Ok(rate) => rates.push(rate),
+        Err(error) => {
+            rates.clear();
+            fail(bench, name, &error);
+            return false;
+        }
     }
-    let [own, calls, polled, etcd] = [own, calls, polled, etcd].map(median);
-    taken.add(bench, "hand-overs", Ok(figures(waiters, own, calls, polled, etcd)));
+    true
+}
+
+fn fail(bench: &mut Bench, name: &str, error: &anyhow::Error) {
+    bench.sound = false;
+    bench.leave_out(format!("{name}: {error:#}"));
 }
 
 /// Returns the targets that these medians allow. A contender without a figure has none.

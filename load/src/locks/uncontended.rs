@@ -2,7 +2,6 @@
 
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 
-use anyhow::ensure;
 use futures_util::future::try_join_all;
 use serde_json::json;
 use tokio::time::Instant;
@@ -30,7 +29,7 @@ pub(super) async fn measure(bench: &Bench, engine: Contender) -> anyhow::Result<
     let target = &running.gateways[0].api;
     let (mut claims, mut locks) = (Times::new()?, Times::new()?);
     let (mut caller, began) = (Caller::new(target), Instant::now());
-    while began.elapsed() < bench.measured {
+    while began.elapsed() < bench.measured || locks.is_empty() {
         let before = Instant::now();
         claim_and_settle(&mut caller).await?;
         let between = Instant::now();
@@ -41,7 +40,6 @@ pub(super) async fn measure(bench: &Bench, engine: Contender) -> anyhow::Result<
         }
     }
     let [claim, lock] = [&claims, &locks].map(|times| times.ms(0.5));
-    ensure!(claim > 0.0, "no pair of calls was complete in time");
     let (mut claimed, mut locked) = (0, 0);
     for _ in 0..bench.rounds {
         claimed += pairs(target, bench.measured, false).await?;
