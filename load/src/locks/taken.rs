@@ -6,6 +6,9 @@ use hdrhistogram::Histogram;
 
 use crate::{goals::Goal, report, trial::Bench};
 
+/// Longer times count as this one: a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// Results so far.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
@@ -40,7 +43,7 @@ pub(super) struct Times(Histogram<u64>);
 
 impl Times {
     pub(super) fn new() -> anyhow::Result<Self> {
-        Ok(Self(Histogram::new(3)?))
+        Ok(Self(Histogram::new_with_max(LONGEST_NS, 3)?))
     }
 
     pub(super) fn add(&mut self, time: Duration) {
