@@ -107,7 +107,9 @@ struct Seen {
     away: Range<Duration>,
     /// Times of the answers to calls during the outage, in order.
     took: Vec<Duration>,
-    /// The same of those who asked after the breaker had opened.
+    /// The time in which the breaker is open.
+    later: Range<Duration>,
+    /// Times of the answers to calls in it, in order.
     took_later: Vec<Duration>,
     /// What 99 of a hundred callers of a handler that does nothing waited at most in the first of these times, in the second,
     /// and after both.
@@ -150,12 +152,6 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     print(format_args!("{fault:?}: seed {seed}"));
 
     let events: Vec<Event> = history.keys().into_values().flatten().collect();
-    let took = |from: Duration| {
-        let during = events.iter().filter(|event| (from..mending).contains(&event.started));
-        let mut took: Vec<Duration> = during.map(Event::took).collect();
-        took.sort_unstable();
-        took
-    };
     let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(mended));
     let is_grant = |event: &&Event| matches!(event.reply, Reply::Answered(Answer::Granted { repeated: false, .. }));
     let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
@@ -164,8 +160,9 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     let (first_grant, last_loss) = (since(first), since(last).unwrap_or_default());
     let noop = noop.stopped().await;
     Seen {
-        took: took(struck),
-        took_later: took(struck + OPENED),
+        took: times(events.iter(), &(struck..mending)),
+        took_later: times(events.iter(), &(struck + OPENED..mending)),
+        later: struck + OPENED..mending,
         history,
         away: struck..mended,
         noop_p99: noop.p99(struck..mending),
@@ -211,6 +208,13 @@ impl Seen {
         assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}; {limit:?} is allowed");
     }
 
+    /// Holds only the calls of these keys to what is promised of an open breaker. Those of others are answered by a store.
+    fn expect_open_for(&mut self, is_out: impl Fn(&str) -> bool) {
+        let keys = self.history.keys();
+        let out = keys.iter().filter(|(key, _)| is_out(key)).flat_map(|(_, events)| events);
+        self.took_later = times(out, &self.later);
+    }
+
     /// Returns the double grants.
     fn double_grants(&self) -> Vec<DoubleGrant> {
         self.history.keys().values().flat_map(|events| double_grants(events)).collect()
@@ -240,6 +244,13 @@ impl fmt::Display for Seen {
             self.last_loss,
         )
     }
+}
+
+/// Returns the times of the answers to calls that were sent in this time, in order.
+fn times<'e>(events: impl Iterator<Item = &'e Event>, sent: &Range<Duration>) -> Vec<Duration> {
+    let mut took: Vec<Duration> = events.filter(|event| sent.contains(&event.started)).map(Event::took).collect();
+    took.sort_unstable();
+    took
 }
 
 /// Returns a percentile of sorted values.

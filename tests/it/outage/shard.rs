@@ -67,16 +67,19 @@ async fn no_fault_of_one_shard_is_seen_by_callers_of_the_others() {
     let mut shard = Shard(cluster);
     let gateway = gateway(&shard, "").await;
     for fault in FAULTS.into_iter().filter(|fault| *fault != Fault::Demoted) {
-        let seen = watch(&mut shard, fault, &gateway).await;
-        // Calls of a full one are answered, and so are two of three calls while one shard is dead.
+        let mut seen = watch(&mut shard, fault, &gateway).await;
+        seen.expect_open_for(is_struck);
+        // Calls of a full one are answered.
         seen.assert_promises(&fault, fault != Fault::Full);
         assert_others_unharmed(&seen, fault);
     }
 }
 
+fn is_struck(key: &str) -> bool {
+    slot_of(&format!("og:{{{}}}", global_id("default", &format!("\"{key}\"")))) <= LAST_SLOT
+}
+
 fn assert_others_unharmed(seen: &Seen, fault: Fault) {
-    let is_struck =
-        |key: &str| slot_of(&format!("og:{{{}}}", global_id("default", &format!("\"{key}\"")))) <= LAST_SLOT;
     let (struck, others): (Vec<_>, Vec<_>) = seen.history.keys().into_iter().partition(|(key, _)| is_struck(key));
     let others: Vec<Event> = others.into_iter().flat_map(|(_, events)| events).collect();
     let lost: Vec<_> = others.iter().filter(|event| !matches!(event.reply, Reply::Answered(_))).collect();
