@@ -127,12 +127,17 @@ fn is_done(events: &[Event], attempt: &Attempt) -> bool {
     })
 }
 
-/// Returns true if this attempt was granted in the store's place, so that a journal has it.
+/// Returns true if this attempt was granted in the store's place, so that a journal has it. A grant by the store that is only repeated
+/// in its place has no entry there.
 fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
-    events.iter().any(|event| {
-        let Reply::Degraded(_, Answer::Granted { attempt: own, .. }) = &event.reply else { return false };
-        own == attempt
-    })
+    let grants = |granted: fn(&Reply) -> Option<&Answer>| {
+        events
+            .iter()
+            .any(|event| matches!(granted(&event.reply), Some(Answer::Granted { attempt: own, .. }) if own == attempt))
+    };
+    let by_store = grants(|reply| if let Reply::Answered(answer) = reply { Some(answer) } else { None });
+    let in_its_place = grants(|reply| if let Reply::Degraded(_, answer) = reply { Some(answer) } else { None });
+    in_its_place && !by_store
 }
 
 /// Waits until nothing waits for the store any more.
