@@ -37,7 +37,9 @@ describe("locks of a real gateway", { skip: program === undefined && "no gateway
     const listen = `127.0.0.1:${await freePort()}`;
     const admin = `127.0.0.1:${await freePort()}`;
     const serve = ["serve", "--engine", "memory:", "--data-dir", folder, "--listen", listen, "--admin-listen", admin];
-    gateway = spawn(program ?? "", serve, { stdio: "ignore" });
+    // A gateway takes each variable with this prefix for a setting, and scripts/with-gateway sets some for clients.
+    const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("ONCEGATE_")));
+    gateway = spawn(program ?? "", serve, { stdio: "ignore", env });
     const quiet = { onEvent: () => {} };
     one = new Client([`http://${listen}`], quiet);
     two = new Client([`http://${listen}`], quiet);

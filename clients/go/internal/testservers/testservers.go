@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -53,7 +55,9 @@ func Start(t *testing.T, port int, environment []string, program string, argumen
 func launch(t *testing.T, port int, environment []string, program string, arguments ...string) (process *os.Process, kill func()) {
 	t.Helper()
 	command := exec.Command(program, arguments...)
-	command.Env = append(os.Environ(), environment...)
+	// A gateway takes each variable with this prefix for a setting, and scripts/with-gateway sets some for clients.
+	inherited := slices.DeleteFunc(os.Environ(), func(each string) bool { return strings.HasPrefix(each, "ONCEGATE_") })
+	command.Env = append(inherited, environment...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
