@@ -1,5 +1,5 @@
 //! The commands of `README.md` and of the quick start, pasted as they stand, in order and in an empty folder, against a real
-//! gateway; their answers are compared with the page. And the picture of measured speed, compared with its figures.
+//! gateway; their answers are compared with the page. And the pictures of measurements, compared with their figures.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -50,7 +50,16 @@ async fn its_commands_answer_as_it_says_in_zsh() {
 
 #[test]
 fn its_chart_shows_the_measured_figures() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/draw-performance");
+    shows_its_figures("scripts/draw-performance");
+}
+
+#[test]
+fn the_picture_of_the_brokers_shows_the_counted_messages() {
+    shows_its_figures("scripts/draw-brokers");
+}
+
+fn shows_its_figures(script: &str) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     let Some(mut python) = tool("python3") else { return };
     let output = python.arg(script).arg("--check").output().expect("python3 runs");
     let said = [output.stdout, output.stderr].concat();
