@@ -1,6 +1,11 @@
 //! Consumers at real brokers, whose processes are killed with -9 in the middle of the work: each effect once, and none lost. Run by
 //! `clients/rust/brokers`; `ONCEGATE_BIN` names the gateway.
+#![cfg(any(feature = "async-nats", feature = "lapin"))]
 
+#[cfg(feature = "async-nats")]
+#[path = "brokers/nats.rs"]
+mod nats;
+#[cfg(feature = "lapin")]
 #[path = "brokers/rabbitmq.rs"]
 mod rabbitmq;
 #[path = "brokers/run.rs"]

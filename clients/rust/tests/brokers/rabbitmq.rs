@@ -1,11 +1,16 @@
 //! RabbitMQ with lapin.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Command;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
+    QueueDeclareOptions,
+};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use oncegate_client::consumers::rabbitmq::Queue;
@@ -136,8 +141,30 @@ async fn connect(url: &str) -> (Connection, Channel) {
 async fn worker() {
     let Some(job) = Job::of_this_process() else { return };
     let (_connection, channel) = connect(&job.url).await;
+    if job.is_without_gateway {
+        return acknowledge_after_the_work(&channel, &job).await;
+    }
     let queue = Queue::new("orders").workers(4);
     queue.consume(&channel, &job.recipe(body), job.stop()).await.expect("no error");
+}
+
+/// A consumer as it is often written.
+async fn acknowledge_after_the_work(channel: &Channel, job: &Job) {
+    let mut deliveries = channel
+        .basic_consume("orders".into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .await
+        .expect("a consumer");
+    let mut stop = pin!(job.stop());
+    loop {
+        tokio::select! {
+            () = &mut stop => return,
+            delivery = deliveries.next() => {
+                let delivery = delivery.expect("one more").expect("no error");
+                job.work(body(&delivery)).await;
+                delivery.ack(BasicAckOptions::default()).await.expect("it is acknowledged");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

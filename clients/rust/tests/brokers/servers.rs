@@ -67,11 +67,11 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Starts a gateway whose leases end as unknown, and returns its URL.
-pub(crate) fn gateway(folder: &Path) -> (Server, String) {
+/// Starts a gateway, and returns its URL. `on_lease_end` is `unknown` or `release`.
+pub(crate) fn gateway(folder: &Path, on_lease_end: &str) -> (Server, String) {
     let program = env::var("ONCEGATE_BIN").expect("ONCEGATE_BIN: run it with clients/rust/brokers");
     let config = folder.join("oncegate.toml");
-    let operation = "[apps.shop.operations.\"order.submit\"]\non_lease_end = \"unknown\"";
+    let operation = format!("[apps.shop.operations.\"order.submit\"]\non_lease_end = \"{on_lease_end}\"");
     fs::write(&config, format!("[apps.shop]\nsecrets = [\"sha256:{DIGEST}\"]\n{operation}\n")).expect("a file");
     let port = free_port();
     let mut command = Command::new(program);
