@@ -5,6 +5,8 @@ pub mod nats;
 #[cfg(feature = "lapin")]
 pub mod rabbitmq;
 mod recipe;
+#[cfg(feature = "redis")]
+pub mod redis_streams;
 
 pub use recipe::Recipe;
 

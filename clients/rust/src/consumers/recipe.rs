@@ -22,6 +22,10 @@ pub struct Recipe<M>(Arc<dyn Fn(Arc<M>, u32) -> Running + Send + Sync>);
 /// A decision without the types of its work.
 pub(crate) struct Verdict {
     pub(crate) action: Action,
+    #[cfg_attr(
+        not(any(feature = "async-nats", feature = "lapin")),
+        expect(dead_code, reason = "an entry of a Redis stream is pending until it was idle")
+    )]
     pub(crate) delay: Duration,
     /// Runs of this message that ended with [`WorkError::nothing_happened`], this one included.
     pub(crate) failures: u32,
