@@ -3,6 +3,7 @@
 mod dialects;
 mod drain;
 mod engines;
+mod expect;
 mod faults;
 mod forget;
 mod framing;
