@@ -194,6 +194,8 @@ impl Queue {
             if tries > 2 {
                 let spread = Duration::from_millis(2) * (1 << tries.min(5));
                 sleep(jittered(Duration::ZERO, spread, self.entropy.bits())).await;
+                // The other gateway has gone on meanwhile: a change of the old state would be refused, and the next one too.
+                known = None;
             }
             let base = match known.take() {
                 Some(base) => base,
@@ -257,8 +259,13 @@ impl Queue {
                 Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
             }
         }
+        // Those that wait have time for more rounds.
+        let now = self.clock.monotonic();
+        let is_over = |pending: &mut Pending| now >= pending.waits_until || self.draining.is_cancelled();
+        let over = batch.extract_if(.., is_over).collect();
         let why = EngineError::unavailable("too many gateways change this lock at once");
-        (fail(batch, &uncertain(why, is_uncertain)), None)
+        fail(over, &uncertain(why, is_uncertain));
+        (batch, Some(jittered(POLL / 2, POLL / 2, self.entropy.bits())))
     }
 
     /// Applies what ends or extends holds first, then the acquisitions in the order in which they came.

@@ -212,6 +212,28 @@ async fn with_lost_requests_and_replies_a_lock_is_held_by_one_and_fences_rise() 
     }
 }
 
+/// Even where each change comes too late, because the other gateway knows the state and changes it in each round trip.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waits_is_not_refused_for_contention() {
+    let world = World::new();
+    let callers = (0..2).map(|_| {
+        let store = Faulty::always(world.store.clone(), Fault::Delayed(MS));
+        let (gateway, world) = (world.gateway(Arc::new(store)), &world);
+        async move {
+            while world.clock.monotonic() < Duration::from_secs(30) {
+                match gateway.acquire_lock(&world.app, call(None, Duration::from_secs(5), false)).await {
+                    Ok(AcquireAnswer::Granted(granted)) => {
+                        gateway.release_lock(&world.app, &name(), granted.attempt).await.unwrap();
+                    }
+                    Ok(AcquireAnswer::Held(held)) => assert!(held.waited >= 4900 * MS, "{held:?}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(callers).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_first_asked() {
     let world = World::new();
