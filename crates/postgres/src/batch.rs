@@ -10,6 +10,7 @@ use sqlx::postgres::PgRow;
 
 use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall, Written};
 use super::failure::{Failure, Remedy};
+use super::locks::LockCall;
 use super::row::{self, Change, KeyResult};
 use super::session::Session;
 
@@ -27,40 +28,40 @@ pub(super) type Found = HashMap<Key, LiveClaim>;
 
 /// What a connection does next.
 pub(super) enum Work {
-    Batch(Calls),
+    Claims(Calls),
+    Locks(Vec<LockCall>),
     Single(Box<dyn SingleCall>),
 }
 
-/// Takes from the queue what is to be sent now; `None` if it is empty. A second call on a key waits for the next batch, and no
-/// call overtakes another on its key. Calls whose callers have gone are dropped.
+/// Takes from the queue what is to be sent now; `None` if it is empty. A batch holds claims or locks. A second call on a key or a
+/// lock waits for the next batch, and no call overtakes another on its key. Calls whose callers have gone are dropped.
 pub(super) fn next_work(queue: &mut VecDeque<Call>) -> Option<Work> {
-    let mut keys = HashSet::new();
-    let (mut batch, mut left) = (Calls::new(), VecDeque::new());
-    let mut bytes = 0;
-    let mut single = None;
+    let (mut claims, mut locks, mut single) = (Calls::new(), Vec::new(), None);
+    let (mut keys, mut names) = (HashSet::new(), HashSet::new());
+    let (mut room, mut left) = (Room::default(), VecDeque::new());
     while let Some(call) = queue.pop_front() {
         match call {
-            Call::Single(call) if batch.is_empty() && left.is_empty() => {
+            Call::Single(call) if room.is_untouched() => {
                 single = Some(call);
                 break;
             }
-            Call::Single(_) => {
+            Call::Keyed(call) if call.is_abandoned() => {}
+            Call::Lock(call) if call.is_abandoned() => {}
+            Call::Keyed(_) if !locks.is_empty() => left.push_back(call),
+            Call::Lock(_) if !claims.is_empty() => left.push_back(call),
+            Call::Keyed(call) if keys.contains(call.key()) => left.push_back(Call::Keyed(call)),
+            Call::Lock(call) if names.contains(&call.key) => left.push_back(Call::Lock(call)),
+            Call::Keyed(call) if room.take(call.bytes()) => {
+                keys.insert(call.key().clone());
+                claims.push(call);
+            }
+            Call::Lock(call) if room.take(call.bytes()) => {
+                names.insert(call.key.clone());
+                locks.push(*call);
+            }
+            Call::Keyed(_) | Call::Lock(_) | Call::Single(_) => {
                 left.push_back(call);
                 break;
-            }
-            Call::Keyed(call) if call.is_abandoned() => {}
-            Call::Keyed(call) => {
-                let fits = batch.is_empty() || bytes + call.bytes() <= BYTES_MAX;
-                if !fits || batch.len() == CALLS_MAX {
-                    left.push_back(Call::Keyed(call));
-                    break;
-                }
-                if keys.insert(call.key().clone()) {
-                    bytes += call.bytes();
-                    batch.push(call);
-                } else {
-                    left.push_back(Call::Keyed(call));
-                }
             }
         }
     }
@@ -68,8 +69,32 @@ pub(super) fn next_work(queue: &mut VecDeque<Call>) -> Option<Work> {
     *queue = left;
     match single {
         Some(call) => Some(Work::Single(call)),
-        None if batch.is_empty() => None,
-        None => Some(Work::Batch(batch)),
+        None if !claims.is_empty() => Some(Work::Claims(claims)),
+        None if !locks.is_empty() => Some(Work::Locks(locks)),
+        None => None,
+    }
+}
+
+/// The room that the calls of a batch have taken.
+#[derive(Default)]
+struct Room {
+    calls: usize,
+    bytes: usize,
+}
+
+impl Room {
+    fn is_untouched(&self) -> bool {
+        self.calls == 0
+    }
+
+    /// Takes room for a call of this size, if there is enough. There always is for the first one.
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = self.is_untouched() || self.calls < CALLS_MAX && self.bytes + bytes <= BYTES_MAX;
+        if fits {
+            self.calls += 1;
+            self.bytes += bytes;
+        }
+        fits
     }
 }
 
@@ -83,7 +108,7 @@ pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
             Some(claim) => call.answer_by(claim).map(Call::Keyed),
             None => Some(Call::Keyed(call)),
         },
-        single @ Call::Single(_) => Some(single),
+        other @ (Call::Lock(_) | Call::Single(_)) => Some(other),
     };
     *queue = queue.drain(..).filter_map(answer).collect();
 }

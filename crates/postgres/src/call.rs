@@ -9,6 +9,7 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::Reply;
 
+use super::locks::LockCall;
 use super::routes::Place;
 use super::row::{Change, FirstStep, Found};
 use super::session::Session;
@@ -17,6 +18,8 @@ use super::session::Session;
 pub(super) enum Call {
     /// On one key: shares its statements with calls on other keys.
     Keyed(Box<dyn KeyedCall>),
+    /// On one lock: shares its statement with calls on other locks.
+    Lock(Box<LockCall>),
     /// A separate statement.
     Single(Box<dyn SingleCall>),
 }
@@ -25,6 +28,7 @@ impl oncegate_driver::Call for Call {
     fn refuse(self, why: &Determinate) {
         match self {
             Self::Keyed(call) => call.fail(why.clone().into()),
+            Self::Lock(call) => call.fail(why.clone().into()),
             Self::Single(call) => call.refuse(why),
         }
     }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::batch::{self, Found, Work};
 use super::call::Call;
+use super::locks;
 use super::session::{Session, Store};
 
 /// How long a statement may take before calls on other keys take another connection.
@@ -58,7 +59,10 @@ impl oncegate_driver::Connection for Connection {
 
     fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Found>> {
         Some(match batch::next_work(queue.arrived())? {
-            Work::Batch(calls) => self.exchange(move |session| Box::pin(batch::answer(session, calls))),
+            Work::Claims(calls) => self.exchange(move |session| Box::pin(batch::answer(session, calls))),
+            Work::Locks(calls) => self.exchange(move |session| {
+                Box::pin(async move { locks::answer(session, calls).await.map(|()| Found::new()) })
+            }),
             Work::Single(call) => {
                 self.exchange(move |session| Box::pin(async move { call.run(session).await.map(|()| Found::new()) }))
             }

@@ -8,6 +8,7 @@ mod call;
 mod connection;
 mod failure;
 mod listener;
+mod locks;
 mod options;
 mod record;
 mod requests;
@@ -18,7 +19,6 @@ mod statements;
 mod sweeper;
 
 use std::fmt;
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,18 +31,21 @@ use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
     Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
 };
+use oncegate_core::lock::LockName;
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
+use oncegate_core::tenant::AppKey;
 use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Promise, Scheme, no_files};
-use oncegate_driver::{Intervals, Pool, Server, Worker};
+use oncegate_driver::{Intervals, Pool, Reply, Server, Worker};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::call::{Call, Pending, Request, Single, Statement};
 use self::connection::{Connector, LEFT_RUNNING_MAX};
+use self::locks::{LockCall, LockKey, LockWork};
 pub use self::options::Options;
-use self::record::{ChangeRecord, GetRecord};
+use self::record::{ChangeMetadata, GetMetadata};
 use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
@@ -151,25 +154,18 @@ impl Postgres {
         }
     }
 
-    /// Sends a request on a shared record. Metadata takes the last connection, and locks are spread over all.
-    async fn run_on_record<S: Statement>(&self, name: &RecordName, statement: S) -> Result<S::Answer, EngineError> {
-        let workers = self.connections.workers();
-        let worker = match name {
-            RecordName::Metadata(_) => None,
-            RecordName::Lock(..) => workers.get(spread(name) % workers.len().max(1)),
-        };
-        match worker {
-            Some(worker) => run_on(worker, statement).await,
-            None => self.run(statement).await,
-        }
+    /// Sends a call on a lock.
+    async fn call_lock<Answer>(
+        &self,
+        app: &AppKey,
+        name: &LockName,
+        work: impl FnOnce(Reply<Answer>) -> LockWork,
+    ) -> Result<Answer, EngineError> {
+        let key = LockKey { app: app.to_string(), name: name.to_string() };
+        let place = self.routes.take(&key);
+        let worker = &self.connections.workers()[place.worker];
+        worker.call(|reply| Call::Lock(Box::new(LockCall { key, work: work(reply), _place: place }))).await
     }
-}
-
-/// Returns the same number for the same name.
-fn spread(name: &RecordName) -> usize {
-    let mut hasher = std::hash::DefaultHasher::new();
-    name.hash(&mut hasher);
-    usize::try_from(hasher.finish() >> 1).unwrap_or_default()
 }
 
 async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::Answer, EngineError> {
@@ -210,11 +206,21 @@ impl Engine for Postgres {
     }
 
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
-        self.run_on_record(name, GetRecord(name.clone())).await.map_err(EngineError::of_read)
+        match name {
+            RecordName::Metadata(name) => self.run(GetMetadata(name.clone())).await.map_err(EngineError::of_read),
+            RecordName::Lock(app, name) => {
+                self.call_lock(app, name, LockWork::Read).await.map_err(EngineError::of_read)
+            }
+        }
     }
 
     async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
-        self.run_on_record(&change.name, ChangeRecord(change.clone())).await
+        match &change.name {
+            RecordName::Metadata(name) => self.run(ChangeMetadata(name.clone(), change.clone())).await,
+            RecordName::Lock(app, name) => {
+                self.call_lock(app, name, |reply| LockWork::Change(Box::new(change.clone()), reply)).await
+            }
+        }
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

@@ -1,7 +1,7 @@
-//! Shared records: metadata and locks. Each call is a statement of its own.
+//! Records of gateways' metadata, and lists of locks. Each call is a statement of its own.
 
-use oncegate_core::clock::{Timestamp, micros};
-use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordName, RecordView, SharedRecord};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};
 use oncegate_core::operator::{LockListRequest, LockPage};
 use sqlx::postgres::PgRow;
 use sqlx::{Row as _, query};
@@ -10,25 +10,14 @@ use super::call::Statement;
 use super::failure::Failure;
 use super::session::Session;
 
-/// The latest instant that a statement gets: the year 2255, which PostgreSQL can still represent.
-const LATEST: u64 = (1 << 53) - 1;
+/// Reads metadata of this name.
+pub(super) struct GetMetadata(pub(super) Box<str>);
 
-/// The longest time that a record lasts, in microseconds: a hundred years.
-const LASTS_MAX: u64 = 100 * 365 * 24 * 3_600_000_000;
-
-/// Reads a record.
-pub(super) struct GetRecord(pub(super) RecordName);
-
-impl Statement for GetRecord {
+impl Statement for GetMetadata {
     type Answer = RecordView;
 
     async fn run(self, session: &mut Session) -> Result<RecordView, EngineError> {
-        let get = match self.0 {
-            RecordName::Metadata(name) => query(include_str!("get_metadata.sql")).bind(String::from(name)),
-            RecordName::Lock(app, name) => {
-                query(include_str!("get_lock.sql")).bind(app.to_string()).bind(name.to_string())
-            }
-        };
+        let get = query(include_str!("get_metadata.sql")).bind(String::from(self.0));
         let rows = session.run(get).await.map_err(|error| failed(&error).of_read())?;
         let row = rows.first().ok_or_else(|| failed(&sqlx::Error::RowNotFound).of_read())?;
         view(row, 0)
@@ -57,31 +46,18 @@ impl Statement for LockListRequest {
     }
 }
 
-/// Compares and sets a record.
-pub(super) struct ChangeRecord(pub(super) RecordChange);
+/// Compares and sets metadata of this name.
+pub(super) struct ChangeMetadata(pub(super) Box<str>, pub(super) RecordChange);
 
-impl Statement for ChangeRecord {
+impl Statement for ChangeMetadata {
     type Answer = ChangeResponse;
 
     async fn run(self, session: &mut Session) -> Result<ChangeResponse, EngineError> {
-        let RecordChange { name, expected, new, lasts, from, before, notifies, .. } = self.0;
-        let expected = expected.map(|expected| expected.version().to_vec());
-        let stored = new.as_stored().to_vec();
-        let number = |value: u64, max: u64| i64::try_from(value.min(max)).unwrap_or(i64::MAX);
-        let change = match name {
-            RecordName::Metadata(name) => {
-                query(include_str!("change_metadata.sql")).bind(String::from(name)).bind(expected).bind(stored)
-            }
-            RecordName::Lock(app, name) => query(include_str!("change_lock.sql"))
-                .bind(app.to_string())
-                .bind(name.to_string())
-                .bind(stored)
-                .bind(expected)
-                .bind(number(lasts.map_or(LASTS_MAX, micros), LASTS_MAX))
-                .bind(number(from.as_micros(), LATEST))
-                .bind(number(before.as_micros(), LATEST))
-                .bind(notifies),
-        };
+        let Self(name, RecordChange { expected, new, .. }) = self;
+        let change = query(include_str!("change_metadata.sql"))
+            .bind(String::from(name))
+            .bind(expected.map(|expected| expected.version().to_vec()))
+            .bind(new.as_stored().to_vec());
         let rows = session.run(change).await.map_err(|error| failed(&error))?;
         let row = rows.first().ok_or_else(|| failed(&sqlx::Error::RowNotFound))?;
         if row.try_get(0).map_err(|error| failed(&error))? {
@@ -92,7 +68,7 @@ impl Statement for ChangeRecord {
 }
 
 /// Reads a view, whose columns begin at this position.
-fn view(row: &PgRow, at: usize) -> Result<RecordView, EngineError> {
+pub(super) fn view(row: &PgRow, at: usize) -> Result<RecordView, EngineError> {
     let record: Option<Vec<u8>> = row.try_get(at + 1).map_err(|error| failed(&error))?;
     Ok(RecordView { now: now(row, at)?, record: record.map(SharedRecord::from_stored).transpose()? })
 }

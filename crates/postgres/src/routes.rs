@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use oncegate_core::record::Key;
 use oncegate_driver::Readiness;
 
 /// Calls under way at a worker from which on the next worker is taken: about half of them are in the statement that runs, and
@@ -47,7 +46,7 @@ impl Routes {
     }
 
     /// Returns the route of a new call on this key.
-    pub(super) fn take(self: &Arc<Self>, key: &Key) -> Place {
+    pub(super) fn take(self: &Arc<Self>, key: &impl Hash) -> Place {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let slot = usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or(0);
@@ -88,6 +87,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
     use oncegate_core::global_id::GlobalId;
+    use oncegate_core::record::Key;
 
     fn key(number: u32) -> Key {
         let mut bytes = [0; 16];

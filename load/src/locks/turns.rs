@@ -72,11 +72,14 @@ pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result
     let started = Etcd::start(&bench.parent()).await;
     let mut redis_py = present(bench, &names[0], Ok(RedisPy::find().await));
     let mut etcd = present(bench, &names[1], started);
-    let (mut own, mut calls, mut polled, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut own, mut calls, mut in_turn, mut polled, mut theirs) =
+        <(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
     for _ in 0..bench.rounds {
-        let (hand_overs, store_calls) = contended(&running, bench.measured, waiters).await?;
+        let (hand_overs, store_calls) = contended(&running, bench.measured, waiters, false).await?;
         own.push(hand_overs.each_second());
         calls.push(ratio(store_calls, hand_overs.grants()));
+        let (hand_overs, store_calls) = contended(&running, bench.measured, waiters, true).await?;
+        in_turn.push(ratio(store_calls, hand_overs.count()));
         if let Some(lock) = redis_py.take() {
             let rate = lock.each_second(running.port, bench.measured, waiters).await;
             redis_py = rated(bench, &names[0], rate, &mut polled).then_some(lock);
@@ -87,8 +90,8 @@ pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result
         }
     }
     running.stop().await;
-    let [own, calls, polled, theirs] = [own, calls, polled, theirs].map(median);
-    Ok(figures(waiters, own, calls, polled, theirs))
+    let [own, calls, in_turn, polled, theirs] = [own, calls, in_turn, polled, theirs].map(median);
+    Ok(figures(waiters, own, [calls, in_turn], polled, theirs))
 }
 
 /// Returns another lock, or leaves it out.
@@ -119,11 +122,12 @@ fn fail(bench: &mut Bench, name: &str, error: &anyhow::Error) {
     bench.leave_out(format!("{name}: {error:#}"));
 }
 
-/// Returns the targets that these medians allow. A contender without a figure has none.
+/// Returns the targets that these medians allow. A contender without a figure has none. `calls`: for each grant, and for each
+/// hand-over of fair callers.
 pub(super) fn figures(
     waiters: usize,
     own: Option<f64>,
-    calls: Option<f64>,
+    [calls, in_turn]: [Option<f64>; 2],
     polled: Option<f64>,
     etcd: Option<f64>,
 ) -> Taken {
@@ -137,6 +141,7 @@ pub(super) fn figures(
         }
     }
     targets.push(at_most(&format!("store calls for each grant of a lock, {waiters} callers"), calls, 4.0));
+    targets.push(at_most(&format!("store calls for each hand-over of a lock, {waiters} fair callers"), in_turn, 4.0));
     let rate = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
     let (own, polled, etcd) = (rate(own), rate(polled), rate(etcd));
     Taken::new(
@@ -150,6 +155,7 @@ pub(super) async fn contended(
     running: &Running,
     measured: Duration,
     waiters: usize,
+    fair: bool,
 ) -> anyhow::Result<(HandOvers, u64)> {
     let before = store_calls(running).await?;
     let hand_overs = HandOvers::start(measured);
@@ -158,7 +164,7 @@ pub(super) async fn contended(
         let (mut caller, hand_overs) = (Caller::new(gateways[number % gateways.len()]), &hand_overs);
         async move {
             while !hand_overs.is_over() {
-                let held = caller.acquire("hot", &json!({ "wait": "25s" })).await?;
+                let held = caller.acquire("hot", &json!({ "wait": "25s", "fair": fair })).await?;
                 hand_overs.held_by(number);
                 caller.release("hot", &held).await?;
             }

@@ -6,6 +6,7 @@ mod conformance;
 mod connections;
 mod faults;
 mod layout;
+mod locks;
 mod measure;
 mod notifications;
 mod sweeping;

@@ -1,0 +1,176 @@
+//! Calls on locks: those that arrive together share a statement and its commit, each for another lock.
+
+use std::collections::VecDeque;
+
+use oncegate_core::clock::micros;
+use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView};
+use oncegate_driver::Reply;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row as _, query};
+
+use super::failure::{Failure, Remedy};
+use super::record::view;
+use super::routes::Place;
+use super::session::Session;
+
+const STATEMENT: &str = include_str!("change_locks.sql");
+
+/// The latest instant that a statement gets: the year 2255, which PostgreSQL can still represent.
+const LATEST: u64 = (1 << 53) - 1;
+
+/// The longest time that a record lasts, in microseconds: a hundred years.
+const LASTS_MAX: u64 = 100 * 365 * 24 * 3_600_000_000;
+
+/// How often a statement is run again that conflicts with others.
+const ROUNDS_MAX: usize = 10;
+
+/// A lock: its app and its name.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct LockKey {
+    pub(super) app: String,
+    pub(super) name: String,
+}
+
+/// A call on a lock, and the way back to its caller.
+pub(super) struct LockCall {
+    pub(super) key: LockKey,
+    pub(super) work: LockWork,
+    /// Given back when the call is answered or dropped: until then, other calls on its lock come to the same connection.
+    pub(super) _place: Place,
+}
+
+pub(super) enum LockWork {
+    Read(Reply<RecordView>),
+    Change(Box<RecordChange>, Reply<ChangeResponse>),
+}
+
+/// What the statement returned for a lock.
+struct Outcome {
+    stored: bool,
+    view: RecordView,
+}
+
+impl LockCall {
+    pub(super) fn is_abandoned(&self) -> bool {
+        match &self.work {
+            LockWork::Read(reply) => reply.is_abandoned(),
+            LockWork::Change(_, reply) => reply.is_abandoned(),
+        }
+    }
+
+    /// Returns about how many bytes it adds to a statement.
+    pub(super) fn bytes(&self) -> usize {
+        256 + self.change().map_or(0, |change| change.new.as_stored().len())
+    }
+
+    pub(super) fn fail(self, why: EngineError) {
+        match self.work {
+            LockWork::Read(reply) => reply.send(Err(why.of_read())),
+            LockWork::Change(_, reply) => reply.send(Err(why)),
+        }
+    }
+
+    fn change(&self) -> Option<&RecordChange> {
+        match &self.work {
+            LockWork::Read(_) => None,
+            LockWork::Change(change, _) => Some(change),
+        }
+    }
+
+    fn answer(self, Outcome { stored, view }: Outcome) {
+        match self.work {
+            LockWork::Read(reply) => reply.send(Ok(view)),
+            LockWork::Change(_, reply) if stored => reply.send(Ok(ChangeResponse::Stored(view.now))),
+            LockWork::Change(_, reply) => reply.send(Ok(ChangeResponse::Refused { view, maybe_stored: false })),
+        }
+    }
+}
+
+/// Answers all calls of a batch. An error says why the connection must not be used again.
+pub(super) async fn answer(session: &mut Session, calls: Vec<LockCall>) -> Result<(), String> {
+    let (mut groups, mut rounds) = (VecDeque::from([calls]), 0);
+    while let Some(mut group) = groups.pop_front() {
+        // Always in the same order, so that two statements that lock the same rows do so one after the other.
+        group.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let rows = session.run(statement(&group)).await;
+        let error = match rows.and_then(|rows| outcomes(&group, &rows)) {
+            Ok(outcomes) => {
+                for (call, outcome) in group.into_iter().zip(outcomes) {
+                    match outcome {
+                        Ok(outcome) => call.answer(outcome),
+                        Err(unreadable) => call.fail(unreadable),
+                    }
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
+        let Failure { answer, remedy } = Failure::from(&error);
+        match remedy {
+            Remedy::Again if rounds < ROUNDS_MAX => {
+                rounds += 1;
+                groups.push_front(group);
+                continue;
+            }
+            Remedy::OneByOne if group.len() > 1 => {
+                groups.extend(group.into_iter().map(|call| vec![call]));
+                continue;
+            }
+            _ => {}
+        }
+        // Before the migration that brings the table, locks are refused, and claims go on.
+        let ends = remedy == Remedy::Reconnect && !lacks_table(&error);
+        let failed = if ends { group.into_iter().chain(groups.drain(..).flatten()).collect() } else { group };
+        for call in failed {
+            call.fail(answer.clone());
+        }
+        if ends {
+            return Err(answer.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Collects one column of all calls.
+macro_rules! column {
+    ($calls:expr, $call:ident => $value:expr) => {
+        $calls.iter().map(|$call| $value).collect::<Vec<_>>()
+    };
+}
+
+fn statement(calls: &[LockCall]) -> Query<'static, Postgres, PgArguments> {
+    let number = |value: u64, max: u64| i64::try_from(value.min(max)).unwrap_or(i64::MAX);
+    let lasts = |change: &RecordChange| number(change.lasts.map_or(LASTS_MAX, micros), LASTS_MAX);
+    let expected = |change: &RecordChange| Some(change.expected.as_ref()?.version().to_vec());
+    query(STATEMENT)
+        .bind(column!(calls, call => call.key.app.clone()))
+        .bind(column!(calls, call => call.key.name.clone()))
+        .bind(column!(calls, call => call.change().and_then(expected)))
+        .bind(column!(calls, call => call.change().map(|change| change.new.as_stored().to_vec())))
+        .bind(column!(calls, call => call.change().map(lasts)))
+        .bind(column!(calls, call => call.change().map(|change| number(change.from.as_micros(), LATEST))))
+        .bind(column!(calls, call => call.change().map(|change| number(change.before.as_micros(), LATEST))))
+        .bind(column!(calls, call => call.change().is_some_and(|change| change.notifies)))
+}
+
+/// Returns the outcome of each call.
+fn outcomes(calls: &[LockCall], rows: &[PgRow]) -> sqlx::Result<Vec<Result<Outcome, EngineError>>> {
+    let mut outcomes: Vec<Option<Result<Outcome, EngineError>>> = calls.iter().map(|_| None).collect();
+    for row in rows {
+        let (app, name): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+        // Sorted, and each once.
+        let index = calls.binary_search_by(|call| (&*call.key.app, &*call.key.name).cmp(&(app, name)));
+        let index = index.map_err(|_| sqlx::Error::Decode("a lock that no call has".into()))?;
+        let stored = row.try_get(2)?;
+        // What was stored prevails over what was read just before.
+        if stored || outcomes[index].is_none() {
+            outcomes[index] = Some(view(row, 3).map(|view| Outcome { stored, view }));
+        }
+    }
+    outcomes.into_iter().map(|outcome| outcome.ok_or(sqlx::Error::RowNotFound)).collect()
+}
+
+fn lacks_table(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|refused| refused.code()).is_some_and(|code| code == "42P01")
+}
