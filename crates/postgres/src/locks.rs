@@ -172,5 +172,5 @@ fn outcomes(calls: &[LockCall], rows: &[PgRow]) -> sqlx::Result<Vec<Result<Outco
 }
 
 fn lacks_table(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|refused| refused.code()).is_some_and(|code| code == "42P01")
+    matches!(error, sqlx::Error::Database(refused) if refused.code().as_deref() == Some("42P01"))
 }
