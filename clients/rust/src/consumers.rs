@@ -1,5 +1,7 @@
 //! Consumers at brokers: each carries out the decisions of a [`Consumer`], and acknowledges a message only after its outcome was accepted.
 
+#[cfg(feature = "rdkafka")]
+pub mod kafka;
 #[cfg(feature = "async-nats")]
 pub mod nats;
 #[cfg(feature = "lapin")]

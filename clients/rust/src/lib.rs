@@ -8,7 +8,7 @@ mod call;
 mod claim;
 mod client;
 mod consume;
-#[cfg(any(feature = "async-nats", feature = "lapin", feature = "redis"))]
+#[cfg(any(feature = "async-nats", feature = "lapin", feature = "rdkafka", feature = "redis"))]
 pub mod consumers;
 mod contents;
 mod error;

@@ -1,7 +1,10 @@
 //! Consumers at real brokers, whose processes are killed with -9 in the middle of the work: each effect once, and none lost. Run by
 //! `clients/rust/brokers`; `ONCEGATE_BIN` names the gateway.
-#![cfg(any(feature = "async-nats", feature = "lapin", feature = "redis"))]
+#![cfg(any(feature = "async-nats", feature = "lapin", feature = "rdkafka", feature = "redis"))]
 
+#[cfg(feature = "rdkafka")]
+#[path = "brokers/kafka.rs"]
+mod kafka;
 #[cfg(feature = "async-nats")]
 #[path = "brokers/nats.rs"]
 mod nats;

@@ -23,7 +23,7 @@ pub struct Recipe<M>(Arc<dyn Fn(Arc<M>, u32) -> Running + Send + Sync>);
 pub(crate) struct Verdict {
     pub(crate) action: Action,
     #[cfg_attr(
-        not(any(feature = "async-nats", feature = "lapin")),
+        not(any(feature = "async-nats", feature = "lapin", feature = "rdkafka")),
         expect(dead_code, reason = "an entry of a Redis stream is pending until it was idle")
     )]
     pub(crate) delay: Duration,
