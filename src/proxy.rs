@@ -11,6 +11,7 @@ mod exchange;
 pub mod explain;
 mod fields;
 mod fingerprint;
+pub mod identities;
 mod key;
 pub mod options;
 mod principal;

@@ -2,31 +2,46 @@
 
 use std::io::Write;
 use std::net::ToSocketAddrs as _;
+use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Subcommand;
 
 use super::Settings;
+use crate::config::Config;
 use crate::engines::promise_of;
+use crate::proxy::identities;
 use crate::proxy::options::{ProxyOptions, RouteOptions, server_of};
 
 const EXAMPLES: &str = "\
 Examples:
   oncegate config check --config oncegate.toml
+  oncegate config check --config new.toml --against oncegate.toml
   ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml";
 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Action {
     /// Check whether a gateway can use the configuration; the exit code is 2 if it cannot
-    Check(Settings),
+    Check(CheckArgs),
     /// Print the configuration with all layers merged, without secrets
     Print(Settings),
 }
 
+#[derive(clap::Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// The file in use: report which changes of the proxy's routes would let repeats of earlier requests run again or be refused;
+    /// the exit code is 1 if there are any
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+}
+
 pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
     match action {
-        Action::Check(settings) => {
-            let config = settings.load_to_serve()?;
+        Action::Check(CheckArgs { settings, against }) => {
+            let config = settings.clone().load_to_serve()?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
             for (name, url) in &config.engines {
@@ -47,10 +62,30 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             for host in unresolved(&config.proxy) {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
             }
+            if let Some(against) = against {
+                compare(&config, Settings { config: Some(against), ..settings }, out)?;
+            }
         }
         Action::Print(settings) => out.write_all(settings.load()?.redacted_toml()?.as_bytes())?,
     }
     Ok(())
+}
+
+/// Compares the identities of requests behind the proxy with those of the configuration in use.
+///
+/// # Errors
+/// There are changes, or that configuration cannot be read.
+fn compare(config: &Config, in_use: Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    let changes = identities::changes(&in_use.load()?.proxy, &config.proxy);
+    if changes.is_empty() {
+        writeln!(out, "Requests behind the proxy keep their identities.")?;
+        return Ok(());
+    }
+    bail!(
+        "Requests behind the proxy change their identities. Keep the old routes until their retention is over, or choose a time \
+         without repeats:\n  {}",
+        changes.join("\n  ")
+    )
 }
 
 /// Returns the servers of upstreams whose names have no address now. A name may get one later, so this is no error.
@@ -70,6 +105,10 @@ mod tests {
         Settings { engine: Some(engine.to_owned()), ..Settings::default() }
     }
 
+    fn check(settings: Settings) -> Action {
+        Action::Check(CheckArgs { settings, against: None })
+    }
+
     fn answer(action: Action) -> String {
         let mut out = Vec::new();
         run(action, &mut out).expect("a good configuration");
@@ -80,7 +119,7 @@ mod tests {
     fn a_valid_configuration_is_reported_as_valid() {
         let expected = "The configuration is valid. Apps: 0, engines: 1.\n\
                         Engine primary: Keeps nothing when the gateway ends: for tests.\n";
-        assert_eq!(answer(Action::Check(settings("memory:"))), expected);
+        assert_eq!(answer(check(settings("memory:"))), expected);
     }
 
     #[test]
@@ -89,7 +128,7 @@ mod tests {
         let file = folder.path().join("oncegate.toml");
         let urls = "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\", \"http://[::1]:9000\", \"http://orders.invalid\"]\n";
         std::fs::write(&file, urls).expect("the file is written");
-        let said = answer(Action::Check(Settings { config: Some(file), ..Settings::default() }));
+        let said = answer(check(Settings { config: Some(file), ..Settings::default() }));
         assert_eq!(said.matches("Warning").count(), 1, "{said}");
         assert!(said.contains("orders.invalid"), "{said}");
     }
@@ -102,9 +141,32 @@ mod tests {
         let keys = format!("[proxy.encryption]\nkeys = [{{ id = \"k\", file = {:?} }}]\n", key.display().to_string());
         for (encryption, warnings) in [("", 1), (keys.as_str(), 0)] {
             std::fs::write(&file, format!("[proxy]\nlisten = \"127.0.0.1:8081\"\n{encryption}")).expect("written");
-            let said = answer(Action::Check(Settings { config: Some(file.clone()), ..Settings::default() }));
+            let said = answer(check(Settings { config: Some(file.clone()), ..Settings::default() }));
             assert_eq!(said.matches("Warning").count(), warnings, "{said}");
         }
+    }
+
+    #[test]
+    fn changes_of_identities_are_an_error_only_where_they_are_asked_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, principal: &str| {
+            let text = format!(
+                "[proxy]\nlisten = \"127.0.0.1:8081\"\n[proxy.upstreams.s]\nurls = [\"http://127.0.0.1:9\"]\n[[proxy.routes]]\n\
+                 name = \"orders\"\napp = \"default\"\npath = \"/\"\nmethods = [\"POST\"]\nupstream = \"s\"\nprincipal = [\"{principal}\"]\n"
+            );
+            std::fs::write(folder.path().join(name), text).expect("the file is written");
+            Some(folder.path().join(name))
+        };
+        let (old, new) = (file("old", "authorization"), file("new", "x-user"));
+        let settings = Settings { config: new.clone(), ..Settings::default() };
+        let compared = |against| Action::Check(CheckArgs { settings: settings.clone(), against });
+        assert!(answer(compared(None)).contains("is valid"));
+        assert!(answer(compared(new)).ends_with("Requests behind the proxy keep their identities.\n"));
+        let error = run(compared(old), &mut Vec::new()).expect_err("they change");
+        assert!(error.to_string().contains("\n  route `orders`: its principal changes"), "{error}");
+        assert!(!error.is::<Problems>(), "the configuration can be used");
+        let missing = run(compared(Some(folder.path().join("missing"))), &mut Vec::new()).expect_err("no file");
+        assert!(missing.is::<Problems>(), "{missing}");
     }
 
     #[test]
@@ -119,7 +181,7 @@ mod tests {
     #[test]
     fn an_invalid_configuration_is_an_error_of_its_own_type() {
         let bad = Settings { listen: Some("nowhere".to_owned()), ..Settings::default() };
-        let error = run(Action::Check(bad), &mut Vec::new()).expect_err("no address");
+        let error = run(check(bad), &mut Vec::new()).expect_err("no address");
         assert!(error.is::<Problems>());
         assert!(error.to_string().contains("flag --listen: server.listen: an address is"), "{error}");
     }

@@ -110,16 +110,21 @@ impl Routes {
     /// Returns the way of a request: the first route for its host, path and method; else that of the first route for its host
     /// and path, without protection.
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {
-        let mut matching = self.routes.iter().filter(|route| route.matches(host, path)).peekable();
-        let Some(first) = matching.peek().copied() else {
-            return self.unmatched.as_ref().map_or(Way::None, Way::Unprotected);
-        };
-        match matching.find(|route| route.methods.contains(method)) {
-            Some(route) if route.key != KeyRequirement::Off => Way::Protected(route),
-            Some(route) => Way::Unprotected(&route.upstream),
-            None => Way::Unprotected(&first.upstream),
+        let matching = self.routes.iter().filter(|route| route.matches(host, path));
+        match pick(matching, |route| route.methods.contains(method)) {
+            Some((route, true)) if route.key != KeyRequirement::Off => Way::Protected(route),
+            Some((route, _)) => Way::Unprotected(&route.upstream),
+            None => self.unmatched.as_ref().map_or(Way::None, Way::Unprotected),
         }
     }
+}
+
+/// Picks the route of a request among those for its host and path: the first for its method, and true; else the first, and
+/// false.
+pub(super) fn pick<R: Copy>(matching: impl Iterator<Item = R>, has_method: impl Fn(R) -> bool) -> Option<(R, bool)> {
+    let mut matching = matching.peekable();
+    let first = *matching.peek()?;
+    Some(matching.find(|route| has_method(*route)).map_or((first, false), |route| (route, true)))
 }
 
 impl Routes {

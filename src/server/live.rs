@@ -11,9 +11,13 @@ use super::{apps, operators};
 use crate::admin::auth::Tokens;
 use crate::config::{Config, Problems};
 use crate::gateway::Gateway;
+use crate::proxy::identities;
 use crate::telemetry::logging::Log;
 use crate::telemetry::metrics::tenants::ReloadMetrics;
 use crate::tenants::Registry;
+
+/// Most changes of identities that a reload logs.
+const CHANGES_LOGGED: usize = 20;
 
 /// Configuration in force, and what depends on it.
 pub(super) struct Live {
@@ -53,22 +57,27 @@ impl Live {
     pub(super) async fn reload(&self, read: Result<Config, Problems>, data_dir: &DataDir) {
         let taken = read.and_then(|new| {
             let running = self.config.load_full();
-            Ok((running.restart_needed_for(&new), running.with_live_of(&new)?))
+            let mut changes = identities::changes(&running.proxy, &new.proxy);
+            changes.truncate(CHANGES_LOGGED);
+            Ok(((running.restart_needed_for(&new), changes), running.with_live_of(&new)?))
         });
         let applied = match taken {
-            Ok((restart_needed, config)) => match data_dir.make_ready_for(&config).await {
-                Ok(()) => self.apply(config).map(|()| restart_needed),
+            Ok((at_restart, config)) => match data_dir.make_ready_for(&config).await {
+                Ok(()) => self.apply(config).map(|()| at_restart),
                 Err(unusable) => Err(unusable),
             },
             Err(problems) => Err(problems.into()),
         };
         self.metrics.reloaded(applied.is_ok());
         match applied {
-            Ok(restart_needed) => {
+            Ok((restart_needed, changes)) => {
                 tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in force");
                 if !restart_needed.is_empty() {
                     let tables = restart_needed.join(", ");
                     tracing::warn!(config.tables = tables, "Changes of other tables need a restart to take effect");
+                }
+                for change in changes {
+                    tracing::warn!(change, "The next restart changes identities of requests behind the proxy");
                 }
             }
             Err(error) => {

@@ -81,6 +81,22 @@ async fn a_change_of_the_file_takes_effect_by_itself() {
     assert_eq!(bank.claim(json!(1)).await.code(), (403, "app_disabled"));
 }
 
+#[tokio::test]
+async fn a_change_of_the_identities_behind_the_proxy_is_a_warning() {
+    let config = |principal: &str| {
+        let route = format!(
+            "[[proxy.routes]]\nname = \"orders\"\napp = \"shop\"\npath = \"/orders\"\nmethods = [\"POST\"]\nupstream = \"shop\"\n\
+             principal = [\"{principal}\"]\n"
+        );
+        let proxy = "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.shop]\nurls = [\"http://127.0.0.1:9\"]\n";
+        app("shop", &[OLD], "") + proxy + &route
+    };
+    let gateway = gateway::on_memory().config(&config("authorization")).start().await;
+    replace(&gateway.config_file(), &config("x-user"));
+    gateway.logged("its principal changes from [\\\"authorization\\\"] to [\\\"x-user\\\"]", 1).await;
+    gateway.logged("The next restart changes identities of requests behind the proxy", 1).await;
+}
+
 /// Later requests of a connection are not hashed again, so the connection itself must notice the change.
 #[tokio::test]
 async fn a_disabled_app_is_refused_on_a_connection_that_is_open() {
