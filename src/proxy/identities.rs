@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn each_part_of_the_identity_is_compared() {
-        let edits: [(fn(&mut RouteOptions), &str); 7] = [
+        type Edit = fn(&mut RouteOptions);
+        let edits: [(Edit, &str); 7] = [
             (
                 |route| route.app = "other".parse().unwrap(),
                 "its app changes from \"shop\" to \"other\"; a repeat of a \
