@@ -28,7 +28,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// One node, controller and broker in one process.
 struct Kafka {
-    _server: Server,
+    server: Server,
     url: String,
     sent: i32,
     producer: FutureProducer,
@@ -47,7 +47,7 @@ impl Kafka {
         assert!(formatted.status.success(), "{formatted:?}");
         let mut command = java(folder);
         command.arg("kafka.Kafka").arg(&properties);
-        let server = Server::start(&mut command, port, &folder.join("broker.log"));
+        let server = Server::start(command, port, &folder.join("broker.log"));
         let url = format!("127.0.0.1:{port}");
         declare(&url).await;
         let aside = |topic| {
@@ -58,7 +58,7 @@ impl Kafka {
         let (parked, dead) = (aside("orders.parked"), aside("orders.dead"));
         let producer = config(&url).set("acks", "all").create().expect("a producer");
         let group = group(&url, "workers").create().expect("a consumer");
-        Self { _server: server, url, sent: 0, producer, parked, dead, group }
+        Self { server, url, sent: 0, producer, parked, dead, group }
     }
 
     /// Returns the committed offset of each partition. Nothing while the group has no coordinator.
@@ -145,7 +145,15 @@ fn take(consumer: &BaseConsumer) -> Vec<String> {
 }
 
 impl Broker for Kafka {
+    const NAME: &str = "Kafka, rdkafka";
     const WORKER: &str = "kafka::worker";
+
+    async fn restart(&mut self) {
+        self.server.restart();
+        while self.group.fetch_metadata(Some("orders"), MAX_POLL_INTERVAL).is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
 
     fn url(&self) -> String {
         self.url.clone()

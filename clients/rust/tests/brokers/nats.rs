@@ -20,7 +20,7 @@ use crate::run::{Broker, Job, OPERATION, each_effect_once};
 use crate::servers::{CREDENTIAL, Folder, Server, free_port, gateway};
 
 struct Nats {
-    _server: Server,
+    server: Server,
     url: String,
     jetstream: Context,
 }
@@ -31,7 +31,7 @@ impl Nats {
         let program = env::var("NATS_SERVER").unwrap_or_else(|_| "nats-server".to_owned());
         let mut command = Command::new(program);
         command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]).arg(folder.join("jetstream"));
-        let server = Server::start(&mut command, port, &folder.join("broker.log"));
+        let server = Server::start(command, port, &folder.join("broker.log"));
         let url = format!("nats://127.0.0.1:{port}");
         let jetstream = connect(&url).await;
         for name in ["orders", "parked", "dead"] {
@@ -41,7 +41,7 @@ impl Nats {
             let consumer = pull::Config { durable_name: durable, ack_wait: ACK_WAIT, ..pull::Config::default() };
             stream.create_consumer(consumer).await.expect("a consumer");
         }
-        Self { _server: server, url, jetstream }
+        Self { server, url, jetstream }
     }
 
     async fn take(&self, stream: &str) -> Vec<String> {
@@ -61,7 +61,16 @@ impl Nats {
 const ACK_WAIT: Duration = Duration::from_millis(600);
 
 impl Broker for Nats {
+    const NAME: &str = "NATS JetStream, async-nats";
     const WORKER: &str = "nats::worker";
+
+    async fn restart(&mut self) {
+        self.server.restart();
+        self.jetstream = connect(&self.url).await;
+        while self.jetstream.get_stream("orders").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
 
     fn url(&self) -> String {
         self.url.clone()

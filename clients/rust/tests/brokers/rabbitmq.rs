@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicGetOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
     QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
@@ -22,7 +22,7 @@ struct RabbitMq {
     server: Option<Server>,
     epmd: u16,
     url: String,
-    _connection: Connection,
+    connection: Connection,
     channel: Channel,
 }
 
@@ -43,16 +43,15 @@ impl RabbitMq {
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("plugins"))
             .env("RABBITMQ_PID_FILE", folder.join("pid"));
         command.env("ERL_EPMD_PORT", epmd.to_string());
-        let server = Server::start(&mut command, port, &folder.join("broker.log"));
+        let server = Server::start(command, port, &folder.join("broker.log"));
         let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
         let (connection, channel) = connect(&url).await;
-        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("it confirms");
         channel
             .queue_declare("orders".into(), QueueDeclareOptions::durable(), FieldTable::default())
             .await
             .expect("a queue");
         Queue::new("orders").declare(&channel).await.expect("the queues beside it");
-        Self { server: Some(server), epmd, url, _connection: connection, channel }
+        Self { server: Some(server), epmd, url, connection, channel }
     }
 
     async fn take(&self, queue: &str) -> Vec<String> {
@@ -81,7 +80,13 @@ impl Drop for RabbitMq {
 }
 
 impl Broker for RabbitMq {
+    const NAME: &str = "RabbitMQ, lapin";
     const WORKER: &str = "rabbitmq::worker";
+
+    async fn restart(&mut self) {
+        self.server.as_mut().expect("it runs").restart();
+        (self.connection, self.channel) = connect(&self.url).await;
+    }
 
     fn url(&self) -> String {
         self.url.clone()
@@ -130,6 +135,7 @@ async fn connect(url: &str) -> (Connection, Channel) {
     loop {
         if let Ok(connection) = Connection::connect(url, ConnectionProperties::default()).await {
             let channel = connection.create_channel().await.expect("a channel");
+            channel.confirm_select(ConfirmSelectOptions::default()).await.expect("it confirms");
             return (connection, channel);
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -150,6 +156,8 @@ async fn worker() {
 
 /// A consumer as it is often written.
 async fn acknowledge_after_the_work(channel: &Channel, job: &Job) {
+    // So that what the broker counts as ready is all that is left.
+    channel.basic_qos(1, BasicQosOptions::default()).await.expect("a limit");
     let mut deliveries = channel
         .basic_consume("orders".into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await

@@ -13,7 +13,7 @@ use crate::run::{Broker, Job, each_effect_once};
 use crate::servers::{Folder, Server, free_port};
 
 struct Redis {
-    _server: Server,
+    server: Server,
     url: String,
     connection: MultiplexedConnection,
 }
@@ -23,14 +23,15 @@ impl Redis {
         let port = free_port();
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]).current_dir(folder);
-        let server = Server::start(&mut command, port, &folder.join("broker.log"));
+        command.args(["--appendonly", "yes", "--appendfsync", "always"]);
+        let server = Server::start(command, port, &folder.join("broker.log"));
         let url = format!("redis://127.0.0.1:{port}/");
         let client = redis::Client::open(url.as_str()).expect("a URL");
         for _ in 0..2 {
             stream("any").declare(&client).await.expect("a group, also of a stream that has it");
         }
-        let connection = client.get_multiplexed_async_connection().await.expect("a connection");
-        Self { _server: server, url, connection }
+        let connection = connect(&url).await;
+        Self { server, url, connection }
     }
 
     async fn take(&mut self, stream: &str) -> Vec<String> {
@@ -59,7 +60,13 @@ fn stream(consumer: &str) -> Stream {
 }
 
 impl Broker for Redis {
+    const NAME: &str = "Redis Streams, redis-rs";
     const WORKER: &str = "redis_streams::worker";
+
+    async fn restart(&mut self) {
+        self.server.restart();
+        self.connection = connect(&self.url).await;
+    }
 
     fn url(&self) -> String {
         self.url.clone()
@@ -81,6 +88,19 @@ impl Broker for Redis {
 
     async fn is_drained(&mut self) -> bool {
         self.number_of("pending").await == 0 && self.number_of("lag").await == 0
+    }
+}
+
+/// Connects when the server has read its file.
+async fn connect(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).expect("a URL");
+    loop {
+        if let Ok(mut connection) = client.get_multiplexed_async_connection().await
+            && redis::cmd("PING").query_async::<()>(&mut connection).await.is_ok()
+        {
+            return connection;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

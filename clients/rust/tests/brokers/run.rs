@@ -1,6 +1,7 @@
-//! The run at each broker: every order is sent twice, workers are processes that are killed in every phase, and parked messages are looked
-//! up and taken over. `BROKERS_MODE` is `unknown` (each effect once), `release`, or `none` for a worker without the gateway: with these, a
-//! kill doubles effects, and the run counts them. `BROKERS_ORDERS` and `BROKERS_KILLS` make a run longer.
+//! The run at each broker: every order is sent twice; workers, which are processes, the gateway and the broker are killed in the middle, and
+//! parked messages are looked up and taken over. `BROKERS_MODE` is `unknown` (each effect once), `release`, or `none` for a worker without the gateway: with these, a
+//! kill doubles effects, and the run counts them. `BROKERS_ORDERS` and `BROKERS_KILLS` make a run longer. Prints its row of the table in
+//! docs/clients/guarantees.md.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,14 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fs};
+use std::{env, fs, mem};
 
 use oncegate_client::consumers::Recipe;
 use oncegate_client::{BoxError, Client, Consumer, Contents, Grant, Options, Terms, WorkError, contents};
 
 use crate::servers::{CREDENTIAL, Folder, LIMIT, gateway};
 
-const WORKERS: usize = 2;
+const WORKERS: usize = 3;
+/// By then a request that the killed broker has not answered has ended its worker with an error, and the worker was started again.
+const UNANSWERED: Duration = Duration::from_secs(6);
 pub(crate) const OPERATION: &str = "order.submit";
 /// A message whose work never has an effect.
 const FAILS: &str = "fails";
@@ -24,8 +27,12 @@ const BREAKS: &str = "breaks";
 
 /// A broker with its queues, as the test sees it.
 pub(crate) trait Broker {
+    /// Name in the table.
+    const NAME: &str;
     /// Name of the test that has its worker.
     const WORKER: &str;
+    /// Kills the broker, and starts it again.
+    async fn restart(&mut self);
     fn url(&self) -> String;
     async fn send(&mut self, order: &str);
     /// Takes the messages that were parked since the last call.
@@ -75,6 +82,7 @@ impl Job {
 
     /// Does the work of a message as it is.
     pub(crate) async fn work(&self, order: String) {
+        write_line(&self.folder, "deliveries", &order);
         drop(work(self.folder.clone(), order).await);
     }
 
@@ -86,7 +94,13 @@ impl Job {
             .redeliver_after(Duration::from_millis(200))
             .max_failures(2);
         let folder = self.folder.clone();
-        let contents = move |message: &M| -> Result<Contents, BoxError> { Ok(contents! { "order" => body(message) }) };
+        let contents = {
+            let folder = folder.clone();
+            move |message: &M| -> Result<Contents, BoxError> {
+                write_line(&folder, "deliveries", &body(message));
+                Ok(contents! { "order" => body(message) })
+            }
+        };
         Recipe::new(consumer, contents, move |message: Arc<M>, _: Grant| work(folder.clone(), body(&message)))
     }
 
@@ -105,20 +119,22 @@ async fn work(folder: PathBuf, order: String) -> Result<(), WorkError> {
         _ => {}
     }
     tokio::time::sleep(Duration::from_millis(20)).await;
-    effect(&folder, &order);
+    write_line(&folder, "effects", &order);
     tokio::time::sleep(Duration::from_millis(20)).await;
     Ok(())
 }
 
 /// One line, whole, and there at once: it survives its process.
-fn effect(folder: &Path, order: &str) {
-    let mut file = fs::File::options().append(true).create(true).open(folder.join("effects")).expect("a file");
+fn write_line(folder: &Path, file: &str, order: &str) {
+    let mut file = fs::File::options().append(true).create(true).open(folder.join(file)).expect("a file");
     file.write_all(format!("{order}\n").as_bytes()).expect("it is written");
 }
 
-fn effects(folder: &Path) -> BTreeMap<String, usize> {
+/// Counts the lines of each order.
+fn counted(folder: &Path, file: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for order in fs::read_to_string(folder.join("effects")).unwrap_or_default().lines() {
+    let lines = fs::read_to_string(folder.join(file)).unwrap_or_default();
+    for order in lines.lines().filter(|order| ![FAILS, BREAKS].contains(order)) {
         *counts.entry(order.to_owned()).or_default() += 1;
     }
     counts
@@ -156,19 +172,29 @@ impl Drop for Workers<'_> {
     }
 }
 
+/// Kills of one run.
+#[derive(Default)]
+struct Kills {
+    workers: usize,
+    gateways: usize,
+    brokers: usize,
+}
+
 pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder) {
     let (folder, plan) = (&folder.0, Plan::of_the_environment());
     let on_lease_end = if plan.mode == "release" { "release" } else { "unknown" };
-    let (_gateway, gateway) = gateway(folder, on_lease_end);
+    let (mut gate, gateway) = gateway(folder, on_lease_end);
     let client = Client::new([&gateway], Options::default().credential(CREDENTIAL)).expect("a client");
-    let orders: Vec<String> = (0..plan.orders).map(|at| format!("A-{at}")).collect();
+    let orders: Vec<String> = (0..plan.orders).map(order).collect();
     // The repeat of an order is some messages away from it.
-    for at in 0..plan.orders {
-        broker.send(&orders[at]).await;
-        broker.send(&orders[(at + plan.orders - 7) % plan.orders]).await;
+    let messages: Vec<&str> = (0..plan.orders * 2)
+        .map(|at| (at / 2 + at % 2 * (plan.orders - 7)) % plan.orders)
+        .map(|at| &*orders[at])
+        .collect();
+    let (first, mut rest) = messages.split_at(messages.len() * 9 / 10);
+    for order in [&[FAILS, BREAKS], first].concat() {
+        broker.send(order).await;
     }
-    broker.send(FAILS).await;
-    broker.send(BREAKS).await;
     let url = broker.url();
     let start = || {
         let log = fs::File::options().append(true).create(true).open(folder.join("workers.log")).expect("a log");
@@ -178,16 +204,35 @@ pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder)
         command.env("WORKER_URL", &url).env("WORKER_GATEWAY", &gateway).env("WORKER_FOLDER", folder);
         command.spawn().expect("a worker")
     };
+    let log = || fs::read_to_string(folder.join("workers.log")).unwrap_or_default();
     let mut workers = Workers { processes: (0..WORKERS).map(|_| start()).collect(), start: Box::new(start) };
-    let (mut kills, mut dead, mut parked) = (0, Vec::new(), Vec::new());
-    let ends = Instant::now() + LIMIT;
+    let (mut kills, mut dead, mut parked) = (Kills::default(), Vec::new(), Vec::new());
+    let (mut deliveries, mut ends, mut killed_at) = (0, Instant::now() + LIMIT, Instant::now());
     loop {
-        let done = effects(folder);
-        if kills < plan.kills && done.len() >= (kills + 1) * plan.orders / (plan.kills + 2) {
-            workers.kill(kills);
-            kills += 1;
+        let done = counted(folder, "effects");
+        // Orders that are done, as a share of those that are sent before the last kill.
+        let is_past = |share: usize, of: usize| done.len() * of * 10 >= plan.orders * share * 9;
+        if plan.has_gateway() && kills.gateways == 0 && is_past(1, 3) {
+            gate.restart();
+            kills.gateways += 1;
+        }
+        if kills.brokers == 0 && is_past(2, 3) {
+            broker.restart().await;
+            kills.brokers += 1;
+            killed_at = Instant::now();
+        }
+        if kills.workers < plan.kills && is_past(kills.workers + 1, plan.kills + 1) {
+            workers.kill(kills.workers);
+            kills.workers += 1;
         }
         workers.keep();
+        let all_killed = kills.workers == plan.kills && kills.brokers == 1;
+        if all_killed {
+            // So that no run ends before its kills.
+            for order in mem::take(&mut rest) {
+                broker.send(order).await;
+            }
+        }
         for order in broker.parked().await {
             if order != BREAKS {
                 look_up(&client, &order, folder).await;
@@ -195,44 +240,67 @@ pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder)
             parked.push(order);
         }
         dead.extend(broker.dead().await);
-        let settled = if plan.has_gateway() {
-            let aside = parked.iter().any(|order| order == BREAKS) && !dead.is_empty();
-            aside && kills == plan.kills && are_settled(&client, &orders).await
-        } else {
-            done.len() == plan.orders
-        };
-        if kills == plan.kills && settled && broker.is_drained().await {
+        let aside = !plan.has_gateway() || parked.iter().any(|order| order == BREAKS) && !dead.is_empty();
+        let is_done = all_killed
+            && killed_at.elapsed() > UNANSWERED
+            && aside
+            && done.len() == plan.orders
+            && broker.is_drained().await;
+        if is_done && (!plan.has_gateway() || are_settled(&client, &orders).await) {
             break;
         }
-        let log = || fs::read_to_string(folder.join("workers.log")).unwrap_or_default();
+        let delivered = counted(folder, "deliveries").values().sum();
+        if delivered > deliveries {
+            (deliveries, ends) = (delivered, Instant::now() + LIMIT);
+        }
         assert!(
             Instant::now() < ends,
-            "not in time: {kills} kills, dead {dead:?}, parked {parked:?}, {done:?}; {}",
+            "no delivery: {} kills, dead {dead:?}, parked {parked:?}, {done:?}; {}",
+            kills.workers,
             log()
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fs::write(folder.join("stop"), "").expect("a file");
     for process in &mut workers.processes {
-        assert!(process.wait().expect("it ends").success(), "a worker that is asked to stop has no error");
+        assert!(process.wait().expect("it ends").success(), "a worker that is asked to stop has no error: {}", log());
     }
-    let done = effects(folder);
-    let once: BTreeMap<String, usize> = orders.into_iter().map(|order| (order, 1)).collect();
+    assert_right(&plan, &dead, folder);
+    parked.retain(|order| order != BREAKS);
+    print_row::<B>(&plan, &kills, parked.len(), folder);
+}
+
+fn order(at: usize) -> String {
+    format!("A-{at}")
+}
+
+fn assert_right(plan: &Plan, dead: &[String], folder: &Path) {
+    let done = counted(folder, "effects");
+    let once: BTreeMap<String, usize> = (0..plan.orders).map(|at| (order(at), 1)).collect();
     assert!(done.keys().eq(once.keys()), "none is lost, and none is another");
     if plan.mode == "unknown" {
         assert_eq!(done, once);
     }
     if plan.has_gateway() {
-        assert_eq!(dead, [FAILS]);
+        // A broker that is killed after it has stored a copy, and before it has said so, stores another.
+        assert!(!dead.is_empty() && dead.iter().all(|order| order == FAILS), "{dead:?}");
     }
+}
+
+fn print_row<B: Broker>(plan: &Plan, kills: &Kills, parked: usize, folder: &Path) {
+    let (sent, done) = (plan.orders * 2, counted(folder, "effects"));
+    let delivered: usize = counted(folder, "deliveries").values().sum();
     let doubled = done.values().filter(|count| **count > 1).count();
     println!(
-        "{} {}: {} messages, {kills} kills, {} parked, {doubled} of {} orders done twice",
-        B::WORKER,
+        "| {} | {} | {sent} | {} | {} | {} | {delivered} | {} | {} | {doubled} | {} | 0 |",
+        B::NAME,
         plan.mode,
-        plan.orders * 2 + 2,
-        parked.len(),
-        plan.orders
+        kills.workers,
+        kills.gateways,
+        kills.brokers,
+        delivered.saturating_sub(sent),
+        done.values().sum::<usize>(),
+        parked
     );
 }
 
@@ -240,8 +308,8 @@ pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder)
 async fn look_up(client: &Client, order: &str, folder: &Path) {
     let terms = Terms::new().take_over().lease(Duration::from_secs(10)).wait(Duration::from_secs(10));
     let work = async |_: Grant| {
-        if !effects(folder).contains_key(order) {
-            effect(folder, order);
+        if !counted(folder, "effects").contains_key(order) {
+            write_line(folder, "effects", order);
         }
         Ok(())
     };

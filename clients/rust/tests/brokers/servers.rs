@@ -7,35 +7,61 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-/// Longer than anything takes on a busy machine.
+/// Longer than anything takes on a busy machine, and than a run goes without a delivery.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// A process with those that it starts, killed when it is dropped.
-pub(crate) struct Server(Child);
+pub(crate) struct Server {
+    command: Command,
+    port: u16,
+    log: PathBuf,
+    process: Child,
+}
 
 impl Server {
     /// Starts a program, and waits until its port answers.
-    pub(crate) fn start(command: &mut Command, port: u16, log: &Path) -> Self {
+    pub(crate) fn start(mut command: Command, port: u16, log: &Path) -> Self {
         let out = fs::File::options().append(true).create(true).open(log).expect("a log");
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a log")).stderr(out).process_group(0);
-        let mut server = Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")));
+        let process = spawn(&mut command);
+        let mut server = Self { command, port, log: log.to_owned(), process };
+        server.wait_until_it_listens();
+        server
+    }
+
+    /// Kills it with -9, and starts it again with the same port and files.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(&mut self.command);
+        self.wait_until_it_listens();
+    }
+
+    fn kill(&mut self) {
+        drop(Command::new("kill").args(["-9", "--", &format!("-{}", self.process.id())]).status());
+        drop(self.process.wait());
+    }
+
+    fn wait_until_it_listens(&mut self) {
         let ends = Instant::now() + LIMIT;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(
-                Instant::now() < ends && server.0.try_wait().expect("a status").is_none(),
-                "{command:?} does not listen: {}",
-                fs::read_to_string(log).unwrap_or_default()
+                Instant::now() < ends && self.process.try_wait().expect("a status").is_none(),
+                "{:?} does not listen: {}",
+                self.command,
+                fs::read_to_string(&self.log).unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(50));
         }
-        server
     }
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(Command::new("kill").args(["-9", "--", &format!("-{}", self.0.id())]).status());
-        drop(self.0.wait());
+        self.kill();
     }
 }
 
@@ -67,7 +93,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Starts a gateway, and returns its URL. `on_lease_end` is `unknown` or `release`.
+/// Starts a gateway whose claims survive a kill, and returns its URL. `on_lease_end` is `unknown` or `release`.
 pub(crate) fn gateway(folder: &Path, on_lease_end: &str) -> (Server, String) {
     let program = env::var("ONCEGATE_BIN").expect("ONCEGATE_BIN: run it with clients/rust/brokers");
     let config = folder.join("oncegate.toml");
@@ -75,7 +101,8 @@ pub(crate) fn gateway(folder: &Path, on_lease_end: &str) -> (Server, String) {
     fs::write(&config, format!("[apps.shop]\nsecrets = [\"sha256:{DIGEST}\"]\n{operation}\n")).expect("a file");
     let port = free_port();
     let mut command = Command::new(program);
-    command.args(["serve", "--engine", "memory:", "--config"]).arg(config).arg("--data-dir").arg(folder);
+    let claims = format!("disk:{}", folder.join("claims").display());
+    command.args(["serve", "--engine", &claims, "--config"]).arg(config).arg("--data-dir").arg(folder);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--admin-listen", &format!("127.0.0.1:{}", free_port())]);
-    (Server::start(&mut command, port, &folder.join("gateway.log")), format!("http://127.0.0.1:{port}"))
+    (Server::start(command, port, &folder.join("gateway.log")), format!("http://127.0.0.1:{port}"))
 }
