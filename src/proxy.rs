@@ -30,7 +30,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio_util::task::TaskTracker;
@@ -212,6 +212,7 @@ impl Proxy {
     async fn forward(&self, upstream: &Upstream, mut request: Request<Body>, client: Client) -> Response {
         let caller = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
+        let has_body = !body.is_end_stream();
         fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
         let asked = parts.extensions.get::<Upgrade>().is_some_and(|upgrade| upgrade.is_websocket);
@@ -224,8 +225,10 @@ impl Proxy {
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
         let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
-        let forwarding = pin!(upstream.forward(request));
-        let failed = match response_within(upstream.timeout, forwarding, &pieces).await {
+        let forwarding = pin!(upstream.forward(request, || true));
+        let forwarded = response_within(upstream.timeout, forwarding, &pieces).await;
+        // `None` only where it may not be sent.
+        let failed = match forwarded.map(|sent| sent.unwrap_or(Err(Failed::NotConnected(String::new())))) {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 match caller.and_then(|caller| websocket::switch(response, caller, upstream.websocket_idle, &self.via))
                 {
@@ -249,7 +252,11 @@ impl Proxy {
             }
             Err(_late) => Problem::new(Code::UpstreamTimeout, "The upstream did not answer in time."),
         };
-        failed.into_response()
+        let mut response = failed.into_response();
+        if has_body {
+            fields::close(response.headers_mut());
+        }
+        response
     }
 }
 

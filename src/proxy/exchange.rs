@@ -188,8 +188,10 @@ impl Exchange {
     ) -> Option<Result<Response<Incoming>, Failed>> {
         match upload {
             None => self.route.upstream.send(request, || self.may_be_sent()).await,
-            Some(_) if !self.may_be_sent() => None,
-            Some(upload) => Some(self.route.upstream.forward(request.map(|_empty| Body::new(upload.verified()))).await),
+            Some(upload) => {
+                let request = request.map(|_empty| Body::new(upload.verified()));
+                self.route.upstream.forward(request, || self.may_be_sent()).await
+            }
         }
     }
 

@@ -89,6 +89,12 @@ pub(super) fn to_caller(headers: &mut HeaderMap, via: &HeaderValue) {
     headers.append(header::VIA, via.clone());
 }
 
+/// Says that the connection closes: some of the request's body may be unread, and the client's next request would follow it
+/// (RFC 9112, 9.6).
+pub(super) fn close(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
 /// Turns the fields after an upstream's body into those for the caller.
 pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
     remove_own(trailers);

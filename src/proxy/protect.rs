@@ -99,6 +99,7 @@ impl Proxy {
             Read::Failed(problem) => return refuse(route, Refusal::Problem(problem)),
         };
         let request = Request::from_parts(parts, body);
+        let is_upload = upload.is_some();
         let identified = Identified { route: route.clone(), app, key, principal, request, upload, client };
         let (reply, response) = oneshot::channel();
         // In a task: a caller that hangs up leaves no claim behind that is granted and not used. Boxed: a task copies its future.
@@ -113,7 +114,13 @@ impl Proxy {
                 route.dialect.accept(response.headers_mut());
                 response
             }
-            Err(refusal) => refuse(route, refusal),
+            Err(refusal) => {
+                let mut response = refuse(route, refusal);
+                if is_upload {
+                    fields::close(response.headers_mut());
+                }
+                response
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 pub(super) mod connector;
 mod http2;
 pub(super) mod pools;
+mod unsent;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use hyper_util::client::legacy::Error;
 use self::connector::Connector;
 use self::http2::Http2;
 use self::pools::Pools;
+use self::unsent::Unsent;
 use super::options::{UpstreamOptions, server_of};
 use crate::domain::clock::Clock;
 
@@ -124,18 +126,47 @@ impl Upstream {
         }
     }
 
-    /// Sends a request whose body is streamed, to the next server.
-    pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failed> {
-        let Some(server) = self.in_turn().next() else { return Err(Failed::NotConnected(String::new())) };
+    /// Sends a request whose body is streamed, as [`send`](Self::send) does.
+    pub(super) async fn forward(
+        &self,
+        request: Request<Body>,
+        may_be_sent: impl Fn() -> bool,
+    ) -> Option<Result<Response<Incoming>, Failed>> {
+        let mut why = String::new();
+        let mut unsent = Some(request);
+        let mut servers = self.in_turn().peekable();
+        while let Some((server, request)) = servers.next().zip(unsent.take()) {
+            if !may_be_sent() {
+                return None;
+            }
+            let (request, rest) = match servers.peek() {
+                None => (request, None),
+                Some(_) => {
+                    let (head, body) = request.into_parts();
+                    let (body, returned) = Unsent::new(body);
+                    (Request::from_parts(head.clone(), Body::new(body)), Some((head, returned)))
+                }
+            };
+            match self.forward_to(server, request, &may_be_sent).await? {
+                Err(Failed::NotConnected(cause)) => why = self.rest(server, cause),
+                sent => return Some(sent),
+            }
+            unsent = rest.and_then(|(head, returned)| Some(Request::from_parts(head, returned.take()?)));
+        }
+        Some(Err(Failed::NotConnected(why)))
+    }
+
+    async fn forward_to(
+        &self,
+        server: &Server,
+        mut request: Request<Body>,
+        may_be_sent: impl Fn() -> bool,
+    ) -> Option<Result<Response<Incoming>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
-        let sent = match &server.http2 {
-            Some(http2) => http2.send(request, || true).await.unwrap_or(Err(Failed::NotConnected(String::new()))),
-            None => self.streaming.here().request(request).await.map_err(|error| failed(&error)),
-        };
-        sent.map_err(|failed| match failed {
-            Failed::NotConnected(cause) => Failed::NotConnected(self.rest(server, cause)),
-            failed => failed,
-        })
+        match &server.http2 {
+            Some(http2) => http2.send(request, may_be_sent).await,
+            None => Some(self.streaming.here().request(request).await.map_err(|error| failed(&error))),
+        }
     }
 
     /// Returns all servers, those first that are not resting, beginning with the next in turn.
@@ -199,10 +230,20 @@ mod tests {
             let options = UpstreamOptions { urls: urls.to_vec(), ..toml::from_str("urls = []").unwrap() };
             Upstream::new(&options, Arc::new(SystemClock::new())).unwrap()
         };
-        let upstream = of(&[url(dead), url(live.local_addr().unwrap())]);
-        let is_first = AtomicBool::new(true);
-        let sent = upstream.send(Request::new(Bytes::new()), || is_first.swap(false, Ordering::Relaxed)).await;
-        assert!(sent.is_none(), "{sent:?}");
+        for is_streamed in [false, true] {
+            let upstream = of(&[url(dead), url(live.local_addr().unwrap())]);
+            let is_first = AtomicBool::new(true);
+            let may_be_sent = || is_first.swap(false, Ordering::Relaxed);
+            let sending = async {
+                if is_streamed {
+                    upstream.forward(Request::new(Body::from("all")), may_be_sent).await
+                } else {
+                    upstream.send(Request::new(Bytes::new()), may_be_sent).await
+                }
+            };
+            let sent = tokio::time::timeout(Duration::from_secs(5), sending).await;
+            assert!(matches!(sent, Ok(None)), "{sent:?}");
+        }
         assert!(live.accept().now_or_never().is_none(), "nothing has connected");
     }
 }

@@ -11,6 +11,7 @@ mod http2;
 mod leases;
 mod principals;
 mod running;
+mod servers;
 mod tokens;
 mod uploads;
 mod websockets;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
@@ -39,6 +39,8 @@ impl<Service: HttpService> ConnectionServer<Service> {
                 let mut response: Response = self.service.call(request, state).await;
                 // The service may still read the request: the library closes the connection if some of it is left unread.
                 if rest.is_some_and(|rest| rest.discard()) {
+                    // So that the client does not send its next request here (RFC 9112, 9.6).
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                     progress.linger();
                 }
                 let served = match response.extensions_mut().remove::<SwitchedProtocol>() {

@@ -24,7 +24,7 @@ use super::{Caller, Upstream, respond, start};
 type Accepted = Arc<AtomicUsize>;
 
 /// Serves the API over HTTP/2 only; returns its port.
-async fn serve(tls: Option<TlsAcceptor>) -> (Arc<Upstream>, Accepted, u16) {
+pub(super) async fn serve(tls: Option<TlsAcceptor>) -> (Arc<Upstream>, Accepted, u16) {
     let (upstream, _) = Upstream::start().await;
     let router = Router::new()
         .route(

@@ -11,9 +11,9 @@ use super::framing::exchange;
 use super::{Answer, Caller, Upstream, address, proxy};
 
 /// Limits under which the bodies are long.
-const LIMITS: &str = "[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
+pub(super) const LIMITS: &str = "[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
 
-async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answer {
+pub(super) async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answer {
     let digest = format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(digest_of)));
     let fields = [("idempotency-key", key), ("authorization", "alice"), ("content-digest", &*digest)];
     caller.send("POST", "/orders/a", &fields, body).await
