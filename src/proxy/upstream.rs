@@ -139,13 +139,12 @@ impl Upstream {
             if !may_be_sent() {
                 return None;
             }
-            let (request, rest) = match servers.peek() {
-                None => (request, None),
-                Some(_) => {
-                    let (head, body) = request.into_parts();
-                    let (body, returned) = Unsent::new(body);
-                    (Request::from_parts(head.clone(), Body::new(body)), Some((head, returned)))
-                }
+            let (request, rest) = if servers.peek().is_some() {
+                let (head, body) = request.into_parts();
+                let (body, returned) = Unsent::new(body);
+                (Request::from_parts(head.clone(), Body::new(body)), Some((head, returned)))
+            } else {
+                (request, None)
             };
             match self.forward_to(server, request, &may_be_sent).await? {
                 Err(Failed::NotConnected(cause)) => why = self.rest(server, cause),
