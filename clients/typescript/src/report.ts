@@ -132,10 +132,12 @@ export function readReport(text: string): { report: Report; result: unknown } {
 
 /** A JSON object of the members that are there; their values are JSON already. */
 export function objectOf(members: Record<string, string | undefined>): string {
-  const texts = Object.entries(members).flatMap(([name, text]) =>
-    text === undefined || text === "" ? [] : [`"${name}":${text}`],
-  );
-  return `{${texts.join()}}`;
+  let texts = "";
+  for (const name of Object.keys(members)) {
+    const text = members[name];
+    if (text) texts += `${texts && ","}"${name}":${text}`;
+  }
+  return `{${texts}}`;
 }
 
 /** The result as JSON, or why it cannot be sent. The work is done whatever the methods of its result do. */

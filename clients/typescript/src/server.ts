@@ -52,7 +52,8 @@ export interface Answer {
 export interface Request {
   method: "GET" | "POST";
   path: string;
-  headers: Record<string, string>;
+  /** Names and values, one after the other. */
+  headers: readonly string[];
   body: string;
   timeoutMs: number;
   /** On a connection of its own. */
@@ -68,6 +69,7 @@ export class Server {
   // Without the brackets of an IPv6 address.
   private readonly hostname: string;
   private readonly port: string;
+  private readonly host: string;
   private readonly prefix: string;
   private readonly agent: http.Agent;
   private readonly tls: object;
@@ -75,9 +77,10 @@ export class Server {
 
   constructor(url: string, tls: Options["tls"]) {
     this.url = url;
-    const { protocol, hostname, port, pathname } = new URL(url);
+    const { protocol, host, hostname, port, pathname } = new URL(url);
     this.hostname = hostname.replace(/^\[|\]$/g, "");
     this.port = port;
+    this.host = host;
     this.prefix = pathname.replace(/\/+$/, "");
     const keeping = { keepAlive: true, maxFreeSockets: IDLE_CONNECTIONS_MAX, timeout: IDLE_MS_MAX };
     this.tls = tls ?? {};
@@ -107,7 +110,9 @@ export class Server {
 
   private exchange(call: Request): Promise<{ status: number; type: string; text: string }> {
     return new Promise((resolve, reject) => {
-      const headers = { ...call.headers, "content-length": String(Buffer.byteLength(call.body)) };
+      // As a list they are written as they are, which takes less CPU. Node.js adds no host to a list.
+      const length = String(Buffer.byteLength(call.body));
+      const headers = [...call.headers, "host", this.host, "content-length", length];
       const request = this.send({
         hostname: this.hostname,
         port: this.port,

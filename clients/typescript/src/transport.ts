@@ -42,7 +42,8 @@ export class Transport {
   first = 0;
   /** Monotonic; replaced by tests. */
   now = (): number => performance.now();
-  private readonly headers: Record<string, string>;
+  /** Names and values, one after the other. */
+  private readonly headers: readonly string[];
   private readonly options: Options;
 
   constructor(urls: readonly string[], options: Options) {
@@ -52,8 +53,8 @@ export class Transport {
     this.servers = urls.map((url) => new Server(url, options.tls));
     this.timeoutMs = options.timeoutMs ?? 2000;
     this.options = options;
-    this.headers = { "content-type": "application/json", "user-agent": `oncegate-typescript/${VERSION}` };
-    if (options.credential) this.headers.authorization = `Bearer ${options.credential}`;
+    const headers = ["content-type", "application/json", "user-agent", `oncegate-typescript/${VERSION}`];
+    this.headers = options.credential ? [...headers, "authorization", `Bearer ${options.credential}`] : headers;
   }
 
   event(about: About, name: string, level: Event["level"], fields: Event["fields"] = {}): void {
@@ -100,7 +101,7 @@ export class Transport {
         call.uncertain = true;
         throw call.abort.reason;
       }
-      if (!failed && isFinal(answer.status, call)) return { ...answer, sent, at };
+      if (!failed && isFinal(answer.status, call)) return { status: answer.status, fields: answer.fields, sent, at };
       const fields = failed ? {} : answer.fields;
       if (!failed && answer.status < 500 && answer.status !== 429) throw rejected(answer.status, fields);
       const cause = failed ? answer : answered(server.url, answer.status, fields);
@@ -131,11 +132,11 @@ export class Transport {
     }
   }
 
-  private headersNow(): Record<string, string> {
+  private headersNow(): readonly string[] {
     const traceparent = this.options.traceparent?.();
     // A value that is not one would be refused by every server between.
     const valid = traceparent !== undefined && /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
-    return valid ? { ...this.headers, traceparent } : this.headers;
+    return valid ? [...this.headers, "traceparent", traceparent] : this.headers;
   }
 }
 

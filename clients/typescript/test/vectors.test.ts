@@ -1,7 +1,10 @@
 /** The vectors that all languages share. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { readdirSync, readFileSync } from "node:fs";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -83,6 +86,23 @@ test("in FIPS mode MD5 is the same", () => {
     const message = new Uint8Array(length).map((_, at) => at * 7);
     assert.equal(md5InFips(message), md5(message));
   }
+});
+
+test("each request names its host, and says how long it is", async () => {
+  const seen: http.IncomingHttpHeaders[] = [];
+  const server = http.createServer((request, response) => {
+    seen.push(request.headers);
+    request.resume();
+    response.writeHead(404, { "content-type": "application/problem+json" }).end('{"code":"not_found"}');
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const host = `127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const client = new Client([`http://${host}/idempotency`], { credential: "shop.secret" });
+  assert.equal(await client.lookup("0".repeat(32)), null);
+  client.close();
+  server.close();
+  const [{ host: named, authorization, "content-length": length, connection } = {}] = seen;
+  assert.deepEqual([named, authorization, length, connection], [host, "Bearer shop.secret", "0", "keep-alive"]);
 });
 
 test("global IDs are those of the gateway", () => {
