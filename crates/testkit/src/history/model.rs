@@ -29,6 +29,9 @@ pub(crate) struct Step {
     request: Request,
     /// Answered by a policy: the store may receive it with a shorter lease.
     degraded: bool,
+    /// Granted by a policy, which delivers what is left of the lease: to a claim of this nonce in the store, too, which another
+    /// gateway had granted, or this one by a call without an answer.
+    delivers_lease: bool,
     /// The store may know this attempt by another timestamp, and the answer does not exclude it.
     may_be_renamed: bool,
 }
@@ -110,8 +113,9 @@ impl Step {
             (Call::Settle { attempt, .. } | Call::Renew { attempt, .. }, _) => by_policy.contains(attempt.nonce()),
         };
         let ended = if answer.is_some() { event.answered } else { Duration::MAX };
-        let degraded = degraded.is_some();
-        Some(Self { started: event.started, ended, answer: answer.cloned(), request, degraded, may_be_renamed })
+        let delivers_lease = matches!(degraded, Some(Answer::Granted { repeated: false, .. }));
+        let (started, answer, degraded) = (event.started, answer.cloned(), degraded.is_some());
+        Some(Self { started, ended, answer, request, degraded, delivers_lease, may_be_renamed })
     }
 }
 
@@ -275,6 +279,10 @@ fn answer(stored: Option<&Stored>, step: &Step) -> (Effect, ModelAnswer) {
     match &step.request {
         Request::Claim(request) => {
             let (effect, expected) = claim::claim(claim.as_ref(), request, None);
+            let effect = match (&expected, effect) {
+                (ClaimResponse::Granted(_), Effect::Keep) if step.delivers_lease => Effect::Extend(request.terms.lease),
+                (_, effect) => effect,
+            };
             (effect, ModelAnswer::Claimed(Box::new(expected)))
         }
         Request::Settle(request) => {

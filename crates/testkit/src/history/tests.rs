@@ -8,7 +8,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
-use super::check::check;
+use super::check::{check, with_echoes};
 use super::record::{Answer, Call, Event, Reply};
 
 const LEASE: u64 = 100;
@@ -259,6 +259,37 @@ fn a_degraded_grant_may_reach_the_store_later() {
     let local = claim_call(0, 5, 'a', Reply::Degraded("local".into(), answer));
     assert!(explained(&[local.clone(), claim_call(10, 15, 'b', granted(&b, 98))]));
     assert!(explained(&[local, claim_call(10, 15, 'b', duplicate(1, ClaimState::InProgress))]));
+}
+
+/// A grant by a policy, for a claim call with this nonce.
+fn granted_by_policy(started: u64, answered: u64, attempt: &Attempt, name: char) -> Event {
+    let Reply::Answered(answer) = granted(attempt, 98) else { unreachable!() };
+    claim_call(started, answered, name, Reply::Degraded("local".into(), answer))
+}
+
+/// The store granted the nonce at one gateway, and a policy granted it at another one, which delivers its lease.
+#[test]
+fn a_grant_by_a_policy_extends_the_lease_of_its_nonce_in_the_store() {
+    let first = claim_call(0, 5, 'a', granted(&attempt('a', 1), 98));
+    let seen = |started| claim_call(started, started + 5, 'b', duplicate(1, ClaimState::InProgress));
+    let again = granted_by_policy(30, 35, &attempt('a', 2), 'a');
+    assert!(!explained(&[first.clone(), seen(120)]), "its lease ended before 107 ms");
+    assert!(explained(&[first.clone(), again.clone(), seen(120)]));
+    // Delivered at the end of the first lease at the latest, and for one lease at most.
+    assert!(!explained(&[first.clone(), again, seen(210)]));
+    let other = granted_by_policy(30, 35, &attempt('c', 2), 'c');
+    assert!(!explained(&[first.clone(), other, seen(120)]), "another nonce");
+}
+
+/// The store executed the call before a policy answered it: then it receives the grant twice.
+#[test]
+fn a_grant_by_a_policy_may_reach_the_store_by_its_call_and_by_its_delivery() {
+    let local = granted_by_policy(0, 60, &attempt('a', 1), 'a');
+    let seen = |started, state| claim_call(started, started + 5, 'b', duplicate(1, state));
+    let events = [local, seen(10, ClaimState::InProgress), seen(150, ClaimState::InProgress)];
+    assert!(!explained(&events), "once: its lease ended before 117 ms");
+    assert!(explained(&with_echoes(&events, ms(1000))));
+    assert!(!explained(&with_echoes(&events[1..], ms(1000))), "others have no echo");
 }
 
 #[test]
