@@ -128,7 +128,7 @@ fn is_done(events: &[Event], attempt: &Attempt) -> bool {
 }
 
 /// Returns true if this attempt was granted in the store's place, so that a journal has it. A grant by the store that is only repeated
-/// in its place has no entry there.
+/// in its place has no entry there, and a lease that the store extended is longer than the mark of its grant.
 fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
     let grants = |granted: fn(&Reply) -> Option<&Answer>| {
         events
@@ -137,7 +137,11 @@ fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
     };
     let by_store = grants(|reply| if let Reply::Answered(answer) = reply { Some(answer) } else { None });
     let in_its_place = grants(|reply| if let Reply::Degraded(_, answer) = reply { Some(answer) } else { None });
-    in_its_place && !by_store
+    let extended = events.iter().any(|event| {
+        let is_own = matches!(&event.call, Call::Renew { attempt: own, .. } if own == attempt);
+        is_own && matches!(event.reply, Reply::Answered(Answer::Renewed { .. }) | Reply::Unknown)
+    });
+    in_its_place && !by_store && !extended
 }
 
 /// Waits until nothing waits for the store any more.

@@ -110,14 +110,20 @@ impl Core {
                 JournaledOperation::Granted(_) => {}
             }
         }
+        let mut exclusive = ExclusiveTime::of_claim(request, entry.at, ended_at);
+        if let Some((at, report)) = reported {
+            exclusive.settle(report, at);
+        }
         let own = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let own = own.filter(|held| held.record.attempt == request.attempt);
-        let mut exclusive = ExclusiveTime::of_claim(request, entry.at, ended_at);
-        let theirs = match (reported, own) {
-            (Some((at, report)), _) => {
-                exclusive.settle(report, at);
-                self.deliver_grant_and_outcome(request, report, ended_at.min(at)).await?
-            }
+        let leaves_record = reported.map_or(own.is_some(), |(_, report)| report.outcome != Outcome::Failure);
+        let leave_mark = || self.leave_mark(&request.key, &request.attempt, &exclusive);
+        // What leaves no record leaves its mark before the store is asked: an outcome that another gateway delivers meanwhile is
+        // found in the store, or its delivery finds the mark. What is in progress may still end sooner than its mark would say,
+        // and is marked once the store has answered.
+        let marked = if leaves_record { None } else { Some(leave_mark().await?) };
+        let mut theirs = match (reported, own) {
+            (Some((at, report)), _) => self.deliver_grant_and_outcome(request, report, ended_at.min(at)).await?,
             (None, Some(LiveClaim { record: Record { state: ClaimState::InProgress, .. }, left, .. })) => {
                 self.claim_for_lease(request, left.unwrap_or(request.terms.lease), EndedLease::Restore).await?.1
             }
@@ -127,7 +133,14 @@ impl Core {
             }
             (None, _) => self.claim_made_before(&request.key, ended_at).await?,
         };
-        let overlapping = self.leave_mark(&request.key, &request.attempt, &exclusive).await?;
+        let overlapping = match marked {
+            Some(overlapping) => overlapping,
+            None => leave_mark().await?,
+        };
+        // If its lease has ended meanwhile, such an outcome may have missed both.
+        if reported.is_none() && leaves_record && theirs.is_none() && self.clock.wall() >= ended_at {
+            theirs = self.claim_made_before(&request.key, ended_at).await?;
+        }
         let happened = reported.is_some_and(|(_, report)| report.outcome != Outcome::Failure);
         Ok(Delivered { seqs, outcome_refused: happened && theirs.is_some(), theirs, overlapping })
     }
@@ -242,6 +255,9 @@ impl Core {
         // A late failure has no consequences: nothing had happened.
         let is_refused = is_superseded(&settled) && request.outcome != Outcome::Failure;
         let theirs = if is_refused { self.engine.read(&request.key).await? } else { None };
+        if is_refused && theirs.is_none() {
+            return Err(EngineError::unavailable("the claim in the way has just ended; delivery will be tried again"));
+        }
         // Another gateway may have granted the claim again without knowing of this outcome.
         let overlapping = match request.outcome {
             Outcome::Failure => Vec::new(),
@@ -270,13 +286,15 @@ impl Core {
     /// claim call late, it may have been granted after this one had ended.
     async fn is_overlap_with(&self, entry: &Entry, later: &Queue, theirs: &LiveClaim) -> Result<bool, EngineError> {
         let JournaledOperation::Granted(request) = &entry.journaled else { return Ok(true) };
+        // This gateway granted the later one because this one had ended.
+        if granted_attempt(later, &theirs.record.attempt).is_some() {
+            return Ok(false);
+        }
         // The operation was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
         if theirs.record.state != ClaimState::InProgress {
             return Ok(true);
         }
-        // This gateway granted the later one because this one had ended.
-        let is_later = granted_attempt(later, &theirs.record.attempt).is_some();
-        Ok(!is_later && !self.had_ended(&request.key, &theirs.record.attempt, entry.at).await?)
+        Ok(!self.had_ended(&request.key, &theirs.record, entry.at).await?)
     }
 
     fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &LiveClaim) -> Overlap {

@@ -10,7 +10,7 @@ use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeR
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use oncegate_core::global_id::GlobalId;
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::{Key, LiveClaim, Record};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
@@ -29,6 +29,9 @@ const MARKS_MAX: u32 = 16;
 /// The units of durations in a mark, and the largest number of each: records write at most nine digits.
 const UNITS: [Duration; 3] = [Duration::from_millis(1), Duration::from_secs(1), Duration::from_mins(1)];
 const COUNT_MAX: u128 = 999_999_999;
+
+/// Most that a mark is shorter than its grant: less than the smallest unit at each end.
+const ROUNDED_MAX: Duration = Duration::from_millis(2);
 
 /// The time in which an attempt kept others from being granted the same claim, by the wall clocks of gateways.
 #[derive(Clone, Copy)]
@@ -189,11 +192,13 @@ impl Core {
         Ok(self.marks(0, key).await?.iter().any(|mark| mark.record.attempt.nonce() == nonce))
     }
 
-    /// Reports whether the grant of this attempt by a policy has left a mark, and had ended by an instant.
-    pub(super) async fn had_ended(&self, key: &Key, attempt: &Attempt, by: Timestamp) -> Result<bool, EngineError> {
+    /// Reports whether a claim in progress was granted by a policy, left a mark, and had ended by an instant. If its mark ends
+    /// with its lease, the store has extended the lease since.
+    pub(super) async fn had_ended(&self, key: &Key, claim: &Record, by: Timestamp) -> Result<bool, EngineError> {
         let marks = self.marks(0, key).await?;
-        let own = marks.iter().filter(|mark| mark.record.attempt == *attempt);
-        Ok(own.map(|mark| ExclusiveTime::of_mark(mark).until).max().is_some_and(|until| until <= by))
+        let own = marks.iter().filter(|mark| mark.record.attempt == claim.attempt).map(ExclusiveTime::of_mark);
+        let last = own.max_by_key(|time| time.until);
+        Ok(last.is_some_and(|time| time.until <= by && time.until.since(time.from) + ROUNDED_MAX < claim.terms.lease))
     }
 
     /// Returns the overlapping marks of other nonces, from this slot on.

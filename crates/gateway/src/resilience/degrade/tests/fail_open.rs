@@ -1,5 +1,7 @@
 //! `fail_open`: grants without the store, with the attempt that was sent to the store.
 
+use std::sync::atomic::Ordering;
+
 use oncegate_core::claim::Outcome;
 use oncegate_core::record::ClaimState;
 
@@ -317,6 +319,78 @@ async fn a_grant_after_a_success_that_is_later_than_its_mark_is_an_overlap() {
     assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
     two.back().await;
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
+}
+
+/// By its mark the first grant ended with its lease. But the store renewed it after the delivery.
+#[tokio::test]
+async fn a_grant_beside_a_claim_that_was_renewed_after_its_mark_is_an_overlap() {
+    for fails in [false, true] {
+        let (one, two) = two_gateways_without_a_store().await;
+        let first = request(&one, ClaimOnOutage::FailOpen);
+        assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+        one.clock.advance(Duration::from_millis(3));
+        one.back().await;
+        let longer = RenewalRequest { lease: Some(first.terms.lease * 4), ..renewal(&first) };
+        assert_eq!(one.try_renew(&longer).await.unwrap().policy, None);
+        one.clock.advance(first.terms.lease * 2);
+        let second = other(&two, &first);
+        assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+        two.clock.advance(Duration::from_millis(3));
+        if fails {
+            two.settle(&report(&second, Outcome::Failure, OutcomeOnOutage::Spool)).await;
+        }
+        two.back().await;
+        assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())], "fails: {fails}");
+    }
+}
+
+/// The success of an attempt waits at another gateway than its grant, which grants the claim again once its lease has ended there.
+/// Both deliver at the same time, and their calls come in any order.
+#[tokio::test]
+async fn a_grant_and_an_outcome_that_are_delivered_at_once_are_an_overlap() {
+    for first_calls in 0..8 {
+        for outcome in [None, Some(Outcome::Failure), Some(success("2"))] {
+            for take_over in [false, true] {
+                delivered_at_once(first_calls, outcome.clone(), take_over).await;
+            }
+        }
+    }
+}
+
+/// The granting gateway has made so many calls when the other one delivers. Without an outcome the second grant ends by its lease.
+async fn delivered_at_once(first_calls: usize, outcome: Option<Outcome>, take_over: bool) {
+    let (one, two) = two_gateways_without_a_store().await;
+    let first = request(&one, ClaimOnOutage::Local);
+    assert_eq!(summary(&one.claim(&first).await), (LOCAL, "granted"));
+    let done = report(&first, success("1"), OutcomeOnOutage::Spool);
+    assert_eq!(two.settle(&done).await, SPOOLED_ANSWER);
+    one.clock.advance(first.terms.lease * 2);
+    let second = other(&one, &first).with(|request| request.take_over = take_over);
+    assert_eq!(summary(&one.claim(&second).await), (LOCAL, "granted"));
+    one.clock.advance(Duration::from_millis(5));
+    match &outcome {
+        Some(outcome) => {
+            one.settle(&report(&second, outcome.clone(), CLOSED)).await;
+        }
+        None => one.clock.advance(first.terms.lease * 2),
+    }
+    one.line.set(Way::Slow);
+    let calls = one.line.calls.load(Ordering::SeqCst);
+    let delivered = async {
+        while one.line.calls.load(Ordering::SeqCst) <= calls + first_calls && one.journal.status().entries > 0 {
+            one.line.go_on.notify_one();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        two.back().await;
+        one.line.set(Way::Whole);
+        one.line.go_on.notify_one();
+    };
+    tokio::join!(one.gateway.deliver_all(Duration::from_secs(5)), delivered).0.unwrap();
+    one.back().await;
+    let found = [one.overlapping(), two.overlapping()].concat();
+    let (first, second) = (first.attempt.hash(), second.attempt.hash());
+    let is_found = found.contains(&(first, second)) || found.contains(&(second, first));
+    assert!(is_found, "after {first_calls} calls, {outcome:?}, taking over: {take_over}");
 }
 
 #[tokio::test]

@@ -82,6 +82,27 @@ async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_alrea
     assert_eq!(world.held(&first).await.unwrap().record.attempt, waits.attempt);
 }
 
+/// The first one had failed before another gateway granted the claim, as its mark says.
+#[tokio::test]
+async fn a_grant_beside_a_failed_claim_that_the_store_executed_late_is_no_overlap() {
+    let one = World::new().await;
+    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    one.line.set(Way::Gone);
+    two.line.set(Way::Gone);
+    let first = request(&one, ClaimOnOutage::FailOpen);
+    one.claim(&first).await;
+    one.clock.advance(Duration::from_millis(5));
+    one.settle(&report(&first, Outcome::Failure, OutcomeOnOutage::Spool)).await;
+    one.back().await;
+    one.claim_elsewhere(&first).await;
+    one.clock.advance(Duration::from_millis(5));
+    let second = other(&two, &first);
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    two.back().await;
+    assert_eq!(two.overlapping(), []);
+    assert_eq!(two.held(&first).await.unwrap().record.attempt, first.attempt);
+}
+
 /// The attempt was issued before the first one failed, and granted after that.
 #[tokio::test]
 async fn successive_grants_of_one_gateway_are_no_overlap_however_short_the_interval() {

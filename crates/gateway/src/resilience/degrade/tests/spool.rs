@@ -205,6 +205,25 @@ async fn a_grant_by_another_gateway_before_the_delivery_is_reported() {
     assert_eq!(world.held(&done).await.unwrap().record.attempt, theirs.attempt);
 }
 
+/// The claim in the way ends between two calls of the delivery: nothing holds the key, so the outcome is not dropped.
+#[tokio::test]
+async fn a_success_whose_refusing_claim_has_just_ended_is_recorded() {
+    for left in 1..4 {
+        let world = World::new().await;
+        let done = granted(&world).await;
+        world.line.set(Way::Gone);
+        world.settle(&report(&done, success("7"), SPOOLED)).await;
+        world.clock.advance(done.terms.lease);
+        let theirs = other(&world, &done).with(|request| request.terms.lease = Duration::from_millis(left));
+        world.claim_elsewhere(&theirs).await;
+        world.line.set(Way::EachTakesAMillisecond);
+        world.gateway.deliver_all(Duration::from_secs(5)).await.unwrap();
+        let held = world.held(&done).await.map(|held| (held.record.attempt.hash(), held.record.state));
+        let is_recorded = held == Some((done.attempt.hash(), ClaimState::Succeeded));
+        assert!(is_recorded || world.overlaps().len() == 1, "{left} ms were left: {held:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
     let world = World::new().await;
