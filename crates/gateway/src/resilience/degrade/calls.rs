@@ -191,8 +191,9 @@ impl Core {
         deadline: Duration,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
         if self.local_claims.has_waiting_on(&request.key) {
+            let started = self.clock.monotonic();
             let (core, request) = (self.clone(), request.clone());
-            let work = Box::pin(async move { core.renew_exclusively(&request, deadline).await });
+            let work = Box::pin(async move { core.renew_exclusively(&request, deadline, started).await });
             return self.uncancelled(work).await;
         }
         self.renew_in_store(request, deadline, Proof::Mark).await.map(Answered::by_store)
@@ -202,9 +203,15 @@ impl Core {
         self: &Arc<Self>,
         request: &RenewalRequest,
         deadline: Duration,
+        started: Duration,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
         let _guard = self.locks.exclusive(&request.key).await;
-        let budget = PolicyBudget::of(deadline);
+        // Without a waiting caller a renewal would only block others.
+        let left = deadline.saturating_sub(self.clock.monotonic().saturating_sub(started));
+        if left.is_zero() {
+            return Err(waited_too_long());
+        }
+        let budget = PolicyBudget::of(left);
         let call = async {
             self.deliver(&request.key).await?;
             self.renew_in_store(request, budget.store, Proof::Mark).await
