@@ -52,7 +52,7 @@ async fn a_body_that_is_under_way_is_sent_to_no_other_server() {
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = breaking.accept().await {
                 // The head and a part of the body.
-                stream.read_exact(&mut [0; 20_000]).await.unwrap();
+                stream.read_exact(&mut vec![0; 20_000]).await.unwrap();
             }
         });
         let (upstream, port) = Upstream::start().await;
