@@ -133,7 +133,7 @@ impl Server {
         let metrics = Arc::new(Metrics::install());
         let lifecycle = Arc::new(Lifecycle::starting());
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let certificates = Certificates::open(&config.server, &clock, stop_admin.clone())?;
+        let certificates = Certificates::open(config, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
         let data_dir = DataDir::open(config, &clock).await?;
         let journal = data_dir.journal.clone();
@@ -176,7 +176,7 @@ impl Server {
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
         let of_proxy = proxy::dependencies(&config.limits, &gateway, &registry, &clock, &entropy);
-        let (tls, stop) = (certificates.api.clone(), stop_api.clone());
+        let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
         let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;
         let api_service = ApiService::new(Api {
             gateway: gateway.clone(),
@@ -232,7 +232,7 @@ impl Server {
     /// is valid.
     async fn reload(&self, read: Result<Config, Problems>) {
         if let Ok(config) = &read {
-            self.certificates.reload(&config.server);
+            self.certificates.reload(config);
         }
         self.live.reload(read, &self.data_dir).await;
     }

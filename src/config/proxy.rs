@@ -98,11 +98,12 @@ impl Config {
             problems.push(format!("authorize: {why}"));
         }
         let has_peers = !self.proxy.trusted_peers.is_empty();
-        let has_certificates = has_peers || !self.server.tls.client_ca.as_os_str().is_empty();
+        let tls = if self.proxy.tls.is_on() { &self.proxy.tls } else { &self.server.tls };
+        let has_certificates = has_peers || !tls.client_ca.as_os_str().is_empty();
         if !has_certificates && route.principal.contains(&PrincipalSource::ClientCert) {
             problems.push(
-                "no client has a certificate: set server.tls.client_ca, or name the peers that pass certificates on in \
-                 proxy.trusted_peers"
+                "no client has a certificate: set server.tls.client_ca, or proxy.tls.client_ca for this listener alone, or name the peers \
+                 that pass certificates on in proxy.trusted_peers"
                     .to_owned(),
             );
         }

@@ -31,7 +31,11 @@ impl Config {
         let mut own = self.clone();
         own.log.level.clone_from(&new.log.level);
         // Certificate files may change; switching TLS on or off needs a restart.
-        for (own, new) in [(&mut own.server.tls, &new.server.tls), (&mut own.server.admin_tls, &new.server.admin_tls)] {
+        for (own, new) in [
+            (&mut own.server.tls, &new.server.tls),
+            (&mut own.server.admin_tls, &new.server.admin_tls),
+            (&mut own.proxy.tls, &new.proxy.tls),
+        ] {
             if own.is_on() && new.is_on() {
                 own.clone_from(new);
             }

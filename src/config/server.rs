@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::path::KeyPath;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
 
@@ -33,13 +32,6 @@ pub struct ServerOptions {
     pub tls: TlsOptions,
     /// TLS of metrics, health checks and the admin API.
     pub admin_tls: TlsOptions,
-}
-
-impl ServerOptions {
-    /// Returns the TLS tables of both listeners.
-    pub(super) fn tls_tables(&self) -> [(KeyPath, &TlsOptions); 2] {
-        [("tls", &self.tls), ("admin_tls", &self.admin_tls)].map(|(name, tls)| (KeyPath::of(["server", name]), tls))
-    }
 }
 
 /// Table `[admin]`.

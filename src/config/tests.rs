@@ -115,6 +115,7 @@ fn every_key_has_a_default() {
     hold::<ServerOptions>("server");
     hold::<TlsOptions>("server.tls");
     hold::<TlsOptions>("server.admin_tls");
+    hold::<TlsOptions>("proxy.tls");
     hold::<AdminOptions>("admin");
     hold::<ChainOptions>("chains.default");
     hold::<TermsOptions>("defaults");

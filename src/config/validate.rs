@@ -15,6 +15,7 @@ use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::engines;
 use crate::tenants::secret::SecretDigest;
+use crate::transport::tls::TlsOptions;
 
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_mins(1);
@@ -77,11 +78,22 @@ impl Config {
         findings.0
     }
 
+    /// Returns the TLS tables of all listeners.
+    fn tls_tables(&self) -> [(KeyPath, &TlsOptions); 3] {
+        let (server, proxy) = (&self.server, &self.proxy);
+        let tables = [
+            (["server", "tls"], &server.tls),
+            (["server", "admin_tls"], &server.admin_tls),
+            (["proxy", "tls"], &proxy.tls),
+        ];
+        tables.map(|(names, tls)| (KeyPath::of(names), tls))
+    }
+
     /// Returns the problems of certificate and key files. Only the server reads them: someone who displays the
     /// configuration may have no access. Blocks.
     pub fn check_files(&self) -> Vec<Problem> {
         let mut findings = Findings(Vec::new());
-        for (table, tls) in self.server.tls_tables() {
+        for (table, tls) in self.tls_tables() {
             if tls.is_on()
                 && let Err(error) = tls.read().and_then(|files| files.identity().map(drop))
             {
@@ -98,7 +110,7 @@ impl Config {
 
     fn check_server(&self, findings: &mut Findings) {
         let server = &self.server;
-        for (table, tls) in server.tls_tables() {
+        for (table, tls) in self.tls_tables() {
             if let Err(error) = tls.check() {
                 findings.add(table.child(error.key), error.to_string());
             }

@@ -218,6 +218,7 @@ mod tests {
             cors_origins = []
             issuers = []
             encryption = { keys = [] }
+            tls = { certificate = "", key = "", client_ca = "" }
             upstreams = {}
             [[routes]]
             name = "orders"

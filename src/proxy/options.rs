@@ -19,6 +19,7 @@ pub use super::principal::PrincipalSource;
 use super::status::{StatusRule, UpstreamErrors};
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::{Retention, Span};
+use crate::transport::tls::TlsOptions;
 
 /// Table `[proxy]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -27,6 +28,8 @@ pub struct ProxyOptions {
     /// Address of the proxy. Absent: there is no proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
+    /// TLS of the listener. If all are empty, that of the API.
+    pub tls: TlsOptions,
     /// Addresses whose `X-Forwarded-*`, `Forwarded` and trusted fields are believed.
     pub trusted_peers: Vec<Network>,
     /// Name of the upstream for requests without a route; `refuse`: they are refused.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ServerOptions;
+use crate::config::Config;
 use crate::domain::clock::{Clock, Timestamp};
 use crate::telemetry::metrics::tls::TlsMetrics;
 use crate::transport::tls::{Identity, InvalidTls, Tls, TlsOptions};
@@ -18,55 +18,63 @@ use crate::transport::tls::{Identity, InvalidTls, Tls, TlsOptions};
 /// in index, by renaming, or behind a symbolic link, as in Kubernetes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// TLS of both listeners.
+const API: fn(&Config) -> &TlsOptions = |config| &config.server.tls;
+const ADMIN: fn(&Config) -> &TlsOptions = |config| &config.server.admin_tls;
+const PROXY: fn(&Config) -> &TlsOptions = |config| &config.proxy.tls;
+
+/// TLS of the listeners.
 pub(super) struct Certificates {
     pub(super) api: Option<Arc<Tls>>,
     pub(super) admin: Option<Arc<Tls>>,
-    /// Options with the names of the files; updated at every reload.
-    named: watch::Sender<ServerOptions>,
+    /// That of the proxy's own; `None`: it has the one of the API.
+    proxy: Option<Arc<Tls>>,
+    /// Configuration with the names of the files; updated at every reload.
+    named: watch::Sender<Config>,
 }
 
 impl Certificates {
     /// Loads the certificates of the TLS listeners, and follows their files until `stop`.
-    pub(super) fn open(
-        server: &ServerOptions,
-        clock: &Arc<dyn Clock>,
-        stop: CancellationToken,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn open(config: &Config, clock: &Arc<dyn Clock>, stop: CancellationToken) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
-        let mut open = |name, options_of: fn(&ServerOptions) -> &TlsOptions| {
-            if !options_of(server).is_on() {
+        let mut open = |name, options_of: fn(&Config) -> &TlsOptions| {
+            if !options_of(config).is_on() {
                 return Ok(None);
             }
-            let listener = ListenerCertificate::open(name, options_of, options_of(server).clone(), clock.clone());
+            let listener = ListenerCertificate::open(name, options_of, options_of(config).clone(), clock.clone());
             let listener = listener.with_context(|| format!("the listener `{name}` has no TLS"))?;
             let tls = listener.tls.clone();
             listeners.push(listener);
             anyhow::Ok(Some(tls))
         };
-        let (api, admin) = (open("api", |server| &server.tls)?, open("admin", |server| &server.admin_tls)?);
-        let (named, files) = watch::channel(server.clone());
+        let (api, admin) = (open("api", API)?, open("admin", ADMIN)?);
+        let proxy = if config.proxy.listen.is_some() { open("proxy", PROXY)? } else { None };
+        let (named, files) = watch::channel(config.clone());
         if !listeners.is_empty() {
             tokio::spawn(follow_files(listeners, files, stop));
         }
-        Ok(Self { api, admin, named })
+        Ok(Self { api, admin, proxy, named })
+    }
+
+    /// Returns TLS of the proxy's listener.
+    pub(super) fn of_proxy(&self) -> Option<Arc<Tls>> {
+        self.proxy.clone().or_else(|| self.api.clone())
     }
 
     /// Checks the files now, with the names of this configuration.
-    pub(super) fn reload(&self, server: &ServerOptions) {
-        for (on, options) in [(self.api.is_some(), &server.tls), (self.admin.is_some(), &server.admin_tls)] {
-            if on != options.is_on() {
+    pub(super) fn reload(&self, config: &Config) {
+        for (now, options_of) in [(&self.api, API), (&self.admin, ADMIN)] {
+            if now.is_some() != options_of(config).is_on() {
                 tracing::warn!("Switching a listener between HTTP and HTTPS needs a restart");
             }
         }
-        self.named.send_replace(server.clone());
+        self.named.send_replace(config.clone());
     }
 }
 
 /// Checks the files periodically and on request.
 async fn follow_files(
     mut listeners: Vec<ListenerCertificate>,
-    mut names: watch::Receiver<ServerOptions>,
+    mut names: watch::Receiver<Config>,
     stop: CancellationToken,
 ) {
     let mut ticks = interval(CHECK_INTERVAL);
@@ -81,10 +89,10 @@ async fn follow_files(
             () = stop.cancelled() => return,
         };
         if requested {
-            let server = names.borrow_and_update().clone();
+            let config = names.borrow_and_update().clone();
             for listener in &mut listeners {
                 // A TLS listener stays one until the restart.
-                let options = (listener.options_of)(&server);
+                let options = (listener.options_of)(&config);
                 if options.is_on() {
                     listener.options = options.clone();
                 }
@@ -106,7 +114,7 @@ async fn follow_files(
 
 struct ListenerCertificate {
     name: &'static str,
-    options_of: fn(&ServerOptions) -> &TlsOptions,
+    options_of: fn(&Config) -> &TlsOptions,
     options: TlsOptions,
     tls: Arc<Tls>,
     /// Digest of the files in use.
@@ -120,7 +128,7 @@ struct ListenerCertificate {
 impl ListenerCertificate {
     fn open(
         name: &'static str,
-        options_of: fn(&ServerOptions) -> &TlsOptions,
+        options_of: fn(&Config) -> &TlsOptions,
         options: TlsOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, InvalidTls> {

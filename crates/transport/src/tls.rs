@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use oncegate_core::clock::Timestamp;
 use oncegate_telemetry::metrics::tls::TlsMetrics;
 
-/// The tables `[server.tls]` and `[server.admin_tls]`. An empty path means none. If all are empty, the listener has no TLS.
+/// The tables `[server.tls]`, `[server.admin_tls]` and `[proxy.tls]`. An empty path means none. If all are empty, the listener has no TLS.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsOptions {

@@ -285,7 +285,7 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
         ))
     };
     for (of_proxy, of_route, why) in [
-        ("", "principal = [\"client-cert\"]\n", "server.tls.client_ca"),
+        ("", "principal = [\"client-cert\"]\n", "server.tls.client_ca, or proxy.tls.client_ca"),
         ("", "principal = [\"trusted:x-user\"]\n", "no peer may set the trusted field"),
         ("", "principal = []\n", "shared_keys = true"),
         ("", "principal = [\"authorization\"]\nlease = \"1s\"\n", "shorter than twice the connect_timeout"),

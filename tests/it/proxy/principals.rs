@@ -35,21 +35,47 @@ async fn the_certificate_of_the_connection_says_who_calls() {
     let client_ca = callers.write(&folder.path().join("callers.pem"));
     let tls =
         format!("certificate = {:?}\nkey = {:?}\nclient_ca = {client_ca:?}\n", identity.certificate, identity.key);
-    let gateway = by_certificate(port, "", &format!("[server.tls]\n{tls}")).await;
-    let send = async |own: &Pair| {
-        let stream = TcpStream::connect(address(&gateway)).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        let mut stream = TlsConnector::from(authority.client_config(Some(own))).connect(name, stream).await.unwrap();
-        let request = "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nconnection: close\r\ncontent-length: 3\r\n\r\none";
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
-        answer.contains("idempotent-replayed: true")
-    };
-    let (alice, bob) = (callers.issue(), callers.issue());
-    assert_eq!((send(&alice).await, send(&alice).await, send(&bob).await), (false, true, false));
-    assert_eq!(upstream.effects(), 2);
+    for table in ["server.tls", "proxy.tls"] {
+        let gateway = by_certificate(port, "", &format!("[{table}]\n{tls}")).await;
+        let send = async |own: &Pair| {
+            let answer = send_over_tls(&address(&gateway), &authority, Some(own)).await.expect("it is let in");
+            assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+            answer.contains("idempotent-replayed: true")
+        };
+        let (alice, bob) = (callers.issue(), callers.issue());
+        assert_eq!((send(&alice).await, send(&alice).await, send(&bob).await), (false, true, false), "{table}");
+        assert!(send_over_tls(&address(&gateway), &authority, None).await.is_err(), "{table}");
+    }
+    assert_eq!(upstream.effects(), 4);
+}
+
+#[tokio::test]
+async fn callers_of_the_api_may_need_certificates_while_browsers_reach_the_proxy() {
+    let (_upstream, port) = Upstream::start().await;
+    let (folder, authority, callers) = (tempfile::tempdir().unwrap(), Authority::generate(), Authority::generate());
+    let identity = authority.issue().write(folder.path());
+    let client_ca = callers.write(&folder.path().join("callers.pem"));
+    let own = format!("certificate = {:?}\nkey = {:?}\n", identity.certificate, identity.key);
+    let tables = format!("[proxy.tls]\n{own}[server.tls]\n{own}client_ca = {client_ca:?}\n");
+    let (gateway, _) = proxy(port, &tables).await;
+    let browser = send_over_tls(&address(&gateway), &authority, None).await.expect("it is let in");
+    assert!(browser.starts_with("HTTP/1.1 201"), "{browser}");
+    let api = gateway.api().to_string();
+    assert!(send_over_tls(&api, &authority, None).await.is_err());
+    assert!(send_over_tls(&api, &authority, Some(&callers.issue())).await.is_ok());
+}
+
+/// Sends a request with a key; returns the response. An error means that the listener refuses the caller.
+async fn send_over_tls(address: &str, authority: &Authority, own: Option<&Pair>) -> std::io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(authority.client_config(own)).connect(name, stream).await?;
+    let request = "POST /orders/a HTTP/1.1\r\nhost: a\r\nidempotency-key: k-1\r\nauthorization: alice\r\nconnection: close\r\n\
+                   content-length: 3\r\n\r\none";
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
 }
 
 #[tokio::test]
