@@ -134,6 +134,21 @@ mod tests {
     }
 
     #[test]
+    fn a_stored_cookie_is_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("oncegate.toml");
+        for (stored, warnings) in [("set-Cookie", 1), ("X-Session", 0)] {
+            let route = format!(
+                "[proxy.upstreams.s]\nurls = [\"http://127.0.0.1:9\"]\n[[proxy.routes]]\nname = \"orders\"\napp = \"default\"\n\
+                 path = \"/\"\nmethods = [\"POST\"]\nupstream = \"s\"\nprincipal = [\"authorization\"]\nstore_with = [\"{stored}\"]\n"
+            );
+            std::fs::write(&file, route).expect("the file is written");
+            let said = answer(check(Settings { config: Some(file.clone()), ..Settings::default() }));
+            assert_eq!(said.matches("Warning: the route orders stores Set-Cookie").count(), warnings, "{said}");
+        }
+    }
+
+    #[test]
     fn responses_in_clear_text_are_a_warning() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, key) = (folder.path().join("oncegate.toml"), folder.path().join("key"));
