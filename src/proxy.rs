@@ -33,6 +33,8 @@ use std::sync::atomic::AtomicU64;
 use axum::body::{Body, HttpBody as _};
 use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
 use self::body::{Counted, Timed, response_within};
@@ -44,7 +46,7 @@ use self::options::{Network, ProxyOptions, REFUSE};
 use self::route::{Route, Routes, Way};
 pub use self::stored_response::forget;
 use self::token::Issuers;
-use self::upstream::{Failed, Upstream};
+use self::upstream::{Failed, Upstream, names};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
@@ -118,6 +120,12 @@ impl Proxy {
     /// Keeps the keys of tokens up to date.
     pub fn follow_keys(&self) -> impl Future<Output = ()> + Send + use<> {
         self.issuers.clone().follow()
+    }
+
+    /// Keeps the addresses of upstreams up to date.
+    pub fn follow_names(&self) -> impl Future<Output = ()> + Send + use<> {
+        let upstreams = self.routes.upstreams().into_iter();
+        join_all(upstreams.map(|upstream| names::follow(upstream, names::INTERVAL, names::lookup))).map(drop)
     }
 
     /// Returns the exchanges that are running. Some have no caller any more.

@@ -107,6 +107,17 @@ impl Routes {
         Self { routes, unmatched }
     }
 
+    /// Returns the upstreams, each once.
+    pub(super) fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
+        for upstream in self.routes.iter().map(|route| &route.upstream).chain(&self.unmatched) {
+            if !upstreams.iter().any(|other| Arc::ptr_eq(other, upstream)) {
+                upstreams.push(upstream.clone());
+            }
+        }
+        upstreams
+    }
+
     /// Returns the way of a request: the first route for its host, path and method; else that of the first route for its host
     /// and path, without protection.
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {

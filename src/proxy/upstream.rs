@@ -3,13 +3,17 @@
 
 pub(super) mod connector;
 mod http2;
+pub(super) mod names;
 pub(super) mod pools;
 mod unsent;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{Request, Response, Uri};
@@ -34,8 +38,11 @@ pub(super) struct Upstream {
     clock: Arc<dyn Clock>,
     next: AtomicUsize,
     /// For requests with a key: a connection that has been idle for long may be closing.
-    keyed: Pools<Full<Bytes>>,
-    streaming: Pools<Body>,
+    keyed: ArcSwap<Pools<Full<Bytes>>>,
+    streaming: ArcSwap<Pools<Body>>,
+    connector: Connector,
+    /// Time after which an idle connection is not used any more.
+    idle: Duration,
     /// Longest time until a server has accepted a connection.
     pub(super) connect_timeout: Duration,
     /// Time limit until a response's head, and between pieces of its body.
@@ -81,8 +88,10 @@ impl Upstream {
             servers: options.urls.iter().map(server).collect::<Option<_>>()?,
             next: AtomicUsize::new(0),
             clock,
-            keyed: Pools::new(&connector, options.idle.0),
-            streaming: Pools::new(&connector, options.idle.0),
+            keyed: ArcSwap::from_pointee(Pools::new(&connector, options.idle.0)),
+            streaming: ArcSwap::from_pointee(Pools::new(&connector, options.idle.0)),
+            connector,
+            idle: options.idle.0,
             connect_timeout: options.connect_timeout.0,
             timeout: options.timeout.0,
             exchange_max: options.exchange_max.0,
@@ -120,10 +129,11 @@ impl Upstream {
         may_be_sent: impl Fn() -> bool,
     ) -> Option<Result<Response<Incoming>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
-        match &server.http2 {
-            Some(http2) => http2.send(request.map(Body::from), may_be_sent).await,
-            None => Some(self.keyed.here().request(request.map(Full::new)).await.map_err(|error| failed(&error))),
+        if let Some(http2) = &server.http2 {
+            return http2.send(request.map(Body::from), may_be_sent).await;
         }
+        let sending = self.keyed.load().here().request(request.map(Full::new));
+        Some(sending.await.map_err(|error| failed(&error)))
     }
 
     /// Sends a request whose body is streamed, as [`send`](Self::send) does.
@@ -162,10 +172,27 @@ impl Upstream {
         may_be_sent: impl Fn() -> bool,
     ) -> Option<Result<Response<Incoming>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
-        match &server.http2 {
-            Some(http2) => http2.send(request, may_be_sent).await,
-            None => Some(self.streaming.here().request(request).await.map_err(|error| failed(&error))),
+        if let Some(http2) = &server.http2 {
+            return http2.send(request, may_be_sent).await;
         }
+        let sending = self.streaming.load().here().request(request);
+        Some(sending.await.map_err(|error| failed(&error)))
+    }
+
+    /// Lets further requests open new connections. Those that are in use end with their requests.
+    pub(super) async fn reconnect(&self) {
+        self.keyed.store(Arc::new(Pools::new(&self.connector, self.idle)));
+        self.streaming.store(Arc::new(Pools::new(&self.connector, self.idle)));
+        for http2 in self.servers.iter().filter_map(|server| server.http2.as_ref()) {
+            http2.reconnect().await;
+        }
+    }
+
+    /// Returns the names of its servers that are no addresses.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let hosts = self.servers.iter().map(|server| server.authority.host());
+        let is_name = |host: &&str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_err();
+        hosts.filter(is_name).map(str::to_owned).collect()
     }
 
     /// Returns all servers, those first that are not resting, beginning with the next in turn.

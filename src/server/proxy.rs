@@ -51,6 +51,7 @@ pub(super) fn start(
     let proxy = proxy.context("[proxy] cannot be used; `oncegate config check` says why")?;
     let exchanges = proxy.exchanges();
     tokio::spawn(stop.clone().run_until_cancelled_owned(proxy.follow_keys()));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(proxy.follow_names()));
     let (service, cores, connections) = (ProxyService::new(proxy), cores.to_vec(), connections.clone());
     tracing::info!(proxy_listen = %socket.local_addr()?, routes = options.routes.len(), "The proxy is listening");
     tokio::spawn(listener::accept(socket, tls, service, limits, cores, stop, connections));

@@ -98,6 +98,11 @@ impl Http2 {
         Some(Err(Failed::NotConnected(why)))
     }
 
+    /// Lets the next request open a new connection. Requests on the present one go on.
+    pub(super) async fn reconnect(&self) {
+        drop(self.shared.lock().await.take());
+    }
+
     /// Returns the connection. One that was idle for long is left to its requests, and replaced.
     async fn connection(&self, server: &Uri) -> Result<Shared, String> {
         let mut shared = self.shared.lock().await;
