@@ -63,6 +63,9 @@ async fn every_fault_of_postgres_under_every_policy() {
     }
 }
 
+/// Two grants that were in force together for less than this may leave marks that do not overlap.
+const MARKED: Duration = Duration::from_millis(2);
+
 /// A fault of the first gateway's network does not affect the second one; a fault of the server affects both.
 async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
     let digest = hex::encode(&Sha256::digest(TOKEN));
@@ -101,8 +104,10 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
                 noticed += usize::from(is_reported);
                 let both_done = both.iter().all(|one| is_done(&events, one));
                 let both_degraded = both.iter().all(|one| is_degraded(&events, one));
+                // Marks have whole milliseconds, and are rounded to the shorter time.
+                let can_be_compared = both_degraded && double.lasted >= MARKED;
                 assert!(
-                    is_reported || !(both_done || both_degraded),
+                    is_reported || !(both_done || can_be_compared),
                     "{policy}, {fault:?}: {key}: {double:?} is not reported: {events:#?}"
                 );
             }

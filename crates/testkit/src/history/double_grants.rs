@@ -14,6 +14,8 @@ use super::record::{Answer, Call, Event, Reply};
 pub struct DoubleGrant {
     /// The two attempts, the older first. Two gateways may issue them in one microsecond, so their timestamps may be equal.
     pub attempts: (Attempt, Attempt),
+    /// Time for which both certainly held the key.
+    pub lasted: Duration,
 }
 
 /// Period in which an attempt held a key by its answers.
@@ -33,10 +35,11 @@ pub fn double_grants(events: &[Event]) -> Vec<DoubleGrant> {
     let mut found = Vec::new();
     for (index, one) in holdings.iter().enumerate() {
         for other in &holdings[index + 1..] {
-            if one.from.max(other.from) < one.until.min(other.until) {
+            let lasted = one.until.min(other.until).saturating_sub(one.from.max(other.from));
+            if !lasted.is_zero() {
                 let [one, other] = [one, other].map(|holding| holding.attempt.clone());
                 let attempts = if one.timestamp() <= other.timestamp() { (one, other) } else { (other, one) };
-                found.push(DoubleGrant { attempts });
+                found.push(DoubleGrant { attempts, lasted });
             }
         }
     }
