@@ -196,12 +196,9 @@ impl Config {
                 ),
             );
         }
-        check(
-            route.stored_fields().is_some(),
-            "store_with or store_without has a name that no field can have, or store_with one of a single connection; write \
-             names like \"X-Session\""
-                .to_owned(),
-        );
+        if let Err(error) = route.stored_fields() {
+            check(false, error);
+        }
         check(
             route.response_retention.is_none_or(|time| Retention::For(time.0) <= route.retention),
             "response_retention is longer than retention, after which the key is free".to_owned(),

@@ -111,14 +111,23 @@ pub struct StoredFields {
 }
 
 impl StoredFields {
-    /// Returns those of these names. `None` if a name is not valid, or `with` has one of a single connection.
-    pub(super) fn new(with: &[String], without: &[String]) -> Option<Self> {
-        let parse = |names: &[String]| names.iter().map(|name| name.parse().ok()).collect::<Option<Vec<HeaderName>>>();
-        let with = parse(with)?;
-        let may_be_stored = |name: &HeaderName| {
-            !HOP_BY_HOP.contains(name) && *name != header::CONTENT_LENGTH && !is_for_proxies(name) && !is_own(name)
+    /// Returns those of these names.
+    ///
+    /// # Errors
+    /// Says which name no field can have, or which field must not be stored, and why.
+    pub(super) fn new(with: &[String], without: &[String]) -> Result<Self, String> {
+        let parse = |option: &str, names: &[String]| {
+            let name = |name: &String| {
+                name.parse()
+                    .map_err(|_| format!("{option} has {name:?}, which is no field name; write one like \"X-Session\""))
+            };
+            names.iter().map(name).collect::<Result<Vec<HeaderName>, _>>()
         };
-        with.iter().all(may_be_stored).then_some(Self { with, without: parse(without)? })
+        let (with, without) = (parse("store_with", with)?, parse("store_without", without)?);
+        match with.iter().find_map(|name| Some((name, not_storable(name)?))) {
+            Some((name, why)) => Err(format!("store_with has \"{name}\", {why}; leave it out")),
+            None => Ok(Self { with, without }),
+        }
     }
 
     /// Returns the fields of a caller's response that are stored.
@@ -127,6 +136,19 @@ impl StoredFields {
             let is_default = !NEVER_STORED.contains(name) && !is_for_proxies(name) && **name != header::CONTENT_LENGTH;
             (is_default || self.with.contains(name)) && !self.without.contains(name)
         })
+    }
+}
+
+/// Returns why a field can never be stored; `None` if it can.
+fn not_storable(name: &HeaderName) -> Option<&'static str> {
+    if HOP_BY_HOP.contains(name) || is_for_proxies(name) {
+        Some("which concerns a single connection")
+    } else if *name == header::CONTENT_LENGTH {
+        Some("which each replay gets from its body")
+    } else if is_own(name) {
+        Some("which only the gateway and its upstreams use")
+    } else {
+        None
     }
 }
 
@@ -257,7 +279,7 @@ mod tests {
         assert_eq!(names(&[], &[]), ["location", "via"]);
         assert_eq!(names(&["Set-Cookie"], &["Via"]), ["location", "set-cookie"]);
         for wrong in ["a b", "connection", "proxy-x", "content-length", "oncegate-outcome"] {
-            assert!(StoredFields::new(&[wrong.to_owned()], &[]).is_none(), "{wrong}");
+            assert!(StoredFields::new(&[wrong.to_owned()], &[]).is_err(), "{wrong}");
         }
     }
 }

@@ -91,7 +91,7 @@ impl Route {
                 Retention::Forever => None,
             },
             response_retention: options.response_retention.map(|Span(time)| time),
-            stored_fields: options.stored_fields()?,
+            stored_fields: options.stored_fields().ok()?,
             metrics: RouteMetrics::new(&options.name),
         })
     }
@@ -193,8 +193,11 @@ impl RouteOptions {
         Authorizer::new(self, upstream).map(drop)
     }
 
-    /// Returns the fields that are stored; `None` if a name is not valid.
-    pub fn stored_fields(&self) -> Option<StoredFields> {
+    /// Returns the fields that are stored.
+    ///
+    /// # Errors
+    /// Says which name is wrong, and why.
+    pub fn stored_fields(&self) -> Result<StoredFields, String> {
         StoredFields::new(&self.store_with, &self.store_without)
     }
 }

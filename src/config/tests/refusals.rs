@@ -294,12 +294,28 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
         (
             "",
             "principal = [\"authorization\"]\nstore_with = [\"X-A\", \"connection\"]\n",
-            "store_with or store_without",
+            "store_with has \"connection\", which concerns a single connection",
         ),
-        ("", "principal = [\"authorization\"]\nstore_with = [\"Content-Length\"]\n", "store_with or store_without"),
-        ("", "principal = [\"authorization\"]\nstore_with = [\"Oncegate-Outcome\"]\n", "store_with or store_without"),
-        ("", "principal = [\"authorization\"]\nstore_with = [\"a b\"]\n", "store_with or store_without"),
-        ("", "principal = [\"authorization\"]\nstore_without = [\"a b\"]\n", "store_with or store_without"),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore_with = [\"Content-Length\"]\n",
+            "store_with has \"content-length\", which each replay gets from its body",
+        ),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore_with = [\"Oncegate-Outcome\"]\n",
+            "store_with has \"oncegate-outcome\", which only the gateway",
+        ),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore_with = [\"a b\"]\n",
+            "store_with has \"a b\", which is no field name",
+        ),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore_without = [\"a b\"]\n",
+            "store_without has \"a b\", which is no field name",
+        ),
         ("", "principal = [\"jwt:iss+sub\"]\n", "no issuer of tokens is known"),
         ("", "principal = [\"jwt:sub\"]\n", "write \"jwt:iss+sub\""),
         ("issuers = [{ issuer = \"i\" }]\n", "principal = [\"jwt:iss+sub\"]\n", "either jwks_url or jwks_file"),
