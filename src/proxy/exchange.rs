@@ -92,7 +92,7 @@ impl Exchange {
         let (_permit, upload) = (self.permit.take(), self.upload.take());
         let request = std::mem::take(&mut self.request);
         let exchange_max = self.route.upstream.exchange_max;
-        let run = async {
+        let mut run = pin!(async {
             let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
             let exchange = timeout(exchange_max, self.exchange(reply, request, upload));
             let Ending { outcome, rest } = exchange.await.unwrap_or(cut);
@@ -103,8 +103,8 @@ impl Exchange {
             if !is_reported {
                 reporting.await;
             }
-        };
-        let (mut run, mut renewing) = (pin!(run), pin!(timeout(exchange_max, self.renew())));
+        });
+        let mut renewing = pin!(timeout(exchange_max, self.renew()));
         tokio::select! {
             biased;
             () = &mut run => {}
@@ -135,7 +135,7 @@ impl Exchange {
                 tokio::select! {
                     biased;
                     sent = &mut sending => sent,
-                    () = self.report(Outcome::Unknown) => sending.await,
+                    () = Box::pin(self.report(Outcome::Unknown)) => sending.await,
                 }
             }
         };
@@ -190,7 +190,7 @@ impl Exchange {
             None => self.route.upstream.send(request, || self.may_be_sent()).await,
             Some(upload) => {
                 let request = request.map(|_empty| Body::new(upload.verified()));
-                self.route.upstream.forward(request, || self.may_be_sent()).await
+                Box::pin(self.route.upstream.forward(request, || self.may_be_sent())).await
             }
         }
     }
@@ -309,8 +309,9 @@ impl Exchange {
         let lease = self.route.lease;
         loop {
             sleep(lease / 3).await;
-            let renewed = self.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)).await;
-            match renewed {
+            // Boxed: most exchanges end before.
+            let renewing = Box::pin(self.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)));
+            match renewing.await {
                 Ok(answer) => {
                     let left =
                         if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };

@@ -156,6 +156,8 @@ impl Proxy {
         };
         let wait = prefer::wait(request.headers()).unwrap_or(route.wait);
         let mut claimed_at = self.clock.monotonic();
+        // What is rare is boxed: the future of an exchange has room for all of its parts.
+        let again = |take_over, nonce| Box::pin(self.gateway.claim(&app, call(take_over, nonce)));
         let first = match self.gateway.wait_granted(&app, &call(false, None), wait) {
             None => self.gateway.claim(&app, call(false, None)).await,
             Some(wait) => {
@@ -164,7 +166,7 @@ impl Proxy {
                     permit = None;
                     reply.closed().await;
                 };
-                let waited = self.gateway.claim_or_wait(&app, call(false, None), wait, gone).await;
+                let waited = Box::pin(self.gateway.claim_or_wait(&app, call(false, None), wait, gone)).await;
                 waited.map(|waited| {
                     // The lease of a grant began some time in the wait; a renewal comes before its end.
                     claimed_at = self.clock.monotonic();
@@ -174,15 +176,15 @@ impl Proxy {
         };
         // What may have taken effect is repeated once, with the same nonce.
         let mut answer = match first {
-            Err(Failure::OutcomeUnknown(Some(nonce))) => self.gateway.claim(&app, call(false, Some(nonce))).await,
+            Err(Failure::OutcomeUnknown(Some(nonce))) => again(false, Some(nonce)).await,
             first => first,
         };
         let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
         let is_repeat = route.on_unknown == OnUnknown::Forward
             && matches!(&answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
         if is_repeat {
-            answer = match self.gateway.claim(&app, call(true, None)).await {
-                Err(Failure::OutcomeUnknown(Some(nonce))) => self.gateway.claim(&app, call(true, Some(nonce))).await,
+            answer = match again(true, None).await {
+                Err(Failure::OutcomeUnknown(Some(nonce))) => again(true, Some(nonce)).await,
                 answer => answer,
             };
         }
@@ -195,7 +197,7 @@ impl Proxy {
             Err(granted) => granted,
             Ok(response) => {
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
-                self.check_repeat(&route, &request, upload, reveals, client).await?;
+                Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
                 return response.map(Claimed::Replay);
             }
         };

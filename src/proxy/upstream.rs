@@ -130,7 +130,7 @@ impl Upstream {
     ) -> Option<Result<Response<Incoming>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
         if let Some(http2) = &server.http2 {
-            return http2.send(request.map(Body::from), may_be_sent).await;
+            return Box::pin(http2.send(request.map(Body::from), may_be_sent)).await;
         }
         let sending = self.keyed.load().here().request(request.map(Full::new));
         Some(sending.await.map_err(|error| failed(&error)))
@@ -173,7 +173,7 @@ impl Upstream {
     ) -> Option<Result<Response<Incoming>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
         if let Some(http2) = &server.http2 {
-            return http2.send(request, may_be_sent).await;
+            return Box::pin(http2.send(request, may_be_sent)).await;
         }
         let sending = self.streaming.load().here().request(request);
         Some(sending.await.map_err(|error| failed(&error)))
