@@ -1,26 +1,35 @@
-"""The worker processes of the run: the consumer of each broker around one handler, whose effect is a row in PostgreSQL."""
+"""The worker processes of the run: the consumer of each broker around one handler, whose effect is a row in PostgreSQL.
+
+Each order is sent in two messages, `ORDER/0` and `ORDER/1`. One of them alone would hide that the other was lost, so a worker notes which
+messages have come to their end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from servers import CREDENTIAL, write_line
 
-from oncegate import AsyncClient, Client, Done, NothingHappened
+from oncegate import AsyncClient, Client, Done, Duplicate, NothingHappened, OutcomeRefused
 from oncegate.consumers import Recipe
 
 LEASE = "1s"
 REDELIVER_AFTER = 0.2
+#: Where a worker can be asked to end as by kill -9: `die_at`.
+PHASES = ("before_claim", "before_effect", "after_effect", "after_report")
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class Job:
     effects: str
     #: One line for each delivery.
     deliveries: str
+    #: One line for each message that may be acknowledged now: done, or a duplicate of what was done.
+    ended: str
     log: str
 
     @property
@@ -42,16 +53,61 @@ class Job:
         return f"orders.{self.mode}.{self.consumer}"
 
 
+#: The message that this thread or task handles, and its job.
+HANDLED: ContextVar[tuple[Job, str]] = ContextVar("HANDLED")
+
+
+def die_at(job: Job, phase: str) -> None:
+    """Ends this process as by kill -9, if the run asks for it: one process removes the file, and ends."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{job.deliveries}.{phase}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note_end(answer: Any) -> None:
+    job, message = HANDLED.get()
+    if isinstance(answer, Done):
+        die_at(job, "after_report")
+    if isinstance(answer, (Done, OutcomeRefused)) or (isinstance(answer, Duplicate) and answer.state == "succeeded"):
+        write_line(job.ended, message)
+
+
+class Gated(Client):
+    def once(self, *args: Any, **terms: Any) -> Any:
+        try:
+            answer = super().once(*args, **terms)
+        except OutcomeRefused as refused:
+            note_end(refused)
+            raise
+        note_end(answer)
+        return answer
+
+
+class GatedAsync(AsyncClient):
+    async def once(self, *args: Any, **terms: Any) -> Any:
+        try:
+            answer = await super().once(*args, **terms)
+        except OutcomeRefused as refused:
+            note_end(refused)
+            raise
+        note_end(answer)
+        return answer
+
+
 class Ungated(Client):
     """No gateway: each delivery runs."""
 
     def once(self, operation: str, contents: Any, work: Any, **_: Any) -> Any:
-        return Done(work(None), "succeeded", None, False, None, None, "")
+        answer = Done(work(None), "succeeded", None, False, None, None, "")
+        note_end(answer)
+        return answer
 
 
 class UngatedAsync(AsyncClient):
     async def once(self, operation: str, contents: Any, work: Any, **_: Any) -> Any:
-        return Done(await work(None), "succeeded", None, False, None, None, "")
+        answer = Done(await work(None), "succeeded", None, False, None, None, "")
+        note_end(answer)
+        return answer
 
 
 def work(job: Job) -> None:
@@ -64,8 +120,18 @@ def work(job: Job) -> None:
     CONSUMERS[job.consumer](job, psycopg.connect(job.effects, autocommit=True))
 
 
+def order_in(message: str) -> str:
+    return message.rpartition("/")[0]
+
+
 def effect(store: psycopg.Connection[Any], queue: str, order: str) -> None:
     store.execute("INSERT INTO effects (queue, order_id) VALUES (%s, %s)", (queue, order))
+
+
+def observed_effect(job: Job, store: psycopg.Connection[Any], message: str) -> None:
+    die_at(job, "before_effect")
+    effect(store, job.queue, order_in(message))
+    die_at(job, "after_effect")
 
 
 def client_of(job: Job, blocking: type[Any], ungated: type[Any]) -> Any:
@@ -78,45 +144,47 @@ def pause() -> float:
     return random.uniform(0, 0.01)
 
 
-def recipe_of(job: Job, store: psycopg.Connection[Any], order_of: Callable[[Any], str]) -> Recipe[Any]:
+def recipe_of(job: Job, store: psycopg.Connection[Any], name_of: Callable[[Any], str]) -> Recipe[Any]:
     def handle(message: Any, grant: Any) -> None:
         time.sleep(pause())
         if grant is not None and not grant.is_live:
             raise NothingHappened("the lease has ended")
-        effect(store, job.queue, order_of(message))
+        observed_effect(job, store, name_of(message))
         time.sleep(pause())
 
     return Recipe(
-        client_of(job, Client, Ungated),
+        client_of(job, Gated, Ungated),
         job.operation,
-        lambda message: contents_of(job, order_of(message)),
+        lambda message: contents_of(job, name_of(message)),
         handle,
         lease=LEASE,
         redeliver_after=REDELIVER_AFTER,
     )
 
 
-def asynchronous_recipe_of(job: Job, store: psycopg.Connection[Any], order_of: Callable[[Any], str]) -> Recipe[Any]:
+def asynchronous_recipe_of(job: Job, store: psycopg.Connection[Any], name_of: Callable[[Any], str]) -> Recipe[Any]:
     async def handle(message: Any, grant: Any) -> None:
         await asyncio.sleep(pause())
         if grant is not None and not grant.is_live:
             raise NothingHappened("the lease has ended")
-        effect(store, job.queue, order_of(message))
+        observed_effect(job, store, name_of(message))
         await asyncio.sleep(pause())
 
     return Recipe(
-        client_of(job, AsyncClient, UngatedAsync),
+        client_of(job, GatedAsync, UngatedAsync),
         job.operation,
-        lambda message: contents_of(job, order_of(message)),
+        lambda message: contents_of(job, name_of(message)),
         handle,
         lease=LEASE,
         redeliver_after=REDELIVER_AFTER,
     )
 
 
-def contents_of(job: Job, order: str) -> dict[str, str]:
-    write_line(job.deliveries, order)
-    return {"order": order}
+def contents_of(job: Job, message: str) -> dict[str, str]:
+    write_line(job.deliveries, message)
+    HANDLED.set((job, message))
+    die_at(job, "before_claim")
+    return {"order": order_in(message)}
 
 
 def redis_streams(job: Job, store: psycopg.Connection[Any]) -> None:
@@ -195,15 +263,15 @@ def add_task(app: Any, job: Job, store: psycopg.Connection[Any]) -> None:
     @app.task(  # type: ignore[untyped-decorator]
         name="orders.submit",
         base=OnceTask,
-        client=client_of(job, Client, Ungated),
+        client=client_of(job, Gated, Ungated),
         operation=job.operation,
-        contents=lambda order: contents_of(job, order),
+        contents=lambda message: contents_of(job, message),
         lease=LEASE,
         redeliver_after=REDELIVER_AFTER,
     )
-    def submit(order: str) -> None:
+    def submit(message: str) -> None:
         time.sleep(pause())
-        effect(store, job.queue, order)
+        observed_effect(job, store, message)
         time.sleep(pause())
 
 

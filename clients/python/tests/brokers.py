@@ -3,7 +3,8 @@
 Run by scripts/test-brokers; ONCEGATE_BIN names the gateway. Each order is sent twice, in any order of messages. An effect is a row in
 PostgreSQL. Each consumer runs without a gateway, and with `on_lease_end` as `release` and as `unknown`. Parked messages
 are looked up and taken over. Runs at the same broker go on at the same time; gateway and broker are killed in the middle of all of them.
-The last tenth of the messages is sent after the last fault, and a run without all of its faults fails.
+The last tenth of the messages is sent after the last fault. A run without all of its faults fails, and one that acknowledged a message
+which was neither done, nor a duplicate of what was done, nor parked: the order's other message would hide that.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import broker_examples
 import psycopg
 from broker_servers import Broker, Kafka, Nats, RabbitMq, Redis
 from broker_table import COLUMNS, record
-from broker_workers import Job, celery_app, effect, work
+from broker_workers import PHASES, Job, celery_app, effect, order_in, work
 from servers import CREDENTIAL, Postgres, Server, Tail, gateway
 
 from oncegate import Client, Grant
@@ -38,11 +39,20 @@ CONSUMERS: dict[str, type[Any]] = {
     "kafka": Kafka,
 }
 MODES = ("none", "release", "unknown")
+# Counts that are 0, or the run has failed: parked orders that could not be settled, and messages without an end.
+HIDDEN = ("not_settled", "vanished")
 # Seconds without a delivery, after which a run fails.
 STALL = 120
 # Workers are forked from a process that has loaded what they need.
 PROCESSES = multiprocessing.get_context("forkserver")
-LOADED = ["__main__", "broker_workers", "aio_pika", "celery", "celery.bin.worker", "confluent_kafka", "nats", "pika", "redis"]
+LOADED = {
+    "redis": ["redis"],
+    "rabbitmq": ["pika"],
+    "aio-pika": ["aio_pika"],
+    "celery": ["celery", "celery.bin.worker"],
+    "nats": ["nats"],
+    "kafka": ["confluent_kafka"],
+}
 
 
 @dataclass
@@ -61,14 +71,18 @@ class Run:
     def __post_init__(self) -> None:
         self.queue = f"orders-{self.mode}-{self.consumer}"
         self.number = self.options.messages // 2
-        self.orders = [f"{self.mode}-{at}" for at in range(self.number)] * 2
-        random.shuffle(self.orders)
-        self.first = len(self.orders) * 9 // 10
+        self.messages = [f"{self.mode}-{at}/{copy}" for at in range(self.number) for copy in range(2)]
+        random.shuffle(self.messages)
+        self.first = len(self.messages) * 9 // 10
         self.store = psycopg.connect(self.effects, autocommit=True)
         self.client = Client([self.gateway], CREDENTIAL, claim_within=30)
-        deliveries, self.log = self.folder / f"{self.queue}.deliveries", self.folder / f"{self.queue}.log"
-        self.tail = Tail(deliveries)
-        paths = (str(deliveries), str(self.log))
+        self.deliveries, self.ended, self.log = (self.folder / f"{self.queue}.{each}" for each in ("deliveries", "ended", "log"))
+        self.tail = Tail(self.deliveries)
+        #: Messages that were parked.
+        self.aside: set[str] = set()
+        #: The file that asks a worker to end at a phase.
+        self.asked: Path | None = None
+        paths = (str(self.deliveries), str(self.ended), str(self.log))
         self.job = Job(self.consumer, self.mode, self.queue, self.broker.url, self.gateway, self.effects, *paths)
         self.workers: list[Any] = []
         self.sent_all = self.done = False
@@ -77,7 +91,7 @@ class Run:
     def begin(self) -> None:
         """Sends all messages but the last."""
         self.broker.declare(self.queue)
-        self.send(self.orders[: self.first])
+        self.send(self.messages[: self.first])
 
     def start_workers(self) -> None:
         self.workers = [self.worker() for _ in range(self.options.workers)]
@@ -88,14 +102,14 @@ class Run:
         process.start()
         return process
 
-    def send(self, orders: list[str]) -> None:
+    def send(self, messages: list[str]) -> None:
         if self.consumer == "celery":
             app = celery_app(self.broker.url, self.queue)
-            for order in orders:
-                app.send_task("orders.submit", [order])
+            for message in messages:
+                app.send_task("orders.submit", [message])
             app.close()
         else:
-            self.broker.send(self.queue, orders)
+            self.broker.send(self.queue, messages)
 
     @property
     def progress(self) -> float:
@@ -106,10 +120,7 @@ class Run:
         seen = self.tail.lines
         if self.tail.count() != seen:
             self.changed_at = time.monotonic()
-        kills = self.counts["workers_killed"]
-        if kills < self.options.kills and self.progress >= 0.9 * (kills + 1) / self.options.kills:
-            random.choice(self.workers).kill()
-            self.counts["workers_killed"] += 1
+        self.kill_workers()
         # As a supervisor does: a worker also ends when it loses the broker.
         for at, each in enumerate(self.workers):
             if not each.is_alive():
@@ -120,10 +131,26 @@ class Run:
             self.done = self.sent_all and self.is_drained()
             self.looked_at = time.monotonic()
 
+    def kill_workers(self) -> None:
+        kills, phases = self.counts["workers_killed"], self.options.phases
+        # A phase of new work has to come after the last request for it.
+        due = self.progress >= (0.6 if phases else 0.9) * (kills + 1) / (self.options.kills or 1)
+        if self.asked is not None:
+            if not self.asked.exists():
+                self.asked = None
+                self.counts["workers_killed"] += 1
+        elif due and kills < self.options.kills:
+            if phases:
+                self.asked = Path(f"{self.deliveries}.{PHASES[kills % len(PHASES)]}")
+                self.asked.touch()
+            else:
+                random.choice(self.workers).kill()
+                self.counts["workers_killed"] += 1
+
     def send_rest(self) -> None:
         """Sends the last messages, once all faults of the run have happened."""
         if not self.sent_all and self.counts["workers_killed"] == self.options.kills:
-            self.send(self.orders[self.first :])
+            self.send(self.messages[self.first :])
             self.sent_all, self.changed_at = True, time.monotonic()
 
     def is_drained(self) -> bool:
@@ -136,9 +163,10 @@ class Run:
         # With `release` too: work that is cancelled, as by aio-pika when the broker is lost, has an unknown outcome.
         if self.mode == "none":
             return
-        for order in self.parked():
+        for message in self.parked():
             self.counts["parked"] += 1
-            self.counts["not_settled"] += not self.look_up(order)
+            self.aside.add(message)
+            self.counts["not_settled"] += not self.look_up(order_in(message))
 
     def parked(self) -> list[str]:
         if self.consumer != "celery":
@@ -166,15 +194,17 @@ class Run:
 
     def counted(self) -> dict[str, int]:
         effects = self.store.execute("SELECT count(*) FROM effects WHERE queue = %s GROUP BY order_id", (self.queue,)).fetchall()
-        times, sent = [row[0] for row in effects], len(self.orders)
+        times, sent = [row[0] for row in effects], len(self.messages)
         counts = {**self.counts, "sent": sent, "delivered": self.tail.lines, "redelivered": max(self.tail.lines - sent, 0)}
         counts |= {"effects": sum(times), "doubled": sum(each > 1 for each in times), "lost": self.number - len(times)}
-        return {column: counts.get(column, 0) for column in (*COLUMNS, "not_settled")}
+        ended = set(self.ended.read_text().split()) | self.aside
+        counts |= {"vanished": len(set(self.messages) - ended)}
+        return {column: counts.get(column, 0) for column in (*COLUMNS, *HIDDEN)}
 
     def is_right(self, counts: dict[str, int]) -> bool:
         gated = self.mode != "none"
         faults = counts["workers_killed"] == self.options.kills and counts["brokers_killed"] == 1 and counts["gateways_killed"] == gated
-        nothing_lost = counts["lost"] == 0 and counts["not_settled"] == 0
+        nothing_lost = not any(counts[each] for each in ("lost", *HIDDEN))
         # Each message runs without a gateway; otherwise the run shows nothing.
         return (
             faults
@@ -211,7 +241,7 @@ def at_broker(kind: type[Any], consumers: list[str], options: argparse.Namespace
                 counts = run.counted()
                 is_right = run.is_right(counts)
                 line = f"{run.consumer:10}{run.mode:9}" + "".join(f"{counts[column]:16}" for column in COLUMNS)
-                print(line + ("" if is_right else f"  WRONG {counts['not_settled']} not settled"), flush=True)
+                print(line + ("" if is_right else f"  WRONG {', '.join(f'{counts[each]} {each}' for each in HIDDEN)}"), flush=True)
                 right &= is_right
                 if options.record and is_right:
                     record(run.consumer, run.mode, counts)
@@ -255,6 +285,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("consumers", nargs="*", metavar="CONSUMER", help=f"of {', '.join(CONSUMERS)}; all without names")
     parser.add_argument("--messages", type=int, default=240, help="messages of each run; each order is sent twice (%(default)s)")
     parser.add_argument("--kills", type=int, default=6, help="workers killed in each run (%(default)s)")
+    parser.add_argument("--phases", action="store_true", help="kill before and after the claim, the effect and the report in turn, not at any time")
     parser.add_argument("--workers", type=int, default=3, help="worker processes of each run (%(default)s)")
     parser.add_argument("--modes", type=lambda text: text.split(","), help=f"of {','.join(MODES)}: no gateway, and its `on_lease_end`")
     parser.add_argument("--in-turn", action="store_true", help="one broker after the other")
@@ -269,8 +300,8 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> None:
     options = options_of(sys.argv[1:])
-    PROCESSES.set_forkserver_preload(LOADED)
     consumers = options.consumers or list(CONSUMERS)
+    PROCESSES.set_forkserver_preload(["__main__", "broker_workers", *(module for name in consumers for module in LOADED[name])])
     kinds = {kind: [name for name in consumers if CONSUMERS[name] is kind] for kind in dict.fromkeys(CONSUMERS[name] for name in consumers)}
     with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(1 if options.in_turn else len(kinds)) as threads:
         store = Postgres(Path(made))
