@@ -41,6 +41,8 @@ func (q Queue) Declare(channel *amqp091.Channel) error {
 	for _, delay := range delays {
 		// Back to the queue when the time is over.
 		arguments := amqp091.Table{"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Name}
+		// A classic queue lets go of a message before the queue has stored it: a kill of the broker loses it.
+		arguments["x-queue-type"], arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "quorum", "at-least-once", "reject-publish"
 		if _, err := channel.QueueDeclare(q.retry(delay), true, false, false, false, arguments); err != nil {
 			return err
 		}
@@ -76,6 +78,8 @@ func Consume(ctx context.Context, channel *amqp091.Channel, queue Queue, consume
 	if err := channel.Qos(workers, 0, false); err != nil {
 		return err
 	}
+	// Each worker publishes one message at a time, and takes what has come back before it publishes the next.
+	returns := &returned{from: channel.NotifyReturn(make(chan amqp091.Return, workers)), missing: map[string]bool{}}
 	const tag = "oncegate"
 	deliveries, err := channel.ConsumeWithContext(context.WithoutCancel(ctx), queue.Name, tag, false, false, false, false, nil)
 	if err != nil {
@@ -97,7 +101,7 @@ func Consume(ctx context.Context, channel *amqp091.Channel, queue Queue, consume
 						stop(amqp091.ErrClosed)
 						return
 					}
-					if err := handle(ending, channel, queue, consumer, delivery); err != nil {
+					if err := handle(ending, channel, returns, queue, consumer, delivery); err != nil {
 						stop(err)
 						return
 					}
@@ -113,7 +117,9 @@ func Consume(ctx context.Context, channel *amqp091.Channel, queue Queue, consume
 	return nil
 }
 
-func handle(ctx context.Context, channel *amqp091.Channel, queue Queue, consumer *oncegate.Consumer[amqp091.Delivery], delivery amqp091.Delivery) error {
+func handle(
+	ctx context.Context, channel *amqp091.Channel, returns *returned, queue Queue, consumer *oncegate.Consumer[amqp091.Delivery], delivery amqp091.Delivery,
+) error {
 	failures := failuresOf(delivery.Headers)
 	// Work that was started is finished, so that a shutdown leaves no unknown outcomes.
 	decision := consumer.ConsumeOnce(context.WithoutCancel(ctx), delivery, failures)
@@ -132,14 +138,38 @@ func handle(ctx context.Context, channel *amqp091.Channel, queue Queue, consumer
 	}
 	if to != "" {
 		// The copy must be safe before the message is gone.
-		if err := publish(context.WithoutCancel(ctx), channel, to, delivery, failures); err != nil {
+		if err := publish(context.WithoutCancel(ctx), channel, returns, to, delivery, failures); err != nil {
 			return err
 		}
 	}
 	return delivery.Ack(false)
 }
 
-func publish(ctx context.Context, channel *amqp091.Channel, queue string, delivery amqp091.Delivery, failures int) error {
+// returned has the queues that did not exist for a copy. The broker confirms such a copy too, after it has returned it.
+type returned struct {
+	mu      sync.Mutex
+	from    <-chan amqp091.Return
+	missing map[string]bool
+}
+
+// has takes what came back, and reports whether a copy for this queue did.
+func (r *returned) has(queue string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		select {
+		case message, open := <-r.from:
+			if open {
+				r.missing[message.RoutingKey] = true
+				continue
+			}
+		default:
+		}
+		return r.missing[queue]
+	}
+}
+
+func publish(ctx context.Context, channel *amqp091.Channel, returns *returned, queue string, delivery amqp091.Delivery, failures int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	headers := amqp091.Table{}
@@ -147,7 +177,7 @@ func publish(ctx context.Context, channel *amqp091.Channel, queue string, delive
 		headers[name] = value
 	}
 	headers[failuresHeader] = int64(failures)
-	confirmation, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, amqp091.Publishing{
+	confirmation, err := channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, amqp091.Publishing{
 		Headers: headers, ContentType: delivery.ContentType, ContentEncoding: delivery.ContentEncoding, DeliveryMode: amqp091.Persistent,
 		CorrelationId: delivery.CorrelationId, MessageId: delivery.MessageId, Timestamp: delivery.Timestamp, Type: delivery.Type, AppId: delivery.AppId,
 		Body: delivery.Body,
@@ -161,6 +191,9 @@ func publish(ctx context.Context, channel *amqp091.Channel, queue string, delive
 	}
 	if !confirmed {
 		return fmt.Errorf("the broker refused a message for %s", queue)
+	}
+	if returns.has(queue) {
+		return fmt.Errorf("there is no queue %s; make it with Queue.Declare", queue)
 	}
 	return nil
 }

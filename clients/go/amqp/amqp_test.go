@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,55 @@ func TestEachOrderOnceAlthoughConnectionsAreLost(t *testing.T) {
 		t.Errorf("%d messages were not acknowledged", left)
 	}
 	effects.Once(t, orders)
+}
+
+func TestAMessageStaysWhereItsCopyHasNoQueue(t *testing.T) {
+	url := broker(t)
+	client := testservers.Gateway(t)
+	var connection *amqp091.Connection
+	testservers.Until(t, "the broker accepts a connection", func() (connected bool) {
+		var err error
+		connection, err = amqp091.Dial(url)
+		return err == nil
+	})
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without those beside it.
+	if _, err := channel.QueueDeclare("orders", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	for at := range 8 {
+		message := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: fmt.Appendf(nil, "A-%d", at)}
+		if err := channel.PublishWithContext(context.Background(), "", "orders", true, false, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consumer := &oncegate.Consumer[amqp091.Delivery]{
+		Client: client, Operation: "order.missing",
+		Contents: func(delivery amqp091.Delivery) (any, error) {
+			return oncegate.Map{"order_id": string(delivery.Body)}, nil
+		},
+		Handle: func(context.Context, amqp091.Delivery, *oncegate.Grant) (any, error) {
+			return nil, errors.New("who knows")
+		},
+	}
+	err = amqp.Consume(context.Background(), channel, amqp.Queue{Name: "orders", Workers: 4}, consumer)
+	if err == nil || !strings.Contains(err.Error(), "there is no queue orders.parked") {
+		t.Errorf("got %v", err)
+	}
+	// Its messages return to the queue.
+	_ = channel.Close()
+	channel, err = connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testservers.Until(t, "all messages are there", func() bool {
+		found, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil)
+		return err == nil && found.Messages == 8
+	})
 }
 
 // consume consumes for a moment, and then loses its connection, with what was not acknowledged.

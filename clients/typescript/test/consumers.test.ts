@@ -53,6 +53,9 @@ test("amqplib: copies are confirmed before a message is acknowledged", async () 
   const gateway = await stub();
   const log: string[] = [];
   let deliver: (message: Any) => void = () => {};
+  let returned: (message: Any) => void = () => {};
+  let missing = "";
+  const errors: unknown[] = [];
   const channel = {
     assertQueue: async (name: string, options: Any) =>
       log.push(`declared ${name} ${options.arguments?.["x-message-ttl"] ?? ""}`.trim()),
@@ -63,8 +66,12 @@ test("amqplib: copies are confirmed before a message is acknowledged", async () 
     },
     cancel: async () => {},
     ack: (message: Any) => log.push(`ack ${message.content}`),
+    on: (_: "return", handle: (message: Any) => void) => {
+      returned = handle;
+    },
     sendToQueue: (queue: string, content: Buffer, options: Any, confirmed: (error: Any, ok: Any) => void) => {
       setTimeout(() => {
+        if (options.mandatory && queue === missing) returned({ fields: { routingKey: queue } });
         log.push(`confirmed ${queue} ${content} ${options.headers["x-oncegate-failures"]}`);
         confirmed(null, null);
       }, 10);
@@ -78,7 +85,7 @@ test("amqplib: copies are confirmed before a message is acknowledged", async () 
   ]);
   const effects: string[] = [];
   const consumer = orders<amqplib.Message>(gateway, ({ content }) => content.toString(), effects);
-  const stop = await amqplib.consume(channel, consumer, { queue: "orders", onError: assert.ifError });
+  const stop = await amqplib.consume(channel, consumer, { queue: "orders", onError: (error) => errors.push(error) });
   const message = (order: string, failures?: number) => {
     const headers = failures === undefined ? {} : { "x-oncegate-failures": failures };
     return { content: Buffer.from(order), properties: { headers } };
@@ -95,6 +102,13 @@ test("amqplib: copies are confirmed before a message is acknowledged", async () 
     assert.deepEqual(log.splice(0), expected);
   }
   assert.deepEqual(effects, ["A-1"]);
+  assert.deepEqual(errors, []);
+  // The broker confirms what it has returned, too.
+  missing = "orders.parked";
+  deliver(message("breaks"));
+  await until("an error", () => errors.length > 0);
+  assert.match(String(errors[0]), /there is no queue orders.parked/);
+  assert.deepEqual(log, ["confirmed orders.parked breaks 0"]);
   await stop();
   gateway.close();
 });

@@ -21,6 +21,8 @@ use crate::error::BoxError;
 
 /// Delays of the retry queues in seconds. One queue per delay: RabbitMQ expires messages at the head of a queue only.
 const DELAYS: [u32; 4] = [1, 5, 30, 300];
+const KEPT_UNTIL_BACK: [(&str, &str); 3] =
+    [("x-queue-type", "quorum"), ("x-dead-letter-strategy", "at-least-once"), ("x-overflow", "reject-publish")];
 /// Header that counts the runs that ended with [`crate::WorkError::nothing_happened`].
 const FAILURES: &str = "x-oncegate-failures";
 /// Header with the reason of the last move.
@@ -63,6 +65,10 @@ impl Queue {
         for delay in DELAYS {
             let mut arguments = FieldTable::default();
             arguments.insert("x-message-ttl".into(), AMQPValue::LongUInt(delay * 1000));
+            // A classic queue lets go of a message before the queue has stored it: a kill of the broker loses it.
+            for (name, value) in KEPT_UNTIL_BACK {
+                arguments.insert(name.into(), AMQPValue::LongString(value.into()));
+            }
             // Back to the queue when the time is over.
             arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("".into()));
             arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString(self.name.clone().into()));

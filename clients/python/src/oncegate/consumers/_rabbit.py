@@ -11,6 +11,8 @@ from ._decide import Park, Redeliver
 DELAYS = (1, 5, 30, 300)
 FAILURES = "x-oncegate-failures"
 WHY = "x-oncegate-why"
+#: A classic queue lets go of a message before the main queue has stored it: a kill of the broker loses it.
+_KEPT_UNTIL_BACK = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
 
 def retry_queue(queue: str, after: float) -> str:
@@ -23,6 +25,7 @@ def queues_of(queue: str) -> dict[str, dict[str, Any]]:
     """The queues to declare beside `queue`, all durable, and their arguments."""
     retries = {
         retry_queue(queue, delay): {
+            **_KEPT_UNTIL_BACK,
             "x-message-ttl": delay * 1000,
             "x-dead-letter-exchange": "",
             "x-dead-letter-routing-key": queue,

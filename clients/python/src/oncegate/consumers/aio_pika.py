@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import aio_pika
+from aiormq import spec
 
+from ..events import logger
 from ._decide import Ack
 from ._rabbit import failures_of, moved, queues_of
 from ._recipe import Recipe, consume_once_async
@@ -43,5 +45,10 @@ class AioPikaConsumer:
                 delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             )
             # First confirmed there, then acknowledged here: a crash between the two leaves two messages, one a duplicate.
-            await self._channel.default_exchange.publish(copy, target, mandatory=True)
+            confirmed = await self._channel.default_exchange.publish(copy, target, mandatory=True)
+            if not isinstance(confirmed, spec.Basic.Ack):
+                # By default aio-pika returns a message without a queue, instead of raising.
+                wrong = "has publisher_confirms=False" if confirmed is None else f"has no queue {target}: call declare()"
+                logger.error("A message of %s stays unacknowledged: the channel %s", self._queue, wrong)
+                raise RuntimeError(f"the copy of a message is not safe: the channel {wrong}")
         await message.ack()

@@ -10,6 +10,7 @@ import org.aopalliance.intercept.MethodInterceptor;
 import org.aopalliance.intercept.MethodInvocation;
 import org.springframework.amqp.core.Message;
 import org.springframework.amqp.core.MessageBuilder;
+import org.springframework.amqp.core.MessageDeliveryMode;
 import org.springframework.amqp.rabbit.core.RabbitOperations;
 
 /**
@@ -80,6 +81,9 @@ public final class OnceRabbitAdvice implements MethodInterceptor {
         properties.setHeader(REASON, reason.substring(0, Math.min(REASON_MAX, reason.length())));
         headers.forEach(properties::setHeader);
         properties.setExpiration(expiration);
+        // Spring leaves it out of a message that was received, and the copy would end with the
+        // broker.
+        properties.setDeliveryMode(MessageDeliveryMode.PERSISTENT);
         return copy;
     }
 
@@ -87,6 +91,8 @@ public final class OnceRabbitAdvice implements MethodInterceptor {
     private void publish(String queue, Message message) {
         template.invoke(
                 operations -> {
+                    // The broker confirms a message without a queue too.
+                    operations.execute(channel -> channel.queueDeclarePassive(queue));
                     operations.send("", queue, message);
                     operations.waitForConfirmsOrDie(CONFIRM_WITHIN.toMillis());
                     return null;

@@ -16,8 +16,13 @@ public final class OnceRabbitQueues {
      * be declared as a bean.
      */
     public static Declarables of(String queue) {
+        // A classic queue lets go of a message before the queue has stored it: a kill of the broker
+        // loses it.
         Queue retry =
                 QueueBuilder.durable(queue + ".retry")
+                        .quorum()
+                        .withArgument("x-dead-letter-strategy", "at-least-once")
+                        .overflow(QueueBuilder.Overflow.rejectPublish)
                         .deadLetterExchange("")
                         .deadLetterRoutingKey(queue)
                         .build();

@@ -28,6 +28,8 @@ import org.mockito.ArgumentCaptor;
 import org.springframework.amqp.AmqpException;
 import org.springframework.amqp.core.Message;
 import org.springframework.amqp.core.MessageBuilder;
+import org.springframework.amqp.core.MessageDeliveryMode;
+import org.springframework.amqp.core.Queue;
 import org.springframework.amqp.rabbit.connection.ConnectionFactory;
 import org.springframework.amqp.rabbit.core.RabbitOperations;
 
@@ -67,6 +69,8 @@ class OnceRabbitTest {
     private static Message message(String payout) {
         Message message = MessageBuilder.withBody(payout.getBytes(StandardCharsets.UTF_8)).build();
         message.getMessageProperties().setConsumerQueue("payouts");
+        // As Spring receives it.
+        message.getMessageProperties().setDeliveryMode(null);
         return message;
     }
 
@@ -88,8 +92,11 @@ class OnceRabbitTest {
     private Message published(String queue) {
         var message = ArgumentCaptor.forClass(Message.class);
         var order = inOrder(template);
+        order.verify(template).execute(any());
         order.verify(template).send(eq(""), eq(queue), message.capture());
         order.verify(template).waitForConfirmsOrDie(anyLong());
+        assertThat(message.getValue().getMessageProperties().getDeliveryMode())
+                .isEqualTo(MessageDeliveryMode.PERSISTENT);
         return message.getValue();
     }
 
@@ -136,6 +143,28 @@ class OnceRabbitTest {
         thrown = new IllegalStateException("a timeout of the bank");
         doThrow(new AmqpException("not confirmed")).when(template).waitForConfirmsOrDie(anyLong());
         assertThatThrownBy(() -> deliver(message("P-1"))).isInstanceOf(AmqpException.class);
+    }
+
+    @Test
+    void withoutItsQueueTheCopyIsNotSentAndTheMessageNotAcknowledged() {
+        thrown = new IllegalStateException("a timeout of the bank");
+        when(template.execute(any())).thenThrow(new AmqpException("no queue"));
+        assertThatThrownBy(() -> deliver(message("P-1"))).isInstanceOf(AmqpException.class);
+        verify(template, never()).send(any(), any(), any(Message.class));
+    }
+
+    @Test
+    void theRetryQueueKeepsAMessageUntilItIsBack() {
+        var arguments =
+                OnceRabbitQueues.of("payouts")
+                        .getDeclarablesByType(Queue.class)
+                        .get(0)
+                        .getArguments();
+        assertThat(arguments)
+                .containsEntry("x-queue-type", "quorum")
+                .containsEntry("x-dead-letter-strategy", "at-least-once")
+                .containsEntry("x-overflow", "reject-publish")
+                .containsEntry("x-dead-letter-routing-key", "payouts");
     }
 
     @Test
