@@ -21,7 +21,7 @@ PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: test-deps ## install what the tests need, then run all of them: generated clients and the clients' vectors included
+test: test-deps ## install what the tests need, then run all of them: generated clients, the clients' vectors and a sample of the brokers included
 	@# Compiling leaves gigabytes to write. Without sync, the fsyncs of the first tests would wait for them.
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run --workspace --all-features $(LOCKED) --no-run && sync && \
