@@ -68,9 +68,16 @@ async function handle<M extends JsMessage>(
     return;
   }
   if (action !== "ack") {
-    const headers = message.headers ? { headers: message.headers as never } : {};
-    await jetstream.publish(action === "park" ? parkedSubject : deadSubject, message.data, headers);
+    await jetstream.publish(action === "park" ? parkedSubject : deadSubject, message.data, headersOf(message));
   }
   failures.delete(sequence);
   await message.ackAck();
+}
+
+/** An expectation or a time to live of the first publisher is not one of the copy. */
+function headersOf({ headers }: JsMessage): { headers?: never } {
+  if (!headers) return {};
+  const all = headers as { keys(): Iterable<string>; delete(name: string): void };
+  for (const name of [...all.keys()]) if (name.startsWith("Nats-")) all.delete(name);
+  return { headers: headers as never };
 }

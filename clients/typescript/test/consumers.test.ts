@@ -153,15 +153,19 @@ test("nats: nak with delay, and a parked message is stored before it is acknowle
     nak: (ms) => log.push(`nak ${order} ${ms}`),
     working: () => {},
   });
-  const jetstream = { publish: async (subject: string, data: Uint8Array) => log.push(`stored ${subject} ${Buffer.from(data)}`) };
+  const publish = async (subject: string, data: Uint8Array, { headers }: { headers?: never } = {}) =>
+    log.push(["stored", subject, Buffer.from(data), ...((headers as Map<string, string> | undefined)?.keys() ?? [])].join(" "));
+  const jetstream = { publish };
+  const headers = new Map(["Nats-Expected-Stream", "Nats-TTL", "Tenant"].map((name) => [name, "1"]));
+  const broken = { ...message("breaks", 3), headers };
   async function* messages() {
-    yield* [message("A-1", 1), message("A-1", 2), message("breaks", 3), message("fails", 4), message("fails", 4)];
+    yield* [message("A-1", 1), message("A-1", 2), broken, message("fails", 4), message("fails", 4)];
   }
   await nats.consume(consumer, { messages: messages(), jetstream, parkedSubject: "parked", deadSubject: "dead", concurrency: 1 });
   assert.deepEqual(log, [
     "ack A-1",
     "ack A-1",
-    "stored parked breaks",
+    "stored parked breaks Tenant",
     "ack breaks",
     "nak fails 20",
     "stored dead fails",

@@ -55,7 +55,8 @@ class NatsConsumer:
 
     async def _move(self, message: Any, subject: str, headers: dict[str, str]) -> None:
         """Accepted by its stream first, then acknowledged here."""
-        kept = {name: value for name, value in (message.headers or {}).items() if name != "Nats-Msg-Id"}
+        # An expectation or a time to live of the first publisher is not one of the copy.
+        kept = {name: value for name, value in (message.headers or {}).items() if not name.startswith("Nats-")}
         await self._jetstream.publish(subject, message.data, headers={**kept, **headers})
         await message.ack_sync()
 
