@@ -67,8 +67,8 @@ faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentin
 faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while gateways and their upstream are killed, and print the counts
 	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture
 
-# A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--re core/src/share.rs"
-# takes those of a file, and MUTANTS="--in-diff changes.patch" those of a change.
+# A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--package oncegate-core"
+# takes those of a crate, and MUTANTS="--in-diff changes.patch" those of a change.
 mutants: ## change the code one place at a time, and list the changes that no unit test notices
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "make mutants needs cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }
 	@$(CARGO) mutants --output target $(if $(findstring --package,$(MUTANTS)),,--workspace) $(MUTANTS)
