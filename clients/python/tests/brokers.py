@@ -42,6 +42,8 @@ CONSUMERS: dict[str, type[Any]] = {
 MODES = ("none", "release", "unknown")
 # Counts that are 0, or the run has failed: parked orders that could not be settled, and messages without an end.
 HIDDEN = ("not_settled", "vanished")
+# Celery handles one message at a time and waits between them: 3 workers would take an hour for 20 000.
+WORKERS = {"celery": 8}
 # Seconds without a delivery, after which a run fails.
 STALL = 120
 # Workers are forked from a process that has loaded what they need.
@@ -95,7 +97,7 @@ class Run:
         self.send(self.messages[: self.first])
 
     def start_workers(self) -> None:
-        self.workers = [self.worker() for _ in range(self.options.workers)]
+        self.workers = [self.worker() for _ in range(self.options.workers or WORKERS.get(self.consumer, 3))]
         self.changed_at = time.monotonic()
 
     def worker(self) -> Any:
@@ -290,7 +292,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--phases", action="store_true", help="kill before and after the claim, the effect and the report in turn, not at any time"
     )
-    parser.add_argument("--workers", type=int, default=3, help="worker processes of each run (%(default)s)")
+    parser.add_argument("--workers", type=int, help="worker processes of each run (3; 8 for celery)")
     parser.add_argument("--modes", type=lambda text: text.split(","), help=f"of {','.join(MODES)}: no gateway, and its `on_lease_end`")
     parser.add_argument("--in-turn", action="store_true", help="one broker after the other")
     parser.add_argument("--record", action="store_true", help="write the counts into docs/clients/guarantees.md")
