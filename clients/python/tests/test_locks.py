@@ -27,8 +27,10 @@ class Gateway:
         self.url = f"http://127.0.0.1:{ports[0]}"
         addresses = [f"127.0.0.1:{port}" for port in ports]
         arguments = ["serve", "--engine", "memory:", "--data-dir", str(folder), "--listen", addresses[0], "--admin-listen", addresses[1]]
+        # Those of scripts/with-gateway are for its own gateway, and no settings.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
         with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen([os.environ["ONCEGATE_BIN"], *arguments], stdout=log, stderr=log)
+            self.process = subprocess.Popen([os.environ["ONCEGATE_BIN"], *arguments], stdout=log, stderr=log, env=env)
         until(lambda: answers(ports[0]))
 
     def client(self) -> Client:
