@@ -21,6 +21,9 @@ export function leaseEnds({ sent, fields }: Answer): number {
   return sent + (fields.waited_ms ?? 0) + (fields.lease_ms ?? 0);
 }
 
+/** With less time left no renewal is sent: its answer would come too late, and a timer may fire a little before the end. */
+const RENEWAL_MIN_MS = 10;
+
 export class Lease {
   lost: string | null = null;
   // Made when they are needed: most leases end before the first renewal.
@@ -78,14 +81,16 @@ export class Lease {
       this.lose("not_renewed");
       return;
     }
+    const third = left / 3;
+    const delay = third < RENEWAL_MIN_MS ? left : third;
     // It does not keep a process alive that has nothing else to do.
-    this.timer = setTimeout(() => void this.renewAndGoOn(), Math.max(1, left / 3)).unref();
+    this.timer = setTimeout(() => void this.renewAndGoOn(), delay).unref();
   }
 
   private async renewAndGoOn(): Promise<void> {
     const left = this.ends - this.transport.now();
     // Without an answer it is repeated for as long as the lease lasts.
-    if (left > 0) await this.renew(left).catch(() => undefined);
+    if (left >= RENEWAL_MIN_MS) await this.renew(left).catch(() => undefined);
     if (!this.stopped && this.lost === null) this.schedule();
   }
 
