@@ -6,10 +6,10 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
 import { Redis } from "ioredis";
+import { test } from "vitest";
 
 import * as amqplib from "../src/amqplib.js";
 import { Consumer, NothingHappened } from "../src/index.js";
@@ -175,8 +175,8 @@ test("nats: nak with delay, and a parked message is stored before it is acknowle
   gateway.close();
 });
 
-const withoutRedis = spawnSync("redis-server", ["--version"]).status !== 0 && "redis-server is not installed";
-test("redis-streams: each order once on a real server, also of a consumer that has ended", { skip: withoutRedis }, async () => {
+const withoutRedis = spawnSync("redis-server", ["--version"]).status !== 0;
+test.skipIf(withoutRedis)("redis-streams: each order once on a real server, also of a consumer that has ended", async () => {
   const gateway = await stub();
   const folder = mkdtempSync(join(tmpdir(), "oncegate-"));
   const port = await new Promise<number>((resolve) => {

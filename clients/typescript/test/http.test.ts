@@ -2,10 +2,10 @@
 
 import assert from "node:assert/strict";
 import type { AddressInfo } from "node:net";
-import { test } from "node:test";
 
 import express from "express";
 import fastify from "fastify";
+import { test } from "vitest";
 
 import { idempotent, type Request } from "../src/express.js";
 import { grantOf, oncegate } from "../src/fastify.js";

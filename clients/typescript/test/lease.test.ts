@@ -1,8 +1,9 @@
 /** When a lease is renewed. */
 
 import assert from "node:assert/strict";
-import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+
+import { test } from "vitest";
 
 import { type Keeping, Lease } from "../src/lease.js";
 import type { Any } from "./gateway.js";

@@ -7,8 +7,9 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+
+import { afterAll, beforeAll, describe, test } from "vitest";
 
 import { Client, type Hold, type LockRecord, type LockTerms } from "../src/index.js";
 
@@ -27,13 +28,14 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-describe("locks of a real gateway", { skip: program === undefined && "no gateway: set ONCEGATE_BIN" }, () => {
+// Without a gateway: set ONCEGATE_BIN.
+describe.skipIf(program === undefined)("locks of a real gateway", () => {
   const folder = mkdtempSync(join(tmpdir(), "oncegate-locks-"));
   let gateway: ChildProcess;
   let one: Client;
   let two: Client;
 
-  before(async () => {
+  beforeAll(async () => {
     const listen = `127.0.0.1:${await freePort()}`;
     const admin = `127.0.0.1:${await freePort()}`;
     const serve = ["serve", "--engine", "memory:", "--data-dir", folder, "--listen", listen, "--admin-listen", admin];
@@ -53,7 +55,7 @@ describe("locks of a real gateway", { skip: program === undefined && "no gateway
         ),
     );
   });
-  after(() => {
+  afterAll(() => {
     one.close();
     two.close();
     gateway.kill("SIGKILL");
