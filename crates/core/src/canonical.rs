@@ -125,6 +125,12 @@ mod tests {
         assert_eq!(canonical(json).as_deref(), Ok(expected));
     }
 
+    /// RFC 8785, 3.2.2.2.
+    #[test]
+    fn control_characters_without_a_short_escape_are_four_hex_digits() {
+        assert_eq!(canonical(r#""\u000F\u0010\u001f""#).as_deref(), Ok(r#""\u000f\u0010\u001f""#));
+    }
+
     /// RFC 8785, 3.2.3.
     #[test]
     fn keys_are_sorted_by_their_utf_16_code_units() {

@@ -176,7 +176,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(NOON));
         let steady = SteadyClock::new(clock.clone(), Timestamp::default());
         clock.step_wall(NOON.plus(Duration::from_hours(1)));
-        assert_eq!(steady.now(), NOON);
+        assert_eq!((clock.wall(), steady.now()), (NOON.plus(Duration::from_hours(1)), NOON));
         clock.step_wall(Timestamp::default());
         clock.advance(Duration::from_secs(2));
         assert_eq!(steady.now(), NOON.plus(Duration::from_secs(2)));
@@ -187,6 +187,12 @@ mod tests {
         let clock = Arc::new(ManualClock::at(NOON));
         let persisted = NOON.plus(Duration::from_hours(2));
         assert_eq!(SteadyClock::new(clock, persisted).now(), persisted);
+    }
+
+    #[test]
+    fn an_earlier_instant_is_at_least_the_epoch() {
+        assert_eq!(NOON.minus(Duration::from_micros(1)), Timestamp::from_micros(1_699_999_999_999_999));
+        assert_eq!(NOON.minus(Duration::MAX), Timestamp::default());
     }
 
     #[test]

@@ -66,6 +66,21 @@ impl Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claim::Grant;
+
+    #[test]
+    fn only_an_answer_that_stops_the_caller_would_be_something_else() {
+        let mismatch = Mismatch::Fingerprint;
+        assert_eq!(WouldBe::of(&ClaimResponse::Mismatch(mismatch)), Some(WouldBe::Mismatch(mismatch)));
+        let granted = Grant {
+            attempt: "1700000000000000-0123456789abcdef".parse().unwrap(),
+            fence: None,
+            repeated: false,
+            taken_over: false,
+            lease_left: None,
+        };
+        assert_eq!(WouldBe::of(&ClaimResponse::Granted(granted)), None);
+    }
 
     #[test]
     fn a_nonce_contains_what_its_claim_would_have_been() {

@@ -126,6 +126,18 @@ mod tests {
         assert_eq!(charge(1000), Ok(()));
     }
 
+    #[test]
+    fn a_debt_below_the_guaranteed_part_passes_and_the_wait_is_until_the_debt_is_that_small() {
+        let clock = ManualClock::at(Timestamp::default());
+        let (limiter, rate) = (RateLimiter::default(), rate(100));
+        let allowance = Allowance { debt_max: Duration::from_secs(1), always_below: Duration::from_millis(500) };
+        let charge = |units| limiter.charge(cost(units, rate), allowance, clock.monotonic());
+        assert_eq!(charge(90), Ok(()));
+        assert_eq!(charge(1000), Err(Duration::from_millis(400)), "then half a second is owed");
+        clock.advance(Duration::from_millis(400));
+        assert_eq!(charge(1000), Ok(()));
+    }
+
     proptest! {
         #[test]
         fn no_window_admits_more_than_the_rate_and_one_burst(

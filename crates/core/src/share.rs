@@ -68,5 +68,6 @@ mod tests {
         let mut left: Vec<_> = newest.iter().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [2, 3, 98, 99]);
+        assert_eq!(newest.count, 4);
     }
 }

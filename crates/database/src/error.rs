@@ -124,6 +124,33 @@ mod tests {
     }
 
     #[test]
+    fn frequent_refusals_say_what_to_do() {
+        for (code, part) in [
+            ("28P01", "user and password"),
+            ("28000", "user and password"),
+            ("3D000", "no database of that name"),
+            ("25006", "accepts no writes"),
+            ("53300", "max_connections"),
+            ("57P01", "shutting down"),
+            ("57P03", "starting up"),
+            ("26000", "?pooler=transaction"),
+            ("08P01", "?pooler=transaction"),
+        ] {
+            let text = DatabaseError::of_code(code, "a message").to_string();
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_failed_connection_says_why() {
+        let text = |kind| DatabaseError::from(sqlx::Error::Io(std::io::Error::new(kind, "a reason"))).to_string();
+        assert_eq!(text(ErrorKind::ConnectionRefused), "the PostgreSQL server refuses connections");
+        assert!(text(ErrorKind::InvalidData).starts_with("no TLS with the PostgreSQL server: a reason"));
+        assert!(text(ErrorKind::TimedOut).ends_with("failed: a reason"));
+        assert!(ends_connection(&sqlx::Error::WorkerCrashed));
+    }
+
+    #[test]
     fn data_that_was_sent_is_not_repeated() {
         let error = DatabaseError::of_code("22021", "invalid byte sequence: hunter2").to_string();
         assert!(!error.contains("hunter2"), "{error}");

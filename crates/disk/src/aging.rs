@@ -86,3 +86,45 @@ impl Aging for RenewalResponse {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::record::{ClaimState, Record};
+
+    use super::*;
+
+    const MIN: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn every_remaining_time_is_shortened_and_nothing_else_is_changed() {
+        let live = |left| LiveClaim { record: record(), left: Some(left), fence: Some(7) };
+        let grant = |lease_left| {
+            let attempt = record().attempt;
+            ClaimResponse::Granted(Grant { attempt, fence: Some(7), repeated: true, taken_over: false, lease_left })
+        };
+        let listed = |left| vec![ListedClaim { global_id: fresh().key.global_id, claim: live(left) }];
+        let state = ClaimState::Unknown;
+        assert_eq!(grant(Some(3 * MIN)).aged(MIN), grant(Some(2 * MIN)));
+        assert_eq!(grant(None).aged(MIN), grant(None));
+        assert_eq!(ClaimResponse::Duplicate(live(3 * MIN)).aged(MIN), ClaimResponse::Duplicate(live(2 * MIN)));
+        assert_eq!(Some(live(3 * MIN)).aged(4 * MIN), Some(live(Duration::ZERO)), "at least zero");
+        assert_eq!(listed(3 * MIN).aged(MIN), listed(2 * MIN));
+        let done = |left| OutcomeResponse::Done { state: Some(state), left, late: Some(false) };
+        assert_eq!(done(Some(3 * MIN)).aged(MIN), done(Some(2 * MIN)));
+        let superseded = |left| OutcomeResponse::Superseded { state, left };
+        assert_eq!(superseded(Some(3 * MIN)).aged(MIN), superseded(Some(2 * MIN)));
+        assert_eq!(RenewalResponse::Renewed { left: 3 * MIN }.aged(MIN), RenewalResponse::Renewed { left: 2 * MIN });
+        let superseded = |left| RenewalResponse::Superseded { state, left };
+        assert_eq!(superseded(Some(3 * MIN)).aged(MIN), superseded(Some(2 * MIN)));
+    }
+
+    fn fresh() -> &'static oncegate_core::claim::ClaimRequest {
+        static REQUEST: std::sync::LazyLock<oncegate_core::claim::ClaimRequest> = std::sync::LazyLock::new(fresh_claim);
+        &REQUEST
+    }
+
+    fn record() -> Record {
+        fresh().record()
+    }
+}

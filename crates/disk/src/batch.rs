@@ -220,3 +220,15 @@ fn next_fence(last: u64, now: Timestamp) -> u64 {
     let now = if now.as_micros() < FENCE_END { now.as_micros() } else { 0 };
     now.max(last.saturating_add(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_the_time_or_one_more_than_the_last() {
+        let next = |last, now| next_fence(last, Timestamp::from_micros(now));
+        assert_eq!([next(5, 100), next(100, 100), next(200, 100)], [100, 101, 201]);
+        assert_eq!([next(5, FENCE_END - 1), next(5, FENCE_END), next(5, FENCE_END + 1)], [FENCE_END - 1, 6, 6]);
+    }
+}

@@ -12,8 +12,8 @@ use futures_util::future::join_all;
 use oncegate_core::attempt::{Issuer, SystemEntropy};
 use oncegate_core::claim::Outcome;
 use oncegate_core::clock::{ManualClock, SystemClock, Timestamp};
-use oncegate_core::engine::Determinate;
 use oncegate_core::engine::conformance::{DEADLINE, Subject, fresh_claim};
+use oncegate_core::engine::{Determinate, Metadata, SharedRecord};
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::{LeaseEnd, Terms};
 use tempfile::TempDir;
@@ -360,6 +360,56 @@ async fn ended_claims_are_swept_and_no_others() {
     drop(disk);
     clock.advance(Duration::from_hours(48));
     assert_eq!(swept(folder.path(), &clock).await, (0, 0));
+}
+
+#[tokio::test]
+async fn ended_locks_are_swept_and_no_others() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let disk = open(folder.path(), &clock);
+    let lock = |name: &str, version, lasts| RecordChange {
+        name: RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap()),
+        new: SharedRecord::versioned(version, b"").unwrap(),
+        lasts: Some(lasts),
+        ..RecordChange::of_metadata("n", None, &Metadata::new("").unwrap())
+    };
+    let store = async |change: RecordChange| {
+        assert!(matches!(disk.change_record(&change, DEADLINE).await, Ok(ChangeResponse::Stored(_))));
+        change
+    };
+    let extended = store(lock("extended", 1, Duration::from_mins(1))).await;
+    let now_longer = lock("extended", 2, Duration::from_hours(2));
+    let extended = store(RecordChange { expected: Some(extended.new), ..now_longer }).await;
+    let ended = store(lock("ended", 1, Duration::from_mins(1))).await;
+    drop(disk);
+    assert_eq!(counts(folder.path()), (2, 2));
+    clock.advance(Duration::from_hours(1));
+    assert_eq!(swept(folder.path(), &clock).await, (1, 1));
+    let disk = open(folder.path(), &clock);
+    assert!(disk.get_record(&extended.name, DEADLINE).await.unwrap().record.is_some());
+    assert!(disk.get_record(&ended.name, DEADLINE).await.unwrap().record.is_none());
+    drop(disk);
+    clock.advance(Duration::from_hours(1));
+    assert_eq!(swept(folder.path(), &clock).await, (0, 0));
+}
+
+#[tokio::test]
+async fn an_outdated_entry_of_a_lock_is_removed_without_the_lock() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let disk = open(folder.path(), &clock);
+    let change = RecordChange {
+        name: RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap()),
+        lasts: Some(Duration::from_hours(1)),
+        ..RecordChange::of_metadata("n", None, &Metadata::new("").unwrap())
+    };
+    disk.change_record(&change, DEADLINE).await.unwrap();
+    drop(disk);
+    inspect(folder.path(), |store| {
+        let early = NOON.plus(Duration::from_secs(1)).as_micros().to_be_bytes();
+        store.ends.insert([&early[..], &store::record_key(&change.name)].concat(), "").unwrap();
+    });
+    clock.advance(Duration::from_mins(1));
+    assert_eq!(swept(folder.path(), &clock).await, (1, 1));
+    assert!(open(folder.path(), &clock).get_record(&change.name, DEADLINE).await.unwrap().record.is_some());
 }
 
 fn outliving(request: &ClaimRequest) -> Terms {

@@ -148,3 +148,41 @@ impl fmt::Debug for Server {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_until_a_connection_and_only_while_there_is_none() {
+        let server = Server::new("redis", "cache:6379".into(), None);
+        let facts = || {
+            let seen = server.seen();
+            (seen.connections, seen.refusal.clone())
+        };
+        let why = |text: &str| Determinate::Unavailable(text.into());
+        server.refused(&why("down"));
+        assert_eq!(facts(), (0, Some(why("down").to_string())));
+        server.refused(&why("loading"));
+        assert_eq!(facts(), (0, Some(why("loading").to_string())));
+        server.connected();
+        server.connected();
+        assert_eq!(facts(), (2, None));
+        server.refused(&why("down"));
+        assert_eq!(facts(), (2, None), "there are others");
+        server.lost("it hung up");
+        server.closed();
+        server.closed();
+        assert_eq!(facts(), (0, None));
+    }
+
+    #[test]
+    fn a_server_has_its_address_and_what_it_said_last_about_durability() {
+        let server = Server::new("redis", "cache:6379".into(), None);
+        assert_eq!((server.address(), server.is_durable()), ("cache:6379", false));
+        server.set_durable(true);
+        assert!(server.is_durable());
+        server.set_durable(false);
+        assert!(!server.is_durable());
+    }
+}

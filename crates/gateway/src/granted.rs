@@ -61,3 +61,43 @@ impl GrantedOperations {
 fn has_own_policy(app: &App, operation: &Operation) -> bool {
     app.terms_of(operation).outcome_on_outage != app.terms.outcome_on_outage
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::terms::OutcomeOnOutage;
+
+    use super::*;
+    use crate::tenants::OperationTerms;
+
+    #[test]
+    fn an_operation_is_remembered_where_its_outcomes_have_their_own_policy() {
+        let mut app = App::for_tests("shop", &[], fresh_claim().terms, Duration::from_secs(1));
+        let [spooled, usual]: [Operation; 2] = ["spooled", "usual"].map(|name| name.parse().unwrap());
+        let known = GrantedOperations::default();
+        let [first, second] = [fresh_claim().key, fresh_claim().key];
+        known.add(&app, &first, &usual);
+        assert_eq!(known.of(&app, &first), None);
+        let own = OperationTerms { outcome_on_outage: OutcomeOnOutage::Spool, ..app.terms };
+        app.operations.insert(spooled.clone(), own);
+        known.add(&app, &first, &spooled);
+        known.add(&app, &second, &usual);
+        assert_eq!((known.of(&app, &first), known.of(&app, &second)), (Some(spooled), None));
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten() {
+        let mut app = App::for_tests("shop", &[], fresh_claim().terms, Duration::from_secs(1));
+        let operation: Operation = "spooled".parse().unwrap();
+        let own = OperationTerms { outcome_on_outage: OutcomeOnOutage::Spool, ..app.terms };
+        app.operations.insert(operation.clone(), own);
+        let known = GrantedOperations(Mutex::new(Known { by_key: HashMap::new(), newest: Newest::new(2) }));
+        let keys: Vec<_> = (0..3).map(|_| fresh_claim().key).collect();
+        keys.iter().for_each(|key| known.add(&app, key, &operation));
+        known.add(&app, &keys[2], &operation);
+        let remembered: Vec<_> = keys.iter().map(|key| known.of(&app, key).is_some()).collect();
+        assert_eq!(remembered, [false, true, true]);
+    }
+}

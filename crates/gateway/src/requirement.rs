@@ -89,6 +89,8 @@ mod tests {
     use oncegate_core::clock::SystemClock;
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
+    use crate::resilience::tests::metric;
+
     #[tokio::test]
     async fn an_engine_gets_claims_only_if_it_has_the_required_capabilities() {
         let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
@@ -102,6 +104,25 @@ mod tests {
             let result = tokio::time::timeout(Duration::from_secs(5), requirement.enforce(&memory)).await.unwrap();
             assert_eq!(result.is_ok(), met, "{required:?}");
             assert!(result.err().is_none_or(|error| matches!(error, EngineError::Determinate(_))));
+            assert_eq!(requirement.check(&memory).await.is_ok(), met, "{required:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_said_once_and_measured() {
+        let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
+        let metric = || metric("oncegate_chain_requirements_met{chain=\"said-once\"}");
+        metric();
+        let mut requirement = Requirement::new("said-once", [Capability::Durable]);
+        for _ in 0..2 {
+            let refused = requirement.enforce(&memory).await.unwrap_err().to_string();
+            assert!(refused.contains("`said-once` requires `durable`"), "{refused}");
+            assert_eq!((requirement.met.load(Ordering::Relaxed), metric()), (false, Some(0.0)));
+        }
+        requirement.required.clear();
+        for _ in 0..2 {
+            requirement.enforce(&memory).await.unwrap();
+            assert_eq!((requirement.met.load(Ordering::Relaxed), metric()), (true, Some(1.0)));
         }
     }
 }

@@ -170,6 +170,25 @@ mod tests {
     }
 
     #[test]
+    fn two_calls_of_an_app_can_be_in_flight() {
+        let chunk = |result: usize, all: usize| {
+            let limits = Limits { result_bytes: result, batch_result_bytes: all, ..Limits::default() };
+            ResultMemory::new(&limits).of(&"shop".parse().unwrap()).chunk()
+        };
+        assert_eq!(chunk(64 << 10, 16 * (64 << 10)), 3);
+        assert_eq!(chunk(64 << 10, 64 << 10), 1, "at least one result can be loaded");
+        assert_eq!(chunk(1, 1 << 30), CHUNK_MAX);
+    }
+
+    #[test]
+    fn an_app_in_use_is_not_forgotten() {
+        let memory = memory();
+        let shop = memory.of(&"shop".parse().unwrap());
+        memory.of(&"bank".parse().unwrap());
+        assert!(Arc::ptr_eq(&shop.own, &memory.of(&"shop".parse().unwrap()).own));
+    }
+
+    #[test]
     fn apps_without_batches_are_forgotten() {
         let memory = memory();
         for app in ["a", "b", "c", "d"] {

@@ -236,3 +236,22 @@ fn certificates(key: &'static str, path: &Path, pem: &[u8]) -> Result<Vec<Certif
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_and_key_belong_together_and_authorities_need_both() {
+        let checked = |certificate: &str, key: &str, client_ca: &str| {
+            let options = TlsOptions { certificate: certificate.into(), key: key.into(), client_ca: client_ca.into() };
+            options.check().map(|()| options.is_on()).map_err(|invalid| invalid.key)
+        };
+        assert_eq!(checked("", "", ""), Ok(false));
+        assert_eq!(checked("a.pem", "a.key", ""), Ok(true));
+        assert_eq!(checked("a.pem", "a.key", "ca.pem"), Ok(true));
+        assert_eq!(checked("a.pem", "", ""), Err("key"));
+        assert_eq!(checked("", "a.key", ""), Err("certificate"));
+        assert_eq!(checked("", "", "ca.pem"), Err("certificate"));
+    }
+}

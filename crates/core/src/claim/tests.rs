@@ -325,3 +325,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_an_unknown_claim_without_an_end_whose_lease_means_that_has_an_ended_lease() {
+    let claim = |state, on_lease_end, left| {
+        let live = live_claim(state);
+        let record = Record { terms: Terms { on_lease_end, ..terms() }, ..live.record };
+        LiveClaim { record, left, ..live }
+    };
+    assert!(claim(ClaimState::Unknown, LeaseEnd::Unknown, None).is_ended_lease());
+    assert!(!claim(ClaimState::Succeeded, LeaseEnd::Unknown, None).is_ended_lease());
+    assert!(!claim(ClaimState::Unknown, LeaseEnd::Release, None).is_ended_lease(), "kept for ever");
+    assert!(!claim(ClaimState::Unknown, LeaseEnd::Unknown, Some(HOUR)).is_ended_lease(), "reported");
+}
+
+#[test]
+fn the_digest_of_a_fingerprint_is_its_sha_256() {
+    let digest = fingerprint_digest(&Canonical::trusted("\"a\""));
+    assert_eq!(digest[..4], [0xac, 0x8d, 0x83, 0x42]);
+}

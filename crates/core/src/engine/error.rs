@@ -112,3 +112,17 @@ impl Determinate {
         matches!(self, Self::Unavailable(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortfall_of_replicas_is_uncertain_and_no_outage() {
+        let facts = |error: EngineError| (error.is_uncertain(), error.is_shortfall(), error.is_unavailable());
+        assert_eq!(facts(EngineError::shortfall("1 of 2 replicas")), (true, true, false));
+        assert_eq!(facts(EngineError::no_answer()), (true, false, true));
+        assert_eq!(facts(EngineError::unavailable("down")), (false, false, true));
+        assert_eq!(facts(EngineError::incompatible("too old")), (false, false, false));
+    }
+}

@@ -299,6 +299,15 @@ mod tests {
     }
 
     #[test]
+    fn a_dropped_subscription_leaves_those_of_others() {
+        let hub = Hub::local();
+        let (mut one, two) = (hub.subscribe(&channel("a")), hub.subscribe(&channel("a")));
+        drop(two);
+        hub.notify("a");
+        assert!(one.notified().now_or_never().is_some());
+    }
+
+    #[test]
     fn a_channel_that_has_ended_is_subscribed_to_again() {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();

@@ -282,6 +282,9 @@ mod tests {
         for bad in [&[1, 2][..], &[0xff]] {
             assert!(SharedRecord::from_stored(bad).is_err(), "{bad:?}");
         }
+        let largest = SharedRecord::versioned(1, &vec![0; RECORD_BYTES_MAX]).unwrap().as_stored().to_vec();
+        assert!(SharedRecord::from_stored(&largest[..]).is_ok());
+        assert!(SharedRecord::from_stored([&largest[..], &[0]].concat()).is_err());
     }
 
     #[test]

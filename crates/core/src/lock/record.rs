@@ -290,6 +290,11 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_is_shown_by_its_first_eight_digits() {
+        assert_eq!(ShortHash([0xab; 16]).shown(), "abababab");
+    }
+
+    #[test]
     fn an_owner_is_not_the_nonce_of_the_same_text() {
         let text: Nonce = "0123456789abcdef".parse().unwrap();
         assert_ne!(ShortHash::of_nonce(&text), ShortHash::of_owner(&text));

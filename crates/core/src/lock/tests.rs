@@ -459,3 +459,74 @@ fn an_operator_ends_holds() {
     assert_eq!(lock.apply(|state| state.evict(|_| true)), 1);
     lock.granted("c", Exclusive);
 }
+
+#[test]
+fn a_withdrawn_nonce_refuses_no_other_one() {
+    let mut lock = Lock::new();
+    assert_eq!(lock.withdraw("a"), UnlockResponse::NotHeld);
+    lock.granted("b", Exclusive);
+}
+
+#[test]
+fn the_second_of_the_head_begins_when_the_one_before_it_leaves() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    for name in ["b", "c", "d", "e"] {
+        lock.fair(name, Exclusive).unwrap_err();
+    }
+    lock.released("a");
+    lock.pass(HEAD_GRACE / 2);
+    lock.apply(|state| state.leave(hash("b")));
+    lock.pass(HEAD_GRACE / 2);
+    assert_eq!(lock.fair("d", Exclusive), Err(2), "it waits for c, which became the head half a second ago");
+    lock.apply(|state| state.leave(hash("e")));
+    lock.pass(HEAD_GRACE / 2);
+    lock.fair("d", Exclusive).expect("who leaves from the end of the queue gives the head no more time");
+}
+
+#[test]
+fn what_changes_nothing_is_not_written() {
+    let mut lock = Lock::new();
+    let changes = |lock: &Lock, transition: &dyn Fn(&mut LockState)| {
+        let mut state = LockState::at(lock.record.clone(), lock.now);
+        transition(&mut state);
+        state.into_change().is_some()
+    };
+    lock.granted("a", Exclusive);
+    let poll = |state: &mut LockState| {
+        state.acquire(&request("b", Exclusive, true));
+    };
+    assert!(changes(&lock, &poll) && changes(&lock, &|state| state.watch()));
+    lock.fair("b", Exclusive).unwrap_err();
+    lock.apply(LockState::watch);
+    assert!(!changes(&lock, &poll) && !changes(&lock, &|state| state.watch()));
+    for lease in [LEASE, SEC] {
+        assert!(!changes(&lock, &|state| _ = state.renew(&attempt("a"), lease)), "its lease is as long already");
+    }
+    assert!(!changes(&lock, &|state| assert_eq!(state.evict(|_| false), 0)));
+    lock.pass(TICKET_LEASE / 2);
+    assert!(changes(&lock, &poll) && changes(&lock, &|state| state.watch()), "half of it is over");
+}
+
+#[test]
+fn a_repeated_request_keeps_its_ticket_and_one_that_has_ended_is_gone() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(1), Err(2)]);
+    lock.pass(TICKET_LEASE / 2);
+    assert_eq!(lock.fair("b", Exclusive), Err(1));
+    lock.pass(TICKET_LEASE / 2);
+    assert_eq!(lock.fair("d", Exclusive), Err(2), "b has extended its ticket, that of c ends at this instant");
+}
+
+#[test]
+fn a_state_says_when_it_is_and_how_long_the_lock_is_held() {
+    let mut lock = Lock::new();
+    let held_for = |lock: &Lock| LockState::at(lock.record.clone(), lock.now).held_for();
+    assert_eq!(held_for(&lock), None);
+    lock.granted("a", Shared);
+    lock.pass(SEC);
+    lock.granted("b", Shared);
+    assert_eq!(held_for(&lock), Some(LEASE.saturating_sub(SEC)), "until the first lease ends");
+    assert_eq!(LockState::at(lock.record.clone(), lock.now).now(), lock.now);
+}

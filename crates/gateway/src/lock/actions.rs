@@ -121,3 +121,51 @@ impl Summary {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::lock::{LockGrant, LockMode};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(7);
+
+    #[test]
+    fn only_requests_and_renewals_have_a_lease() {
+        let attempt = fresh_claim().attempt;
+        let owner = ShortHash::of_nonce(attempt.nonce());
+        let request =
+            AcquireRequest { attempt: attempt.clone(), owner, mode: LockMode::Shared, lease: LEASE, fair: false };
+        for (action, lease, is_acquisition) in [
+            (Action::Acquire(request), LEASE, true),
+            (Action::Renew(attempt.clone(), LEASE), LEASE, false),
+            (Action::Release(attempt), Duration::ZERO, false),
+            (Action::Withdraw(owner), Duration::ZERO, false),
+            (Action::Evict(None), Duration::ZERO, false),
+            (Action::View, Duration::ZERO, false),
+        ] {
+            assert_eq!((action.lease(), action.is_acquisition()), (lease, is_acquisition), "{action:?}");
+        }
+    }
+
+    /// The others are accepted also while nothing new may be granted.
+    #[test]
+    fn new_holds_and_places_in_the_queue_are_grants() {
+        let granted = |repeated| {
+            let (attempted_at, ends_at) = (Timestamp::default(), Timestamp::default());
+            AcquireResponse::Granted(LockGrant { attempted_at, fence: 1, holds: 1, ends_at, repeated })
+        };
+        for (response, grants) in [
+            (Response::Acquire(granted(false)), true),
+            (Response::Acquire(granted(true)), false),
+            (Response::Acquire(AcquireResponse::Held { position: Some(1) }), true),
+            (Response::Acquire(AcquireResponse::Held { position: None }), false),
+            (Response::Acquire(AcquireResponse::UpgradeRefused), false),
+            (Response::Unlock(UnlockResponse::NotHeld), false),
+            (Response::Evicted(1), false),
+        ] {
+            assert_eq!(response.grants(), grants, "{response:?}");
+        }
+    }
+}

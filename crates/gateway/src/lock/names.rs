@@ -54,8 +54,10 @@ impl Locks {
     ) -> Option<Arc<Queue>> {
         let mut apps = lock(&self.apps);
         let names = apps.entry_ref(app).or_default();
-        if let Some(queue) = names.get(name).filter(|queue| queue.is_on(engine)) {
-            return Some(queue.clone());
+        match names.get(name) {
+            Some(queue) if queue.is_on(engine) => return Some(queue.clone()),
+            Some(_) => drop(names.remove(name)),
+            None => {}
         }
         if names.len() >= NAMES_MAX {
             let now = self.clock.monotonic();
@@ -105,4 +107,64 @@ impl Drop for Waiting<'_> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use oncegate_core::attempt::SystemEntropy;
+    use oncegate_core::clock::SystemClock;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+    use oncegate_core::lock::RECORD_GRACE;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::resilience::tests::PausedClock;
+
+    fn locks(clock: Arc<dyn Clock>, waiting: usize) -> Locks {
+        Locks::new(clock, Arc::new(SystemEntropy), &Limits { waiting, ..Limits::default() })
+    }
+
+    #[test]
+    fn an_app_has_half_of_the_places_to_wait() {
+        const WAIT: Duration = Duration::from_secs(1);
+        let [shop, bank] = ["shop", "bank"].map(|key| App::for_tests(key, &[], fresh_claim().terms, WAIT));
+        let locks = locks(Arc::new(SystemClock::new()), 5);
+        assert!(locks.begin_wait(&shop, Duration::ZERO).is_none(), "it does not ask to wait");
+        let take = |app: &App| iter::from_fn(|| locks.begin_wait(app, WAIT)).collect::<Vec<_>>();
+        let [of_shop, of_bank] = [take(&shop), take(&bank)];
+        assert_eq!((of_shop.len(), of_bank.len()), (3, 2));
+        drop(of_shop);
+        assert_eq!(take(&bank).len(), 1);
+        drop(of_bank);
+        assert_eq!(take(&bank).len(), 3);
+        assert!(lock(&locks.waiting).is_empty());
+        locks.drain();
+        assert!(locks.begin_wait(&shop, WAIT).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_are_bounded_until_their_records_have_ended() {
+        let clock = PausedClock::start();
+        let engine = |clock: Arc<PausedClock>| -> Arc<dyn Engine> { Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)) };
+        let (first, second) = (engine(clock.clone()), engine(clock.clone()));
+        let (locks, app) = (locks(clock, 1), "shop".parse().unwrap());
+        let name = |number: usize| format!("n{number}").parse::<LockName>().unwrap();
+        let queue = |number, is_acquisition| locks.queue(&app, &name(number), &first, is_acquisition);
+        let queues: Vec<_> = (0..NAMES_MAX).map(|number| queue(number, true).unwrap()).collect();
+        assert!(queue(NAMES_MAX, true).is_none());
+        let unkept = queue(NAMES_MAX, false).unwrap();
+        assert!(!Arc::ptr_eq(&unkept, &queue(NAMES_MAX, false).unwrap()), "what ends a hold is possible, and not kept");
+        assert!(Arc::ptr_eq(&queues[7], &queue(7, true).unwrap()));
+        let switched = locks.queue(&app, &name(7), &second, true).unwrap();
+        assert!(!Arc::ptr_eq(&queues[7], &switched), "the chain has another engine");
+        assert!(Arc::ptr_eq(&switched, &locks.queue(&app, &name(7), &second, true).unwrap()));
+        sleep(RECORD_GRACE).await;
+        assert!(queue(NAMES_MAX, true).is_none());
+        sleep(Duration::from_millis(1)).await;
+        let next = queue(NAMES_MAX, true).unwrap();
+        assert!(Arc::ptr_eq(&next, &queue(NAMES_MAX, false).unwrap()), "the others have ended");
+    }
 }

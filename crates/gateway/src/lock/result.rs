@@ -30,3 +30,50 @@ pub(super) fn failed(failure: &Failure) -> LockResult {
         _ => LockResult::OutcomeUnknown,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_core::clock::Timestamp;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::lock::LockMode;
+
+    use super::*;
+    use crate::lock::GrantedLock;
+
+    fn granted(repeated: bool) -> AcquireAnswer {
+        AcquireAnswer::Granted(GrantedLock {
+            name: "a".parse().unwrap(),
+            mode: LockMode::Exclusive,
+            attempt: fresh_claim().attempt,
+            fence: 1,
+            holds: 1,
+            lease_ms: 1000,
+            lease_expires_at: Timestamp::default(),
+            repeated,
+            waited: Duration::ZERO,
+        })
+    }
+
+    #[test]
+    fn a_repeated_grant_has_its_own_label() {
+        assert_eq!(lock_result(&Ok(granted(false))), LockResult::Granted);
+        assert_eq!(lock_result(&Ok(granted(true))), LockResult::Repeated);
+    }
+
+    #[test]
+    fn each_reason_of_a_failure_has_its_label() {
+        let why = || "full".into();
+        for (failure, label) in [
+            (Failure::Store(Determinate::Full(why())), LockResult::StoreFull),
+            (Failure::Store(Determinate::Incompatible(why())), LockResult::StoreIncompatible),
+            (Failure::Store(Determinate::Unavailable(why())), LockResult::StoreUnavailable),
+            (Failure::Store(Determinate::Paused(why())), LockResult::StoreUnavailable),
+            (Failure::TooManyLocks(1), LockResult::QuotaExceeded),
+            (Failure::OutcomeUnknown(None), LockResult::OutcomeUnknown),
+        ] {
+            assert_eq!(lock_result(&Err(failure)), label);
+        }
+    }
+}

@@ -129,3 +129,70 @@ fn length(text: &[u8]) -> Result<usize, NotTaken> {
     let text = str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text.and_then(|text| text.parse().ok()).ok_or(NotTaken::Unsupported)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD_MAX: usize = 1000;
+
+    fn taken(text: &str) -> Result<Request<Incoming>, NotTaken> {
+        take(&mut BytesMut::from(text), HEAD_MAX)
+    }
+
+    #[test]
+    fn a_request_is_taken_and_what_follows_it_stays() {
+        for (method, follows) in [("POST", ""), ("POST", "GET"), ("GET", "\r\n")] {
+            let head = format!("{method} /v1/claims HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}");
+            let mut unread = BytesMut::from(format!("{head}{follows}").as_str());
+            let Ok(request) = take(&mut unread, HEAD_MAX) else { panic!("{head} is not taken") };
+            assert_eq!((request.method().as_str(), request.uri().path()), (method, "/v1/claims"));
+            assert_eq!((request.headers()["host"].as_bytes(), &unread[..]), (&b"a"[..], follows.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn an_incomplete_request_says_how_much_is_missing() {
+        let missing = |text: &str| match taken(text) {
+            Err(NotTaken::Incomplete(bytes)) => bytes,
+            _ => panic!("{text} is not incomplete"),
+        };
+        assert_eq!(missing("POST / HTTP/1.1\r\nHost"), 1);
+        assert_eq!(missing("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n{}"), 3);
+    }
+
+    #[test]
+    fn a_head_that_is_as_long_as_allowed_and_not_complete_is_left_to_the_library() {
+        let text = "GET /a HTTP/1.1\r\nHost";
+        let take = |head_bytes_max| take(&mut BytesMut::from(text), head_bytes_max);
+        assert!(matches!(take(text.len() + 1), Err(NotTaken::Incomplete(1))));
+        assert!(matches!(take(text.len()), Err(NotTaken::Unsupported)));
+    }
+
+    #[test]
+    fn fields_that_change_how_a_request_is_read_are_left_to_the_library_and_others_are_not() {
+        let with = |field: &str| taken(&format!("GET / HTTP/1.1\r\n{field}\r\n\r\n"));
+        for field in [
+            "Connection: close",
+            "Connection: upgrade",
+            "Transfer-Encoding: chunked",
+            "Upgrade: websocket",
+            "Expect: 100-continue",
+            "Content-Length: +1",
+            "Content-Length: 0\r\nContent-Length: 0",
+        ] {
+            assert!(matches!(with(field), Err(NotTaken::Unsupported)), "{field}");
+        }
+        // Each of these names has the length of one above.
+        for field in [
+            "Connection: Keep-Alive",
+            "User-Agent: a",
+            "Sec-Fetch-Dest-Ab: a",
+            "Referer: a",
+            "Accept: a",
+            "Accept-Charset: a",
+        ] {
+            assert!(with(field).is_ok(), "{field}");
+        }
+    }
+}

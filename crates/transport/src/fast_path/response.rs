@@ -72,3 +72,41 @@ impl Date {
         &self.text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_response_has_its_fields_one_length_and_a_date() {
+        let response =
+            Response::builder().header("content-length", "9").header("x-a", "b").body(Body::from("{}")).unwrap();
+        let (mut date, mut text) = (Date::new(), Vec::new());
+        assert!(!write(response, false, &mut date, &mut text).await.unwrap());
+        let expected = format!("HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 2\r\ndate: {}\r\n\r\n{{}}", date.text);
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_response_closes_if_it_says_so_or_the_gateway_stops() {
+        for (value, stopping, closes) in
+            [("Close", false, true), ("keep-alive", false, false), ("keep-alive", true, true)]
+        {
+            let response = Response::builder().header("connection", value).body(Body::empty()).unwrap();
+            let mut text = Vec::new();
+            assert_eq!(write(response, stopping, &mut Date::new(), &mut text).await.unwrap(), closes, "{value}");
+            assert_eq!(String::from_utf8(text).unwrap().contains("connection: close"), closes, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_date_is_of_this_second() {
+        let mut date = Date { second: 1, text: "of another second".into(), ..Date::new() };
+        let shown = httpdate::parse_http_date(date.now()).unwrap();
+        let now = UNIX_EPOCH + Duration::from_micros(SystemClock::new().wall().as_micros());
+        let age = now.duration_since(shown).unwrap();
+        assert!(age < Duration::from_mins(1), "{age:?}");
+    }
+}

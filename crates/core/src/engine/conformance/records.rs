@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
@@ -126,7 +127,7 @@ pub async fn locks_of_apps_do_not_share_records(on: &Subject) {
     }
 }
 
-/// A change that notifies reaches the subscriptions of its record, where the engine notifies at all.
+/// A change that notifies, and no other, reaches the subscriptions of its record, where the engine notifies at all.
 pub async fn a_change_that_notifies_reaches_the_subscriptions_of_its_record(on: &Subject) {
     let name = fresh_lock("a");
     let RecordName::Lock(app, lock) = &name else { panic!("the name of a lock") };
@@ -134,7 +135,10 @@ pub async fn a_change_that_notifies_reaches_the_subscriptions_of_its_record(on: 
     if !subscription.is_live() {
         return;
     }
-    on.stored(&RecordChange { notifies: true, ..change(&name, None, &record(b"a")) }).await;
+    let (first, second) = (record(b"a"), record(b"b"));
+    on.stored(&change(&name, None, &first)).await;
+    assert!(subscription.notified().now_or_never().is_none(), "the first change does not notify");
+    on.stored(&RecordChange { notifies: true, ..change(&name, Some(&first), &second) }).await;
     timeout(Duration::from_secs(10), subscription.notified()).await.expect("the change is notified");
 }
 

@@ -91,3 +91,72 @@ impl Stored {
         OVERHEAD_BYTES + self.record.as_stored().len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Metadata;
+    use super::super::super::shared_record::RECORD_BYTES_MAX;
+    use super::*;
+
+    const SEC: Duration = Duration::from_secs(1);
+    const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    /// Returns a change that creates the record of a lock, which lasts for a second.
+    fn grant(name: &str, value: &[u8]) -> RecordChange {
+        RecordChange {
+            name: RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap()),
+            new: SharedRecord::versioned(1, value).unwrap(),
+            lasts: Some(SEC),
+            purpose: ChangePurpose::Grant,
+            ..RecordChange::of_metadata("n", None, &Metadata::new("").unwrap())
+        }
+    }
+
+    #[test]
+    fn a_record_ends_at_its_instant_and_is_not_listed_any_more() {
+        let mut records = Records::default();
+        let change = grant("a", b"value");
+        records.change(&change, NOON).unwrap();
+        let list = LockListRequest { app: "shop".parse().unwrap(), after: None, limit: 10 };
+        let found = |now| (records.view(&change.name, now).record.is_some(), records.list(&list, now).records.len());
+        assert_eq!(found(NOON.plus(SEC).minus(Duration::from_micros(1))), (true, 1));
+        assert_eq!(found(NOON.plus(SEC)), (false, 0));
+    }
+
+    #[test]
+    fn a_full_table_refuses_grants_until_records_end_and_accepts_what_keeps() {
+        let mut records = Records::default();
+        let value = vec![0; RECORD_BYTES_MAX];
+        let mut count = 0;
+        let refused = loop {
+            let change = grant(&format!("lock-{count}"), &value);
+            match records.change(&change, NOON) {
+                Ok(_) => count += 1,
+                Err(EngineError::Determinate(Determinate::Full(_))) => break change,
+                other => panic!("unexpected {other:?}"),
+            }
+        };
+        assert_eq!(
+            count,
+            BYTES_MAX / (OVERHEAD_BYTES + refused.new.as_stored().len()) + 1,
+            "the last one passes the bound"
+        );
+        let keep = RecordChange { purpose: ChangePurpose::Keep, ..refused };
+        assert_eq!(records.change(&keep, NOON), Ok(ChangeResponse::Stored(NOON)));
+        let shorter = SharedRecord::versioned(2, b"").unwrap();
+        let replace = RecordChange { expected: Some(keep.new), new: shorter, ..grant("x", b"") };
+        let replace = RecordChange { name: keep.name, purpose: ChangePurpose::Keep, ..replace };
+        assert_eq!(records.change(&replace, NOON), Ok(ChangeResponse::Stored(NOON)));
+        records.change(&grant("y", b""), NOON).unwrap_err();
+
+        // Every call removes a few that have ended, and replaces what it finds.
+        for version in 2..200 {
+            let new = SharedRecord::versioned(version, b"").unwrap();
+            let change = RecordChange { new, lasts: None, ..grant("z", b"") };
+            let stands = records.view(&change.name, NOON).record;
+            records.change(&RecordChange { expected: stands, ..change }, NOON.plus(SEC)).unwrap();
+        }
+        let last = SharedRecord::versioned(1, b"").unwrap().as_stored().len() + OVERHEAD_BYTES;
+        assert_eq!((records.stored.len(), records.ends.len(), records.bytes), (1, 0, last));
+    }
+}

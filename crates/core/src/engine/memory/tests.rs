@@ -51,13 +51,36 @@ async fn a_full_engine_refuses_claims_and_accepts_outcomes() {
 }
 
 #[tokio::test]
+async fn outcomes_have_a_quarter_more_room_than_claims() {
+    let memory = Memory::new(noon(), 100_000);
+    let success = || Outcome::Success { result: Some(format!("\"{}\"", "x".repeat(2_000)).into()), retention: None };
+    let (mut recorded, mut refused) = (0, 0);
+    for request in fill(&memory).await {
+        match memory.settle(&settle(&request, success()), DEADLINE).await {
+            Ok(_) => recorded += 1,
+            Err(EngineError::Determinate(Determinate::Full(_))) => refused += 1,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert!((10..=14).contains(&recorded) && refused > 100, "{recorded} results of 2 kB in 25 kB, {refused} refused");
+}
+
+#[tokio::test]
 async fn ended_claims_make_room() {
     let clock = noon();
     let memory = Memory::new(clock.clone(), 100_000);
-    let first = fill(&memory).await.len();
-    clock.advance(Duration::from_hours(2));
-    let second = fill(&memory).await.len();
-    assert!(second + 10 > first, "{second} claims after {first}");
+    let first = fill(&memory).await;
+    clock.advance(first[0].terms.lease);
+    assert_eq!(fill(&memory).await.len(), first.len(), "all of them end at this instant");
+}
+
+#[tokio::test]
+async fn it_is_one_server_that_loses_nothing() {
+    let memory = Memory::new(noon(), BYTES_MAX_DEFAULT);
+    let lock = RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap());
+    assert_eq!((memory.shards(), memory.shard_of(&fresh_claim().key), memory.shard_of_record(&lock)), (vec![0], 0, 0));
+    assert_eq!((memory.data_lost(), memory.losses(0), memory.nodes()), (0, 0, Vec::new()));
+    assert!(!memory.waits_for_replicas());
 }
 
 #[test]

@@ -56,10 +56,24 @@ mod tests {
             assert!(may_be_json(text), "{text}");
             assert!(serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok(), "{text}");
         }
-        for text in
-            ["", "{nope", "nope", "{\"a\":1", "[1", "\"a", "\"a\\\"", "tr\"x\"ue", "tr\\xue", "ü", "\\", "NaN", "0x1"]
-        {
+        for text in [
+            "",
+            "{nope",
+            "nope",
+            "{\"a\":1",
+            "[1",
+            "nullx",
+            "\"a",
+            "\"a\\\"",
+            "tr\"x\"ue",
+            "tr\\xue",
+            "ü",
+            "\\",
+            "NaN",
+            "0x1",
+        ] {
             assert!(!may_be_json(text), "{text}");
         }
+        assert!(may_be_json("\\x1"), "a backslash hides the next byte");
     }
 }
