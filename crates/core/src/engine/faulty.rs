@@ -179,6 +179,10 @@ impl Engine for Faulty {
         self.inner.shard_of(key)
     }
 
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.inner.shard_of_record(name)
+    }
+
     fn shards(&self) -> Vec<u16> {
         self.inner.shards()
     }

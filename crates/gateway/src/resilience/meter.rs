@@ -88,3 +88,46 @@ pub fn engine_result<Answer>(answer: &Result<Answer, EngineError>) -> EngineResu
         Err(EngineError::Indeterminate(_)) => EngineResult::Indeterminate,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resilience::tests::metric;
+
+    #[test]
+    fn an_engine_its_calls_and_its_shards_are_measured() {
+        let named = |name: &str| metric(&format!("oncegate_{name}"));
+        named("");
+        let meter = Meter::new("measured");
+        assert_eq!(named("engine_up{engine=\"measured\"}"), Some(1.0));
+        meter.set_up(false);
+        assert_eq!(named("engine_up{engine=\"measured\"}"), Some(0.0));
+        meter.lost_data(3);
+        assert_eq!(named("engine_data_lost_total{engine=\"measured\"}"), Some(3.0));
+        meter.called(EngineCall::Claim, &Err::<(), _>(EngineError::no_answer()), Duration::from_millis(3));
+        let counted = "engine_call_duration_seconds_count{engine=\"measured\",call=\"claim\",result=\"indeterminate\"}";
+        assert_eq!(named(counted), Some(1.0));
+        let node = |shard, role, up| Node {
+            address: "a:1".into(),
+            role,
+            shard,
+            up,
+            breaker: Some(BreakerState::HalfOpen),
+            warnings: Vec::new(),
+        };
+        meter.shards(&[
+            node(0, NodeRole::Primary, true),
+            node(1, NodeRole::Replica, true),
+            node(1, NodeRole::Primary, false),
+        ]);
+        let of =
+            |name: &str, shard: u16| named(&format!("engine_shard_{name}{{engine=\"measured\",shard=\"{shard}\"}}"));
+        assert_eq!((of("up", 0), of("up", 1)), (Some(1.0), Some(0.0)));
+        assert_eq!(of("breaker_state", 0), Some(1.0));
+        meter.breaker(0, BreakerState::Open);
+        assert_eq!(of("breaker_state", 0), Some(2.0));
+        assert!(!meter.is_closed());
+        meter.close();
+        assert!(meter.is_closed());
+    }
+}

@@ -1,12 +1,28 @@
-//! A clock, and the metrics, for the tests of several modules.
+//! A clock, the metrics, and what wrappers of engines have in common.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::faulty::{Fault, Faulty};
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Engine, EngineError, Node, NodeRole, RecordChange, RecordName, RecordView,
+};
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_telemetry::metrics::Metrics;
 use tokio::time::Instant;
 
-use oncegate_core::clock::{Clock, Timestamp};
-use oncegate_telemetry::metrics::Metrics;
+use super::call_guard::CallGuard;
+use super::chain::{Chain, Setup};
 
 /// The clock of a test's runtime, which advances by itself while all tasks wait.
 pub(crate) struct PausedClock(Instant);
@@ -33,4 +49,123 @@ pub(crate) fn metric(labelled: &str) -> Option<f64> {
     static METRICS: OnceLock<Metrics> = OnceLock::new();
     let text = METRICS.get_or_init(Metrics::install).render();
     text.lines().find_map(|line| line.strip_prefix(labelled)?.trim().parse().ok())
+}
+
+/// An engine whose store is out, and which says of itself what no other one does.
+#[derive(Default)]
+struct Unlike {
+    is_closed: AtomicBool,
+}
+
+fn out<Answer>() -> Result<Answer, EngineError> {
+    Err(EngineError::unavailable("out"))
+}
+
+#[async_trait]
+impl Engine for Unlike {
+    async fn claim(&self, _: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        out()
+    }
+    async fn settle(&self, _: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        out()
+    }
+    async fn renew(&self, _: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        out()
+    }
+    async fn read(&self, _: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        out()
+    }
+    async fn release(&self, _: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        out()
+    }
+    async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        out()
+    }
+    async fn get_record(&self, _: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        out()
+    }
+    async fn change_record(&self, _: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        out()
+    }
+    async fn probe(&self) -> Result<(), EngineError> {
+        out()
+    }
+    fn shard_of(&self, _: &Key) -> u16 {
+        5
+    }
+    fn shard_of_record(&self, _: &RecordName) -> u16 {
+        3
+    }
+    fn shards(&self) -> Vec<u16> {
+        vec![3, 5]
+    }
+    fn losses(&self, shard: u16) -> u64 {
+        u64::from(shard) + 10
+    }
+    fn data_lost(&self) -> u64 {
+        28
+    }
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        format!("{name} of {shard}")
+    }
+    fn waits_for_replicas(&self) -> bool {
+        true
+    }
+    fn nodes(&self) -> Vec<Node> {
+        let (role, breaker) = (NodeRole::Primary, None);
+        vec![Node { address: "a:1".into(), role, shard: 3, up: true, breaker, warnings: Vec::new() }]
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: false, durable: true, shared: false, forever: true, lists: false }
+    }
+    async fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asserts that a wrapper says of itself what its engine does.
+async fn assert_passed_on(wrapper: &dyn Engine, unlike: &Unlike) {
+    let (key, name) = (fresh_claim().key, RecordName::Metadata("a".into()));
+    assert_eq!((wrapper.shard_of(&key), wrapper.shard_of_record(&name), wrapper.shards()), (5, 3, vec![3, 5]));
+    assert_eq!((wrapper.data_lost(), wrapper.waits_for_replicas()), (28, true));
+    assert_eq!(wrapper.nodes().iter().map(|node| node.address.as_str()).collect::<Vec<_>>(), ["a:1"]);
+    assert_eq!(wrapper.capabilities(), unlike.capabilities());
+    assert!(wrapper.probe().await.is_err() && wrapper.probe_shard(3).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_guard_says_of_itself_what_its_engine_does() {
+    let unlike = Arc::new(Unlike::default());
+    let deadline = Duration::from_secs(1);
+    let guard = CallGuard::new(unlike.clone(), "unlike", deadline, PausedClock::start(), Arc::new(SystemEntropy));
+    assert_passed_on(&guard, &unlike).await;
+    assert_eq!((guard.losses(3), guard.metadata_name(5, "a")), (13, "a of 5".to_owned()));
+    guard.close().await;
+    assert!(unlike.is_closed.load(Ordering::Relaxed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_of_one_engine_says_of_itself_what_that_does() {
+    let unlike = Arc::new(Unlike::default());
+    let setup = Setup::of_one("unlike", unlike.clone(), PausedClock::start(), Arc::new(SystemEntropy));
+    let chain = Chain::start(setup);
+    assert_passed_on(&chain, &unlike).await;
+    chain.close().await;
+    assert!(!unlike.is_closed.load(Ordering::Relaxed), "other chains may use it");
+}
+
+/// The metric is of all shards: an engine is up while one of them answers.
+#[tokio::test(start_paused = true)]
+async fn an_engine_is_measured_as_up_or_down() {
+    let up = || metric("oncegate_engine_up{engine=\"measured-down\"}");
+    up();
+    let (clock, deadline) = (PausedClock::start(), Duration::from_secs(1));
+    let store = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let faulty = Arc::new(Faulty::always(store, Fault::None));
+    let guard = CallGuard::new(faulty.clone(), "measured-down", deadline, clock, Arc::new(SystemEntropy));
+    for (fault, expected) in [(Fault::None, 1.0), (Fault::Refused, 0.0), (Fault::None, 1.0)] {
+        faulty.set(fault);
+        assert_eq!(guard.probe().await.is_ok(), expected > 0.0);
+        assert_eq!(up(), Some(expected), "{fault:?}");
+    }
 }

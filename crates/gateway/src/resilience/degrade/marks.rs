@@ -260,3 +260,61 @@ fn mark(of: &Key, attempt: &Attempt, slot: u32, terms: Terms) -> ClaimRequest {
         waits: false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::engine::conformance::fresh_claim;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_mark_has_the_time_of_its_grant_in_whole_milliseconds() {
+        let mut claim = fresh_claim();
+        let issued_at = Timestamp::from_micros(1_700_000_000_000_000);
+        claim.attempt = Attempt::new(issued_at, claim.attempt.nonce().clone());
+        let granted_at = issued_at.plus(Duration::from_micros(2_000_001));
+        let time = ExclusiveTime::of_claim(&claim, granted_at, issued_at.plus(SECOND * 30));
+        let terms = time.terms(issued_at).unwrap();
+        assert_eq!(terms.lease, MARK_KEPT_FOR + Duration::from_millis(2001), "rounded up");
+        assert_eq!(terms.retention, Retention::For(SECOND * 30));
+        let record = Record { terms, ..mark(&claim.key, &claim.attempt, 0, terms).record() };
+        let read = ExclusiveTime::of_mark(&LiveClaim { record, left: None, fence: None });
+        assert_eq!((read.from, read.until), (issued_at.plus(Duration::from_millis(2001)), time.until));
+        assert_eq!(read.from_at_least, issued_at.plus(SECOND * 2));
+    }
+
+    #[test]
+    fn a_grant_of_less_than_a_millisecond_has_no_mark() {
+        let (claim, issued_at) = (fresh_claim(), Timestamp::from_micros(1_700_000_000_000_000));
+        for (micros, is_marked) in [(0, false), (1_000, false), (1_999, false), (2_000, true)] {
+            let granted_at = issued_at.plus(Duration::from_micros(1));
+            let ended_at = issued_at.plus(Duration::from_micros(micros));
+            let time = ExclusiveTime::of_claim(&claim, granted_at, ended_at);
+            assert_eq!(time.terms(issued_at).is_some(), is_marked, "{micros} µs");
+        }
+    }
+
+    #[test]
+    fn durations_are_rounded_down_to_nine_digits_of_a_unit() {
+        let millis = Duration::from_millis;
+        for (duration, rounded) in [
+            (Duration::from_micros(1_999), Some(millis(1))),
+            (millis(999_999_999), Some(millis(999_999_999))),
+            (millis(1_000_000_999), Some(millis(1_000_000_000))),
+            (millis(999_999_999_999), Some(millis(999_999_999_000))),
+            (millis(1_000_000_019_999), Some(millis(999_999_960_000))),
+            (Duration::from_secs(60 * 999_999_999 + 59), Some(Duration::from_secs(60 * 999_999_999))),
+            (Duration::from_secs(60 * 1_000_000_000), None),
+        ] {
+            assert_eq!(rounded_down(duration), rounded, "{duration:?}");
+        }
+    }
+
+    #[test]
+    fn only_marks_have_the_operation_of_marks() {
+        assert!(is_of_marks(&OPERATION.parse().unwrap()));
+        assert!(!is_of_marks(&Operation::default()));
+    }
+}

@@ -186,3 +186,99 @@ impl<L: Log> Writer<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A file that counts what is done with it.
+    #[derive(Clone, Default)]
+    struct Counted(Arc<Counts>);
+
+    #[derive(Default)]
+    struct Counts {
+        appended: AtomicUsize,
+        copied: AtomicUsize,
+    }
+
+    impl Log for Counted {
+        async fn append(&mut self, _: &[u8]) -> io::Result<()> {
+            self.0.appended.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+        async fn sync(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        async fn truncate(&mut self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        async fn copy(&mut self, _: &[Range<u64>]) -> io::Result<()> {
+            self.0.copied.fetch_add(1, Ordering::Relaxed);
+            Err(io::Error::other("no room"))
+        }
+        async fn swap(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn job(seq: Seq, removed: Vec<Seq>) -> Job {
+        Job { frames: vec![(Some(seq), vec![0; 10])], removed, durable: false, done: None }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_rewritten_once_it_is_large_and_half_of_it_is_dead() {
+        const LARGE: u64 = WORTH_REWRITING_BYTES;
+        for (bytes, live, is_rewritten) in [
+            (LARGE - 1, 0, false),
+            (LARGE, 0, true),
+            (LARGE, LARGE / 2, true),
+            (LARGE, LARGE / 2 + 1, false),
+            (4 * LARGE, 3 * LARGE, false),
+        ] {
+            let log = Counted::default();
+            let mut writer = Writer::new(log.clone(), bytes, BTreeMap::from([(1, 0..live)]));
+            writer.rewrite_if_mostly_dead().await;
+            assert_eq!(log.0.copied.load(Ordering::Relaxed) == 1, is_rewritten, "{live} of {bytes}");
+            if is_rewritten {
+                assert_eq!(
+                    writer.worth_rewriting,
+                    2 * bytes,
+                    "it could not be, and is tried again once it is twice as large"
+                );
+            }
+            writer.stop_writing("broken");
+            writer.worth_rewriting = 0;
+            writer.rewrite_if_mostly_dead().await;
+            assert_eq!(log.0.copied.load(Ordering::Relaxed) == 1, is_rewritten, "never after a failure of the disk");
+        }
+    }
+
+    #[test]
+    fn live_bytes_are_those_of_frames_that_were_not_removed() {
+        let mut writer = Writer::new(Counted::default(), 100, BTreeMap::new());
+        (1..=3).for_each(|seq| writer.place(&job(seq, vec![])));
+        writer.place(&job(4, vec![2, 3]));
+        assert_eq!((writer.bytes, writer.live_bytes), (140, 20));
+        assert_eq!(writer.live, BTreeMap::from([(1, 100..110), (4, 130..140)]));
+    }
+
+    #[tokio::test]
+    async fn jobs_are_written_in_bounded_batches_and_none_after_the_close() {
+        let log = Counted::default();
+        let (requests, queue) = mpsc::channel(BATCH_MAX + 10);
+        for _ in 0..=BATCH_MAX {
+            requests.try_send(WriterRequest::Write(job(1, vec![]))).ok().unwrap();
+        }
+        let ((closed, is_closed), (late, is_late)) = (oneshot::channel(), oneshot::channel());
+        requests.try_send(WriterRequest::Close(closed)).ok().unwrap();
+        requests.try_send(WriterRequest::Write(Job { done: Some(late), ..job(2, vec![]) })).ok().unwrap();
+        Writer::new(log.clone(), 0, BTreeMap::new()).run(queue).await;
+        assert_eq!(log.0.appended.load(Ordering::Relaxed), 2, "a full batch, and one more job");
+        is_closed.await.unwrap();
+        is_late.await.unwrap_err();
+    }
+}

@@ -275,3 +275,102 @@ fn apps_are_delivered_in_turn() {
     let keys: Vec<_> = [0, 3, 1, 2].map(|place: usize| requests[place].key.clone()).into();
     assert_eq!(local_claims.keys_waiting(), keys);
 }
+
+fn entry_of(request: &ClaimRequest, policy: OutagePolicy) -> Arc<Entry> {
+    let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+    Arc::new(Entry { chain: "default".into(), policy, at: request.attempt.timestamp(), journaled })
+}
+
+#[test]
+fn what_waits_for_the_store_is_known_by_its_key_and_its_policy() {
+    let (local_claims, request, other) = (LocalClaims::default(), fresh_claim(), fresh_claim());
+    let claim = LocalClaim::new(request.record(), Some(LATER), Some(OutagePolicy::FailOpen));
+    let entry = entry_of(&request, OutagePolicy::FailOpen);
+    local_claims.add(1, entry, LocalEffect::Put(Box::new(claim)), Duration::ZERO);
+    assert!(local_claims.has_waiting_on(&request.key) && !local_claims.has_waiting_on(&other.key));
+    assert_eq!(local_claims.granted_by(&request.key), Some(OutagePolicy::FailOpen));
+    assert!(local_claims.record_of(&request.key, &request.attempt).is_some(), "also after its end");
+    assert!(local_claims.record_of(&request.key, &other.attempt).is_none());
+    assert!(!local_claims.decides_locally(&request.key.app));
+    local_claims.remove_delivered(&request.key, &[1], None, Duration::ZERO);
+    assert!(!local_claims.has_waiting_on(&request.key));
+}
+
+#[test]
+fn an_app_decides_locally_once_its_policy_did() {
+    let (local_claims, request) = (LocalClaims::default(), claim_of("shop", 1));
+    let bank = claim_of("bank", 1);
+    local_claims.add(1, entry_of(&bank, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
+    local_claims.add(2, entry_of(&request, OutagePolicy::Local), LocalEffect::Keep, Duration::ZERO);
+    assert!(local_claims.decides_locally(&request.key.app) && !local_claims.decides_locally(&bank.key.app));
+    // What the store says of claims is remembered for such an app only.
+    local_claims.remember_renewal(&renewal(&bank), &RenewalResponse::Renewed { left: LATER }, Duration::ZERO);
+    assert!(local_claims.live_claim(&bank.key, Duration::ZERO).is_none());
+}
+
+#[test]
+fn a_claim_is_remembered_under_the_attempt_that_the_store_holds() {
+    let (local_claims, request, theirs) = (LocalClaims::default(), fresh_claim(), fresh_claim().attempt);
+    let grant = Grant { attempt: theirs.clone(), fence: None, repeated: true, taken_over: false, lease_left: None };
+    local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), Duration::ZERO);
+    assert_eq!(local_claims.live_claim(&request.key, Duration::ZERO).unwrap().record.attempt, theirs);
+}
+
+#[test]
+fn a_renewal_of_a_claim_that_is_not_known_or_has_ended_is_remembered() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let (lease, next) = (request.terms.lease, fresh_claim().attempt);
+    let renewal = RenewalRequest { attempt: next.clone(), ..renewal(&request) };
+    let renewed = RenewalResponse::Renewed { left: lease };
+    local_claims.remember_renewal(&renewal, &renewed, lease / 2);
+    assert_eq!(local_claims.live_claim(&request.key, lease / 2).unwrap().record.attempt, request.attempt);
+    local_claims.remember_renewal(&renewal, &renewed, lease);
+    let held = local_claims.live_claim(&request.key, lease).unwrap();
+    assert_eq!((held.record.attempt, held.left), (next, Some(lease)));
+}
+
+#[test]
+fn only_an_unknown_claim_whose_lease_ended_may_be_in_progress_elsewhere() {
+    let record = |state, on_lease_end| {
+        let record = fresh_claim().record();
+        Record { state, terms: Terms { on_lease_end, ..record.terms }, ..record }
+    };
+    for (state, on_lease_end, ends_at, expected) in [
+        (ClaimState::InProgress, LeaseEnd::Release, Some(LATER), true),
+        (ClaimState::Unknown, LeaseEnd::Unknown, None, true),
+        (ClaimState::Unknown, LeaseEnd::Unknown, Some(LATER), false),
+        (ClaimState::Unknown, LeaseEnd::Release, None, false),
+        (ClaimState::Succeeded, LeaseEnd::Unknown, None, false),
+    ] {
+        let claim = LocalClaim::new(record(state, on_lease_end), ends_at, None);
+        assert_eq!(claim.is_in_progress_elsewhere(), expected, "{state:?} {on_lease_end:?} {ends_at:?}");
+    }
+}
+
+#[test]
+fn the_bound_itself_is_within_the_bound() {
+    let (first, second) = (claim_of("shop", 1), claim_of("shop", 2));
+    let bytes = |request: &ClaimRequest| LocalClaim::new(request.record(), None, None).bytes();
+    let text = first.contents.as_str().len();
+    assert_eq!(bytes(&first), CLAIM_BYTES + text, "its contents count, and its result if there is one");
+    let local_claims = LocalClaims::bounded(bytes(&first) + bytes(&second));
+    [&first, &second]
+        .into_iter()
+        .for_each(|request| local_claims.remember_claim(request, &granted(request), Duration::ZERO));
+    assert!(known(&local_claims, &first) && known(&local_claims, &second));
+    let third = claim_of("shop", 3);
+    local_claims.remember_claim(&third, &granted(&third), Duration::ZERO);
+    assert_eq!([&first, &second, &third].map(|request| known(&local_claims, request)), [false, true, true]);
+}
+
+#[test]
+fn of_two_answers_that_last_as_long_the_later_is_kept() {
+    let (request, theirs) = (fresh_claim(), fresh_claim());
+    let lease = request.terms.lease;
+    let local_claims = LocalClaims::default();
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let held = LiveClaim { record: theirs.record(), left: Some(lease - LATER), fence: None };
+    local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER);
+    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.attempt, theirs.attempt);
+}
