@@ -12,7 +12,8 @@ pub struct Reply<Answer>(oneshot::Sender<Result<Answer, EngineError>>);
 pub(super) type Pending<Answer> = oneshot::Receiver<Result<Answer, EngineError>>;
 
 impl<Answer> Reply<Answer> {
-    pub(super) fn new() -> (Self, Pending<Answer>) {
+    /// Returns a reply, and where its answer arrives.
+    pub fn new() -> (Self, Pending<Answer>) {
         let (sender, pending) = oneshot::channel();
         (Self(sender), pending)
     }

@@ -239,3 +239,6 @@ fn failed(error: &sqlx::Error, calls: Calls, may_write: fn(&dyn KeyedCall) -> bo
     }
     (Calls::new(), Some(remedy))
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,10 +42,15 @@ impl From<&sqlx::Error> for Failure {
                 return Self { answer, remedy: Remedy::Reconnect };
             }
         };
-        // Refused and rolled back: certainly nothing was done.
-        let code = code(&**answered);
-        let refused = DatabaseError::of_code(&code, answered.message());
-        let remedy = match (code.as_str(), &code[..code.len().min(2)]) {
+        Self::of_refusal(&code(&**answered), answered.message())
+    }
+}
+
+impl Failure {
+    /// Returns the failure of a statement that was refused and rolled back: certainly nothing was done.
+    fn of_refusal(code: &str, message: &str) -> Self {
+        let refused = DatabaseError::of_code(code, message);
+        let remedy = match (code, &code[..code.len().min(2)]) {
             // A deadlock, a serialisation failure.
             (_, "40") => Remedy::Again,
             // Data, a constraint, a limit of the server's.
@@ -55,7 +60,7 @@ impl From<&sqlx::Error> for Failure {
             ("25006" | "42501" | "42P01" | "42703" | "42883" | "0A000" | "26000" | "42P05", _) => Remedy::Reconnect,
             _ => Remedy::Answer,
         };
-        let answer = match (code.as_str(), remedy) {
+        let answer = match (code, remedy) {
             ("53100", _) => Determinate::Full("the PostgreSQL server's disk is full".into()),
             // The cause is the item or the table, and not that the server does not serve.
             (_, Remedy::OneByOne) => Determinate::Incompatible(refused.to_string()),
@@ -74,5 +79,42 @@ pub(super) fn determinate(refused: DatabaseError) -> Determinate {
     match refused {
         DatabaseError::Unavailable(why) => Determinate::Unavailable(why),
         DatabaseError::Incompatible(why) => Determinate::Incompatible(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_certain_and_its_code_says_how_to_go_on() {
+        for (code, remedy, is_incompatible) in [
+            ("40P01", Remedy::Again, false),
+            ("40001", Remedy::Again, false),
+            ("22021", Remedy::OneByOne, true),
+            ("23514", Remedy::OneByOne, true),
+            ("54000", Remedy::OneByOne, true),
+            ("25006", Remedy::Reconnect, false),
+            ("42501", Remedy::Reconnect, true),
+            ("42P01", Remedy::Reconnect, true),
+            ("26000", Remedy::Reconnect, false),
+            ("57014", Remedy::Answer, false),
+            ("XX000", Remedy::Answer, false),
+            ("", Remedy::Answer, false),
+        ] {
+            let failure = Failure::of_refusal(code, "some text");
+            assert_eq!(failure.remedy, remedy, "{code}");
+            let is = matches!(failure.answer, EngineError::Determinate(Determinate::Incompatible(_)));
+            assert_eq!(is, is_incompatible, "{code}: {}", failure.answer);
+            assert!(!failure.answer.is_uncertain(), "{code}");
+        }
+        let full = Failure::of_refusal("53100", "could not extend file");
+        assert!(matches!(full.answer, EngineError::Determinate(Determinate::Full(_))), "{}", full.answer);
+    }
+
+    #[test]
+    fn what_the_client_library_reports_is_uncertain() {
+        let failure = Failure::from(&sqlx::Error::RowNotFound);
+        assert!(failure.answer.is_uncertain() && failure.remedy == Remedy::Reconnect);
     }
 }

@@ -157,3 +157,60 @@ impl Request for Key {
         (Effect::Keep, found.cloned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::terms::Retention;
+
+    use super::*;
+
+    const WRITTEN: Written = Written { fence: 7, retention: Some(Duration::from_secs(9)) };
+
+    fn outcome(outcome: Outcome) -> Outcomes {
+        let claim = fresh_claim();
+        OutcomeRequest { key: claim.key, attempt: claim.attempt, outcome, late: None }.into()
+    }
+
+    fn success(result: Option<&str>) -> Outcomes {
+        outcome(Outcome::Success { result: result.map(Into::into), retention: Some(Retention::Forever) })
+    }
+
+    #[test]
+    fn a_request_counts_what_it_stores() {
+        let claim = fresh_claim();
+        let contents = claim.contents.as_str().len();
+        assert!(contents > 1);
+        assert_eq!(Request::bytes(&claim), contents);
+        assert_eq!(Request::bytes(&ClaimRequest { contents_stored_bytes: 1, ..claim }), 1);
+        let bytes = [success(Some("12345")), success(None), outcome(Outcome::Failure), outcome(Outcome::Unknown)];
+        assert_eq!(bytes.map(|outcome| outcome.bytes()), [5, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_unknown_outcome_only_reads_until_it_is_to_be_recorded_late() {
+        for (outcome, may_write) in
+            [(success(None), true), (outcome(Outcome::Failure), true), (outcome(Outcome::Unknown), false)]
+        {
+            assert_eq!(outcome.may_write(), may_write);
+            assert_eq!(outcome.written(WRITTEN).is_some(), may_write);
+        }
+        let mut late = outcome(Outcome::Unknown);
+        late.begin_again(Effect::Put(fresh_claim().record(), None));
+        assert!(late.may_write());
+        late.begin_again(Effect::Keep);
+        assert!(!late.may_write());
+    }
+
+    #[test]
+    fn what_was_written_is_answered_with_its_fence_or_its_retention() {
+        let claim = fresh_claim();
+        let Some(ClaimResponse::Granted(grant)) = Request::written(&claim, WRITTEN) else { panic!("a grant") };
+        assert_eq!((grant.attempt, grant.fence), (claim.attempt.clone(), Some(7)));
+        let done = success(None).written(WRITTEN);
+        let (state, left, late) = (Some(ClaimState::Succeeded), WRITTEN.retention, Some(false));
+        assert_eq!(done, Some(OutcomeResponse::Done { state, left, late }));
+    }
+}

@@ -305,3 +305,98 @@ fn micros(duration: Duration) -> i64 {
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::terms::{LeaseEnd, Terms};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn found(record: Record) -> Found {
+        let row = RowVersion {
+            app: "shop".into(),
+            global_id: vec![1],
+            fence: 3,
+            state: ascii(b'p'),
+            ends: Some("later".into()),
+            over: false,
+        };
+        Found { held: LiveClaim { record, left: Some(SECOND), fence: Some(3) }, row }
+    }
+
+    #[test]
+    fn each_first_step_has_its_letter_and_its_columns() {
+        let claim = fresh_claim();
+        let (key, record) = (&claim.key, claim.record());
+        let read = FirstStep::read(key);
+        assert_eq!((read.app.as_str(), read.global_id.as_slice()), (key.app.as_ref(), &key.global_id.as_bytes()[..]));
+        assert_eq!((read.kind, read.state), (ascii(b'r'), RELEASED));
+        let put = FirstStep::put(key, &record, "value".into(), Some(SECOND), Some(SECOND * 2));
+        assert_eq!((put.kind, put.state, put.value.as_slice()), (ascii(b'p'), ascii(b'p'), &b"value"[..]));
+        let retention = record.terms.retention.duration().map(micros);
+        assert_eq!((put.lifetime_us, put.retention_us, put.sweep_us), (Some(1_000_000), retention, Some(2_000_000)));
+        let retention = Some(Retention::For(SECOND * 3));
+        let success = FirstStep::success(key, &claim.attempt, Some("1"), retention);
+        assert_eq!((success.kind, success.lifetime_us), (ascii(b's'), Some(3_000_000)));
+        assert_eq!(
+            (success.head, success.value, success.tail),
+            (head(&claim.attempt), b" r=3s".to_vec(), b"\n1".to_vec())
+        );
+        let forever = FirstStep::success(key, &claim.attempt, None, Some(Retention::Forever));
+        assert_eq!((forever.lifetime_us, forever.tail.len()), (Some(-1), 0));
+        let failure = FirstStep::failure(key, &claim.attempt);
+        assert_eq!((failure.kind, failure.head), (ascii(b'f'), head(&claim.attempt)));
+    }
+
+    #[test]
+    fn each_effect_changes_its_columns_of_the_row_that_was_found() {
+        let record = fresh_claim().record();
+        let found = found(record.clone());
+        let put = Change::of(&Effect::Put(record.clone(), Some(SECOND)), &found);
+        assert_eq!((put.state, put.fresh, put.lifetime_us), (ascii(b'p'), true, Some(1_000_000)));
+        assert_eq!(put.retention_us, record.terms.retention.duration().map(micros));
+        assert_eq!((put.sweep_us, put.row.fence), (Some(micros(sweep_after(&record))), 3));
+        assert_eq!(put.value, Some(value::encode(&record).into_bytes()));
+        let settled = Record { state: ClaimState::Succeeded, ..record };
+        let put = Change::of(&Effect::Put(settled, None), &found);
+        assert_eq!((put.state, put.fresh, put.lifetime_us, put.sweep_us), (ascii(b's'), false, None, None));
+        let extended = Change::of(&Effect::Extend(SECOND * 5), &found);
+        assert_eq!((extended.state, extended.fresh, extended.value), (ascii(b'p'), false, None));
+        assert_eq!((extended.lifetime_us, extended.sweep_us), (Some(5_000_000), None));
+        let deleted = Change::of(&Effect::Delete, &found);
+        assert_eq!((deleted.state, deleted.value, deleted.lifetime_us), (RELEASED, Some(vec![]), Some(0)));
+        assert_eq!(deleted.sweep_us, Some(micros(TOMBSTONE)));
+    }
+
+    #[test]
+    fn a_row_is_swept_a_minute_after_the_last_end_that_its_claim_can_have() {
+        let record = fresh_claim().record();
+        let terms = Terms { lease: SECOND * 2, retention: Retention::For(SECOND * 3), ..record.terms };
+        assert_eq!(sweep_after(&Record { terms, ..record.clone() }), SECOND * 5 + TOMBSTONE);
+        let terms = Terms { retention: Retention::Forever, ..terms };
+        assert_eq!(sweep_after(&Record { terms, ..record }), SECOND * 2 + TOMBSTONE);
+    }
+
+    #[test]
+    fn states_have_letters_and_a_claim_that_outlives_its_lease_has_its_own() {
+        let letters = |on_lease_end| {
+            [ClaimState::InProgress, ClaimState::Succeeded, ClaimState::Unknown].map(|state| {
+                let record = fresh_claim().record();
+                letter(&Record { state, terms: Terms { on_lease_end, ..record.terms }, ..record }).cast_unsigned()
+            })
+        };
+        assert_eq!(letters(LeaseEnd::Release), *b"psu");
+        assert_eq!(letters(LeaseEnd::Unknown), *b"qsu");
+        let listed = [None, Some(ClaimState::InProgress), Some(ClaimState::Succeeded), Some(ClaimState::Unknown)];
+        assert_eq!(listed.map(|state| listed_letter(state).cast_unsigned()), *b"apsu");
+    }
+
+    #[test]
+    fn durations_are_whole_milliseconds_and_never_negative() {
+        assert_eq!((micros(Duration::from_micros(1_999)), micros(Duration::ZERO)), (1_000, 1_000));
+        assert_eq!((duration(5), duration(-5)), (Duration::from_micros(5), Duration::ZERO));
+    }
+}

@@ -158,6 +158,30 @@ mod tests {
     }
 
     #[test]
+    fn only_what_is_wrong_is_warned_of() {
+        let replication = Replication::read(TWO);
+        let off = |save: &str| Persistence::read("aof_enabled:0\r\n", &["save".into(), save.into()]);
+        for (url, persistence, warned) in [
+            ("redis+cluster://h", persistence(&[]), false),
+            ("redis://h", persistence(&["cluster-require-full-coverage", "yes"]), false),
+            ("redis://h?replicas=2", off("3600 1"), false),
+            ("redis://h?replicas=2", off(""), true),
+            ("redis://h", off(""), false),
+        ] {
+            let warnings = replication.warnings(&Url::parse(url).unwrap(), &persistence);
+            assert_eq!(!warnings.is_empty(), warned, "{url}: {warnings:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_on_the_disk_if_the_log_is_on_and_synced_each_time() {
+        let read = |aof: &str, fsync: &str| Persistence::read(aof, &["appendfsync".into(), fsync.into()]).is_always();
+        assert!(read("aof_enabled:1\r\n", "always"));
+        assert!(!read("aof_enabled:0\r\n", "always"));
+        assert!(!read("aof_enabled:1\r\n", "everysec"));
+    }
+
+    #[test]
     fn an_acknowledgement_from_the_disk_needs_a_server_that_gives_it() {
         let asked = |ms| Acknowledgement { replicas: 1, timeout: Duration::from_millis(ms), aof: true };
         let checked = |on: &Persistence, ms, version| on.check(&asked(ms), version).map_err(|why| why.to_string());

@@ -209,6 +209,82 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_what_to_do() {
+        for (code, words) in [
+            ("LOADING", "still loading"),
+            ("READONLY", "takes no writes"),
+            ("MASTERDOWN", "lost its master"),
+            ("CLUSTERDOWN", "its cluster is down"),
+            ("NOREPLICAS", "min-replicas-to-write"),
+            ("MISCONF", "cannot save"),
+            ("BUSY", "busy with a script"),
+            ("NOAUTH", "requires a password"),
+            ("WRONGPASS", "does not accept the user"),
+            ("NOPERM", "ACL"),
+        ] {
+            let refused = refusal(&error(&format!("{code} some text"))).to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_claim_that_outlives_its_lease_is_stored_for_longer_than_it_is_in_progress() {
+        use oncegate_core::engine::conformance::fresh_claim;
+        use oncegate_core::terms::{LeaseEnd, Terms};
+
+        let record = |on_lease_end| {
+            let record = fresh_claim().record();
+            Record { terms: Terms { on_lease_end, ..record.terms }, ..record }
+        };
+        let (usual, outliving) = (record(LeaseEnd::Release), record(LeaseEnd::Unknown));
+        let grace = i64::try_from(GRACE.as_millis()).unwrap();
+        let millis = |millis| Some(Duration::from_millis(millis));
+        for (record, left_ms, left) in [
+            (&usual, 5, millis(5)),
+            (&usual, -1, None),
+            (&usual, grace + 5, millis(u64::try_from(grace).unwrap() + 5)),
+            (&outliving, grace + 5, millis(5)),
+            (&outliving, grace, Some(Duration::from_nanos(1))),
+            (&outliving, grace - 1, Some(Duration::ZERO)),
+            (&outliving, 0, Some(Duration::ZERO)),
+            (&outliving, -1, None),
+        ] {
+            assert_eq!(left_of(record, left_ms), left, "{left_ms}");
+        }
+    }
+
+    #[test]
+    fn results_of_scripts_are_read() {
+        let result = |name: &str, numbers: &[i64]| {
+            let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+            let mut items = vec![text(name), text("s")];
+            items.extend(numbers.iter().map(|number| Value::Int(*number)));
+            Value::Array(items)
+        };
+        let (state, left) = (Some(ClaimState::Succeeded), Some(Duration::from_millis(5)));
+        for (late, is_late) in [(0, false), (1, true), (2, false)] {
+            let done = OutcomeResponse::Done { state, left, late: Some(is_late) };
+            assert_eq!(settled(result("done", &[5, late])).unwrap(), done);
+        }
+        let done = OutcomeResponse::Done { state, left: None, late: Some(false) };
+        assert_eq!(settled(result("done", &[])).unwrap(), done, "without an end, and on time");
+        assert_eq!(settled(result("succeeded", &[])).unwrap(), OutcomeResponse::AlreadySucceeded);
+        assert_eq!(settled(result("expired", &[])).unwrap(), OutcomeResponse::Expired);
+        let superseded = OutcomeResponse::Superseded { state: ClaimState::Succeeded, left };
+        assert_eq!(settled(result("superseded", &[5, 0])).unwrap(), superseded);
+        assert!(settled(result("unreadable", &[])).is_err_and(|why| !why.is_uncertain()));
+        assert_eq!(
+            renewed(result("renewed", &[5])).unwrap(),
+            RenewalResponse::Renewed { left: Duration::from_millis(5) }
+        );
+        assert_eq!(renewed(result("lost", &[])).unwrap(), RenewalResponse::LeaseLost);
+        assert_eq!(renewed(result("succeeded", &[])).unwrap(), RenewalResponse::AlreadySucceeded);
+        assert_eq!(released(result("released", &[])).unwrap(), ReleaseResponse::Done);
+        assert_eq!(released(result("absent", &[])).unwrap(), ReleaseResponse::Absent);
+        assert_eq!(released(result("superseded", &[])).unwrap(), ReleaseResponse::Superseded);
+    }
+
+    #[test]
     fn the_last_millisecond_is_not_over() {
         assert_eq!(left(0), Some(Duration::from_nanos(1)));
         assert_eq!(left(5), Some(Duration::from_millis(5)));

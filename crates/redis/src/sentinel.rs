@@ -137,3 +137,67 @@ impl Discovery {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::reports::Report;
+    use super::*;
+
+    fn discovery() -> Discovery {
+        let found = Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not: "not asked yet".into() };
+        Discovery {
+            name: "m".into(),
+            found: channel::Sender::new(found),
+            version: AtomicU64::new(0),
+            promotions: AtomicU64::new(0),
+            asked: Notify::new(),
+        }
+    }
+
+    fn reports(of: &[Report]) -> Reports {
+        let mut reports = Reports::new(vec![Address::parse("s:1").unwrap(); of.len()]);
+        of.iter().enumerate().for_each(|(index, report)| reports.set(index, report.clone()));
+        reports
+    }
+
+    fn primary(text: &str, epoch: u64) -> Report {
+        Report::Primary { address: Address::parse(text).unwrap(), epoch }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_primary_is_no_promotion_and_each_other_one_is() {
+        let discovery = discovery();
+        let refused = discovery.primary().await.unwrap_err().to_string();
+        assert!(refused.contains("not asked yet"), "{refused}");
+        let facts = || (discovery.version(), discovery.promotions(), discovery.address());
+        for (named, epoch, version, promotions) in
+            [("a:1", 3, 1, 0), ("a:1", 3, 1, 0), ("b:1", 4, 2, 1), ("c:1", 5, 3, 2)]
+        {
+            discovery.learn(&reports(&[primary(named, epoch)]));
+            assert_eq!(facts(), (version, promotions, Some(named.to_owned())));
+            let (address, seen) = discovery.primary().await.unwrap();
+            assert_eq!((address.to_string().as_str(), seen), (named, version));
+        }
+        discovery.learn(&reports(&[Report::Failed("down".into())]));
+        assert_eq!(facts().2.as_deref(), Some("c:1"), "it stays in use");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_learns_of_another_primary_and_wakes_the_watch() {
+        let discovery = discovery();
+        discovery.learn(&reports(&[primary("a:1", 3)]));
+        assert!(discovery.changed(1).now_or_never().is_none());
+        assert!(discovery.changed_within(1, Duration::from_secs(1)).now_or_never().is_none());
+        discovery.changed_within(1, Duration::from_secs(1)).await;
+        discovery.learn(&reports(&[primary("b:1", 4)]));
+        assert!(discovery.changed(1).now_or_never().is_some());
+        assert!(discovery.changed_within(1, Duration::from_secs(1)).now_or_never().is_some());
+        let asked = discovery.asked.notified();
+        tokio::pin!(asked);
+        assert!(!asked.as_mut().enable());
+        discovery.look_again();
+        assert!(asked.now_or_never().is_some());
+    }
+}

@@ -206,6 +206,20 @@ mod tests {
     }
 
     #[test]
+    fn a_map_has_the_epoch_of_its_view_and_knows_its_primaries() {
+        let (map, _) = SlotMap::empty().follow(&Layout { epoch: 7, ..three() }, opened);
+        assert_eq!((SlotMap::<String>::empty().epoch(), map.epoch()), (0, 7));
+        let moved = map.moved(6000, &address("g:1"), opened);
+        assert_eq!(moved.epoch(), 7);
+        let knows = |named: &str| moved.has_primary(&address(named));
+        assert_eq!(
+            ["a:1", "b:1", "d:1", "g:1"].map(knows),
+            [true, true, false, false],
+            "a redirect has named the last"
+        );
+    }
+
+    #[test]
     fn a_shard_keeps_its_number_when_a_replica_takes_over() {
         let (map, _) = SlotMap::empty().follow(&three(), opened);
         let mut after = three();

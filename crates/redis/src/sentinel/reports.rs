@@ -189,6 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_sentinels_are_not_most_of_them() {
+        let dead = Report::Failed("down".into());
+        assert_eq!(reports(&[primary("a:1", 3), dead.clone()]).best(4), None);
+        assert!(reports(&[primary("a:1", 3)]).best(4).is_some());
+        let two = reports(&[primary("a:1", 3), primary("a:1", 3), dead]);
+        assert!(two.best(4).is_some() && two.are_complete());
+    }
+
+    #[test]
+    fn a_disagreement_lasts_until_all_name_the_same_primary() {
+        let mut reports = reports(&[primary("a:1", 3), primary("a:1", 3)]);
+        assert!(!reports.are_disagreeing);
+        for (named, are_disagreeing) in [("b:1", true), ("b:1", true), ("a:1", false)] {
+            reports.set(0, primary(named, 4));
+            assert_eq!(reports.are_disagreeing, are_disagreeing, "{named}");
+        }
+    }
+
+    #[test]
     fn it_is_said_why_there_is_no_primary() {
         let why = reports(&[Report::UnknownName, Report::UnknownName]).why_not("mymaster");
         assert!(why.contains("do not know the name `mymaster`"), "{why}");
