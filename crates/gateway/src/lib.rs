@@ -18,6 +18,8 @@ pub mod resilience;
 pub mod result_memory;
 mod suspects;
 pub mod tenants;
+#[cfg(test)]
+mod tests;
 mod waiters;
 
 use std::sync::{Arc, Mutex};

@@ -298,15 +298,15 @@ mod tests {
 
     #[test]
     fn durations_are_rounded_down_to_nine_digits_of_a_unit() {
-        let millis = Duration::from_millis;
+        let (millis, minutes) = (Duration::from_millis, Duration::from_mins);
         for (duration, rounded) in [
             (Duration::from_micros(1_999), Some(millis(1))),
             (millis(999_999_999), Some(millis(999_999_999))),
             (millis(1_000_000_999), Some(millis(1_000_000_000))),
             (millis(999_999_999_999), Some(millis(999_999_999_000))),
             (millis(1_000_000_019_999), Some(millis(999_999_960_000))),
-            (Duration::from_secs(60 * 999_999_999 + 59), Some(Duration::from_secs(60 * 999_999_999))),
-            (Duration::from_secs(60 * 1_000_000_000), None),
+            (minutes(999_999_999) + Duration::from_secs(59), Some(minutes(999_999_999))),
+            (minutes(1_000_000_000), None),
         ] {
             assert_eq!(rounded_down(duration), rounded, "{duration:?}");
         }

@@ -370,7 +370,7 @@ fn of_two_answers_that_last_as_long_the_later_is_kept() {
     let lease = request.terms.lease;
     let local_claims = LocalClaims::default();
     local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
-    let held = LiveClaim { record: theirs.record(), left: Some(lease - LATER), fence: None };
+    let held = LiveClaim { record: theirs.record(), left: lease.checked_sub(LATER), fence: None };
     local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.attempt, theirs.attempt);
 }
