@@ -258,6 +258,79 @@ async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_fir
     assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
 }
 
+fn named(name: &str) -> AcquireCall {
+    AcquireCall { name: name.parse().unwrap(), ..call(None, Duration::ZERO, false) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_has_the_locks_that_are_held_or_waited_for_in_pages() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    for name in ["a", "b", "c", "d", "e"] {
+        let held = granted(gateway.acquire_lock(&world.app, named(name)).await);
+        if ["b", "e"].contains(&name) {
+            gateway.release_lock(&world.app, &held.name, held.attempt).await.unwrap();
+        }
+    }
+    // One that is free, and waited for.
+    let held = granted(gateway.acquire_lock(&world.app, named("f")).await);
+    let fair = AcquireCall { fair: true, nonce: Some("aaaaaaaaaaaaaaaa".parse().unwrap()), ..named("f") };
+    let fair = AcquireCall { wait: 100 * MS, ..fair };
+    assert!(matches!(gateway.acquire_lock(&world.app, fair).await, Ok(AcquireAnswer::Held(_))));
+    gateway.release_lock(&world.app, &held.name, held.attempt).await.unwrap();
+    let list = async |after: Option<&str>, limit| {
+        let after = after.map(|name| name.parse().unwrap());
+        let listed = gateway.list_locks(&world.app, after, limit).await.unwrap();
+        listed.iter().map(|lock| lock.name.to_string()).collect::<Vec<_>>().join("")
+    };
+    assert_eq!(list(None, 10).await, "acdf");
+    assert_eq!(list(None, 2).await, "ac");
+    assert_eq!(list(None, 0).await, "");
+    assert_eq!(list(Some("c"), 1).await, "d");
+    assert_eq!(list(Some("d"), 4).await, "f");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_says_how_many_holds_are_left_and_too_many_withdrawn_nonces_are_refused() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    let owned =
+        || AcquireCall { owner: Some("owner-0123456789".parse().unwrap()), ..call(None, Duration::ZERO, false) };
+    let [first, second] = [owned(), owned()].map(|call| gateway.acquire_lock(&world.app, call));
+    let (first, second) = (granted(first.await), granted(second.await));
+    assert_eq!((first.holds, second.holds), (1, 2));
+    let released = gateway.release_lock(&world.app, &name(), first.attempt).await;
+    assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 1, fence: Some(_), .. })), "{released:?}");
+    let released = gateway.release_lock(&world.app, &name(), second.attempt).await;
+    assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, fence: None, .. })), "{released:?}");
+    let mut withdrawn = 0;
+    let full = loop {
+        let nonce = format!("nonce-{withdrawn:010}").parse().unwrap();
+        match gateway.withdraw_lock(&world.app, &name(), &nonce).await {
+            Ok(UnlockAnswer::Full) => break withdrawn,
+            answer => drop(answer.unwrap()),
+        }
+        withdrawn += 1;
+        assert!(withdrawn < 2000);
+    };
+    assert_eq!(full, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_head_of_a_queue_is_told_to_come_back_sooner() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let mut retry_after = Vec::new();
+    for nonce in ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"] {
+        match gateway.acquire_lock(&world.app, call(Some(nonce), Duration::ZERO, true)).await {
+            Ok(AcquireAnswer::Held(held)) => retry_after.push(held.retry_after),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(retry_after, [HEAD_POLL, POLL]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lookup_and_a_list_show_holders_and_an_operator_ends_holds() {
     let world = World::new();

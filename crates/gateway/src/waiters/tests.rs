@@ -8,6 +8,7 @@ use oncegate_core::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate_core::canonical::{Canonical, canonicalize};
 use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
     Capabilities, ChangeResponse, Channel, Engine, RecordChange, RecordName, RecordView, Subscription,
@@ -309,4 +310,77 @@ async fn a_mismatch_never_waits() {
     let _first = world.wait(call(), LONG).await;
     assert!(matches!(answered(world.wait(other(), LONG).await).await, ClaimAnswer::Mismatch(..)), "nor in a queue");
     drop(holder);
+}
+
+/// A queue of callers of one key behind this claim, and the ends of their waits.
+fn queued(live: &LiveClaim, callers: &[ClaimRequest]) -> (Queue, Vec<oneshot::Receiver<Verdict>>) {
+    let mut verdicts = Vec::new();
+    let context = CallContext { deadline: LONG, on_outage: ClaimOnOutage::FailClosed };
+    let entry = |(number, request): (usize, &ClaimRequest)| {
+        let (verdict, receiver) = oneshot::channel();
+        verdicts.push(receiver);
+        let (number, request) = (u64::try_from(number).unwrap(), Arc::new(request.clone()));
+        Entry { number, request, context, verdict, is_leaving: Arc::default() }
+    };
+    let entries = callers.iter().enumerate().map(entry).collect();
+    (Queue { entries, live: live.clone(), found_at: Duration::from_secs(1) }, verdicts)
+}
+
+#[test]
+fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
+    let holder = fresh_claim();
+    let live = LiveClaim { record: holder.record(), left: Some(LONG), fence: Some(1) };
+    let again =
+        |nonce: ClaimRequest| ClaimRequest { key: holder.key.clone(), contents: holder.contents.clone(), ..nonce };
+    let mismatch = ClaimRequest { contents: canonicalize(b"2").unwrap(), ..again(fresh_claim()) };
+    let callers = [again(fresh_claim()), mismatch, again(fresh_claim()), holder.clone()];
+    let (mut queue, mut verdicts) = queued(&live, &callers);
+    queue.judge(Duration::from_secs(2));
+    assert_eq!(queue.entries.iter().map(|entry| entry.number).collect::<Vec<_>>(), [0, 2]);
+    let at = Duration::from_secs(2);
+    assert!(matches!(
+        verdicts[1].try_recv(),
+        Ok(Verdict::Answered(Ok(Answered { answer: ClaimResponse::Mismatch(_), policy: None }), asked)) if asked == at
+    ));
+    assert!(matches!(verdicts[3].try_recv(), Ok(Verdict::Again)), "its own claim");
+    assert!(queue.remove(1).is_none() && queue.remove(2).is_some());
+}
+
+#[test]
+fn the_claim_in_the_way_gets_older() {
+    let live = LiveClaim { record: fresh_claim().record(), left: Some(LONG), fence: None };
+    let (mut queue, _verdicts) = queued(&live, &[]);
+    assert_eq!(queue.live(Duration::from_secs(4)).left, LONG.checked_sub(Duration::from_secs(3)));
+    queue.live.left = None;
+    assert_eq!(queue.live(Duration::from_secs(4)).left, None);
+}
+
+#[test]
+fn a_granted_claim_has_the_attempt_and_the_lease_of_its_grant() {
+    let (request, other) = (fresh_claim(), fresh_claim());
+    let grant = |lease_left| Grant {
+        attempt: other.attempt.clone(),
+        fence: Some(7),
+        repeated: false,
+        taken_over: false,
+        lease_left,
+    };
+    let live = super::granted(&request, &grant(None));
+    assert_eq!(
+        (live.record.attempt, live.left, live.fence),
+        (other.attempt.clone(), Some(request.terms.lease), Some(7))
+    );
+    assert_eq!(super::granted(&request, &grant(Some(LONG))).left, Some(LONG));
+}
+
+#[tokio::test]
+async fn a_driver_that_fails_leaves_no_queue() {
+    let world = World::new();
+    world.hold().await;
+    let waits = world.wait(call(), LONG).await;
+    let key =
+        Key { app: world.app.key.clone(), global_id: GlobalId::of(&world.app.key, &Operation::default(), &contents()) };
+    world.gateway.waiters.abandon(&key);
+    assert!(!world.gateway.waiters.state().queues.contains_key(&key));
+    waits.abort();
 }

@@ -298,3 +298,35 @@ fn a_ramp_ends_after_a_second_without_calls() {
     assert_eq!(scenario.breaker.advance(false, scenario.now), Some(BreakerState::Closed));
     assert_eq!(scenario.breaker.advance(false, scenario.now), None);
 }
+
+#[test]
+fn an_answered_call_ends_a_silence() {
+    let mut scenario = Scenario::new();
+    for _ in 0..100 {
+        scenario.calls(3, CallResult::Answered, MS).calls(1, CallResult::Failed, MS * 100);
+        scenario.assert_state(BreakerState::Closed);
+    }
+}
+
+#[test]
+fn a_trial_call_was_not_made_through_a_closed_breaker() {
+    let scenario = Scenario::opened();
+    scenario.breaker.advance(true, scenario.now);
+    assert!(!scenario.enter().unwrap().was_closed());
+}
+
+#[test]
+fn a_call_of_an_earlier_ramp_makes_no_room_in_the_next() {
+    let scenario = Scenario::ramping();
+    let early = scenario.enter().unwrap();
+    // It opens, and ramps again.
+    for pass in (0..5).map(|_| scenario.enter().unwrap()) {
+        pass.end(CallResult::Failed, scenario.now);
+    }
+    scenario.assert_state(BreakerState::Open);
+    scenario.breaker.advance(true, scenario.now);
+    scenario.enter().unwrap().end(CallResult::Answered, scenario.now);
+    let _both = (scenario.enter().unwrap(), scenario.enter().unwrap());
+    drop(early);
+    assert!(scenario.enter().is_none());
+}

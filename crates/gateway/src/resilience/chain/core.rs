@@ -263,3 +263,72 @@ impl Core {
         micros(self.clock.monotonic())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::attempt::SystemEntropy;
+    use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+    use oncegate_core::terms::OnDataLoss;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::resilience::tests::{PausedClock, metric};
+
+    fn core(name: &str, engines: &[&str]) -> Core {
+        let clock: Arc<dyn Clock> = PausedClock::start();
+        let memory = |name: &&str| -> (String, Arc<dyn Engine>) {
+            ((*name).to_owned(), Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)))
+        };
+        Core::new(Setup {
+            name: name.into(),
+            engines: engines.iter().map(memory).collect(),
+            on_data_loss: OnDataLoss::Resume,
+            lease_max: Duration::ZERO,
+            clock: clock.clone(),
+            entropy: Arc::new(SystemEntropy),
+            times: Times::default(),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_is_fresh_for_its_time_and_a_failed_engine_is_left_out() {
+        let core = core("fresh", &["a", "b"]);
+        assert!(!core.is_fresh(), "nothing was read");
+        sleep(Duration::from_secs(1)).await;
+        let started = core.clock.monotonic();
+        core.read_succeeded(0, started);
+        assert!(!core.is_fresh(), "the other one may know more");
+        core.read_succeeded(1, started);
+        sleep(core.times.fresh).await;
+        assert!(core.is_fresh());
+        sleep(Duration::from_millis(1)).await;
+        assert!(!core.is_fresh());
+        let why = EngineError::unavailable("down");
+        core.read_succeeded(0, core.clock.monotonic());
+        assert!(core.read_failed(1, &why) && !core.read_failed(1, &why), "the first one in a row");
+        assert!(core.is_fresh());
+        assert!(core.read_failed(0, &why) && !core.is_fresh());
+        let refused = core.why_not_fresh();
+        assert!(refused.contains("`fresh` is not known") && refused.contains("down"), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newer_state_is_adopted_and_measured() {
+        let active = |engine: &str| metric(&format!("oncegate_chain_active{{chain=\"adopted\",engine=\"{engine}\"}}"));
+        let epoch = || metric("oncegate_chain_epoch{chain=\"adopted\"}");
+        epoch();
+        let core = core("adopted", &["a", "b"]);
+        assert_eq!((active("a"), active("b"), epoch()), (Some(1.0), Some(0.0), Some(0.0)));
+        let closing = ChainState::closing(&core.view().state, "b", 1);
+        core.adopt(closing.clone());
+        assert_eq!((core.view().serving, active("a"), epoch()), (Some(0), Some(1.0), Some(1.0)));
+        core.adopt(closing.opened());
+        assert_eq!((core.view().serving, active("a"), active("b")), (Some(1), Some(0.0), Some(1.0)));
+        core.adopt(closing);
+        assert_eq!(core.view().state.phase, Phase::Open, "an older one is not");
+        let elsewhere = ChainState::closing(&core.view().state, "c", 1).opened();
+        core.adopt(elsewhere);
+        let refused = core.serving(&core.view()).err().unwrap().to_string();
+        assert!(refused.contains("engine `c`, which this gateway does not have"), "{refused}");
+    }
+}

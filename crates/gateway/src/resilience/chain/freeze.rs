@@ -255,3 +255,124 @@ impl Core {
         (left > 0).then(|| Duration::from_micros(left))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::attempt::SystemEntropy;
+    use oncegate_core::clock::Clock;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::engine::faulty::{Fault, Faulty};
+    use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+    use oncegate_core::engine::sharded::Sharded;
+
+    use super::super::state::ChainState;
+    use super::super::{Setup, Times};
+    use super::*;
+    use crate::resilience::tests::{PausedClock, metric};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A chain of two engines with two shards each.
+    fn core(name: &str, on_data_loss: OnDataLoss) -> (Core, Vec<Arc<Faulty>>) {
+        let clock: Arc<dyn Clock> = PausedClock::start();
+        let memory = || -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };
+        let store = || Arc::new(Faulty::always(Arc::new(Sharded::new(vec![memory(), memory()])), Fault::None));
+        let engines = vec![store(), store()];
+        // A loss from before the start is not one of the chain's.
+        engines[0].lose_data();
+        let setup = Setup {
+            name: name.into(),
+            engines: ["a", "b"]
+                .into_iter()
+                .zip(&engines)
+                .map(|(name, engine)| (name.into(), engine.clone() as _))
+                .collect(),
+            on_data_loss,
+            lease_max: SECOND * 30,
+            clock: clock.clone(),
+            entropy: Arc::new(SystemEntropy),
+            times: Times::default(),
+        };
+        (Core::new(setup), engines)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_freeze_of_each_shard_ends_by_itself_and_the_metric_with_the_last() {
+        let held = || metric("oncegate_chain_held{chain=\"frozen\"}");
+        held();
+        let (core, _engines) = core("frozen", OnDataLoss::Hold);
+        assert_eq!((core.label(0), core.frozen_for(), held()), (None, None, Some(0.0)));
+        core.begin_freeze(&core.members[0], 0, 1);
+        sleep(SECOND * 10).await;
+        core.begin_freeze(&core.members[0], 1, 1);
+        let left = |shard| core.shard_frozen_for(shard);
+        assert_eq!((left(0), left(1), core.frozen_for()), (Some(SECOND * 20), Some(SECOND * 30), Some(SECOND * 30)));
+        assert_eq!((core.label(0), core.label(1), held()), (Some(0), Some(1), Some(1.0)));
+        let refused = core.check_freeze(1).unwrap_err().to_string();
+        assert!(refused.contains("shard 1 of the store of chain `frozen`") && refused.contains("31 s"), "{refused}");
+        sleep(SECOND * 20).await;
+        assert_eq!((left(0), left(1), held()), (None, Some(SECOND * 10), Some(1.0)));
+        sleep(SECOND * 10).await;
+        assert_eq!((left(0), left(1), held()), (None, None, Some(0.0)));
+        let is_frozen = |shard| core.freeze.shards.get(shard).is_frozen.load(Ordering::Relaxed);
+        assert!(!is_frozen(0) && !is_frozen(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_freeze_that_begins_again_is_reported_once_for_a_loss() {
+        let held = || metric("oncegate_chain_held{chain=\"again\"}");
+        held();
+        let (core, _engines) = core("again", OnDataLoss::Hold);
+        core.begin_freeze(&core.members[0], 0, 1);
+        core.metrics.set_held(false);
+        core.begin_freeze(&core.members[0], 0, 1);
+        assert_eq!(held(), Some(0.0), "it was reported");
+        core.begin_freeze(&core.members[0], 0, 2);
+        assert_eq!(held(), Some(1.0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_chain_that_freezes_counts_leases_and_asks_for_shards() {
+        let key = |last| {
+            let mut bytes = [0; 16];
+            bytes[15] = last;
+            Key { global_id: oncegate_core::global_id::GlobalId::from_bytes(bytes), ..fresh_claim().key }
+        };
+        for (on_data_loss, is_enabled) in [(OnDataLoss::Hold, true), (OnDataLoss::Resume, false)] {
+            let (core, engines) = core("counting", on_data_loss);
+            assert_eq!(core.freeze.is_enabled(), is_enabled);
+            let name = |shard: u16| RecordName::Metadata(format!("a.at.{shard}").into());
+            for shard in [0, 1] {
+                let expected = if is_enabled { shard } else { 0 };
+                assert_eq!(core.freeze.shard_of_record(&*engines[0], &name(shard)), expected);
+                let of_key = core.freeze.shard_of(&*engines[0], &key(u8::try_from(shard).unwrap()));
+                assert_eq!(of_key, expected);
+            }
+            for (lease, longest) in [(10, 30), (60, 60), (50, 60)] {
+                core.freeze.requested(SECOND * lease);
+                let longest = if is_enabled { longest } else { 30 };
+                assert_eq!(core.freeze.lease_max.load(Ordering::Relaxed), micros(SECOND * longest));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn losses_count_while_the_chain_uses_the_engine() {
+        let (core, engines) = core("losses", OnDataLoss::Hold);
+        let is_frozen = || {
+            core.freeze_shards_on_data_loss(&core.view());
+            core.frozen_for().is_some()
+        };
+        assert!(!is_frozen(), "the loss was before the start");
+        engines[1].lose_data();
+        assert!(!is_frozen(), "the other engine is not in use");
+        let closing = ChainState::closing(&core.view().state, "b", 1);
+        core.adopt(closing.clone());
+        core.adopt(closing.opened());
+        assert!(!is_frozen(), "the loss was before the switch");
+        engines[1].lose_data();
+        // A state with the same engine in use makes no loss undone.
+        core.adopt(ChainState::closing(&core.view().state, "a", 2));
+        assert!(is_frozen());
+    }
+}

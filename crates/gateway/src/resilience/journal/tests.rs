@@ -389,3 +389,66 @@ async fn many_callers_share_a_sync_and_none_is_answered_before_it() {
     assert!(syncs <= 2000, "{syncs} syncs");
     assert_eq!(journal.waiting().entries, 2000);
 }
+
+#[test]
+fn the_bounds_themselves_are_within_the_bounds() {
+    let [shop, bank]: [AppKey; 2] = ["shop", "bank"].map(|app| app.parse().unwrap());
+    let at = Timestamp::from_micros(1);
+    let mut usage = Usage::default();
+    let bounds = Bounds { bytes: 100, app_bytes: 60 };
+    // No more than it leaves free.
+    assert_eq!(usage.add(1, &shop, 51, at, bounds), Err(JournalError::ShareFull));
+    assert_eq!(usage.add(1, &shop, 50, at, bounds), Ok(()));
+    assert_eq!(usage.add(2, &bank, 26, at, bounds), Err(JournalError::ShareFull));
+    assert_eq!(usage.add(2, &bank, 20, at, bounds), Ok(()));
+    usage.remove(1);
+    usage.remove(1);
+    assert_eq!((usage.bytes, usage.by_app.len(), usage.live.len()), (20, 1, 1));
+    let roomy = Bounds { bytes: 1000, app_bytes: 60 };
+    assert_eq!(usage.add(3, &bank, 41, at, roomy), Err(JournalError::AppFull));
+    assert_eq!(usage.add(3, &bank, 40, at, roomy), Ok(()));
+    usage.remove(2);
+    assert_eq!((usage.bytes, usage.by_app[&bank]), (40, 40));
+}
+
+#[test]
+fn the_oldest_entry_has_an_age() {
+    let at = Timestamp::from_micros(1_000_000);
+    let waiting = Waiting { oldest: Some(at), ..Waiting::default() };
+    assert_eq!(waiting.oldest_age(at.plus(Duration::from_secs(5))), Duration::from_secs(5));
+    assert_eq!(Waiting::default().oldest_age(at), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn numbers_go_on_after_overlaps_and_removals() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path());
+    let request = fresh_claim();
+    assert_eq!(journal.append(&entry(&request)).await.unwrap(), 1);
+    let found = overlap(journal.next_number(), &request);
+    journal.remove_delivered(vec![1], vec![found], Vec::new()).await.unwrap();
+    journal.close().await;
+    let (journal, recovered) = open(folder.path());
+    assert_eq!((recovered.entries.len(), recovered.overlaps.len()), (0, 1));
+    assert_eq!(journal.next_number(), 3);
+    // What is gone is known by its removal alone.
+    journal.remove_delivered(vec![7], Vec::new(), Vec::new()).await.unwrap();
+    journal.close().await;
+    let (journal, _) = open(folder.path());
+    assert_eq!(journal.next_number(), 8);
+}
+
+#[tokio::test]
+async fn outdated_overlaps_are_removed_with_what_was_delivered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path());
+    let request = fresh_claim();
+    let ids = [journal.next_number(), journal.next_number()];
+    for id in ids {
+        journal.remove_delivered(Vec::new(), vec![overlap(id, &request)], Vec::new()).await.unwrap();
+    }
+    journal.remove_delivered(Vec::new(), Vec::new(), vec![ids[0]]).await.unwrap();
+    journal.close().await;
+    let (_, recovered) = open(folder.path());
+    assert_eq!(recovered.overlaps.iter().map(|overlap| overlap.id).collect::<Vec<_>>(), [ids[1]]);
+}
