@@ -95,7 +95,9 @@ mod tests {
         app.operations.insert(operation.clone(), own);
         let known = GrantedOperations(Mutex::new(Known { by_key: HashMap::new(), newest: Newest::new(2) }));
         let keys: Vec<_> = (0..3).map(|_| fresh_claim().key).collect();
-        keys.iter().for_each(|key| known.add(&app, key, &operation));
+        for key in &keys {
+            known.add(&app, key, &operation);
+        }
         known.add(&app, &keys[2], &operation);
         let remembered: Vec<_> = keys.iter().map(|key| known.of(&app, key).is_some()).collect();
         assert_eq!(remembered, [false, true, true]);

@@ -303,7 +303,7 @@ async fn claims_are_counted_up_to_a_bound_over_all_apps() {
     let mut world = World::new("shop");
     for app in ["bank", "shop"] {
         world.app.key = app.parse().unwrap();
-        for number in 0..COUNTED_MAX / 2 + 1 {
+        for number in 0..=COUNTED_MAX / 2 {
             world.granted(&format!("{app} {number}")).await;
         }
     }

@@ -262,3 +262,38 @@ fn is_given_at_once(answer: &ClaimResponse) -> bool {
 fn begins_with(value: &[u8], attempt: &str) -> bool {
     value.strip_prefix(attempt.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::claim::Mismatch;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::record::{LiveClaim, Record};
+
+    use super::*;
+
+    #[test]
+    fn what_may_still_change_is_answered_before_replicas_have_it() {
+        let request = fresh_claim();
+        let duplicate = |state| {
+            let record = Record { state, ..request.record() };
+            ClaimResponse::Duplicate(LiveClaim { record, left: None, fence: None })
+        };
+        for (answer, at_once) in [
+            (duplicate(ClaimState::InProgress), true),
+            (duplicate(ClaimState::Succeeded), false),
+            (duplicate(ClaimState::Unknown), false),
+            (ClaimResponse::Mismatch(Mismatch::Contents), true),
+            (claim::granted(&request, None, false), false),
+        ] {
+            assert_eq!(is_given_at_once(&answer), at_once, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_begins_with_its_attempt() {
+        assert!(begins_with(b"attempt rest", "attempt"));
+        for other in ["attempts rest", "attempt", "other rest", ""] {
+            assert!(!begins_with(other.as_bytes(), "attempt"), "{other}");
+        }
+    }
+}

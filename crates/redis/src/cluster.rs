@@ -293,3 +293,101 @@ fn asked_reply(replies: Vec<Value>, count: usize) -> Result<Value, EngineError> 
     }
     Ok(reply)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::layout::Layout;
+    use super::layout::tests::{address, range_of};
+    use super::*;
+
+    /// A cluster whose nodes are not there, with the slots of this view.
+    pub(super) fn cluster(url: &str, nodes: [&[&str]; 3]) -> Cluster {
+        let cluster = Cluster::open(Arc::new(Url::parse(url).unwrap()), Options::default());
+        refresh::apply(&cluster.shared, &view(nodes));
+        cluster
+    }
+
+    pub(super) fn view(nodes: [&[&str]; 3]) -> Layout {
+        let slots = [0..=5460, 5461..=10922, 10923..=16383];
+        let ranges = slots.into_iter().zip(nodes).map(|(slots, nodes)| range_of(slots, nodes));
+        Layout { works: true, epoch: 1, ranges: ranges.collect() }
+    }
+
+    pub(super) const URL: &str = "redis+cluster://127.0.0.1:1";
+    pub(super) const NODES: [&[&str]; 3] = [&["127.0.0.1:2"], &["127.0.0.1:3"], &["127.0.0.1:4"]];
+
+    fn error(line: &str) -> Value {
+        redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_slot_has_a_shard_with_its_own_name_for_metadata() {
+        let cluster = cluster(URL, NODES);
+        assert_eq!(cluster.shards().iter().map(|shard| shard.number).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(["foo", "bar", "hello"].map(|key| cluster.shard_of_key(key)), [2, 0, 0]);
+        let names: Vec<_> = (0..3).map(|shard| cluster.metadata_name(shard, "kept.main")).collect();
+        assert!(
+            names.iter().all(|name| name.starts_with("kept.main.at.")) && names[0] != names[1] && names[1] != names[2]
+        );
+        assert_eq!(cluster.metadata_name(7, "kept.main"), "kept.main", "there is no such shard");
+        assert!(cluster.hub("foo").is_some() && cluster.probe_shard(7).await.is_ok());
+        assert!(cluster.probe_shard(1).await.is_err() && cluster.probe().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_cluster_is_durable_if_each_primary_is() {
+        let empty = Cluster::open(Arc::new(Url::parse(URL).unwrap()), Options::default());
+        assert!(!empty.is_durable() && empty.hub("foo").is_none() && empty.primaries().is_empty());
+        let cluster = cluster(URL, NODES);
+        assert!(!cluster.is_durable());
+        for (at, primary) in cluster.primaries().iter().enumerate() {
+            primary.server().set_durable(true);
+            assert_eq!(cluster.is_durable(), at == 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_move_is_remembered_and_the_command_sent_again() {
+        let cluster = cluster(URL, NODES);
+        let owner = |slot| cluster.shared.map.load().shard(slot).unwrap().address.clone();
+        let primary = cluster.primaries()[0].clone();
+        let is_resent = |reply: &Value| cluster.is_to_be_resent(&primary, reply);
+        assert!(!is_resent(&Value::Okay) && !is_resent(&error("ERR no")));
+        assert!(is_resent(&error("LOADING x")) && is_resent(&error("MOVED 100 127.0.0.1:9")));
+        assert_eq!((owner(100), owner(101)), (address("127.0.0.1:9"), address("127.0.0.1:2")));
+        let before = cluster.shared.map.load_full();
+        assert!(is_resent(&error("MOVED 101 127.0.0.1:2")));
+        assert!(Arc::ptr_eq(&before, &cluster.shared.map.load_full()), "it is there already");
+    }
+
+    #[test]
+    fn the_reply_to_a_command_with_asking_counts_once_its_write_was_taken() {
+        let reply = || Value::BulkString(b"reply".to_vec());
+        assert_eq!(asked_reply(vec![Value::Okay, reply()], 2), Ok(reply()));
+        assert_eq!(asked_reply(vec![Value::Okay, reply(), Value::Okay, Value::Okay], 4), Ok(reply()));
+        let unwritten = asked_reply(vec![Value::Okay, reply(), Value::Okay, error("ERR no")], 4);
+        assert!(unwritten.is_err_and(|why| why.is_shortfall()));
+        let refused = asked_reply(vec![Value::Okay, error("TRYAGAIN x"), Value::Okay, error("ERR no")], 4);
+        assert!(matches!(refused, Ok(Value::ServerError(_))));
+        assert!(asked_reply(vec![Value::Okay], 2).is_err_and(|why| why.is_uncertain()));
+    }
+
+    #[tokio::test]
+    async fn with_asking_goes_a_write_where_replicas_acknowledge() {
+        let key = KeyName { text: "foo".into(), spread: keys::Spread::None };
+        for (url, count) in [(URL.to_owned(), 2), (format!("{URL}?replicas=1"), 4)] {
+            let cluster = cluster(&url, NODES);
+            assert_eq!(cluster.asking(&key, redis::cmd("GET")).len(), count, "{url}");
+            let written = cluster.shared.keys.written(slots::slot_of(b"foo"));
+            assert_eq!(slots::slot_of(written.as_bytes()), slots::slot_of(b"foo"));
+        }
+    }
+
+    #[tokio::test]
+    async fn closing_closes_the_connections_to_all_nodes() {
+        let cluster = cluster(URL, NODES);
+        assert_eq!(cluster.shared.nodes().len(), 3);
+        cluster.close().await;
+        assert!(cluster.shared.nodes().is_empty() && cluster.closing.is_cancelled());
+    }
+}

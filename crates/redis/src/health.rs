@@ -287,6 +287,37 @@ mod tests {
     }
 
     #[test]
+    fn what_the_server_says_is_kept_for_operators() {
+        let health = health("redis://h?replicas=1");
+        assert!(health.warnings().is_empty() && !health.server.is_durable());
+        let attached = |count: usize| {
+            let lines = (0..count).map(|at| format!("slave{at}:ip=10.0.0.{at},port=6379,state=online\r\n"));
+            bulk(&format!("role:master\r\n{}", lines.collect::<String>()))
+        };
+        for (count, most, warnings) in [(0, 0, 1), (2, 2, 1), (1, 2, 0)] {
+            let mut replies = answers("7.0.0", FIT, Value::Nil, "a");
+            replies[3] = attached(count);
+            health.judge(replies, Some(&marker())).unwrap();
+            assert_eq!((health.replication().replicas.len(), health.replicas_max()), (count, most));
+            assert_eq!(health.warnings().len(), warnings, "{:?}", health.warnings());
+        }
+        assert!(health.server.is_durable(), "its log is synced each time");
+    }
+
+    #[test]
+    fn the_marker_of_a_server_can_move() {
+        let health = health("redis+cluster://h");
+        assert_eq!(health.marker().as_deref(), Some(&marker()));
+        let moved = Marker { key: "og:{7}:marker".into(), place: Some((7, 0)) };
+        health.set_marker(Some(moved.clone()));
+        assert_eq!(health.marker().as_deref(), Some(&moved));
+        health.set_marker(None);
+        assert_eq!(health.marker(), None);
+        let packed = |commands: [Cmd; 2]| commands.map(|command| command.get_packed_command());
+        assert!(packed(health.marker_commands()).iter().all(|command| command.windows(4).any(|word| word == b"PING")));
+    }
+
+    #[test]
     fn another_marker_means_lost_data() {
         let health = health("redis://h");
         for (found, lost) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("a", 2)] {

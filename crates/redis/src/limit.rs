@@ -87,3 +87,39 @@ impl Limit {
         !self.is_over()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_replicas_for_most_of_its_time() {
+        assert!(CallTime::start(SECOND, false).wait.is_none());
+        let time = CallTime::start(SECOND, true);
+        let wait = time.wait.unwrap();
+        assert!((time.deadline, wait.only_grants) == (SECOND, false) && wait.limit == Limit::after(SECOND * 4 / 5));
+        assert!(time.for_grants().wait.is_some_and(|wait| wait.only_grants));
+        assert!(time.without_wait().wait.is_none());
+        assert!(Limit::of_resending(SECOND) == Limit::after(SECOND * 3 / 4));
+        assert_eq!(CallTime::deadline_for(SECOND * 3), SECOND * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_grant_waits_where_only_grants_do() {
+        let wait = CallTime::start(SECOND, true).wait.unwrap();
+        let of_grants = Wait { only_grants: true, ..wait };
+        let found = [Value::BulkString(b"found".to_vec())];
+        assert!(wait.holds(&found) && !of_grants.holds(&found) && of_grants.holds(&[Value::Nil]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_with_its_limit() {
+        let limit = Limit::after(SECOND);
+        assert!(!limit.is_over());
+        assert!(limit.pause(SECOND / 2).await);
+        assert!(!limit.pause(SECOND * 10).await);
+        assert!(limit.is_over() && limit == Limit::after(Duration::ZERO));
+    }
+}

@@ -140,3 +140,36 @@ impl fmt::Debug for Primary {
         f.debug_struct("Primary").field("server", &self.server).field("health", &self.health).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tokio::runtime::{Builder, Handle};
+
+    use super::*;
+
+    fn primary(url: &str, cores: Vec<Handle>) -> Primary {
+        let url = Arc::new(Url::parse(url).unwrap());
+        Primary::open(&url, &Options { cores, ..Options::default() }, &Target::Url, None, &Arc::default())
+    }
+
+    #[tokio::test]
+    async fn commands_of_a_key_take_a_connection_of_their_core_if_it_has_one() {
+        let other = Builder::new_current_thread().build().unwrap();
+        let (here, there) = (Handle::current(), other.handle().clone());
+        let primary = primary("redis://127.0.0.1:1?connections=4", vec![here.clone(), there.clone()]);
+        let workers = primary.connections.workers();
+        let chosen = |core| (0..=u8::MAX).map(|hash| primary.worker_for(Spread::Hash(hash), core)).collect::<Vec<_>>();
+        for core in [here.id(), there.id()] {
+            let used: BTreeSet<_> = chosen(core).into_iter().collect();
+            assert!(used.len() == 2 && used.iter().all(|worker| workers[*worker].core() == core));
+        }
+        let third = Builder::new_current_thread().build().unwrap();
+        let core = third.handle().id();
+        assert_eq!(chosen(core).into_iter().collect::<BTreeSet<_>>().len(), 4, "all of them");
+        assert_eq!(primary.worker_for(Spread::None, here.id()), 0);
+        assert!(!primary.is_connected());
+        tokio::task::spawn_blocking(move || drop((other, third))).await.unwrap();
+    }
+}

@@ -192,3 +192,58 @@ impl Route<'_> {
         std::ptr::eq::<Primary>(&raw const *self.primary, &raw const *other.primary) && self.worker == other.worker
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Spread;
+
+    fn primary() -> Arc<Primary> {
+        let url = Arc::new(Url::parse("redis://127.0.0.1:1").unwrap());
+        let target = super::super::target::Target::Url;
+        Arc::new(Primary::open(&url, &Options::default(), &target, None, &Arc::default()))
+    }
+
+    #[tokio::test]
+    async fn items_of_one_route_go_out_together_up_to_the_size_of_a_batch() {
+        let primaries = [primary(), primary()];
+        let route = |number: &usize| match number % 4 {
+            3 => Err(EngineError::unavailable("none answers")),
+            at => Ok(Route { primary: PrimaryRef::Shared(primaries[at / 2].clone()), worker: at % 2 }),
+        };
+        let groups = grouped((0..16).collect(), route);
+        let numbers = |at: usize| groups[at].1.clone();
+        assert_eq!(groups.len(), 4);
+        assert_eq!((numbers(0), numbers(1)), (vec![0, 4, 8, 12], vec![1, 5, 9, 13]));
+        assert_eq!((numbers(2), numbers(3)), (vec![2, 6, 10, 14], vec![3, 7, 11, 15]));
+        assert!(groups[3].0.is_err() && groups[2].0.is_ok());
+        let sizes: Vec<_> = grouped((0..=BATCH).collect(), |_| route(&0)).iter().map(|group| group.1.len()).collect();
+        assert_eq!(sizes, [BATCH, 1]);
+        let failures = grouped((0..3).collect(), |at: &usize| Err(EngineError::unavailable(format!("why {at}"))));
+        assert_eq!(failures.len(), 3, "each has its own reason");
+    }
+
+    #[tokio::test]
+    async fn one_server_is_one_shard_and_without_sentinels_nothing_is_sent_again() {
+        let topology = Topology::open(Arc::new(Url::parse("redis://127.0.0.1:1").unwrap()), Options::default());
+        assert_eq!((topology.shards(), topology.shard_of_key("a"), topology.losses(0)), (vec![0], 0, 0));
+        assert_eq!((topology.metadata_name(0, "a"), topology.data_losses()), ("a".to_owned(), 0));
+        assert!(topology.nodes().is_empty() && topology.hub("a").is_some() && !topology.is_durable());
+        let [primary] = &topology.primaries()[..] else { panic!("one") };
+        primary.server().set_durable(true);
+        primary.server().report_loss();
+        assert!(topology.is_durable());
+        assert_eq!((topology.losses(0), topology.data_losses()), (1, 1));
+        let key = || KeyName { text: "a".into(), spread: Spread::None };
+        let groups = topology.split(vec![key(), key()], |key| key).await;
+        let [(Ok(route), items)] = &groups[..] else { panic!("one group") };
+        assert_eq!(items.len(), 2);
+        let loading = redis::parse_redis_value(b"-LOADING x\r\n").unwrap();
+        assert!(!topology.is_to_be_resent(route, &loading));
+        let url = "redis+sentinel://127.0.0.1:1/mymaster";
+        let sentinels = Topology::open(Arc::new(Url::parse(url).unwrap()), Options::default());
+        assert!(sentinels.is_to_be_resent(route, &loading) && !sentinels.is_to_be_resent(route, &Value::Okay));
+        let moved = redis::parse_redis_value(b"-MOVED 1 h:1\r\n").unwrap();
+        assert!(!sentinels.is_to_be_resent(route, &moved), "it is no cluster");
+    }
+}

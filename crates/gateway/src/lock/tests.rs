@@ -281,7 +281,7 @@ async fn a_list_has_the_locks_that_are_held_or_waited_for_in_pages() {
     let list = async |after: Option<&str>, limit| {
         let after = after.map(|name| name.parse().unwrap());
         let listed = gateway.list_locks(&world.app, after, limit).await.unwrap();
-        listed.iter().map(|lock| lock.name.to_string()).collect::<Vec<_>>().join("")
+        listed.iter().map(|lock| lock.name.to_string()).collect::<String>()
     };
     assert_eq!(list(None, 10).await, "acdf");
     assert_eq!(list(None, 2).await, "ac");

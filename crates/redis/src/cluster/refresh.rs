@@ -137,7 +137,7 @@ async fn ask(shared: &Shared, node: &Address) -> Result<Layout, Determinate> {
 }
 
 /// Takes over a view.
-fn apply(shared: &Shared, view: &Layout) {
+pub(super) fn apply(shared: &Shared, view: &Layout) {
     let before = shared.map.load_full();
     let (map, promotions) = before.follow(view, |address| shared.node(address));
     for shard in map.shards() {
@@ -178,4 +178,83 @@ fn forget_strangers(shared: &Shared, before: &SlotMap<Primary>) {
         let is_used = Arc::strong_count(primary) > 1 && !before.has_primary(address);
         is_used || map.shards().iter().any(|shard| shard.address == *address)
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::tests::address;
+    use super::super::tests::{NODES, URL, cluster, view};
+    use super::*;
+
+    #[tokio::test]
+    async fn each_primary_gets_the_marker_of_its_slots() {
+        let cluster = cluster(URL, NODES);
+        let places = || {
+            let place = |primary: &Arc<Primary>| primary.health().marker().and_then(|marker| marker.place);
+            cluster.primaries().iter().map(place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(), [Some((5460, 0)), Some((10922, 1)), Some((16383, 2))]);
+        let before = cluster.primaries()[0].health().marker().unwrap();
+        apply(&cluster.shared, &view(NODES));
+        assert!(Arc::ptr_eq(&before, &cluster.primaries()[0].health().marker().unwrap()), "it stays");
+        let mut less = view(NODES);
+        less.ranges[0].slots = 0..=5000;
+        apply(&cluster.shared, &less);
+        assert_eq!(places()[0], Some((5000, 0)));
+    }
+
+    #[tokio::test]
+    async fn a_promotion_may_lose_data_unless_every_replica_had_acknowledged_it() {
+        let (one, two): (&[&str], &[&str]) =
+            (&["127.0.0.1:3", "127.0.0.1:5"], &["127.0.0.1:3", "127.0.0.1:5", "127.0.0.1:6"]);
+        for (asked, nodes, losses) in [(0, one, 1), (1, one, 0), (1, two, 1), (2, two, 0), (0, NODES[1], 1)] {
+            let url = if asked == 0 { URL.to_owned() } else { format!("{URL}?replicas={asked}") };
+            let cluster = cluster(&url, [NODES[0], nodes, NODES[2]]);
+            let mut after = view([NODES[0], &["127.0.0.1:5"], NODES[2]]);
+            // It was a replica, perhaps one that was away.
+            after.ranges[1].replica_ids.push(nodes[0].into());
+            if nodes.len() == 1 {
+                after.ranges[1].primary.id = nodes[0].into();
+            }
+            apply(&cluster.shared, &after);
+            assert_eq!([0, 1, 2].map(|shard| cluster.losses(shard)), [0, losses, 0], "replicas={asked} of {nodes:?}");
+            assert_eq!(cluster.data_losses(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn connections_to_former_primaries_are_dropped_at_once_and_others_once_they_are_not_used() {
+        let cluster = cluster(URL, [NODES[0], &["127.0.0.1:3", "127.0.0.1:5"], NODES[2]]);
+        let has = |text: &str| cluster.shared.nodes().contains_key(&address(text));
+        let former = cluster.shared.node(&address("127.0.0.1:3"));
+        let asked = cluster.shared.node(&address("127.0.0.1:9"));
+        cluster.shared.node(&address("127.0.0.1:8"));
+        apply(&cluster.shared, &view([NODES[0], &["127.0.0.1:5"], NODES[2]]));
+        assert_eq!(["127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:5"].map(has), [true, false, true]);
+        assert_eq!(["127.0.0.1:8", "127.0.0.1:9"].map(has), [false, true]);
+        drop((former, asked));
+        apply(&cluster.shared, &view([NODES[0], &["127.0.0.1:5"], NODES[2]]));
+        assert!(!has("127.0.0.1:9"));
+    }
+
+    #[tokio::test]
+    async fn all_nodes_may_be_asked_and_seeds_last() {
+        let cluster =
+            cluster("redis+cluster://127.0.0.1:1,127.0.0.1:2", [NODES[0], &["127.0.0.1:3", "127.0.0.1:5"], NODES[2]]);
+        for _ in 0..20 {
+            let mut asked: Vec<_> = known(&cluster.shared).iter().map(|node| node.port).collect();
+            assert_eq!(asked.pop(), Some(1), "a seed that is no node of the map");
+            asked.sort_unstable();
+            assert_eq!(asked, [2, 3, 4, 5]);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_map_ends_the_wait_for_it() {
+        let cluster = cluster(URL, NODES);
+        let map = first_map(&cluster.shared).await.unwrap();
+        assert_eq!(map.shards().len(), 3);
+        cluster.shared.why_not.send_replace(Some(Determinate::Unavailable("it is down".into())));
+        assert!(first_map(&cluster.shared).await.is_err_and(|why| why.to_string().contains("it is down")));
+    }
 }

@@ -355,9 +355,9 @@ fn the_bound_itself_is_within_the_bound() {
     let text = first.contents.as_str().len();
     assert_eq!(bytes(&first), CLAIM_BYTES + text, "its contents count, and its result if there is one");
     let local_claims = LocalClaims::bounded(bytes(&first) + bytes(&second));
-    [&first, &second]
-        .into_iter()
-        .for_each(|request| local_claims.remember_claim(request, &granted(request), Duration::ZERO));
+    for request in [&first, &second] {
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+    }
     assert!(known(&local_claims, &first) && known(&local_claims, &second));
     let third = claim_of("shop", 3);
     local_claims.remember_claim(&third, &granted(&third), Duration::ZERO);
