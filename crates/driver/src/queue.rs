@@ -93,7 +93,7 @@ mod tests {
     #[tokio::test]
     async fn calls_are_taken_in_order_whether_they_were_looked_at_or_not() {
         let (caller, incoming) = mpsc::channel(CALLS_MAX + 10);
-        let (refuser, mut refused) = mpsc::unbounded_channel();
+        let (refuser, mut answered) = mpsc::unbounded_channel();
         let mut queue = Queue::new(incoming);
         assert!(queue.is_empty() && queue.pop().is_none());
         for number in 0..CALLS_MAX + 2 {
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(queue.arrived().len(), CALLS_MAX, "no more are chosen from");
         assert_eq!(queue.pop().unwrap().0, 0);
         queue.refuse_waiting(&Determinate::Unavailable("down".into()));
-        assert_eq!((1..CALLS_MAX).find(|number| refused.try_recv() != Ok(*number)), None);
+        assert_eq!((1..CALLS_MAX).find(|number| answered.try_recv() != Ok(*number)), None);
         assert_eq!((queue.left().len(), queue.len()), (0, 2));
         assert_eq!((queue.pop().unwrap().0, queue.pop().unwrap().0), (CALLS_MAX, CALLS_MAX + 1));
         assert!(queue.is_empty());
