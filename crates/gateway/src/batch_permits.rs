@@ -49,5 +49,8 @@ mod tests {
         drop((one_batch, another));
         permits.of(&mails);
         assert_eq!(permits.0.lock().unwrap().len(), 1, "a new app removes those without batches");
+        let in_use = permits.of(&mails);
+        permits.of(&shop);
+        assert!(Arc::ptr_eq(&in_use, &permits.of(&mails)), "and no others");
     }
 }

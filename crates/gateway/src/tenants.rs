@@ -321,8 +321,10 @@ mod tests {
         let cached = CachedCredential::default();
         let authenticate = |authorization: &str| registry.authenticate(Some(authorization.as_bytes()), &cached, NOON);
         let right = format!("Bearer shop.{OLD}");
+        assert_eq!(cached.app(), None);
         for _ in 0..2 {
             assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop");
+            assert_eq!(cached.app().unwrap().as_ref(), "shop");
         }
         for wrong in [format!("Bearer bank.{OLD}"), format!("{right}x"), right[..right.len() - 1].to_owned()] {
             assert_eq!(authenticate(&wrong).unwrap_err(), AuthError::Unauthenticated);
@@ -371,8 +373,18 @@ mod tests {
     }
 
     #[test]
+    fn the_app_of_an_open_gateway_can_change_and_keeps_its_usage() {
+        let registry = Registry::open(app("default", &[]));
+        let usage = registry.app("default").unwrap().usage.clone();
+        registry.replace_open(App { chain: "other".into(), ..app("default", &[]) });
+        let changed = registry.authenticate_once(None, NOON).unwrap();
+        assert!(changed.chain == "other" && Arc::ptr_eq(&changed.usage, &usage) && registry.is_open());
+    }
+
+    #[test]
     fn credentials_are_not_judged_before_the_apps_are_loaded() {
         let registry = Registry::loading();
+        assert!(registry.is_loading() && !Registry::of([]).is_loading());
         assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Loading);
         registry.replace([]);
         assert_eq!(registry.authenticate_once(None, NOON).unwrap_err(), AuthError::Unauthenticated);

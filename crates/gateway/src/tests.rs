@@ -7,16 +7,19 @@ use oncegate_core::attempt::{Attempt, SystemEntropy};
 use oncegate_core::canonical::canonicalize;
 use oncegate_core::claim::Outcome;
 use oncegate_core::engine::Engine;
+use oncegate_core::engine::capability::Capability;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::{Mode, Terms};
 
 use super::*;
-use crate::chains::{COUNTED_MAX, ClaimCount};
+use crate::chains::{COUNTED_MAX, ClaimCount, SwitchError};
 use crate::claim::{ClaimAnswer, ClaimCall};
+use crate::lock::{AcquireAnswer, AcquireCall};
 use crate::operator::{Changed, Filter};
 use crate::outcome::{OutcomeCall, Reported};
+use crate::requirement::Requirement;
 use crate::resilience::tests::{PausedClock, metric};
 use crate::tenants::OperationTerms;
 use crate::tenants::quota::{Purpose, Quota, QuotaName};
@@ -196,10 +199,10 @@ async fn a_suspected_double_execution_is_counted_once_for_an_attempt() {
     let (global_id, first) = world.granted("a").await;
     tokio::time::sleep(SECOND * 31).await;
     world.granted("a").await;
-    for outcome in [Outcome::Failure, success(None), success(None)] {
+    for (outcome, count) in [(Outcome::Failure, None), (success(None), Some(1.0)), (success(None), Some(1.0))] {
         world.gateway.settle(&world.app, report(global_id, &first, outcome)).await.unwrap();
+        assert_eq!(counted().filter(|count| *count > 0.0), count);
     }
-    assert_eq!(counted(), Some(1.0));
     let result = |result: &str| {
         metric(&format!("oncegate_claims_total{{app=\"suspected\",operation=\"default\",result=\"{result}\"}}"))
     };
@@ -340,4 +343,35 @@ async fn operators_see_engines_and_chains() {
     assert_eq!((&chains[0]["name"], &chains[0]["health"][0]["up"]), (&"default".into(), &true.into()));
     assert_eq!(world.gateway.chain_status("default").ok().unwrap().active, "only");
     world.gateway.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_is_not_switched_to_an_engine_that_lacks_what_it_requires() {
+    let mut world = World::new("shop");
+    let chain = world.gateway.engines.chains.get_mut("default").unwrap();
+    chain.requirement = Some(Requirement::new("default", [Capability::Durable]));
+    assert!(matches!(world.gateway.switch("default", "only").await, Err(SwitchError::Unfit(_))));
+    assert!(matches!(world.gateway.switch("default", "none").await, Err(SwitchError::Rejected(_))));
+    assert!(matches!(world.gateway.switch("none", "only").await, Err(SwitchError::UnknownChain(_))));
+    let refused = world.gateway.claim(&world.app, call("a")).await;
+    assert!(matches!(refused, Err(Failure::Store(Determinate::Incompatible(_)))), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_request() {
+    let world = World::new("shop");
+    let request = |lease| AcquireCall {
+        name: "a".parse().unwrap(),
+        mode: oncegate_core::lock::LockMode::Exclusive,
+        owner: None,
+        nonce: Some("nonce-0123456789abcdef".parse().unwrap()),
+        lease: Some(lease),
+        wait: Duration::ZERO,
+        fair: false,
+    };
+    for (lease, repeated) in [(SECOND * 60, false), (SECOND * 5, true)] {
+        let answer = world.gateway.acquire_lock(&world.app, request(lease)).await;
+        let Ok(AcquireAnswer::Granted(granted)) = answer else { panic!("{answer:?}") };
+        assert!(granted.repeated == repeated && granted.lease_ms > 59_000, "{granted:?}");
+    }
 }

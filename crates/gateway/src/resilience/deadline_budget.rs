@@ -129,4 +129,17 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_deadline_is_shared_between_the_store_and_the_policy() {
+        let budget = PolicyBudget::of(Duration::from_secs(1));
+        assert_eq!((budget.store, budget.wait), (Duration::from_millis(800), Duration::from_millis(850)));
+        assert_eq!(
+            (
+                of_claim(Duration::from_secs(1), Duration::from_millis(1500)),
+                of_claim(Duration::from_secs(1), Duration::from_secs(9))
+            ),
+            (Duration::from_millis(750), Duration::from_secs(1))
+        );
+    }
 }

@@ -44,6 +44,17 @@ impl Clock for PausedClock {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_says_why_and_names_a_shard_only_where_there_are_several() {
+    let (clock, deadline) = (PausedClock::start(), Duration::from_secs(1));
+    let guard = CallGuard::new(Arc::new(Unlike::default()), "open", deadline, clock, Arc::new(SystemEntropy));
+    let mut refused = String::new();
+    for _ in 0..200 {
+        refused = guard.claim(&fresh_claim(), deadline).await.unwrap_err().to_string();
+    }
+    assert!(refused.contains("the breaker is open, because shard 5 of the store did not answer"), "{refused}");
+}
+
 /// Returns a metric of this process, by its name and labels as they are exported. Call it once before the metric is registered.
 pub(crate) fn metric(labelled: &str) -> Option<f64> {
     static METRICS: OnceLock<Metrics> = OnceLock::new();
@@ -154,6 +165,15 @@ async fn a_chain_of_one_engine_says_of_itself_what_that_does() {
     assert!(!unlike.is_closed.load(Ordering::Relaxed), "other chains may use it");
 }
 
+#[tokio::test(start_paused = true)]
+async fn wrappers_wait_for_replicas_only_if_their_engines_do() {
+    let (clock, entropy) = (PausedClock::start(), Arc::new(SystemEntropy));
+    let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let guard = CallGuard::new(memory.clone(), "plain", Duration::from_secs(1), clock.clone(), entropy.clone());
+    let chain = Chain::start(Setup::of_one("plain", memory, clock, entropy));
+    assert!(!guard.waits_for_replicas() && !chain.waits_for_replicas());
+}
+
 /// The metric is of all shards: an engine is up while one of them answers.
 #[tokio::test(start_paused = true)]
 async fn an_engine_is_measured_as_up_or_down() {
@@ -165,7 +185,7 @@ async fn an_engine_is_measured_as_up_or_down() {
     let guard = CallGuard::new(faulty.clone(), "measured-down", deadline, clock, Arc::new(SystemEntropy));
     for (fault, expected) in [(Fault::None, 1.0), (Fault::Refused, 0.0), (Fault::None, 1.0)] {
         faulty.set(fault);
-        assert_eq!(guard.probe().await.is_ok(), expected > 0.0);
+        assert_eq!(guard.claim(&fresh_claim(), deadline).await.is_ok(), expected > 0.0);
         assert_eq!(up(), Some(expected), "{fault:?}");
     }
 }

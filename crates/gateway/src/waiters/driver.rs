@@ -74,3 +74,30 @@ impl Drop for Driving<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::call::CallContext;
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::limits::Limits;
+    use oncegate_core::record::LiveClaim;
+    use oncegate_core::terms::ClaimOnOutage;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_that_is_dropped_leaves_no_queue_behind() {
+        for (has_ended, is_left) in [(true, true), (false, false)] {
+            let waiters = Waiters::new(&Limits::default());
+            let request = Arc::new(fresh_claim());
+            let live = LiveClaim { record: request.record(), left: None, fence: None };
+            let context = CallContext { deadline: POLL, on_outage: ClaimOnOutage::FailClosed };
+            let (ticket, is_new) = waiters.enter(&request, context, &live, Duration::ZERO).unwrap();
+            assert!(is_new);
+            drop(Driving { waiters: &waiters, key: &request.key, has_ended });
+            assert_eq!(waiters.state().queues.contains_key(&request.key), is_left);
+            drop(ticket);
+            assert!(waiters.state().by_app.is_empty() && waiters.state().count == 0);
+        }
+    }
+}

@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::claim::{ClaimAnswer, ClaimCall};
 use crate::outcome::OutcomeCall;
+use crate::resilience::tests::metric;
 use crate::tenants::App;
 use crate::{Engines, Gateway};
 
@@ -371,6 +372,34 @@ fn a_granted_claim_has_the_attempt_and_the_lease_of_its_grant() {
         (other.attempt.clone(), Some(request.terms.lease), Some(7))
     );
     assert_eq!(super::granted(&request, &grant(Some(LONG))).left, Some(LONG));
+}
+
+#[tokio::test]
+async fn the_attempt_of_a_caller_that_has_waited_begins_when_it_is_granted() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let waits = world.wait(call(), LONG).await;
+    let clock = SystemClock::new();
+    let before = clock.wall();
+    world.report(&holder, Outcome::Failure).await;
+    let granted = granted(answered(waits).await);
+    assert!(granted.timestamp() >= before, "{granted:?}");
+}
+
+#[tokio::test]
+async fn what_ends_a_wait_is_counted() {
+    let ended = |end: &str| metric(&format!("oncegate_claim_waits_total{{app=\"ends\",end=\"{end}\"}}"));
+    ended("");
+    let mut world = World::new();
+    world.app = Arc::new(App { key: "ends".parse().unwrap(), ..(*world.app).clone() });
+    world.gateway.measure_apps(std::slice::from_ref(&world.app), 10);
+    let holder = world.hold().await;
+    let (first, second) = (world.wait(call(), LONG).await, world.wait(call(), LONG).await);
+    world.report(&holder, Outcome::Failure).await;
+    let next = granted(answered(first).await);
+    world.report(&next, Outcome::Success { result: None, retention: None }).await;
+    answered(second).await;
+    assert_eq!((ended("granted"), ended("settled")), (Some(1.0), Some(1.0)));
 }
 
 #[tokio::test]

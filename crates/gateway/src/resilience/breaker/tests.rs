@@ -330,3 +330,12 @@ fn a_call_of_an_earlier_ramp_makes_no_room_in_the_next() {
     drop(early);
     assert!(scenario.enter().is_none());
 }
+
+#[test]
+fn a_silence_begins_with_its_first_failure() {
+    let mut scenario = Scenario::new();
+    for _ in 0..5 {
+        scenario.calls(1, CallResult::Failed, MS).after(MS * 110).assert_state(BreakerState::Closed);
+    }
+    scenario.calls(1, CallResult::Failed, MS).assert_state(BreakerState::Open);
+}

@@ -7,6 +7,7 @@ mod fail_open;
 mod faults;
 mod late_calls;
 mod local;
+mod outage_journal;
 mod shards;
 mod shared_nonce;
 mod spool;

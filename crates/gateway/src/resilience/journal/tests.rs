@@ -452,3 +452,30 @@ async fn outdated_overlaps_are_removed_with_what_was_delivered() {
     let (_, recovered) = open(folder.path());
     assert_eq!(recovered.overlaps.iter().map(|overlap| overlap.id).collect::<Vec<_>>(), [ids[1]]);
 }
+
+#[tokio::test]
+async fn an_overlap_is_on_the_disk_once_its_removal_returns() {
+    let disk = Disk::default();
+    let journal = on(&disk);
+    let syncs = || disk.0.syncs.load(Ordering::SeqCst);
+    journal.remove_delivered(vec![1], Vec::new(), Vec::new()).await.unwrap();
+    assert_eq!(syncs(), 0, "a delivery can be repeated");
+    journal.remove_delivered(vec![2], vec![overlap(3, &fresh_claim())], Vec::new()).await.unwrap();
+    assert_eq!(syncs(), 1);
+}
+
+#[tokio::test]
+async fn a_file_is_truncated_and_synced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut log, _) = log::FileLog::open(folder::lock(folder.path()).unwrap(), folder.path()).unwrap();
+    let bytes = || fs::read(folder.path().join("entries")).unwrap();
+    let whole = bytes().len();
+    log.append(b"half a frame").await.unwrap();
+    assert_eq!(bytes().len(), whole + 12);
+    log.truncate(u64::try_from(whole).unwrap()).await.unwrap();
+    assert_eq!(bytes().len(), whole);
+    log.copy(&[0..2, 2..3]).await.unwrap();
+    log.swap().await.unwrap();
+    assert_eq!(bytes().len(), whole + 3);
+    assert!(!folder.path().join("entries.new").exists());
+}

@@ -133,3 +133,21 @@ fn debt_survives_a_reload_unless_the_quotas_changed() {
     assert_eq!(changed.charge_request(Purpose::New, || now).unwrap_err().limit, 2);
     changed.acquire_permit(Purpose::New).unwrap_err();
 }
+
+#[test]
+fn stored_responses_have_a_quota_of_their_own() {
+    let unlimited = app_with(Quota::default());
+    assert!(unlimited.count_response(u64::MAX, None, Duration::ZERO));
+    let app = app_with(Quota { response_bytes_total: Some(100), ..Quota::default() });
+    let counted = [60, 41, 40].map(|bytes| app.count_response(bytes, None, Duration::ZERO));
+    assert_eq!(counted, [true, false, true]);
+}
+
+#[test]
+fn quotas_have_the_names_of_the_configuration() {
+    let names = [QuotaName::RequestsPerSecond, QuotaName::ClaimBytesPerSecond, QuotaName::RequestsInFlight];
+    for (name, text) in names.into_iter().zip(["requests_per_second", "claim_bytes_per_second", "requests_in_flight"]) {
+        assert_eq!(name.as_str(), text);
+        assert_eq!(serde_json::to_value(name).unwrap(), text);
+    }
+}

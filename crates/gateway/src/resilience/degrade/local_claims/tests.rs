@@ -374,3 +374,59 @@ fn of_two_answers_that_last_as_long_the_later_is_kept() {
     local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.attempt, theirs.attempt);
 }
+
+#[test]
+fn an_app_without_local_claims_is_forgotten() {
+    let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+    local_claims.add(1, entry_of(&request, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
+    assert_eq!(local_claims.inner().apps.len(), 1);
+    local_claims.remove_delivered(&request.key, &[1], None, Duration::ZERO);
+    assert!(local_claims.inner().apps.is_empty());
+    let request = claim_of("shop", 1);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.inner().change(&request.key.app, request.terms.lease, |_| ());
+    assert_eq!(local_claims.inner().apps.len(), 1, "it decides locally");
+}
+
+#[test]
+fn a_success_that_was_delivered_is_known_also_where_the_app_does_not_decide_locally() {
+    for (state, is_known) in
+        [(ClaimState::Succeeded, true), (ClaimState::InProgress, false), (ClaimState::Unknown, false)]
+    {
+        let (local_claims, request) = (LocalClaims::default(), fresh_claim());
+        let claim = LocalClaim::new(Record { state, ..request.record() }, None, Some(OutagePolicy::Spool));
+        let entry = entry_of(&request, OutagePolicy::Spool);
+        local_claims.add(1, entry, LocalEffect::Put(Box::new(claim)), Duration::ZERO);
+        local_claims.remove_delivered(&request.key, &[1], None, Duration::ZERO);
+        assert_eq!(known(&local_claims, &request), is_known, "{state:?}");
+        assert_eq!(local_claims.granted_by(&request.key), None);
+    }
+}
+
+#[test]
+fn of_settled_claims_the_oldest_is_forgotten_first() {
+    let local_claims = room_for(2);
+    let requests = [1, 2, 3].map(|hours| claim_of("shop", hours));
+    for request in &requests[..2] {
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+        local_claims.remember_outcome(&late_success(request, "1"), &done(), Duration::ZERO);
+    }
+    local_claims.remember_claim(&requests[2], &granted(&requests[2]), Duration::ZERO);
+    let known = requests.each_ref().map(|request| known(&local_claims, request));
+    assert!(!known[0] && known[2], "{known:?}");
+}
+
+#[test]
+fn a_claim_that_outlives_its_lease_is_kept_as_unknown() {
+    let request = claim_of("shop", 1);
+    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms };
+    let request = ClaimRequest { terms, ..request };
+    let local_claims = LocalClaims::default();
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    let after = request.terms.lease + LATER;
+    local_claims.inner().change(&request.key.app, after, |_| ());
+    let held = local_claims.live_claim(&request.key, after).unwrap();
+    assert_eq!(held.record.state, ClaimState::Unknown);
+    let claim = local_claims.inner().claim(&request.key).unwrap().ends_at;
+    assert!(claim.is_none_or(|ends_at| ends_at > after));
+}
