@@ -232,6 +232,18 @@ mod tests {
     use super::super::clock::ManualClock;
     use super::*;
 
+    #[test]
+    fn random_bits_are_those_of_the_source() {
+        struct Seven;
+        impl Entropy for Seven {
+            fn bits(&self) -> u64 {
+                7
+            }
+        }
+        let issuer = Issuer::new(Arc::new(ManualClock::at(Timestamp::default())), Arc::new(Seven));
+        assert_eq!((issuer.bits(), issuer.entropy().bits()), (7, 7));
+    }
+
     struct Zero;
     impl Entropy for Zero {
         fn bits(&self) -> u64 {

@@ -200,4 +200,25 @@ mod tests {
         folder.remove_unfinished().unwrap();
         assert!(folder.database().exists());
     }
+
+    #[test]
+    fn a_folder_that_may_not_be_used_is_told_from_one_that_cannot_be_read() {
+        let error = |kind: ErrorKind| DiskOpenError::io(Path::new("claims"), kind.into());
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem] {
+            assert!(matches!(error(kind), DiskOpenError::NoPermission(_)), "{kind}");
+        }
+        assert!(matches!(error(ErrorKind::NotADirectory), DiskOpenError::NotADirectory(_)));
+        assert!(matches!(error(ErrorKind::StorageFull), DiskOpenError::Io(..)));
+    }
+
+    #[test]
+    fn a_format_file_that_is_no_text_or_no_file_is_not_ours() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(matches!(format(root.path()), Ok(None)));
+        std::fs::write(root.path().join(FORMAT_FILE), [0xff, 0xfe]).unwrap();
+        assert!(matches!(format(root.path()), Err(DiskOpenError::Foreign(_))));
+        std::fs::remove_file(root.path().join(FORMAT_FILE)).unwrap();
+        std::fs::create_dir(root.path().join(FORMAT_FILE)).unwrap();
+        assert!(matches!(format(root.path()), Err(DiskOpenError::Io(..))));
+    }
 }

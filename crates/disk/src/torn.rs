@@ -65,3 +65,18 @@ fn skip_batch(bytes: &[u8]) -> Option<&[u8]> {
     let ([3, end @ ..], rest) = rest.split_first_chunk::<13>()? else { return None };
     end.ends_with(b"FJL\x03").then_some(rest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journal_in_use_has_the_highest_number() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(newest_journal(root.path()).unwrap(), None);
+        for name in ["9.jnl", "10.jnl", "2.jnl", "11.txt", "x.jnl"] {
+            std::fs::write(root.path().join(name), "").unwrap();
+        }
+        assert_eq!(newest_journal(root.path()).unwrap(), Some(root.path().join("10.jnl")));
+    }
+}

@@ -116,4 +116,24 @@ mod tests {
         let _held = FolderLock::take(&folder).unwrap();
         assert!(matches!(create(&folder.join(LOCK_FILE)).unwrap_err().kind(), ErrorKind::NotADirectory));
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_is_for_its_user_alone_and_an_error_names_its_cause() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a/b");
+        create(&folder).unwrap();
+        create(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(create(&file.join("below")).unwrap_err().kind(), ErrorKind::NotADirectory);
+        let name = "x".repeat(300);
+        assert_ne!(create(&root.path().join(name)).unwrap_err().kind(), ErrorKind::NotADirectory);
+        assert!(sync(&root.path().join("none")).is_err() && sync(root.path()).is_ok());
+        assert!(sync_parent(&root.path().join("none/a")).is_err());
+        assert!(sync_parent(Path::new("a")).is_ok(), "the current directory is not ours");
+    }
 }

@@ -283,3 +283,75 @@ impl<S: Statement> SingleCall for Single<S> {
         self.reply.refuse(why);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use oncegate_core::claim::{ClaimRequest, ClaimResponse};
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_driver::{Call as _, Readiness};
+
+    use super::super::routes::Routes;
+    use super::*;
+
+    /// A call, and where its answer arrives.
+    fn pending<R: Request>(
+        request: R,
+    ) -> (Box<Pending<R>>, impl Future<Output = Option<Result<R::Answer, EngineError>>>) {
+        let place = Routes::new(std::iter::once(Arc::<Readiness>::default())).take(request.key());
+        let (reply, answer) = Reply::new();
+        (Box::new(Pending::new(request, reply, place)), answer.map(Result::ok))
+    }
+
+    fn found(claim: &ClaimRequest) -> LiveClaim {
+        LiveClaim { record: claim.record(), left: Some(claim.terms.lease), fence: Some(3) }
+    }
+
+    #[test]
+    fn a_call_counts_its_bytes_and_its_rounds() {
+        let claim = fresh_claim();
+        let contents = claim.contents.as_str().len();
+        let (mut call, answer) = pending(claim);
+        assert_eq!((call.bytes(), call.may_write()), (256 + contents, true));
+        assert_eq!([(); 3].map(|()| call.count_round()), [1, 2, 3]);
+        assert!(!call.is_abandoned());
+        drop(answer);
+        assert!(call.is_abandoned());
+        let (call, _answer) = pending(fresh_claim().key);
+        assert_eq!((call.bytes(), call.may_write()), (256, false));
+    }
+
+    #[test]
+    fn a_call_that_waits_is_answered_by_what_another_one_found_if_it_has_nothing_to_write() {
+        let holder = fresh_claim();
+        let other = ClaimRequest { attempt: fresh_claim().attempt, ..holder.clone() };
+        let (call, answer) = pending(other.clone());
+        assert!(call.answer_by(&found(&holder)).is_none());
+        assert!(matches!(answer.now_or_never(), Some(Some(Ok(ClaimResponse::Duplicate(_))))));
+        // A lookup must not be answered by what was read before it came.
+        let (call, answer) = pending(holder.key.clone());
+        assert!(call.answer_by(&found(&holder)).is_some());
+        assert!(matches!(answer.now_or_never(), Some(None)), "given back, and dropped here");
+    }
+
+    #[test]
+    fn a_call_that_only_reads_has_no_row_that_was_written() {
+        let (call, answer) = pending(fresh_claim().key);
+        call.written(Written { fence: 1, retention: None });
+        assert!(matches!(answer.now_or_never(), Some(Some(Err(why))) if why.is_uncertain()));
+        let (call, answer) = pending(fresh_claim());
+        call.written(Written { fence: 7, retention: None });
+        assert!(
+            matches!(answer.now_or_never(), Some(Some(Ok(ClaimResponse::Granted(grant)))) if grant.fence == Some(7))
+        );
+    }
+
+    #[test]
+    fn a_call_that_is_not_sent_is_refused_with_the_reason() {
+        let (call, answer) = pending(fresh_claim());
+        Call::Keyed(call).refuse(&Determinate::Unavailable("down".into()));
+        assert!(matches!(answer.now_or_never(), Some(Some(Err(why))) if !why.is_uncertain()));
+    }
+}

@@ -174,3 +174,71 @@ fn outcomes(calls: &[LockCall], rows: &[PgRow]) -> sqlx::Result<Vec<Result<Outco
 fn lacks_table(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(refused) if refused.code().as_deref() == Some("42P01"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use oncegate_core::clock::Timestamp;
+    use oncegate_core::engine::{ChangePurpose, RecordName, SharedRecord};
+    use oncegate_driver::Readiness;
+
+    use super::super::routes::Routes;
+    use super::*;
+
+    fn call(work: LockWork) -> LockCall {
+        let key = LockKey { app: "shop".into(), name: "a".into() };
+        LockCall { _place: Routes::new(std::iter::once(Arc::<Readiness>::default())).take(&key), key, work }
+    }
+
+    fn change() -> RecordChange {
+        RecordChange {
+            name: RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap()),
+            expected: None,
+            new: SharedRecord::versioned(7, b"value").unwrap(),
+            lasts: None,
+            from: Timestamp::default(),
+            before: Timestamp::default(),
+            purpose: ChangePurpose::Keep,
+            lease_max: std::time::Duration::ZERO,
+            notifies: false,
+        }
+    }
+
+    fn view() -> RecordView {
+        RecordView { record: None, now: Timestamp::from_micros(5) }
+    }
+
+    #[test]
+    fn a_change_counts_the_record_that_it_stores() {
+        let (lookup, changed) = (Reply::new(), Reply::new());
+        let bytes = change().new.as_stored().len();
+        assert!(bytes > 5);
+        assert_eq!(call(LockWork::Read(lookup.0)).bytes(), 256);
+        assert_eq!(call(LockWork::Change(Box::new(change()), changed.0)).bytes(), 256 + bytes);
+    }
+
+    #[test]
+    fn a_change_is_stored_or_refused_and_a_lookup_never_uncertain() {
+        for (stored, expected) in [
+            (true, ChangeResponse::Stored(view().now)),
+            (false, ChangeResponse::Refused { view: view(), maybe_stored: false }),
+        ] {
+            let (reply, answer) = Reply::new();
+            call(LockWork::Change(Box::new(change()), reply)).answer(Outcome { stored, view: view() });
+            assert_eq!(answer.now_or_never().unwrap().unwrap(), Ok(expected));
+        }
+        let uncertain = || EngineError::indeterminate("lost");
+        let ((read, looked_up), (write, changed)) = (Reply::new(), Reply::new());
+        call(LockWork::Read(read)).fail(uncertain());
+        call(LockWork::Change(Box::new(change()), write)).fail(uncertain());
+        assert!(looked_up.now_or_never().unwrap().unwrap().is_err_and(|why| !why.is_uncertain()));
+        assert!(changed.now_or_never().unwrap().unwrap().is_err_and(|why| why.is_uncertain()));
+    }
+
+    #[test]
+    fn only_a_missing_table_is_known_to_come_with_a_migration() {
+        assert!(!lacks_table(&sqlx::Error::RowNotFound));
+    }
+}

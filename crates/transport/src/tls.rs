@@ -254,4 +254,16 @@ mod tests {
         assert_eq!(checked("", "a.key", ""), Err("certificate"));
         assert_eq!(checked("", "", "ca.pem"), Err("certificate"));
     }
+
+    #[test]
+    fn a_file_of_certificates_has_at_least_one() {
+        let certificates = |pem: &str| certificates("client_ca", Path::new("ca.pem"), pem.as_bytes());
+        let one = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert_eq!(certificates(one).unwrap().len(), 1);
+        assert_eq!(certificates(&one.repeat(2)).unwrap().len(), 2);
+        for wrong in ["", "text", &one.replace("AAAA", "!")] {
+            let refused = certificates(wrong).unwrap_err();
+            assert!(refused.key == "client_ca" && refused.message.contains("holds no certificate"), "{refused:?}");
+        }
+    }
 }

@@ -42,3 +42,15 @@ impl NodeRole {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_have_the_names_of_the_admin_api() {
+        for role in [NodeRole::Primary, NodeRole::Replica] {
+            assert_eq!(serde_json::to_value(role).unwrap(), role.as_str());
+        }
+    }
+}

@@ -323,4 +323,15 @@ mod tests {
         hub.confirm("a");
         assert!(again.is_live() && old.is_live());
     }
+
+    #[test]
+    fn a_channel_is_live_from_its_confirmation_to_its_end() {
+        let hub = Hub::new(|_| ());
+        let subscription = hub.subscribe(&channel("a"));
+        assert!(!hub.is_live("a") && !hub.is_live("b"));
+        hub.confirm("a");
+        assert!(hub.is_live("a") && subscription.is_live());
+        hub.end("a");
+        assert!(!hub.is_live("a") && !subscription.is_live());
+    }
 }

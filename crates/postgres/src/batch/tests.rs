@@ -67,7 +67,7 @@ fn keys(count: usize) -> Vec<Key> {
 }
 
 /// A lookup of a lock, and the end of its caller.
-fn lookup(name: &str) -> (Call, impl Sized) {
+fn lookup(name: &str) -> (Call, impl Sized + use<>) {
     let routes = Routes::new(std::iter::once(Arc::<Readiness>::default()));
     let key = LockKey { app: "shop".into(), name: name.into() };
     let (reply, answer) = Reply::<RecordView>::new();
@@ -173,4 +173,30 @@ fn the_calls_of_a_failed_statement_are_answered_as_far_as_they_may_have_written(
     let (again, remedy) = failed(&sqlx::Error::RowNotFound, calls, |call| call.may_write());
     assert!(again.is_empty() && remedy == Some(Remedy::Reconnect));
     assert_eq!(*log.lock().unwrap(), [(keys[0].clone(), "certain"), (keys[1].clone(), "uncertain")]);
+}
+
+/// A separate statement that does nothing.
+struct Alone;
+
+impl SingleCall for Alone {
+    fn run(self: Box<Self>, _: &mut Session) -> futures_util::future::BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn refuse(self: Box<Self>, _: &oncegate_core::engine::Determinate) {}
+}
+
+#[test]
+fn a_separate_statement_waits_for_the_batch_before_it() {
+    let keys = keys(2);
+    let mut queue = VecDeque::from([call(&keys[0], 1), Call::Single(Box::new(Alone)), call(&keys[1], 1)]);
+    assert_eq!(next_claims(&mut queue), [keys[0].clone()]);
+    assert!(matches!(next_work(&mut queue), Some(Work::Single(_))));
+    assert_eq!(next_claims(&mut queue), [keys[1].clone()]);
+}
+
+#[test]
+fn a_batch_of_locks_is_bounded_too() {
+    let (calls, _answers): (Vec<_>, Vec<_>) = (0..=CALLS_MAX).map(|number| lookup(&format!("n{number}"))).unzip();
+    let mut queue = VecDeque::from(calls);
+    assert_eq!((next_locks(&mut queue).len(), next_locks(&mut queue).len()), (CALLS_MAX, 1));
 }
