@@ -296,10 +296,10 @@ mod tests {
     use super::super::routes::Routes;
     use super::*;
 
+    type Answer<R> = Option<Result<<R as Request>::Answer, EngineError>>;
+
     /// A call, and where its answer arrives.
-    fn pending<R: Request>(
-        request: R,
-    ) -> (Box<Pending<R>>, impl Future<Output = Option<Result<R::Answer, EngineError>>>) {
+    fn pending<R: Request>(request: R) -> (Box<Pending<R>>, impl Future<Output = Answer<R>>) {
         let place = Routes::new(std::iter::once(Arc::<Readiness>::default())).take(request.key());
         let (reply, answer) = Reply::new();
         (Box::new(Pending::new(request, reply, place)), answer.map(Result::ok))

@@ -295,13 +295,13 @@ fn asked_reply(replies: Vec<Value>, count: usize) -> Result<Value, EngineError> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::layout::Layout;
     use super::layout::tests::{address, range_of};
     use super::*;
 
     /// A cluster whose nodes are not there, with the slots of this view.
-    pub(super) fn cluster(url: &str, nodes: [&[&str]; 3]) -> Cluster {
+    pub(in super::super) fn cluster(url: &str, nodes: [&[&str]; 3]) -> Cluster {
         let cluster = Cluster::open(Arc::new(Url::parse(url).unwrap()), Options::default());
         refresh::apply(&cluster.shared, &view(nodes));
         cluster
@@ -313,8 +313,8 @@ mod tests {
         Layout { works: true, epoch: 1, ranges: ranges.collect() }
     }
 
-    pub(super) const URL: &str = "redis+cluster://127.0.0.1:1";
-    pub(super) const NODES: [&[&str]; 3] = [&["127.0.0.1:2"], &["127.0.0.1:3"], &["127.0.0.1:4"]];
+    pub(in super::super) const URL: &str = "redis+cluster://127.0.0.1:1";
+    pub(in super::super) const NODES: [&[&str]; 3] = [&["127.0.0.1:2"], &["127.0.0.1:3"], &["127.0.0.1:4"]];
 
     fn error(line: &str) -> Value {
         redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap()

@@ -279,3 +279,37 @@ impl fmt::Debug for Redis {
         f.debug_list().entries(self.topology.primaries().iter().map(|primary| &**primary)).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::cluster::tests::{NODES, URL, cluster};
+    use super::*;
+
+    #[tokio::test]
+    async fn the_shards_of_a_cluster_are_those_of_the_engine() {
+        for (url, waits) in [(URL.to_owned(), false), (format!("{URL}?replicas=1"), true)] {
+            let parsed = Url::parse(&url).unwrap();
+            let (keys, acknowledgement) = (Keys::new(&parsed), parsed.acknowledgement);
+            let redis = Redis { keys, acknowledgement, topology: Topology::Cluster(cluster(&url, NODES)) };
+            assert_eq!((redis.shards(), redis.waits_for_replicas()), (vec![0, 1, 2], waits));
+            let lock =
+                |name: &str| redis.shard_of_record(&RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap()));
+            let of_locks: std::collections::BTreeSet<_> = (0..50).map(|number| lock(&format!("n{number}"))).collect();
+            let claim = |number: u8| {
+                let global_id = oncegate_core::global_id::GlobalId::from_bytes([number; 16]);
+                redis.shard_of(&Key { app: "shop".parse().unwrap(), global_id })
+            };
+            let of_claims: std::collections::BTreeSet<_> = (0..50).map(claim).collect();
+            assert!(of_locks.len() == 3 && of_claims.len() == 3);
+            let kept = RecordName::Metadata(redis.metadata_name(1, "kept.main").into());
+            assert_eq!(redis.shard_of_record(&kept), 1);
+            assert_eq!((redis.losses(1), redis.data_lost()), (0, 0));
+            let nodes = redis.nodes();
+            assert_eq!(
+                nodes.iter().map(|node| (node.shard, node.up)).collect::<Vec<_>>(),
+                [(0, false), (1, false), (2, false)]
+            );
+            assert!(redis.probe_shard(1).await.is_err() && redis.probe_shard(7).await.is_ok());
+        }
+    }
+}

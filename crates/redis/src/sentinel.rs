@@ -139,13 +139,18 @@ impl Discovery {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use futures_util::FutureExt as _;
 
     use super::reports::Report;
     use super::*;
 
-    fn discovery() -> Discovery {
+    /// Has the Sentinels name another primary than before.
+    pub(in super::super) fn promote(discovery: &Discovery, to: &str, epoch: u64) {
+        discovery.learn(&reports(&[primary(to, epoch)]));
+    }
+
+    pub(in super::super) fn discovery() -> Discovery {
         let found = Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not: "not asked yet".into() };
         Discovery {
             name: "m".into(),
@@ -194,6 +199,10 @@ mod tests {
         discovery.learn(&reports(&[primary("b:1", 4)]));
         assert!(discovery.changed(1).now_or_never().is_some());
         assert!(discovery.changed_within(1, Duration::from_secs(1)).now_or_never().is_some());
+        let mut waits = Box::pin(discovery.changed(2));
+        assert!(waits.as_mut().now_or_never().is_none());
+        promote(&discovery, "c:1", 5);
+        timeout(Duration::from_secs(1), waits).await.expect("it is woken");
         let asked = discovery.asked.notified();
         tokio::pin!(asked);
         assert!(!asked.as_mut().enable());

@@ -65,3 +65,35 @@ impl Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::super::sentinel::tests::{discovery, promote};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_lead_to_the_url_a_node_or_the_primary_of_the_sentinels() {
+        let (node, failed) = (Address::parse("h:1").unwrap(), Arc::new(Notify::new()));
+        assert_eq!(Target::Url.find().await, Ok((None, 0)));
+        Target::Url.failed();
+        let target = Target::Node { address: node.clone(), failed: failed.clone() };
+        assert_eq!(target.find().await, Ok((Some(node), 0)));
+        assert!(target.is_at(0) && target.is_at(1));
+        target.failed();
+        assert!(failed.notified().now_or_never().is_some(), "the cluster is asked again");
+        assert_eq!(target.unless_changed(0, async { 7 }).await, Ok(7));
+        let discovery = Arc::new(discovery());
+        let target = Target::Sentinel(discovery.clone());
+        promote(&discovery, "a:1", 1);
+        assert_eq!(
+            target.find().await.map(|(address, version)| (address.unwrap().to_string(), version)),
+            Ok(("a:1".into(), 1))
+        );
+        assert!(target.is_at(1) && !target.is_at(0));
+        assert_eq!(target.unless_changed(1, async { 7 }).await, Ok(7));
+        let opening = target.unless_changed(0, std::future::pending::<()>());
+        assert!(opening.await.is_err_and(|why| why.to_string().contains("another primary")));
+    }
+}

@@ -246,4 +246,22 @@ mod tests {
         let moved = redis::parse_redis_value(b"-MOVED 1 h:1\r\n").unwrap();
         assert!(!sentinels.is_to_be_resent(route, &moved), "it is no cluster");
     }
+
+    #[tokio::test]
+    async fn the_primary_that_sentinels_name_is_a_node_and_its_promotions_are_losses() {
+        use super::super::sentinel::tests::promote;
+
+        for (replicas, losses) in [("", 1), ("?replicas=1", 0)] {
+            let url = format!("redis+sentinel://127.0.0.1:1/mymaster{replicas}");
+            let topology = Topology::open(Arc::new(Url::parse(&url).unwrap()), Options::default());
+            let Topology::One(one) = &topology else { panic!("one server") };
+            let discovery = one.discovery().unwrap();
+            assert!(topology.nodes().is_empty());
+            promote(discovery, "127.0.0.1:2", 1);
+            assert_eq!(topology.nodes().iter().map(|node| node.address.clone()).collect::<Vec<_>>(), ["127.0.0.1:2"]);
+            assert_eq!(topology.losses(0), 0);
+            promote(discovery, "127.0.0.1:3", 2);
+            assert_eq!(topology.losses(0), losses, "{url}");
+        }
+    }
 }

@@ -241,4 +241,14 @@ mod tests {
         }
         assert!(matches!(Report::read(&Value::Nil, &named()), Report::Failed(_)));
     }
+
+    #[test]
+    fn a_primary_without_a_host_or_a_port_is_no_primary() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let master = Value::Array(["name", "m", "config-epoch", "5"].map(bulk).into());
+        for parts in [["", "7000"], ["h", "0"], ["h", "x"]] {
+            let named = Value::Array(parts.map(bulk).into());
+            assert!(matches!(Report::read(&master, &named), Report::Failed(why) if why.contains("without an address")));
+        }
+    }
 }
