@@ -252,4 +252,21 @@ mod tests {
         let shown = format!("{address:?} {}", address.name());
         assert!(!shown.contains("hunter2") && !shown.contains("me"), "{shown}");
     }
+
+    #[test]
+    fn an_unknown_key_is_named_beside_the_nearest_one() {
+        let refused = Address::parse("postgres://me@h/d?poolr=transaction").unwrap_err().to_string();
+        assert!(refused.contains("no key `poolr`; did you mean `pooler`?"), "{refused}");
+        let refused = Address::parse("postgres://me@h/d?password=x").unwrap_err().to_string();
+        assert!(refused.contains("belongs before the host"), "{refused}");
+    }
+
+    #[test]
+    fn when_to_migrate_is_chosen() {
+        for (value, migrate) in [("empty", Migrate::IfEmpty), ("true", Migrate::Always), ("false", Migrate::Never)] {
+            let address = Address::parse(&format!("postgres://me@h/d?migrate={value}")).unwrap();
+            assert_eq!(address.migrate, migrate);
+        }
+        assert!(Address::parse("postgres://me@h/d?migrate=no").is_err());
+    }
 }

@@ -213,4 +213,18 @@ mod tests {
         let (state, left, late) = (Some(ClaimState::Succeeded), WRITTEN.retention, Some(false));
         assert_eq!(done, Some(OutcomeResponse::Done { state, left, late }));
     }
+
+    #[test]
+    fn a_late_success_is_put_and_swept_a_minute_after_its_end() {
+        let claim = fresh_claim();
+        let record = Record { state: ClaimState::Succeeded, ..claim.record() };
+        let mut late = success(None);
+        late.begin_again(Effect::Put(record.clone(), None));
+        let lifetime = record.settled_retention().duration().unwrap();
+        let (key, value) = (&late.request.key, value::encode(&record));
+        let expected = FirstStep::put(key, &record, value, Some(lifetime), Some(lifetime + TOMBSTONE));
+        assert_eq!(late.first_step(), expected);
+        let unknown = outcome(Outcome::Unknown);
+        assert_eq!(unknown.first_step(), FirstStep::read(unknown.key()));
+    }
 }

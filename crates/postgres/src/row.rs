@@ -32,6 +32,7 @@ const fn ascii(letter: u8) -> i8 {
 
 /// What the first statement does for one key; the columns are those of `first.sql`.
 #[derive(Default)]
+#[cfg_attr(test, derive(PartialEq, Debug))]
 pub(super) struct FirstStep {
     app: String,
     global_id: Vec<u8>,

@@ -169,11 +169,6 @@ impl LockState {
         self.now
     }
 
-    /// Returns whether there is anything to store.
-    pub fn is_changed(&self) -> bool {
-        self.is_changed
-    }
-
     /// Returns the time until the first live hold ends, if there is one.
     pub fn held_for(&self) -> Option<Duration> {
         self.record.holds.iter().map(|hold| hold.ends_at.since(self.now)).min()
