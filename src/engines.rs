@@ -114,6 +114,15 @@ mod tests {
     }
 
     #[test]
+    fn the_files_that_a_url_names_are_checked() {
+        assert!(check_files("memory:").is_ok() && check_files("memry:").is_err());
+        if cfg!(feature = "redis") {
+            let refused = check_files("rediss://h?ca=no-such-file.pem").unwrap_err().to_string();
+            assert!(refused.contains("no-such-file.pem"), "{refused}");
+        }
+    }
+
+    #[test]
     fn an_unknown_url_is_rejected_with_the_forms_of_all_engines() {
         for good in ["memory:", "memory:?max_bytes=1000"] {
             assert!(check(good).is_ok(), "{good}");

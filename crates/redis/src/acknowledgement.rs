@@ -150,4 +150,12 @@ mod tests {
         assert!(matches!(judged(0, 2), Acknowledged::Short(_)));
         assert!(matches!(judged(1, 1), Acknowledged::Short(_)));
     }
+
+    #[test]
+    fn a_shortfall_has_the_reason_of_the_server() {
+        let refused = TWO.judge(vec![error("MISCONF x"), Value::Int(2)], true);
+        assert!(matches!(&refused, Acknowledged::Short(why) if why.contains("MISCONF")), "{refused:?}");
+        let demoted = TWO.judge(vec![error("READONLY x"), Value::Int(2)], true);
+        assert!(matches!(&demoted, Acknowledged::Never(why) if why.contains("READONLY")), "{demoted:?}");
+    }
 }

@@ -106,4 +106,13 @@ mod tests {
         assert_eq!((whole.now.as_micros(), whole.record.unwrap().value()), (7, &b"{}"[..]));
         assert_eq!(view(Value::Array(vec![Value::Int(7), Value::Nil]), 0).unwrap().record, None);
     }
+
+    #[test]
+    fn a_lock_needs_the_time_of_the_server() {
+        let lock = RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap());
+        let metadata = RecordName::Metadata("chain.main".into());
+        for (name, micros, is_fit) in [(&lock, 0, false), (&lock, 1, true), (&metadata, 0, true)] {
+            assert_eq!(check_now(name, Timestamp::from_micros(micros)).is_ok(), is_fit, "{name:?} {micros}");
+        }
+    }
 }

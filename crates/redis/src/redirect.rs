@@ -75,7 +75,9 @@ mod tests {
         for code in ["TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN"] {
             assert_eq!(read(&format!("{code} why")).map(|redirect| redirect.code()), Some(code));
         }
-        for other in ["NOREPLICAS x", "ERR x", "OOM x", "NOSCRIPT x", "CROSSSLOT x", "MOVED x", "UNBLOCKED x"] {
+        for other in
+            ["NOREPLICAS x", "ERR x", "OOM x", "NOSCRIPT x", "CROSSSLOT x", "MOVED x", "MOVED 16384 h:1", "UNBLOCKED x"]
+        {
             assert_eq!(read(other), None, "{other}");
         }
         assert_eq!(Redirect::of(&Value::Nil, None), None);

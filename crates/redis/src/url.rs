@@ -204,6 +204,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_url_may_say_depends_on_its_servers() {
+        for (url, is_fit) in [
+            ("redis+sentinel://h/m?sentinel_user=u&sentinel_password=p", true),
+            ("redis://h?sentinel_user=u&sentinel_password=p", false),
+            ("redis://h?replicas=1&aof=1", true),
+            ("redis://h?replicas=1&aof=0", true),
+            ("redis://h?replicas=1&aof=2", false),
+            ("redis:///1", false),
+            ("http://h", false),
+        ] {
+            assert_eq!(Url::parse(url).is_ok(), is_fit, "{url}");
+        }
+        assert!(!Url::parse("redis://h?replicas=1&aof=0").unwrap().acknowledgement.unwrap().aof);
+    }
+
+    #[test]
     fn each_combination_says_what_a_failover_costs_and_which_deadline_it_needs() {
         let promise = |url: &str| Url::parse(url).unwrap().promise();
         for (url, expected, deadline_ms) in [

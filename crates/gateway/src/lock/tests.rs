@@ -258,6 +258,21 @@ async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_fir
     assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
 }
 
+/// Requests that come together are one change of the lock.
+#[tokio::test(start_paused = true)]
+async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let lock_name = name();
+    let (second, released) = tokio::join!(
+        gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)),
+        gateway.release_lock(&world.app, &lock_name, first.attempt),
+    );
+    released.unwrap();
+    granted(second);
+}
+
 fn named(name: &str) -> AcquireCall {
     AcquireCall { name: name.parse().unwrap(), ..call(None, Duration::ZERO, false) }
 }

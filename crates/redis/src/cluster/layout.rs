@@ -175,6 +175,10 @@ pub(super) mod tests {
         let denied = redis::parse_redis_value(b"-NOPERM this user has no permissions\r\n").unwrap();
         assert_eq!(read(denied).unwrap().epoch, 6, "the current epoch");
 
+        let beyond = Value::Array(vec![Value::Int(0), Value::Int(16384), node(bulk("h"), 7000, "a")]);
+        let wrong = Layout::read(vec![Value::Array(vec![beyond]), info.clone(), Value::Nil], &address("h:1"));
+        assert!(matches!(wrong, Err(Determinate::Unavailable(_))), "there is no such slot");
+
         let empty = Layout::read(vec![Value::Array(vec![]), info.clone(), Value::Nil], &address("h:1"));
         assert!(matches!(empty, Err(Determinate::Incompatible(why)) if why.contains("joined no cluster")));
         let disabled = redis::parse_redis_value(b"-ERR This instance has cluster support disabled\r\n").unwrap();

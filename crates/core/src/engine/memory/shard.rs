@@ -145,3 +145,27 @@ impl Slot {
         CLAIM_OVERHEAD_BYTES.saturating_add_unsigned(self.fence_and_text.len() as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::conformance::fresh_claim;
+    use crate::record::ClaimState;
+
+    #[test]
+    fn a_shard_grows_by_what_replaces_a_claim() {
+        let mut shard = Shard::default();
+        let request = fresh_claim();
+        let slot = |result: Option<&str>| {
+            let (state, result) = (ClaimState::Succeeded, result.map(Into::into));
+            Slot::new(Timestamp::from_micros(7), 1, &Record { state, result, ..request.record() })
+        };
+        let key = (1, request.key.global_id);
+        let bytes = slot(None).bytes();
+        assert_eq!((shard.put(key, slot(None)), shard.put(key, slot(None))), (bytes, 0));
+        assert_eq!(shard.put(key, slot(Some("12345"))), slot(Some("12345")).bytes() - bytes);
+        assert_eq!(shard.ends.len(), 1);
+        assert_eq!(shard.delete(&key), -slot(Some("12345")).bytes());
+        assert!(shard.ends.is_empty() && shard.slots.is_empty());
+    }
+}

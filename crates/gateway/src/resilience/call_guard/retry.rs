@@ -254,3 +254,22 @@ fn resolved<Answer>(
         Some(answer) => answer,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_try_answers_for_an_uncertain_first_one_only_with_an_answer() {
+        let (certain, uncertain) = (|| EngineError::unavailable("out"), || EngineError::indeterminate("lost"));
+        let amended = |failure, second| resolved(failure, second, |answer: i32| answer + 1);
+        assert_eq!(amended(uncertain(), Some(Ok(1))), Ok(2), "it may have found its own effect");
+        assert_eq!(amended(certain(), Some(Ok(1))), Ok(1));
+        assert_eq!(amended(uncertain(), None), Err(uncertain()));
+        assert_eq!(amended(uncertain(), Some(Err(certain()))), Err(uncertain()));
+        assert_eq!(
+            amended(certain(), Some(Err(EngineError::incompatible("no")))),
+            Err(EngineError::incompatible("no"))
+        );
+    }
+}

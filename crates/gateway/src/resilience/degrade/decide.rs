@@ -257,3 +257,85 @@ pub(super) fn local_effect(effect: Effect, now: std::time::Duration) -> LocalEff
         Effect::Delete => LocalEffect::Remove,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::record::{ClaimState, Contents, Record};
+    use oncegate_core::terms::Terms;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn outcome(claim: &ClaimRequest, outcome: Outcome) -> OutcomeRequest {
+        let late = LateTerms { operation: None, contents: Contents::Unverified, terms: claim.terms };
+        OutcomeRequest { key: claim.key.clone(), attempt: claim.attempt.clone(), outcome, late: Some(late) }
+    }
+
+    fn success(claim: &ClaimRequest) -> OutcomeRequest {
+        outcome(claim, Outcome::Success { result: None, retention: None })
+    }
+
+    /// What a queue of these operations says of a claim that has ended here.
+    fn reported(operations: Vec<JournaledOperation>) -> Option<LiveClaim> {
+        let at = Timestamp::from_micros(1_700_000_000_000_000);
+        let entry = |(seq, journaled)| {
+            (seq, Arc::new(Entry { chain: "default".into(), policy: OutagePolicy::Spool, at, journaled }))
+        };
+        let queue: Vec<_> = (1..).zip(operations).map(entry).collect();
+        reported_after_end(&queue, at.plus(SECOND))
+    }
+
+    #[test]
+    fn an_outcome_that_waits_counts_after_the_end_of_its_claim() {
+        use JournaledOperation::{Granted, Reported};
+
+        let (claim, other) = (fresh_claim(), fresh_claim());
+        let found = reported(vec![Reported(success(&claim))]).unwrap();
+        let retention = claim.terms.retention.duration().unwrap();
+        assert_eq!((found.record.attempt, found.left), (claim.attempt.clone(), retention.checked_sub(SECOND)));
+        let failure = |claim: &ClaimRequest| Reported(outcome(claim, Outcome::Failure));
+        for (operations, counts) in [
+            (vec![], false),
+            (vec![failure(&claim)], false),
+            (vec![Reported(success(&claim)), failure(&claim)], false),
+            (vec![Reported(success(&claim)), failure(&other)], true),
+            (vec![Reported(success(&claim)), Granted(other.clone())], false),
+            // The local claims have this one.
+            (vec![Granted(claim.clone()), Reported(success(&claim))], false),
+            (vec![Granted(other), Reported(success(&claim))], true),
+        ] {
+            assert_eq!(reported(operations.clone()).is_some(), counts, "{operations:?}");
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_known_by_a_renewal_alone_takes_the_terms_of_its_outcome() {
+        let claim = fresh_claim();
+        let held = |operation| {
+            let record = Record { operation, ..claim.record() };
+            Some(LiveClaim { record, left: Some(SECOND), fence: None })
+        };
+        let terms = Terms { lease: SECOND * 99, ..claim.terms };
+        let mut request = success(&claim);
+        request.late = request.late.map(|late| LateTerms { terms, ..late });
+        let lease = |held, request: &OutcomeRequest| with_terms_of_outcome(held, request).unwrap().record.terms.lease;
+        assert_eq!(lease(held(None), &request), terms.lease);
+        assert_eq!(lease(held(Some(claim.operation.clone())), &request), claim.terms.lease);
+        let other = OutcomeRequest { attempt: fresh_claim().attempt, ..request };
+        assert_eq!(lease(held(None), &other), claim.terms.lease);
+    }
+
+    #[test]
+    fn an_effect_ends_at_an_instant_of_this_process() {
+        let record = Record { state: ClaimState::Succeeded, ..fresh_claim().record() };
+        let put = local_effect(Effect::Put(record, Some(SECOND)), SECOND * 5);
+        assert!(matches!(put, LocalEffect::Put(_)));
+        assert!(matches!(local_effect(Effect::Extend(SECOND), SECOND * 5), LocalEffect::EndAt(at) if at == SECOND * 6));
+        assert!(matches!(local_effect(Effect::Delete, SECOND), LocalEffect::Remove));
+        assert!(matches!(local_effect(Effect::Keep, SECOND), LocalEffect::Keep));
+    }
+}

@@ -117,3 +117,17 @@ pub(super) fn granted_attempt(queue: &Queue, attempt: &Attempt) -> Option<Attemp
         JournaledOperation::Granted(_) | JournaledOperation::Renewed(_) | JournaledOperation::Reported(_) => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_found_nothing_is_uncertain_only_if_nobody_knows_whether_it_came_late() {
+        let done = |late| OutcomeResponse::Done { state: None, left: None, late };
+        assert!(is_uncertain(&done(None)));
+        for certain in [done(Some(false)), done(Some(true)), OutcomeResponse::Expired] {
+            assert!(!is_uncertain(&certain), "{certain:?}");
+        }
+    }
+}
