@@ -10,10 +10,12 @@ use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::limits::Limits;
+use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
 
 use super::*;
 use crate::Engines;
+use crate::resilience::chain::{Chain, Setup};
 use crate::resilience::tests::PausedClock;
 
 const MS: Duration = Duration::from_millis(1);
@@ -271,6 +273,32 @@ async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
     );
     released.unwrap();
     granted(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_released_while_nothing_may_be_granted() {
+    let world = World::new();
+    let store = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    let setup = Setup {
+        on_data_loss: OnDataLoss::Hold,
+        lease_max: Duration::from_secs(30),
+        ..Setup::of_one("default", store.clone(), world.clock.clone(), Arc::new(SystemEntropy))
+    };
+    let mut engines = Engines::of_one("default", store.clone(), &world.clock, Arc::new(SystemEntropy));
+    engines.chains.get_mut("default").unwrap().chain = Arc::new(Chain::start(setup));
+    let issuer = Issuer::new(world.clock.clone(), Arc::new(SystemEntropy));
+    let gateway = Gateway::new(engines, issuer, world.clock.clone(), &Limits::default());
+    // The store is new to the chain, which begins with a freeze.
+    sleep(Duration::from_secs(31)).await;
+    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    store.lose_data();
+    let lock_name = name();
+    let (second, released) = tokio::join!(
+        gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)),
+        gateway.release_lock(&world.app, &lock_name, first.attempt),
+    );
+    assert!(matches!(second, Err(Failure::Store(Determinate::Paused(_)))), "{second:?}");
+    assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. })), "{released:?}");
 }
 
 fn named(name: &str) -> AcquireCall {

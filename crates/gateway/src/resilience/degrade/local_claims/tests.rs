@@ -112,10 +112,11 @@ fn a_renewal_under_the_other_attempt_of_a_nonce_extends_the_local_claim() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
     local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
     let stored = Attempt::new(request.attempt.timestamp().plus(LATER), request.attempt.nonce().clone());
-    let renewal = RenewalRequest { attempt: stored, ..renewal(&request) };
+    let renewal = RenewalRequest { attempt: stored.clone(), ..renewal(&request) };
     let left = request.terms.lease * 2;
     local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left }, LATER);
-    assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().left, Some(left));
+    let held = local_claims.live_claim(&request.key, LATER).unwrap();
+    assert_eq!((held.record.attempt, held.left), (stored, Some(left)));
 }
 
 #[test]
@@ -300,8 +301,9 @@ fn what_waits_for_the_store_is_known_by_its_key_and_its_policy() {
 fn an_app_decides_locally_once_its_policy_did() {
     let (local_claims, request) = (LocalClaims::default(), claim_of("shop", 1));
     let bank = claim_of("bank", 1);
-    local_claims.add(1, entry_of(&bank, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
-    local_claims.add(2, entry_of(&request, OutagePolicy::Local), LocalEffect::Keep, Duration::ZERO);
+    local_claims.add(1, entry_of(&request, OutagePolicy::Local), LocalEffect::Keep, Duration::ZERO);
+    assert!(local_claims.decides_locally(&request.key.app));
+    local_claims.add(2, entry_of(&bank, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
     assert!(local_claims.decides_locally(&request.key.app) && !local_claims.decides_locally(&bank.key.app));
     // What the store says of claims is remembered for such an app only.
     local_claims.remember_renewal(&renewal(&bank), &RenewalResponse::Renewed { left: LATER }, Duration::ZERO);
