@@ -136,7 +136,7 @@ func unavailable(causes []*Cause, first int) *UnavailableError {
 	return err
 }
 
-// mayHaveActed reports if the call may have had an effect. A gateway that says overloaded or draining has not begun.
+// mayHaveActed reports if the call may have had an effect. A gateway that answers overloaded or draining has not started it.
 func mayHaveActed(cause *Cause) bool {
 	switch cause.Kind {
 	case KindDNS, KindRefused, KindTLS:

@@ -91,7 +91,7 @@ func WithTraceparent(from func(context.Context) string) Option {
 	return func(o *options) { o.client.traceparent = from }
 }
 
-// WithTransport replaces the HTTP transport, such as for client certificates. The default keeps connections of its own for each
+// WithTransport replaces the HTTP transport, such as for client certificates. The default keeps separate connections for each
 // gateway, and uses no proxy.
 func WithTransport(transport http.RoundTripper) Option {
 	return func(o *options) { o.transport = transport }

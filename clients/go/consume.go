@@ -25,7 +25,7 @@ const (
 	Ack Action = "ack"
 	// Redeliver brings the message again later: in progress, no gateway, a quota, nothing happened.
 	Redeliver Action = "redeliver"
-	// Park keeps the message in a queue of its own, for a program or a person who looks up the effect and takes over: its outcome is unknown.
+	// Park keeps the message in a separate queue, for a program or a person who looks up the effect and takes over: its outcome is unknown.
 	Park Action = "park"
 	// DeadLetter puts a message aside that a repeat cannot correct.
 	DeadLetter Action = "dead_letter"
@@ -141,7 +141,7 @@ func (d *Decision) ofResult(result Result) {
 	}
 }
 
-// ofRejection tells mistakes in the message from those of the caller, which say nothing about it.
+// ofRejection distinguishes mistakes in the message from those of the caller, which say nothing about it.
 func (d *Decision) ofRejection(rejected *RejectedError) {
 	d.Action = Redeliver
 	switch rejected.Status {

@@ -12,7 +12,7 @@ import (
 	oncegate "github.com/oncegate/oncegate-go"
 )
 
-// gateway stands for a gateway: it grants the first claim, and then says that the operation has succeeded.
+// gateway imitates a gateway: it grants the first claim, and then says that the operation has succeeded.
 func gateway() *httptest.Server {
 	claims := 0
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -64,7 +64,7 @@ func (c *Client) Lookup(ctx context.Context, globalID string) (*Record, error) {
 	return lookup[Record](ctx, c, "/v1/claims/"+globalID, hasGlobalID, Event{GlobalID: globalID})
 }
 
-// Lookup returns the holders of the lock and the length of its queue, or nil if it is free and nobody queues. It acquires nothing.
+// Lookup returns the holders of the lock and the length of its queue, or nil if it is free and no request queues. It acquires nothing.
 func (l *Locker) Lookup(ctx context.Context) (*LockRecord, error) {
 	if l.err != nil {
 		return nil, l.err

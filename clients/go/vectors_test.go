@@ -607,7 +607,7 @@ func runCase(t *testing.T, common *commonVectors, vector *behaviourCase) {
 			return nil, nil
 		}
 		got := s.call(ctx, client, call.Call, do)
-		// What goes on in the background has time to end.
+		// Work in the background has time to end.
 		if number == len(vector.Calls)-1 {
 			for at, answered := range s.answered {
 				select {

@@ -66,7 +66,7 @@ func (q Queue) retry(delay time.Duration) string {
 }
 
 // Consume handles messages until ctx ends or the channel closes. Messages that are being handled are finished; others stay in the queue. The
-// consumer needs a channel of its own.
+// consumer needs a separate channel.
 func Consume(ctx context.Context, channel *amqp091.Channel, queue Queue, consumer *oncegate.Consumer[amqp091.Delivery]) error {
 	workers := queue.Workers
 	if workers <= 0 {

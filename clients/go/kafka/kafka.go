@@ -1,5 +1,5 @@
 // Package kafka consumes records of Kafka once, with franz-go. It carries out the decisions of an oncegate.Consumer: a partition whose record must wait is paused while
-// others go on, and only contiguous offsets are committed.
+// others continue, and only contiguous offsets are committed.
 package kafka
 
 import (
@@ -84,7 +84,7 @@ func Consume(ctx context.Context, config Config, consumer *oncegate.Consumer[*kg
 	}
 }
 
-// pass pauses the partition until its worker has handled these records: polling goes on for the others, and keeps the group.
+// pass pauses the partition until its worker has handled these records: polling continues for the others, and keeps the consumer in its group.
 func (r *runner) pass(p partition, records []*kgo.Record) {
 	r.mu.Lock()
 	w := r.workers[p]

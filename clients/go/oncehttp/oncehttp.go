@@ -28,7 +28,7 @@ type Config struct {
 	Client *oncegate.Client
 	// Operation names what the handler does, such as order.submit. A different handler has a different name.
 	Operation string
-	// Principal tells callers apart, so that no caller gets the response of another with the same key: the verified account of the request, never an address.
+	// Principal distinguishes callers, so that no caller gets the response of another with the same key: the verified account of the request, never an address.
 	Principal func(*http.Request) (string, error)
 	// Required answers 400 to a request without a key. Otherwise it is passed on unprotected.
 	Required bool

@@ -72,18 +72,18 @@ final class Bench {
         long[][] times = new long[threads][];
         var ended = new CountDownLatch(threads);
         long cpu = system.getProcessCpuTime();
-        long begun = System.nanoTime();
+        long start = System.nanoTime();
         for (int thread = 0; thread < threads; thread++) {
             int own = thread;
             new Thread(
                             () -> {
-                                times[own] = calls(begun + seconds * 1_000_000_000L, call);
+                                times[own] = calls(start + seconds * 1_000_000_000L, call);
                                 ended.countDown();
                             })
                     .start();
         }
         ended.await();
-        double took = (System.nanoTime() - begun) / 1e9;
+        double took = (System.nanoTime() - start) / 1e9;
         double used = (system.getProcessCpuTime() - cpu) / 1e3;
         long[] all = Arrays.stream(times).flatMapToLong(Arrays::stream).sorted().toArray();
         System.out.printf(

@@ -1,7 +1,7 @@
 """The worker processes of the run: the consumer of each broker around one handler, whose effect is a row in PostgreSQL.
 
 Each order is sent in two messages, `ORDER/0` and `ORDER/1`. One of them alone would hide that the other was lost, so a worker notes which
-messages have come to their end.
+messages have ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers that the tests start, each in a folder and on ports of its own: a gateway, PostgreSQL, and what all of them share."""
+"""Servers that the tests start, each in a separate folder and on separate ports: a gateway, PostgreSQL, and what all of them share."""
 
 from __future__ import annotations
 

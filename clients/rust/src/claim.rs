@@ -226,7 +226,7 @@ impl Client {
     /// other error the effect may have happened: the outcome is unknown. Both are returned as they are.
     ///
     /// If the future is dropped before the claim is answered, a grant that crosses it is released; during the work the outcome is
-    /// reported as unknown, and so it is after a panic. Reports go on without it, within [`crate::Options::settle_within`].
+    /// reported as unknown, and so it is after a panic. Reports continue without it, within [`crate::Options::settle_within`].
     ///
     /// # Errors
     ///

@@ -73,7 +73,7 @@ struct Rules<P> {
 impl<P: Fn(&Parts) -> Option<String>> IdempotencyLayer<P> {
     /// Returns a layer for one service: another one has another operation, such as `order.submit`.
     ///
-    /// `principal` tells callers apart, so that no caller gets the response of another with the same key: the verified account of the
+    /// `principal` distinguishes callers, so that no caller gets the response of another with the same key: the verified account of the
     /// request, never an address. A request without one is refused.
     pub fn new(client: Client, operation: impl Into<String>, principal: P) -> Self {
         let (operation, terms) = (operation.into(), Terms::new());

@@ -46,10 +46,10 @@ const once = () => client.once("order.submit", { order_id: order() }, () => 7);
 
 /** Microseconds of CPU for each run of both calls. */
 async function cpuOf(callers, call) {
-  const [begun, used] = [performance.now(), process.cpuUsage()];
+  const [start, used] = [performance.now(), process.cpuUsage()];
   let runs = 0;
   const caller = async () => {
-    for (; performance.now() - begun < seconds * 1000; runs++) await call();
+    for (; performance.now() - start < seconds * 1000; runs++) await call();
   };
   await Promise.all(Array.from({ length: callers }, caller));
   const { user, system } = process.cpuUsage(used);

@@ -60,7 +60,7 @@ export async function declare(channel: Pick<ChannelLike<never>, "assertQueue">, 
   }
 }
 
-/** Handles messages on a confirm channel of its own. Returns a function that stops: messages that are being handled are finished. */
+/** Handles messages on a separate confirm channel. Returns a function that stops: messages that are being handled are finished. */
 export async function consume<M extends Message>(
   channel: ChannelLike<M>,
   consumer: Consumer<M>,

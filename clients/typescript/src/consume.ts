@@ -7,7 +7,7 @@ import type { Grant } from "./grant.js";
 import type { Done, Duplicate, Mismatch } from "./values.js";
 
 /**
- * `ack`: done, here or before. `redeliver`: again later. `park`: its outcome is unknown, so keep it in a queue of its own, for a program or a
+ * `ack`: done, here or before. `redeliver`: again later. `park`: its outcome is unknown, so keep it in a separate queue, for a program or a
  * person who looks up the effect and takes over. `dead_letter`: a mistake that a repeat cannot correct.
  */
 export type Action = "ack" | "redeliver" | "park" | "dead_letter";

@@ -74,7 +74,7 @@ export async function oncegate<Request extends Incoming>(app: FastifyLike, optio
   });
 }
 
-// The hooks are for the routes around the plugin, not for a context of its own.
+// The hooks are for the routes around the plugin, not for a separate context.
 Object.assign(oncegate, { [Symbol.for("skip-override")]: true });
 
 async function report(grant: Grant, reply: ReplyLike, body: Buffer | null): Promise<void> {

@@ -37,7 +37,7 @@ export interface TopicOptions {
 
 /**
  * The `eachMessage` of `consumer.run`. A message that must wait is waited for here, with heartbeats, so offsets are committed in order; set
- * `partitionsConsumedConcurrently` so that the other partitions go on.
+ * `partitionsConsumedConcurrently` so that the other partitions continue.
  */
 export function eachMessage<M extends KafkaMessage>(
   consumer: Consumer<M>,

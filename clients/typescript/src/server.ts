@@ -56,7 +56,7 @@ export interface Request {
   headers: readonly string[];
   body: string;
   timeoutMs: number;
-  /** On a connection of its own. */
+  /** On a separate connection. */
   fresh: boolean;
   /** True for a success that only a gateway can have given. */
   genuine: (fields: Fields) => boolean;

@@ -177,7 +177,7 @@ function isFinal(status: number, call: Call): boolean {
   return status < 300 || status === 409 || status === 422 || (status === 404 && call.endpoint === "lookup");
 }
 
-/** A gateway that says overloaded or draining has not begun. */
+/** A gateway that answers overloaded or draining has not started it. */
 function mayHaveActed(cause: Cause): boolean {
   if (cause.kind === "answer") return cause.status === 500 || cause.code === "outcome_unknown";
   return !["dns", "refused", "tls"].includes(cause.kind);

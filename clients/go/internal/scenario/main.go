@@ -1,4 +1,4 @@
-// The program that the repository's tests run: the client in a process of its own, with options as name=value. The same options and lines
+// The program that the repository's tests run: the client in a separate process, with options as name=value. The same options and lines
 // in every language; clients/python/tests/scenario.py explains them.
 package main
 

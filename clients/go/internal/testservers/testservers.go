@@ -63,7 +63,7 @@ func launch(t *testing.T, port int, environment []string, program string, argume
 		t.Fatal(err)
 	}
 	command.Stdout, command.Stderr = log, log
-	// Brokers start processes of their own.
+	// Brokers start further processes.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
 
 
 def settle_batch(core: Core, reports: list[Report], within: float | None) -> Flow[list[SettledItem]]:
-    """Reports each outcome. A refusal or an outcome that nobody accepted is its error, as a value."""
+    """Reports each outcome. The error of a refusal, or of an outcome that no gateway accepted, is a value."""
     results: list[SettledItem | None] = [None] * len(reports)
 
     def take(at: int, answered: Answered) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long a cancelled call goes on reporting where `settle_within` has no limit.
+#: How long a cancelled call continues to report where `settle_within` has no limit.
 SETTLE_AFTER_CANCELLATION = 30.0
 
 
@@ -30,7 +30,7 @@ class AsyncClient:
     """As `Client`, for asyncio. The options are the same.
 
     A call that is cancelled before its answer finishes its request in the background, and gives a grant back. Work that is cancelled is
-    reported as `unknown`. A report is finished before the cancellation goes on.
+    reported as `unknown`. A report is finished before the cancellation continues.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class AsyncClient:
             _log_crash(crash)
 
     async def _finish(self, flow: Flow[T]) -> T:
-        """Runs a report to its end, even if its caller is cancelled; the cancellation goes on afterwards."""
+        """Runs a report to its end, even if its caller is cancelled; the cancellation continues afterwards."""
         task = self._start(self._transport.run(flow))
         cancelled: asyncio.CancelledError | None = None
         limit = None
@@ -295,7 +295,7 @@ class AsyncHold:
 class AsyncLock:
     """A named lock. `acquire` returns an `AsyncHold` or None; `async with` raises `LockNotAcquired` instead.
 
-    An object of its own for each task: `async with client.lock(…)`.
+    Use a separate object for each task: `async with client.lock(…)`.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class AsyncLock:
             return None
 
     async def lookup(self) -> LockRecord | None:
-        """The holders of the lock and the length of its queue. None if it is free and nobody queues. Acquires nothing."""
+        """The holders of the lock and the length of its queue. None if it is free and no request queues. Acquires nothing."""
         return await self._client._transport.run(_locks.lookup(self._client._core, self._arguments[0]))
 
     async def __aenter__(self) -> AsyncHold:
@@ -343,7 +343,7 @@ class AsyncLock:
             return AsyncHold(client, await asyncio.shield(task))
         except asyncio.CancelledError:
             scope.cancelled = True
-            # A wait for the lock would go on without a caller, and block those behind it.
+            # A wait for the lock would continue without a caller, and block the requests behind it.
             task.cancel()
 
             async def withdraw() -> None:

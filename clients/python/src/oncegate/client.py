@@ -360,7 +360,7 @@ class Lock:
             return None
 
     def lookup(self) -> LockRecord | None:
-        """The holders of the lock and the length of its queue. None if it is free and nobody queues. Acquires nothing."""
+        """The holders of the lock and the length of its queue. None if it is free and no request queues. Acquires nothing."""
         return self._client._transport.run(_locks.lookup(self._client._core, self._arguments[0]))
 
     def __enter__(self) -> Hold:

@@ -1,4 +1,4 @@
-//! Kafka with rdkafka: one record of a partition at a time, in a task, while a thread goes on polling, so that long work causes no rebalance.
+//! Kafka with rdkafka: one record of a partition at a time, in a task, while a thread keeps polling, so that long work causes no rebalance.
 
 mod group;
 mod partitions;

@@ -48,7 +48,7 @@ impl Subjects {
         self
     }
 
-    /// Handles messages until `stop` ends, and finishes those at work. Those that were fetched and not begun go back at once.
+    /// Handles messages until `stop` ends, and finishes those at work. Those that were fetched and not started go back at once.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Subjects {
         let mut batch = None;
         let mut end = loop {
             if batch.is_none() && running.len() < self.workers {
-                // No more than are begun at once: the time for an acknowledgement runs from the delivery.
+                // No more than can be started at once: the time for an acknowledgement runs from the delivery.
                 match fetch(consumer, self.workers - running.len()).await {
                     Ok(fetched) => batch = Some(fetched),
                     Err(error) => break Err(error),
@@ -153,7 +153,7 @@ async fn handle(
         let verdict = recipe.run(&message, failures).await;
         let target = subjects.target(&verdict, failures, &message.subject);
         if target.is_some() && verdict.action == Action::Redeliver {
-            // A copy has no delay of its own. A consumer that stops does not wait for it.
+            // A copy has no delay. A consumer that stops does not wait for it.
             drop(tokio::time::timeout(verdict.delay, stopped.changed()).await);
         }
         (verdict, target)

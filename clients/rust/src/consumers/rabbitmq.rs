@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// Handles messages until `stop` ends, and finishes those at work. Close the channel then: messages that it had fetched go back to
-    /// the queue. The consumer needs a channel of its own.
+    /// the queue. The consumer needs a separate channel.
     ///
     /// # Errors
     ///

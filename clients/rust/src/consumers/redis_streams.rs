@@ -34,7 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Returns the stream with this name. Each worker has a name of its own in the group: `consumer`.
+    /// Returns the stream with this name. Each worker has a different name in the group: `consumer`.
     pub fn new(name: impl Into<String>, group: impl Into<String>, consumer: impl Into<String>) -> Self {
         let (name, group, consumer) = (name.into(), group.into(), consumer.into());
         Self { name, group, consumer, workers: 16, claim_idle: Duration::from_secs(30) }

@@ -230,8 +230,8 @@ async fn runs_of(orders: i32, consumers: u32, work: Duration, limit: Duration, f
         broker.send(&format!("A-{at}")).await;
     }
     let client = Client::new([&gateway], Options::default().credential(CREDENTIAL)).expect("a client");
-    let begun = Arc::new(AtomicI32::new(0));
-    let count = Arc::clone(&begun);
+    let started = Arc::new(AtomicI32::new(0));
+    let count = Arc::clone(&started);
     let contents = move |record: &OwnedMessage| {
         count.fetch_add(1, Ordering::SeqCst);
         Ok(contents! { "order" => body(record) })
@@ -254,7 +254,7 @@ async fn runs_of(orders: i32, consumers: u32, work: Duration, limit: Duration, f
         if consumers < 2 {
             return Ok(());
         }
-        while begun.load(Ordering::SeqCst) < PARTITIONS {
+        while started.load(Ordering::SeqCst) < PARTITIONS {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         topics.consume(&consumer, &producer, &recipe, until_stopped()).await
@@ -270,7 +270,7 @@ async fn runs_of(orders: i32, consumers: u32, work: Duration, limit: Duration, f
     };
     let (first, second, ()) = tokio::join!(first, second, until);
     first.and(second).expect("no error");
-    (begun.load(Ordering::SeqCst), broker)
+    (started.load(Ordering::SeqCst), broker)
 }
 
 #[tokio::test]
@@ -278,10 +278,10 @@ async fn runs_of(orders: i32, consumers: u32, work: Duration, limit: Duration, f
 async fn long_work_causes_no_rebalance_at_kafka() {
     let folder = Folder::new("kafka-long");
     // The last of them waits behind the first of its partition, which is paused.
-    let (begun, mut broker) = runs_of(PARTITIONS + 1, 1, MAX_POLL_INTERVAL * 2, ANSWER_WITHIN, &folder).await;
+    let (started, mut broker) = runs_of(PARTITIONS + 1, 1, MAX_POLL_INTERVAL * 2, ANSWER_WITHIN, &folder).await;
     assert!(broker.is_drained().await);
     // A record whose partition was lost runs again.
-    assert_eq!(begun, PARTITIONS + 1);
+    assert_eq!(started, PARTITIONS + 1);
 }
 
 #[tokio::test]
@@ -289,8 +289,8 @@ async fn long_work_causes_no_rebalance_at_kafka() {
 async fn a_consumer_that_stops_finishes_and_commits_what_it_began_at_kafka() {
     let folder = Folder::new("kafka-stop");
     // No work ends within it.
-    let (begun, broker) = runs_of(PARTITIONS * 2, 1, MAX_POLL_INTERVAL * 2, MAX_POLL_INTERVAL, &folder).await;
-    assert_eq!(begun, PARTITIONS);
+    let (started, broker) = runs_of(PARTITIONS * 2, 1, MAX_POLL_INTERVAL * 2, MAX_POLL_INTERVAL, &folder).await;
+    assert_eq!(started, PARTITIONS);
     assert_eq!(broker.committed(), (0..PARTITIONS).map(|partition| (partition, 1)).collect());
 }
 
@@ -298,7 +298,7 @@ async fn a_consumer_that_stops_finishes_and_commits_what_it_began_at_kafka() {
 #[ignore = "starts a broker: clients/rust/brokers runs it"]
 async fn work_of_a_revoked_partition_ends_before_its_next_owner_begins_at_kafka() {
     let folder = Folder::new("kafka-revoked");
-    let (begun, mut broker) = runs_of(PARTITIONS * 3, 2, Duration::from_secs(1), ANSWER_WITHIN, &folder).await;
+    let (started, mut broker) = runs_of(PARTITIONS * 3, 2, Duration::from_secs(1), ANSWER_WITHIN, &folder).await;
     assert!(broker.is_drained().await);
-    assert_eq!(begun, PARTITIONS * 3);
+    assert_eq!(started, PARTITIONS * 3);
 }

@@ -1,4 +1,4 @@
-"""Kafka with confluent-kafka: one message of a partition at a time, in a thread, while the poll loop goes on."""
+"""Kafka with confluent-kafka: one message of a partition at a time, in a thread, while the poll loop continues."""
 
 from __future__ import annotations
 

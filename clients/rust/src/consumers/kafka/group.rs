@@ -13,14 +13,14 @@ use rdkafka::producer::FutureProducer;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::runtime::Handle;
 
-use super::partitions::{Begun, Name, Partitions, Ticket};
+use super::partitions::{Name, Partitions, Started, Ticket};
 use super::{handle, passes};
 use crate::consumers::recipe::{Recipe, Verdict};
 use crate::error::BoxError;
 
 /// How long a poll waits without records.
 const POLL: Duration = Duration::from_millis(100);
-/// How long it waits while records are here, so that they are begun when they are due.
+/// How long it waits while records are here, so that they are started when they are due.
 const POLL_WITH_RECORDS: Duration = Duration::from_millis(5);
 /// Time until a commit that failed is repeated.
 const COMMIT_AGAIN: Duration = Duration::from_millis(200);
@@ -167,7 +167,7 @@ impl Poll {
         let polled = self.consumer.poll(wait);
         let mut state = self.group();
         match polled {
-            // Nothing is begun any more, and what is not committed is delivered again.
+            // Nothing is started any more, and what is not committed is delivered again.
             Some(Ok(_)) if is_stopping => {}
             Some(Ok(record)) => {
                 if let Some(full) = state.partitions.take(record.detach(), self.buffered)
@@ -187,10 +187,10 @@ impl Poll {
         }
     }
 
-    /// Begins what is due, and resumes partitions that have room.
+    /// Starts what is due, and resumes partitions that have room.
     fn begin(&self, state: &mut State) {
         let free = self.workers.saturating_sub(state.running);
-        for Begun { ticket, record, failures } in state.partitions.begin(Instant::now(), free) {
+        for Started { ticket, record, failures } in state.partitions.begin(Instant::now(), free) {
             state.running += 1;
             let mut reply = Reply { ends: self.ends.clone(), ticket, verdict: None };
             let (recipe, copies) = (self.recipe.clone(), self.copies.clone());

@@ -15,8 +15,8 @@ pub(super) type Name = (String, i32);
 /// Number of one run of one record: a run that ends after its partition was taken away changes nothing.
 pub(super) type Ticket = u64;
 
-/// A run that begins now.
-pub(super) struct Begun {
+/// A run that starts now.
+pub(super) struct Started {
     pub(super) ticket: Ticket,
     pub(super) record: Arc<OwnedMessage>,
     pub(super) failures: u32,
@@ -54,21 +54,21 @@ impl Partitions {
         is_full.then_some(name)
     }
 
-    /// Begins the first record of each partition that has none at work, at most `free` of them.
-    pub(super) fn begin(&mut self, now: Instant, free: usize) -> Vec<Begun> {
+    /// Starts the first record of each partition that has none at work, at most `free` of them.
+    pub(super) fn begin(&mut self, now: Instant, free: usize) -> Vec<Started> {
         let waiting =
             self.partitions.values_mut().filter(|at| at.work.is_none() && at.due.is_none_or(|due| due <= now));
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         for at in waiting {
             let Some(record) = at.records.front() else { continue };
-            if begun.len() == free {
+            if started.len() == free {
                 break;
             }
             self.last_ticket += 1;
             at.work = Some(self.last_ticket);
-            begun.push(Begun { ticket: self.last_ticket, record: Arc::clone(record), failures: at.failures });
+            started.push(Started { ticket: self.last_ticket, record: Arc::clone(record), failures: at.failures });
         }
-        begun
+        started
     }
 
     /// Ends a run. Without a verdict its record is not done. Returns false for the run of a partition that is not here.
@@ -163,18 +163,18 @@ mod tests {
         partitions
     }
 
-    fn offsets(begun: &[Begun]) -> Vec<(i32, i64)> {
-        begun.iter().map(|begun| (begun.record.partition(), begun.record.offset())).collect()
+    fn offsets(started: &[Started]) -> Vec<(i32, i64)> {
+        started.iter().map(|started| (started.record.partition(), started.record.offset())).collect()
     }
 
     #[test]
     fn one_record_of_a_partition_is_at_work_and_its_offset_is_committed_when_it_is_done() {
         let (mut partitions, now) = (with_records(&[(0, 7), (0, 8), (1, 3)]), Instant::now());
-        let begun = partitions.begin(now, 16);
-        assert_eq!(offsets(&begun), [(0, 7), (1, 3)]);
+        let started = partitions.begin(now, 16);
+        assert_eq!(offsets(&started), [(0, 7), (1, 3)]);
         assert!(partitions.begin(now, 16).is_empty());
         assert_eq!(partitions.to_commit(), []);
-        assert!(partitions.end(begun[0].ticket, Some(&verdict(Action::Park, 0)), now));
+        assert!(partitions.end(started[0].ticket, Some(&verdict(Action::Park, 0)), now));
         assert_eq!(partitions.to_commit(), [(orders(0), 8)]);
         assert_eq!(offsets(&partitions.begin(now, 16)), [(0, 8)]);
         partitions.committed();
@@ -191,9 +191,9 @@ mod tests {
     #[test]
     fn a_record_that_is_redelivered_holds_back_its_partition_only_and_keeps_its_failures() {
         let (mut partitions, now) = (with_records(&[(0, 7), (0, 8), (1, 3), (1, 4)]), Instant::now());
-        let begun = partitions.begin(now, 16);
-        partitions.end(begun[0].ticket, Some(&verdict(Action::Redeliver, 1)), now);
-        partitions.end(begun[1].ticket, Some(&verdict(Action::Ack, 0)), now);
+        let started = partitions.begin(now, 16);
+        partitions.end(started[0].ticket, Some(&verdict(Action::Redeliver, 1)), now);
+        partitions.end(started[1].ticket, Some(&verdict(Action::Ack, 0)), now);
         assert_eq!(partitions.to_commit(), [(orders(1), 4)]);
         assert_eq!(offsets(&partitions.begin(now, 16)), [(1, 4)]);
         let again = partitions.begin(now + DELAY, 16);
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn a_run_without_a_verdict_is_not_committed() {
         let (mut partitions, now) = (with_records(&[(0, 7)]), Instant::now());
-        let begun = partitions.begin(now, 16);
-        assert!(partitions.end(begun[0].ticket, None, now));
+        let started = partitions.begin(now, 16);
+        assert!(partitions.end(started[0].ticket, None, now));
         assert_eq!(partitions.to_commit(), []);
         assert!(partitions.has_records());
     }
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(paused, [None, None, None, Some(orders(0)), None]);
         for _ in 0..3 {
             assert!(partitions.take_resumable(4).is_empty());
-            let begun = partitions.begin(now, 16);
-            partitions.end(begun[0].ticket, Some(&verdict(Action::Ack, 0)), now);
+            let started = partitions.begin(now, 16);
+            partitions.end(started[0].ticket, Some(&verdict(Action::Ack, 0)), now);
         }
         assert_eq!(partitions.take_resumable(4), [orders(0)]);
         assert!(partitions.take_resumable(4).is_empty());
@@ -229,14 +229,14 @@ mod tests {
     #[test]
     fn a_run_that_ends_after_its_partition_came_back_changes_nothing() {
         let (mut partitions, now) = (with_records(&[(0, 7), (1, 3)]), Instant::now());
-        let begun = partitions.begin(now, 16);
+        let started = partitions.begin(now, 16);
         let mut taken = partitions.take_away(&[orders(0), orders(9)]);
         assert!(taken.is_at_work());
         partitions.take(record(0, 7), 100);
         assert_eq!(offsets(&partitions.begin(now, 16)), [(0, 7)]);
-        assert!(!partitions.end(begun[0].ticket, Some(&verdict(Action::Ack, 0)), now));
+        assert!(!partitions.end(started[0].ticket, Some(&verdict(Action::Ack, 0)), now));
         assert_eq!(partitions.to_commit(), []);
-        assert!(taken.end(begun[0].ticket, Some(&verdict(Action::Ack, 0)), now));
+        assert!(taken.end(started[0].ticket, Some(&verdict(Action::Ack, 0)), now));
         assert_eq!((taken.to_commit(), taken.is_at_work()), (vec![(orders(0), 8)], false));
     }
 }

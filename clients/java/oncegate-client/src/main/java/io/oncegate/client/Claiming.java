@@ -6,8 +6,8 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * Claim calls: waits, answers as values, the caller's own policy, and grants that nobody waits for
- * any more.
+ * Claim calls: waits, answers as values, the caller's own policy, and grants whose caller
+ * no longer waits.
  */
 final class Claiming {
     /** A longer wait is several calls with the same nonce. */
@@ -50,7 +50,7 @@ final class Claiming {
 
     private Response ask(ClaimRequest request) throws Failed, InterruptedException {
         Duration wait = request.terms().waiting();
-        long begun = System.nanoTime();
+        long start = System.nanoTime();
         Duration rest = wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
@@ -59,7 +59,7 @@ final class Claiming {
                     new Plan(
                             context.rounds().first(), within, true, late -> abandon(request, late));
             Response answer = context.rounds().run(request.call(part), plan);
-            rest = wait.minusNanos(System.nanoTime() - begun);
+            rest = wait.minusNanos(System.nanoTime() - start);
             if (answer.status() != 409
                     || !"in_progress".equals(answer.text("state"))
                     || rest.compareTo(WAIT_MIN) < 0) {
@@ -67,7 +67,7 @@ final class Claiming {
             }
             Duration pause = answer.retryAfter();
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, true);
-            rest = wait.minusNanos(System.nanoTime() - begun);
+            rest = wait.minusNanos(System.nanoTime() - start);
             if (rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }

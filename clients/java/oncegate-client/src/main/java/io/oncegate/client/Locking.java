@@ -56,7 +56,7 @@ final class Locking {
      * Acquires the lock.
      *
      * @param wait null: without end
-     * @param interruptible false: an interrupt is remembered, and the wait goes on
+     * @param interruptible false: an interrupt is remembered, and the wait continues
      */
     Hold acquire(String name, LockTerms terms, Duration wait, boolean interruptible)
             throws InterruptedException {
@@ -90,7 +90,7 @@ final class Locking {
         }
     }
 
-    /** Returns who holds the lock; empty if it is free and nobody queues. */
+    /** Returns the holders of the lock; empty if it is free and no request queues. */
     Optional<LockRecord> lookup(String name) throws InterruptedException {
         var call =
                 new Call(
@@ -128,14 +128,14 @@ final class Locking {
     private Response ask(
             String name, LockTerms terms, String nonce, Duration wait, boolean interruptible)
             throws Failed, InterruptedException {
-        long begun = System.nanoTime();
+        long start = System.nanoTime();
         Duration rest = wait == null ? WAIT_MAX : wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
             Duration within = context.options().claimWithin;
             var plan = new Plan(context.rounds().first(), within, interruptible, late -> {});
             Response answer = context.rounds().run(call(name, terms, nonce, part), plan);
-            rest = rest(wait, begun);
+            rest = rest(wait, start);
             if (answer.status() != 409
                     || !"lock_held".equals(answer.text("code"))
                     || rest.compareTo(WAIT_MIN) < 0) {
@@ -143,15 +143,15 @@ final class Locking {
             }
             Duration pause = answer.retryAfter();
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, interruptible);
-            rest = rest(wait, begun);
+            rest = rest(wait, start);
             if (rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }
         }
     }
 
-    private static Duration rest(Duration wait, long begun) {
-        return wait == null ? WAIT_MAX : wait.minusNanos(System.nanoTime() - begun);
+    private static Duration rest(Duration wait, long start) {
+        return wait == null ? WAIT_MAX : wait.minusNanos(System.nanoTime() - start);
     }
 
     private static Call call(String name, LockTerms terms, String nonce, Duration wait) {

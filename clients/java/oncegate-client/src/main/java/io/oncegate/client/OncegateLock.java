@@ -90,8 +90,8 @@ public final class OncegateLock implements Lock {
     }
 
     /**
-     * Acquires a hold of its own, not of this thread; empty if the lock was held until the wait was
-     * over.
+     * Acquires a separate hold, not one of this thread; empty if the lock was held until the wait
+     * was over.
      */
     public Optional<Hold> acquire(Duration wait) throws InterruptedException {
         try {
@@ -115,7 +115,7 @@ public final class OncegateLock implements Lock {
 
     /**
      * Looks up the holders of the lock, of all processes, and the length of its queue; empty if it
-     * is free and nobody queues. Acquires nothing.
+     * is free and no request queues. Acquires nothing.
      */
     public Optional<LockRecord> lookup() throws InterruptedException {
         return holds.locking().lookup(name);

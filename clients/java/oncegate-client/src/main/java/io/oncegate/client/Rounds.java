@@ -49,7 +49,7 @@ final class Rounds {
      *
      * @param from the gateway to begin with
      * @param within the limit of all tries
-     * @param interruptible false: an interrupt is remembered, and the call goes on
+     * @param interruptible false: an interrupt is remembered, and the call continues
      * @param abandoned receives an answer that arrives after an interrupt
      */
     record Plan(int from, Duration within, boolean interruptible, Consumer<Response> abandoned) {}
@@ -151,7 +151,7 @@ final class Rounds {
             long left = Math.max(tries.ends - System.nanoTime(), Math.min(timeout, tries.least));
             long nanos = Math.min(left, timeout) + call.waits().toNanos();
             tries.quota = null;
-            long begun = System.nanoTime();
+            long start = System.nanoTime();
             try {
                 Response answer =
                         transport.send(call, gateway, nanos, plan.interruptible, plan.abandoned);
@@ -186,7 +186,7 @@ final class Rounds {
                 // attempt in the call is recognised.
                 tries.resent = true;
             } finally {
-                tries.ends += Math.min(System.nanoTime() - begun, call.waits().toNanos());
+                tries.ends += Math.min(System.nanoTime() - start, call.waits().toNanos());
             }
         }
     }

@@ -136,9 +136,9 @@ class LockTest {
     void tryLockWithATimeGivesUpWhenItIsOver() throws Exception {
         OncegateLock lock = client.lock(name);
         lock.lock();
-        long begun = System.nanoTime();
+        long start = System.nanoTime();
         assertFalse(elsewhere(() -> lock.tryLock(300, TimeUnit.MILLISECONDS)));
-        long took = (System.nanoTime() - begun) / 1_000_000;
+        long took = (System.nanoTime() - start) / 1_000_000;
         assertTrue(took >= 290 && took < 5000, took + " ms");
     }
 
@@ -172,7 +172,7 @@ class LockTest {
         waiter.interrupt();
         assertInstanceOf(InterruptedException.class, ended.get(5, TimeUnit.SECONDS));
         lock.unlock();
-        // Its ticket was withdrawn: it blocks nobody, and no hold is given to it.
+        // Its ticket was withdrawn: it blocks no caller, and no hold is given to it.
         assertTrue(elsewhere(() -> lock.tryLock(5, TimeUnit.SECONDS)));
     }
 
@@ -358,10 +358,10 @@ class LockTest {
         var options = new Options("http://127.0.0.1:1").claimWithin(Duration.ofMillis(200));
         try (var alone = new OncegateClient(options)) {
             OncegateLock lock = alone.lock(name);
-            long begun = System.nanoTime();
+            long start = System.nanoTime();
             assertThrows(Unavailable.class, lock::lock);
             assertTrue(
-                    System.nanoTime() - begun < 3_000_000_000L,
+                    System.nanoTime() - start < 3_000_000_000L,
                     "the silence of gateways is bounded");
             assertThrows(Unavailable.class, lock::tryLock);
             assertEquals(0, lock.getHoldCount());

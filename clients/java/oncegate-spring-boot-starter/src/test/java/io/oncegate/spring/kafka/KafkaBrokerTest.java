@@ -146,7 +146,7 @@ class KafkaBrokerTest {
         assertThat(read(topic + "-parked", 1)).containsExactly("unknown-1");
         assertThat(read(topic + "-dlt", 1)).containsExactly("poison-1");
 
-        // A consumer that begins anew from the first record, as after a lost commit, runs nothing
+        // A consumer that starts again from the first record, as after a lost commit, runs nothing
         // again.
         container.stop();
         int before = runs.values().stream().mapToInt(Integer::intValue).sum();
