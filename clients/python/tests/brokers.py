@@ -2,7 +2,7 @@
 
 Run by scripts/test-brokers; ONCEGATE_BIN names the gateway. Each order is sent twice, in any order of messages. An effect is a row in
 PostgreSQL. Each consumer runs without a gateway, and with `on_lease_end` as `release` and as `unknown`. Parked messages
-are looked up and taken over. Runs at the same broker take place at the same time; gateway and broker are killed in the middle of all of them.
+are looked up and taken over. Runs at the same broker are simultaneous; gateway and broker are killed in the middle of all of them.
 The last tenth of the messages is sent after the last fault. A run without all of its faults fails, and one that acknowledged a message
 which was neither done, nor a duplicate of what was done, nor parked: the order's other message would hide that.
 """

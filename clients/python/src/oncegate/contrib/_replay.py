@@ -60,7 +60,7 @@ class _Unknown(_Unfit):
 class Rules:
     """Options of the middleware.
 
-    `principal` distinguishes callers, such as the user's id: two callers may use the same key. It gets the request of the framework; a keyed
+    `principal` distinguishes callers, such as the user's id: two callers may use one key. It gets the request of the framework; a keyed
     request without one (None) is answered 400. `required`: requests of these methods without a key are answered 400.
     """
 

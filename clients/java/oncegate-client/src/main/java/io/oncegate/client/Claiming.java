@@ -6,8 +6,8 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * Claim calls: waits, answers as values, the caller's own policy, and grants whose caller
- * no longer waits.
+ * Claim calls: waits, answers as values, the caller's own policy, and grants whose caller no longer
+ * waits.
  */
 final class Claiming {
     /** A longer wait is several calls with the same nonce. */
