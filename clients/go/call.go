@@ -13,7 +13,7 @@ import (
 const (
 	pauseMin = 50 * time.Millisecond
 	pauseMax = time.Second
-	// A try with less time says nothing. So a first round is completed, if a little late.
+	// A shorter try says nothing about the gateway. So a first round is completed, even if it ends a little late.
 	tryMin = 100 * time.Millisecond
 )
 
@@ -86,7 +86,7 @@ func (c *Client) do(ctx context.Context, r *call) (*answer, error) {
 			}
 		}
 		r.uncertain = r.uncertain || mayHaveActed(cause)
-		// A try that was cut short says nothing new.
+		// A try that was cut short adds no information.
 		if cause.Kind != KindTimeout || !cut || causes[at] == nil {
 			causes[at] = cause
 		}

@@ -180,7 +180,7 @@ func (c *Client) Claim(ctx context.Context, operation string, contents any, opts
 	return result, nil
 }
 
-// claim is one try at an operation: what is repeated is the same in all its parts.
+// claim is one try at an operation: all repeats send the same parts.
 type claim struct {
 	operation string
 	// The contents in canonical form.
@@ -229,7 +229,7 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 	return claim, err
 }
 
-// detached claims in the background, so that a caller that goes away leaves no claim behind.
+// detached claims in the background, so that a caller that leaves keeps no claim.
 func (c *Client) detached(ctx context.Context, claim *claim) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func (c *Client) detached(ctx context.Context, claim *claim) (Result, error) {
 	return nil, ctx.Err()
 }
 
-// waitMax is the longest wait of one call: a longer one would outlive what stands between.
+// waitMax is the longest wait of one call: proxies on the way may cut off a longer one.
 const waitMax = 20 * time.Second
 
 // claimAndWait repeats the claim while it is in progress and there is time to wait.
@@ -312,7 +312,7 @@ func (c *Client) tryClaim(ctx context.Context, claim *claim, within, wait time.D
 	if result == nil {
 		return nil, nil, answer.rejected()
 	}
-	// Of one that is in progress claimAndWait decides.
+	// claimAndWait decides about one that is in progress.
 	if duplicate, ok := result.(*Duplicate); !ok || duplicate.State != InProgress {
 		c.eventOf(ctx, claim, result)
 	}

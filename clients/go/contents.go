@@ -426,7 +426,7 @@ func isHex(char byte) bool {
 	return char >= '0' && char <= '9' || char >= 'a' && char <= 'f' || char >= 'A' && char <= 'F'
 }
 
-// lessUTF16 compares by UTF-16 code units, as RFC 8785 wants, which is not the order of Go's strings.
+// lessUTF16 compares by UTF-16 code units, as RFC 8785 requires, which is not the order of Go's strings.
 func lessUTF16(a, b string) bool {
 	for a != "" && b != "" {
 		first, size := utf8.DecodeRuneInString(a)

@@ -50,7 +50,7 @@ func newGrant(ctx context.Context, c *Client, claim *claim, a *answer) *Grant {
 	return g
 }
 
-// IsLive reports if the claim still stands by this clock, to check before an effect that cannot be undone. Only the fence closes the gap.
+// IsLive reports if the claim is still live by this clock, to check before an effect that cannot be undone. Only the fence closes the gap.
 func (g *Grant) IsLive() bool { return g.lease.isLive() }
 
 // Lost is closed when the claim was lost while the work runs: see LostReason. The outcome is to be reported all the same.

@@ -226,7 +226,7 @@ func (l *Locker) release(body []byte, at int, within time.Duration) *call {
 	}
 }
 
-// IsLive reports if the hold still stands by this clock. Only the fence closes the gap.
+// IsLive reports if the hold is still live by this clock. Only the fence closes the gap.
 func (h *Hold) IsLive() bool { return h.lease.isLive() }
 
 // Lost is closed when the lease could not be kept: stop the work. See LostReason.

@@ -41,7 +41,7 @@ func (q Queue) Declare(channel *amqp091.Channel) error {
 	for _, delay := range delays {
 		// Back to the queue when the time is over.
 		arguments := amqp091.Table{"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Name}
-		// A classic queue lets go of a message before the queue has stored it: a kill of the broker loses it.
+		// A classic queue removes a message before the queue has stored it: a kill of the broker loses it.
 		arguments["x-queue-type"], arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "quorum", "at-least-once", "reject-publish"
 		if _, err := channel.QueueDeclare(q.retry(delay), true, false, false, false, arguments); err != nil {
 			return err

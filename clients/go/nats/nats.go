@@ -124,7 +124,7 @@ func (r *runner) inform(message jetstream.Msg, done <-chan struct{}) {
 		case <-done:
 			return
 		case <-ticker.C:
-			// A message that is not informed about is delivered again, and is then in progress.
+			// Without this the server delivers the message again, and the gateway then answers that it is in progress.
 			_ = message.InProgress()
 		}
 	}

@@ -108,7 +108,7 @@ func (config *Config) serve(next http.Handler, w http.ResponseWriter, r *http.Re
 		return recorded.end()
 	}, options...)
 	if recorded.began {
-		// The response is real, whatever became of its report.
+		// The response is sent even if its report failed.
 		recorded.send()
 		return
 	}

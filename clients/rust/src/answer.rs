@@ -38,7 +38,7 @@ pub(crate) struct Body {
     pub(crate) waiting: Option<u64>,
 }
 
-/// An answer, and how it came.
+/// An answer, with the gateway and the time of its request.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Body,
@@ -61,7 +61,7 @@ impl Answer {
     /// Returns the end of the lease. The gateway counts it from the end of its wait.
     pub(crate) fn lease_ends(&self) -> Instant {
         let after = self.body.waited_ms.unwrap_or(0).saturating_add(self.body.lease_ms.unwrap_or(0));
-        // A century is forever.
+        // Longer leases count as a century.
         self.sent + Duration::from_millis(after.min(100 * 365 * 86_400_000))
     }
 
@@ -83,7 +83,7 @@ impl Answer {
         Error::Rejected(self.rejected())
     }
 
-    /// Returns the cause that a 429 or 5xx is.
+    /// Returns the cause of a 429 or 5xx answer.
     pub(crate) fn cause(&self, url: &str) -> Cause {
         let detail = self.body.detail.as_deref().unwrap_or_default();
         let detail = format!("{} {:.100}: {detail:.300}", self.status, self.code());

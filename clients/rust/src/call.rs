@@ -14,7 +14,7 @@ use crate::event::{About, Level, cause_field};
 
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A try with less time says nothing. So a first round is completed, if a little late.
+/// A shorter try says nothing about the gateway. So a first round is completed, even if it ends a little late.
 const TRY_MIN: Duration = Duration::from_millis(100);
 
 /// Ends the tries once its sender is dropped, but not the one in flight.
@@ -82,7 +82,7 @@ impl Client {
             *uncertain |= cause.may_have_acted();
             self.event(call.about, "retry", Level::Info, || vec![("cause", cause_field(&cause))]);
             let kind = cause.kind;
-            // A try that was cut short says nothing new.
+            // A try that was cut short adds no information.
             if kind != Kind::Timeout || !cut || causes[at].is_none() {
                 causes[at] = Some(cause);
             }

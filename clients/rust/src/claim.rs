@@ -23,7 +23,7 @@ use crate::time;
 
 type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> + Send + 'a>>;
 
-/// The longest wait of one call: a longer one would outlive what stands between.
+/// The longest wait of one call: proxies on the way may cut off a longer one.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Result of [`Client::once`].
@@ -208,7 +208,7 @@ impl Terms {
     }
 }
 
-/// One try at an operation: what is repeated is the same in all its parts.
+/// One try at an operation: all repeats send the same parts.
 pub(crate) struct ClaimCall {
     /// The contents in canonical form.
     pub(crate) contents: String,
@@ -303,13 +303,13 @@ impl Client {
         terms: Terms,
     ) -> Result<Claimed, Error> {
         let claim = Arc::new(self.claim_call(operation, &contents.into(), &terms)?);
-        // A caller that goes away leaves no claim behind: the call ends in the background.
+        // A caller that leaves keeps no claim: the call ends in the background.
         let (staying, stop) = watch::channel(());
         let (answered, answer) = oneshot::channel();
         let (client, background) = (self.clone(), Arc::clone(&claim));
         tokio::spawn(async move {
             let claimed = client.claim_and_wait(&background, stop).await;
-            // If the caller has gone, what comes back is dropped, and releases the grant.
+            // If the caller has gone, the result is dropped, which releases the grant.
             drop(answered.send(Undelivered(Some(claimed))));
         });
         let claimed = match answer.await {
@@ -399,7 +399,7 @@ impl Client {
         let (at, pause) = (answer.at, pause_between(wait, &answer));
         let claimed = self.claimed(claim, answer)?;
         match &claimed {
-            // Of one that is in progress `claim_and_wait` decides.
+            // `claim_and_wait` decides about one that is in progress.
             Claimed::Duplicate(Duplicate { state: State::InProgress, .. }) => {}
             Claimed::Grant(grant) if !grant.is_live() => {
                 self.event_of(&claim.about, &claimed);

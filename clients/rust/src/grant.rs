@@ -133,7 +133,7 @@ impl Grant {
         self.0.would_be.as_deref()
     }
 
-    /// Returns true if the claim still stands by this clock, to check before an effect that cannot be undone. Only the fence closes
+    /// Returns true if the claim is still live by this clock, to check before an effect that cannot be undone. Only the fence closes
     /// the gap.
     pub fn is_live(&self) -> bool {
         self.0.lease.as_ref().is_none_or(|lease| lease.is_live())

@@ -190,7 +190,7 @@ impl Locker {
         }
     }
 
-    /// Returns the holders of the lock and the length of its queue, or nothing if it is free and nobody queues. It acquires nothing.
+    /// Returns the holders of the lock and the length of its queue, or nothing if it is free and no request queues. It acquires nothing.
     ///
     /// # Errors
     ///
@@ -377,7 +377,7 @@ impl Hold {
         self.get().holds
     }
 
-    /// Returns true if the hold still stands by this clock. Only the fence closes the gap.
+    /// Returns true if the hold is still live by this clock. Only the fence closes the gap.
     pub fn is_live(&self) -> bool {
         self.get().lease.is_live()
     }
@@ -401,8 +401,8 @@ impl Hold {
         self.get().lease.renew(self.get().locker.client.0.timeout).await
     }
 
-    /// Releases the hold, and repeats that within [`crate::Options::settle_within`]. A hold that was lost is no error. The release goes
-    /// on if the future is dropped.
+    /// Releases the hold, and repeats that within [`crate::Options::settle_within`]. A hold that was lost is no error. The release
+    /// continues if the future is dropped.
     ///
     /// # Errors
     ///

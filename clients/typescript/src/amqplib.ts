@@ -5,7 +5,7 @@ import type { Consumer } from "./consume.js";
 /** Those of the retry queues. One queue per delay: RabbitMQ expires messages at the head of a queue only. */
 const DELAYS_S = [1, 5, 30, 300];
 const FAILURES_HEADER = "x-oncegate-failures";
-/** A classic queue lets go of a message before the main queue has stored it: a kill of the broker loses it. */
+/** A classic queue removes a message before the main queue has stored it: a kill of the broker loses it. */
 const KEPT_UNTIL_BACK = { "x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish" };
 
 export interface Message {

@@ -12,7 +12,7 @@ import type { Answer, Fields } from "./server.js";
 import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, sleep, Transport } from "./transport.js";
 import type { ClaimRecord, Done, Duplicate, Mismatch, Options, Settled } from "./values.js";
 
-/** The longest wait of one call: a longer one would outlive what stands between. */
+/** The longest wait of one call: proxies on the way may cut off a longer one. */
 export const WAIT_MS_MAX = 20_000;
 const BATCH_MAX = 1000;
 
@@ -220,7 +220,7 @@ export class Client {
     return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs };
   }
 
-  /** Claims in the background, so that a caller that goes away leaves no claim behind. */
+  /** Claims in the background, so that a caller that leaves keeps no claim. */
   private async detached(claim: Claim, signal?: AbortSignal): Promise<Grant | Duplicate | Mismatch> {
     signal?.throwIfAborted();
     const claiming = this.claimAndWait(claim, signal);

@@ -158,7 +158,7 @@ export class Writer {
 
   private members(keys: string[], member: (key: string) => unknown, depth: number, path: string): string {
     this.enter(depth, path);
-    // The default order is by UTF-16 code units, as the RFC wants.
+    // The default order is by UTF-16 code units, as the RFC requires.
     const texts = keys.sort().map((key) => {
       const at = path + step(key);
       return `${quoted(key, at)}:${this.value(member(key), depth + 1, at)}`;

@@ -26,7 +26,7 @@ export interface Request extends IncomingMessage {
   oncegate?: Grant;
 }
 
-/** A handler that has not answered so long after its caller has gone is given up. */
+/** How long a handler may still run after its caller has gone. */
 const GIVE_UP_MS = 60_000;
 
 class NotKnown extends Error {}
@@ -70,7 +70,7 @@ async function protect<R extends Request>(
   } catch (error) {
     if (!recorder) send(response, refusalOf(error));
   } finally {
-    // The response is real, whatever became of its report.
+    // The response is sent even if its report failed.
     recorder?.release();
   }
 }

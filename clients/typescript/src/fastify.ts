@@ -55,7 +55,7 @@ export async function oncegate<Request extends Incoming>(app: FastifyLike, optio
     return;
   });
 
-  // The response is sent when its outcome is reported. It is real, whatever became of its report.
+  // The response is sent when its outcome is reported. It is sent even if its report failed.
   app.addHook("onSend", async (request: Request, reply: ReplyLike, payload: unknown) => {
     const grant = grants.get(request);
     if (!grant || isStream(payload)) return payload;

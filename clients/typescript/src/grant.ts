@@ -6,7 +6,7 @@ import type { Answer } from "./server.js";
 import type { About, Transport } from "./transport.js";
 import type { Done, Settled } from "./values.js";
 
-/** One try at an operation: what is repeated is the same in all its parts. */
+/** One try at an operation: all repeats send the same parts. */
 export interface Claim {
   readonly operation: string;
   /** In canonical form. */
@@ -61,7 +61,7 @@ export class Grant {
   /** The URL of the gateway that granted. */
   readonly gateway: string | null;
 
-  /** The claim still stands by this clock: to check before an effect that cannot be undone. Only the fence closes the gap. */
+  /** The claim is still live by this clock: to check before an effect that cannot be undone. Only the fence closes the gap. */
   get isLive(): boolean {
     return this.lease.isLive;
   }

@@ -80,7 +80,7 @@ export class Lock {
     return result;
   }
 
-  /** The holders of the lock and the length of its queue, or null if it is free and nobody queues. Acquires nothing. */
+  /** The holders of the lock and the length of its queue, or null if it is free and no request queues. Acquires nothing. */
   async lookup(): Promise<LockRecord | null> {
     const { status, fields } = await this.transport.do({
       endpoint: "lookup",
@@ -219,7 +219,7 @@ export class Hold implements AsyncDisposable {
     this.gateway = answer.at;
   }
 
-  /** The hold still stands by this clock. Only the fence closes the gap. */
+  /** The hold is still live by this clock. Only the fence closes the gap. */
   get isLive(): boolean {
     return this.lease.isLive;
   }

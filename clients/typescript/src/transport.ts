@@ -6,7 +6,7 @@ import type { Endpoint, Event, Options } from "./values.js";
 
 export const PAUSE_MS_MIN = 50;
 const PAUSE_MS_MAX = 1000;
-/** A try with less time says nothing. So a first round is completed, if a little late. */
+/** A shorter try says nothing about the gateway. So a first round is completed, even if it ends a little late. */
 const TRY_MS_MIN = 100;
 
 export const VERSION = "0.1.0";
@@ -106,7 +106,7 @@ export class Transport {
       if (!failed && answer.status < 500 && answer.status !== 429) throw rejected(answer.status, fields);
       const cause = failed ? answer : answered(server.url, answer.status, fields);
       call.uncertain ||= mayHaveActed(cause);
-      // A try that was cut short says nothing new.
+      // A try that was cut short adds no information.
       if (cause.kind !== "timeout" || timeoutMs === whole || !causes.has(server.url)) causes.set(server.url, cause);
       this.event(call.about, "retry", "info", { cause });
       resend = cause.kind === "connection" && !resent;

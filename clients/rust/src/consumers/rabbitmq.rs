@@ -65,7 +65,7 @@ impl Queue {
         for delay in DELAYS {
             let mut arguments = FieldTable::default();
             arguments.insert("x-message-ttl".into(), AMQPValue::LongUInt(delay * 1000));
-            // A classic queue lets go of a message before the queue has stored it: a kill of the broker loses it.
+            // A classic queue removes a message before the queue has stored it: a kill of the broker loses it.
             for (name, value) in KEPT_UNTIL_BACK {
                 arguments.insert(name.into(), AMQPValue::LongString(value.into()));
             }

@@ -11,7 +11,7 @@ from ._decide import Park, Redeliver
 DELAYS = (1, 5, 30, 300)
 FAILURES = "x-oncegate-failures"
 WHY = "x-oncegate-why"
-#: A classic queue lets go of a message before the main queue has stored it: a kill of the broker loses it.
+#: A classic queue removes a message before the main queue has stored it: a kill of the broker loses it.
 _KEPT_UNTIL_BACK = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
 

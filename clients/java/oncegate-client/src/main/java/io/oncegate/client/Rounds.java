@@ -174,7 +174,7 @@ final class Rounds {
                 return answer;
             } catch (NoAnswer none) {
                 Kind kind = none.why.kind();
-                // A try that was cut short says nothing new.
+                // A try that was cut short adds no information.
                 boolean cut =
                         kind == Kind.TIMEOUT && left < timeout && tries.causes.containsKey(gateway);
                 failed(call, gateway, cut ? tries.causes.get(gateway) : none.why, tries);
