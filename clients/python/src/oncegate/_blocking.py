@@ -143,7 +143,7 @@ class Renewals:
         self._advance(flow, ended, None)
 
     def _advance(self, flow: Flow[None], ended: Callable[[], bool], result: Any) -> None:
-        """Goes on with a flow up to its next pause."""
+        """Continues a flow up to its next pause."""
         try:
             while True:
                 effect = flow.send(result)

@@ -197,7 +197,7 @@ class AsyncGrant:
 
     @property
     def is_live(self) -> bool:
-        """Returns true while the claim stands, to check before an effect that cannot be undone. Only the fence closes the gap."""
+        """Returns true while the claim is live, to check before an effect that cannot be undone. Only the fence closes the gap."""
         return self._state.is_live
 
     @property

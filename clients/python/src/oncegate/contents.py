@@ -127,7 +127,7 @@ def _object(value: dict[Any, Any], path: str, depth: int) -> str:
         if not isinstance(name, str) or isinstance(name, Enum):
             raise NotCanonical("key_not_text", path, f"the name {name!r} is not text; write str({name!r})")
     members = []
-    # By UTF-16 code units, as the RFC wants: not the order of Python's own strings.
+    # By UTF-16 code units, as the RFC requires: not the order of Python's own strings.
     for name in sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass")):
         step = f"{path}.{name}" if _SIMPLE_NAME.match(name) else f"{path}[{json.dumps(name)}]"
         members.append(f"{_text(name, step)}:{_written(value[name], step, depth + 1)}")
