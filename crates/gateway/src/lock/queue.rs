@@ -190,6 +190,7 @@ impl Queue {
         let mut known = self.take_known();
         let mut is_uncertain = false;
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
+        let started = self.clock.monotonic();
         for tries in 0..TRIES_MAX {
             if tries > 2 {
                 let spread = Duration::from_millis(2) * (1 << tries.min(5));
@@ -259,9 +260,8 @@ impl Queue {
                 Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
             }
         }
-        // Those that wait have time for more rounds.
-        let now = self.clock.monotonic();
-        let is_over = |pending: &mut Pending| now >= pending.waits_until || self.draining.is_cancelled();
+        // Those that waited when the round began have one more: its first look at the lock while others hold it is their answer.
+        let is_over = |pending: &mut Pending| started >= pending.waits_until || self.draining.is_cancelled();
         let over = batch.extract_if(.., is_over).collect();
         let why = EngineError::unavailable("too many gateways change this lock at once");
         fail(over, &uncertain(why, is_uncertain));
