@@ -3,6 +3,7 @@
 mod attacks;
 mod callers;
 mod closes;
+mod streaming;
 mod timeouts;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -80,6 +80,18 @@ async fn a_caller_that_stays_or_sends_its_next_request_is_there() {
     }
 }
 
+/// What it sends is read ahead, and answered in turn.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_sends_its_next_request_while_it_waits_is_there() {
+    for request in REQUESTS {
+        let (mut client, mut reports) = connect();
+        client.write_all(request.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!((reports.recv().await, reports.recv().await), (Some(false), Some(false)), "{request:?}");
+    }
+}
+
 /// Reading ahead has a price, so it ends with the wish to know.
 #[tokio::test]
 async fn the_watch_is_wanted_only_while_it_is_awaited() {
