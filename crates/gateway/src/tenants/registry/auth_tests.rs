@@ -6,9 +6,10 @@ use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::clock::{Clock, SystemClock};
 use proptest::prelude::*;
 
-use super::tests::{NOON, app};
+use super::tests::NOON;
 use super::*;
 use crate::tenants::secret::Secret;
+use crate::tenants::tests::app;
 
 /// Apps with one secret and with two, one of them disabled, among many others.
 fn registry() -> Registry {
