@@ -1,6 +1,8 @@
 //! The stored form of entries: separate JSON types, so that the types of the domain can change and files of older releases can
 //! still be read. Entries hold contents and attempts, so only the gateway's user may read the file.
 
+mod values;
+
 use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, AttemptHash};
@@ -17,6 +19,7 @@ use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use serde::{Deserialize, Serialize};
 
+use self::values::{micros, milliseconds, text};
 use super::entry::{Entry, JournaledOperation, Seq};
 
 #[derive(Clone, Debug)]
@@ -267,54 +270,6 @@ enum StateForm {
     InProgress,
     Succeeded,
     Unknown,
-}
-
-/// A value by its text.
-mod text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<T, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// An instant as microseconds since the epoch.
-mod micros {
-    use oncegate_core::clock::Timestamp;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
-    pub(super) fn serialize<S: Serializer>(value: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(value.as_micros())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
-        u64::deserialize(deserializer).map(Timestamp::from_micros)
-    }
-}
-
-/// A duration in milliseconds.
-mod milliseconds {
-    use serde::{Deserialize as _, Deserializer, Serializer};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(oncegate_core::engine::millis(*value))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        u64::deserialize(deserializer).map(Duration::from_millis)
-    }
 }
 
 #[cfg(test)]
