@@ -167,17 +167,14 @@ impl Journal {
         // Before the removals: after a crash between the two they are found again, and not lost.
         let overlap = |overlap: Overlap| (Some(overlap.id), frame_of(&FrameContent::Overlap(overlap)));
         let mut frames: Vec<_> = overlaps.into_iter().map(overlap).collect();
-        frames.push((None, frame_of(&FrameContent::Delivered(seqs.clone()))));
-        if !outdated.is_empty() {
-            frames.push((None, frame_of(&FrameContent::Delivered(outdated.clone()))));
-        }
         {
             let mut usage = self.usage();
             for seq in &seqs {
                 usage.remove(*seq);
             }
         }
-        let removed = seqs.into_iter().chain(outdated).collect();
+        let removed: Vec<_> = seqs.into_iter().chain(outdated).collect();
+        frames.push((None, frame_of(&FrameContent::Delivered(removed.clone()))));
         self.write(frames, removed, durable).await
     }
 
