@@ -20,6 +20,7 @@ mod suspects;
 pub mod tenants;
 #[cfg(test)]
 mod tests;
+mod wait_permits;
 mod waiters;
 
 use std::sync::{Arc, Mutex};

@@ -17,18 +17,17 @@ use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect, Grant};
 use oncegate_core::engine::EngineError;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
-use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::ClaimOnOutage;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::WaitedClaim;
+use super::wait_permits::{WaitPermit, WaitPermits};
 
 /// The callers that wait.
 pub(super) struct Waiters {
     state: Mutex<State>,
-    /// Maximum number of callers that wait.
-    max: usize,
+    permits: WaitPermits,
     /// Longest wait.
     time_max: Duration,
     /// Cancelled when the gateway drains.
@@ -38,8 +37,6 @@ pub(super) struct Waiters {
 #[derive(Default)]
 struct State {
     queues: HashMap<Key, Queue>,
-    by_app: HashMap<AppKey, usize>,
-    count: usize,
     /// Number of the next caller.
     next: u64,
 }
@@ -81,13 +78,14 @@ struct Ticket<'a> {
     number: u64,
     verdict: oneshot::Receiver<Verdict>,
     is_leaving: Arc<AtomicBool>,
+    _permit: WaitPermit<'a>,
 }
 
 impl Waiters {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             state: Mutex::default(),
-            max: limits.waiting,
+            permits: WaitPermits::new(limits.waiting),
             time_max: limits.wait_max.0,
             draining: CancellationToken::new(),
         }
@@ -123,17 +121,17 @@ impl Waiters {
         Some((ticket?, is_new))
     }
 
-    /// Adds a caller within the bounds: of an app, half of them.
+    /// Adds a caller, if one more may wait.
     fn add(
         &self,
         state: &mut State,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
     ) -> Option<Ticket<'_>> {
-        let of_app = state.by_app.get(&request.key.app).copied().unwrap_or_default();
-        if state.count >= self.max || of_app >= self.max.div_ceil(2) || self.draining.is_cancelled() {
+        if self.draining.is_cancelled() {
             return None;
         }
+        let permit = self.permits.take(&request.key.app)?;
         let queue = state.queues.get_mut(&request.key)?;
         let (sender, verdict) = oneshot::channel();
         let (number, is_leaving) = (state.next, Arc::new(AtomicBool::new(false)));
@@ -141,9 +139,7 @@ impl Waiters {
             Entry { number, request: request.clone(), context, verdict: sender, is_leaving: is_leaving.clone() };
         queue.entries.push_back(entry);
         state.next += 1;
-        state.count += 1;
-        *state.by_app.entry(request.key.app.clone()).or_default() += 1;
-        Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving })
+        Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving, _permit: permit })
     }
 
     /// Takes the first caller of a key out of its queue. Ends the queue if there is none.
@@ -286,17 +282,8 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let mut state = self.waiters.state();
-        if let Some(queue) = state.queues.get_mut(&self.request.key) {
+        if let Some(queue) = self.waiters.state().queues.get_mut(&self.request.key) {
             queue.remove(self.number);
-        }
-        state.count -= 1;
-        let app = &self.request.key.app;
-        let of_app = state.by_app.get(app).copied().unwrap_or_default();
-        if of_app > 1 {
-            state.by_app.insert(app.clone(), of_app - 1);
-        } else {
-            state.by_app.remove(app);
         }
     }
 }

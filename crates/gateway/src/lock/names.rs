@@ -1,6 +1,6 @@
 //! The locks that this gateway uses, by name: bounded for each app, since each name is a record of the store.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::queue::Queue;
 use crate::tenants::App;
+use crate::wait_permits::{WaitPermit, WaitPermits};
 
 /// Maximum number of names of an app at a gateway, within the time for which a record is kept.
 pub(super) const NAMES_MAX: usize = 10_000;
@@ -21,21 +22,16 @@ pub(super) const NAMES_MAX: usize = 10_000;
 /// The locks of a gateway.
 pub(in super::super) struct Locks {
     apps: Mutex<HashMap<AppKey, HashMap<LockName, Arc<Queue>>>>,
-    waiting: Mutex<HashMap<AppKey, usize>>,
-    /// Maximum number of calls that wait. An app gets half.
-    waiting_max: usize,
+    permits: WaitPermits,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     draining: CancellationToken,
 }
 
-/// A call that may wait, until it is dropped.
-pub(super) struct Waiting<'a>(&'a Locks, AppKey);
-
 impl Locks {
     pub(in super::super) fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>, limits: &Limits) -> Self {
-        let (apps, waiting) = (Mutex::default(), Mutex::default());
-        Self { apps, waiting, waiting_max: limits.waiting, clock, entropy, draining: CancellationToken::new() }
+        let (permits, draining) = (WaitPermits::new(limits.waiting), CancellationToken::new());
+        Self { apps: Mutex::default(), permits, clock, entropy, draining }
     }
 
     /// Ends all waits: the calls are answered as if they had not asked to wait.
@@ -52,7 +48,7 @@ impl Locks {
         engine: &Arc<dyn Engine>,
         is_acquisition: bool,
     ) -> Option<Arc<Queue>> {
-        let mut apps = lock(&self.apps);
+        let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         let names = apps.entry_ref(app).or_default();
         match names.get(name) {
             Some(queue) if queue.is_on(engine) => return Some(queue.clone()),
@@ -78,35 +74,10 @@ impl Locks {
     }
 
     /// Begins the wait of a call, if it asks for one and there is room. Otherwise it is answered at once.
-    pub(super) fn begin_wait(&self, app: &App, wait: Duration) -> Option<Waiting<'_>> {
-        if wait.is_zero() || self.draining.is_cancelled() {
-            return None;
-        }
-        let mut waiting = lock(&self.waiting);
-        let all: usize = waiting.values().sum();
-        let own = waiting.entry_ref(&app.key).or_default();
-        if all >= self.waiting_max || *own >= self.waiting_max.div_ceil(2) {
-            return None;
-        }
-        *own += 1;
-        Some(Waiting(self, app.key.clone()))
+    pub(super) fn begin_wait(&self, app: &App, wait: Duration) -> Option<WaitPermit<'_>> {
+        let may_wait = !wait.is_zero() && !self.draining.is_cancelled();
+        may_wait.then(|| self.permits.take(&app.key))?
     }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut waiting = lock(&self.0.waiting);
-        if let Some(own) = waiting.get_mut(&self.1) {
-            *own -= 1;
-            if *own == 0 {
-                waiting.remove(&self.1);
-            }
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -140,7 +111,7 @@ mod tests {
         assert_eq!(take(&bank).len(), 1);
         drop(of_bank);
         assert_eq!(take(&bank).len(), 3);
-        assert!(lock(&locks.waiting).is_empty());
+        assert_eq!(locks.permits.waiting(), 0);
         locks.drain();
         assert!(locks.begin_wait(&shop, WAIT).is_none());
     }

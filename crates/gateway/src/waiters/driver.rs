@@ -97,7 +97,7 @@ mod tests {
             drop(Driving { waiters: &waiters, key: &request.key, has_ended });
             assert_eq!(waiters.state().queues.contains_key(&request.key), is_left);
             drop(ticket);
-            assert!(waiters.state().by_app.is_empty() && waiters.state().count == 0);
+            assert_eq!(waiters.permits.waiting(), 0);
         }
     }
 }
