@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::Guard;
 use super::engine::is_granted;
+use super::retry::Call;
 use crate::resilience::batch_part::BatchPart;
 use crate::resilience::breaker::Pass;
 
@@ -73,16 +74,17 @@ impl Guard {
         let mut rest = Vec::new();
         for (position, claim) in tried.iter().enumerate() {
             let (task, sink, send) = (tasks[position], &sink, || self.engine.claim(claim.request, claim.deadline));
+            let call = Call { guard: self, task, send, amend: |answer| answer, is_final: is_granted };
             let answer = match set(position, FirstTry::Done) {
                 FirstTry::InFlight(pass) => {
                     let (waiting, answer) = oneshot::channel();
                     drop(set(position, FirstTry::Late(waiting)));
                     Either::Left(async move {
                         let first = pin!(async { answer.await.unwrap_or_else(|_| Err(EngineError::no_answer())) });
-                        self.continued(task, pass, undisturbed, first, send, |answer| answer, is_granted).await
+                        call.continued(pass, undisturbed, first).await
                     })
                 }
-                FirstTry::Failed(failure) => Either::Right(self.retried(task, failure, send, |answer| answer)),
+                FirstTry::Failed(failure) => Either::Right(async move { call.retried(failure).await }),
                 FirstTry::Late(_) | FirstTry::Done => continue,
             };
             // Large, and not to be moved whenever one more is added.

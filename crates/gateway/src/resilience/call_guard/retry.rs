@@ -22,17 +22,28 @@ use crate::resilience::deadline_budget::GuardBudget;
 use crate::resilience::meter::engine_result;
 use crate::resilience::retry::RetryRule;
 
+/// A call that may be tried twice.
+pub(super) struct Call<'a, Send, Amend, IsFinal> {
+    pub(super) guard: &'a Arc<Guard>,
+    pub(super) task: Task,
+    /// Makes a try.
+    pub(super) send: Send,
+    /// Changes the answer of the second try if that of the first is unknown.
+    pub(super) amend: Amend,
+    /// Whether an answer holds even while another try is in progress; any other, such as a duplicate, may be outdated by that try.
+    pub(super) is_final: IsFinal,
+}
+
 impl Guard {
-    /// Makes a call, and a second try if the first one fails or is late, and the budget has one. `amend` changes the answer of the
-    /// second try if that of the first is unknown. An answer that `is_final` holds even while another try is in progress; any
-    /// other, such as a duplicate, may be outdated by that try.
+    /// Makes a call, and a second try if the first one fails or is late, and the budget has one. `amend` and `is_final` are as in
+    /// [`Call`].
     pub(super) async fn request<Answer, Try>(
         self: &Arc<Self>,
         call: EngineCall,
         key: &Key,
         deadline: Duration,
         send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
+        amend: impl Fn(Answer) -> Answer,
         is_final: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
     where
@@ -48,7 +59,7 @@ impl Guard {
         call: EngineCall,
         deadline: Duration,
         send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
+        amend: impl Fn(Answer) -> Answer,
         is_final: impl Fn(&Answer) -> bool,
     ) -> Result<Answer, EngineError>
     where
@@ -66,51 +77,12 @@ impl Guard {
             oncegate.call = call.label(),
             oncegate.result = Empty,
         );
-        let answer = traces::in_span!(span, self.continued(task, pass, Duration::ZERO, first, send, amend, is_final));
+        let call = Call { guard: self, task, send, amend, is_final };
+        let answer = traces::in_span!(span, call.continued(pass, Duration::ZERO, first));
         if !span.is_none() {
             span.record("oncegate.result", engine_result(&answer).label());
         }
         answer
-    }
-
-    /// Continues a call whose first try is in flight, and was waited for this long already.
-    #[expect(clippy::too_many_arguments, reason = "a call in the middle of its way")]
-    pub(super) async fn continued<Answer, Try>(
-        self: &Arc<Self>,
-        task: Task,
-        pass: Pass<'_>,
-        waited: Duration,
-        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
-        send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
-        is_final: impl Fn(&Answer) -> bool,
-    ) -> Result<Answer, EngineError>
-    where
-        Try: Future<Output = Result<Answer, EngineError>>,
-    {
-        match timeout(task.budget.undisturbed.saturating_sub(waited), first.as_mut()).await {
-            Ok(answer) => self.first_answered(task, pass, answer, send, amend).await,
-            // In a box, so that the memory of every other call is smaller.
-            Err(_late) => Box::pin(self.late_call(task, pass, first, send, amend, is_final)).await,
-        }
-    }
-
-    /// Continues a call whose first try was answered.
-    async fn first_answered<Answer, Try>(
-        self: &Arc<Self>,
-        task: Task,
-        pass: Pass<'_>,
-        answer: Result<Answer, EngineError>,
-        send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
-    ) -> Result<Answer, EngineError>
-    where
-        Try: Future<Output = Result<Answer, EngineError>>,
-    {
-        match self.judged(task, pass, answer) {
-            ControlFlow::Break(answer) => answer,
-            ControlFlow::Continue(failure) => self.retried(task, failure, send, amend).await,
-        }
     }
 
     /// Records the answer of a first try. Returns it if the call ends with it, or the failure if a retry follows.
@@ -127,55 +99,80 @@ impl Guard {
         }
     }
 
+    /// Returns whether a call whose first try failed is retried. Takes the retry out of the budget.
+    fn may_retry(&self, task: Task, failure: &EngineError) -> bool {
+        let now = self.clock.monotonic();
+        let elapsed = now.saturating_sub(task.started);
+        let Shard { breaker, budget, .. } = self.shards.get(task.shard);
+        if breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, elapsed) {
+            return false;
+        }
+        let may = budget.withdraw(now);
+        if !may {
+            self.metrics.retried(RetryResult::OverBudget);
+        }
+        may
+    }
+}
+
+impl<Answer, Try, Send, Amend, IsFinal> Call<'_, Send, Amend, IsFinal>
+where
+    Try: Future<Output = Result<Answer, EngineError>>,
+    Send: Fn() -> Try,
+    Amend: Fn(Answer) -> Answer,
+    IsFinal: Fn(&Answer) -> bool,
+{
+    /// Continues a call whose first try is in flight, and was waited for this long already.
+    pub(super) async fn continued(
+        &self,
+        pass: Pass<'_>,
+        waited: Duration,
+        mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
+    ) -> Result<Answer, EngineError> {
+        match timeout(self.task.budget.undisturbed.saturating_sub(waited), first.as_mut()).await {
+            Ok(answer) => self.first_answered(pass, answer).await,
+            // In a box, so that the memory of every other call is smaller.
+            Err(_late) => Box::pin(self.late(pass, first)).await,
+        }
+    }
+
+    /// Continues a call whose first try was answered.
+    async fn first_answered(&self, pass: Pass<'_>, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
+        match self.guard.judged(self.task, pass, answer) {
+            ControlFlow::Break(answer) => answer,
+            ControlFlow::Continue(failure) => self.retried(failure).await,
+        }
+    }
+
     /// Retries a call whose first try failed.
-    pub(super) async fn retried<Answer, Try>(
-        self: &Arc<Self>,
-        task: Task,
-        failure: EngineError,
-        send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
-    ) -> Result<Answer, EngineError>
-    where
-        Try: Future<Output = Result<Answer, EngineError>>,
-    {
-        let second = self.second_try(task, send).await;
-        resolved(failure, second, amend)
+    pub(super) async fn retried(&self, failure: EngineError) -> Result<Answer, EngineError> {
+        let second = self.second_try(&AtomicBool::new(false)).await;
+        resolved(failure, second, &self.amend)
     }
 
     /// Continues a call whose first try is late. Only such a call pays for the notification of the breaker.
-    async fn late_call<Answer, Try>(
-        self: &Arc<Self>,
-        task: Task,
+    async fn late(
+        &self,
         pass: Pass<'_>,
         mut first: Pin<&mut impl Future<Output = Result<Answer, EngineError>>>,
-        send: impl Fn() -> Try,
-        amend: impl FnOnce(Answer) -> Answer,
-        is_final: impl Fn(&Answer) -> bool,
-    ) -> Result<Answer, EngineError>
-    where
-        Try: Future<Output = Result<Answer, EngineError>>,
-    {
-        let Task { started, shard, .. } = task;
-        let withdraw = || self.shards.get(shard).budget.withdraw(self.clock.monotonic());
+    ) -> Result<Answer, EngineError> {
+        let Self { guard, task, amend, is_final, .. } = self;
+        let Task { started, shard, .. } = *task;
+        let withdraw = || guard.shards.get(shard).budget.withdraw(guard.clock.monotonic());
         let GuardBudget { undisturbed, first_try, overtime, .. } = task.budget;
-        match timeout(first_try.saturating_sub(undisturbed), self.unless_opened(shard, first.as_mut())).await {
-            Ok(answer) => return self.first_answered(task, pass, answer, send, amend).await,
-            Err(_late) if !overtime.is_zero() && pass.was_closed() && withdraw() => self.late(shard, pass, started),
+        match timeout(first_try.saturating_sub(undisturbed), guard.unless_opened(shard, first.as_mut())).await {
+            Ok(answer) => return self.first_answered(pass, answer).await,
+            Err(_late) if !overtime.is_zero() && pass.was_closed() && withdraw() => guard.late(shard, pass, started),
             // Without a hedged request, the first try may take all the time.
             Err(_late) => {
-                return self
-                    .timed(task, Some(pass), started, timeout(overtime, self.unless_opened(shard, first)))
-                    .await;
+                let first = timeout(overtime, guard.unless_opened(shard, first));
+                return guard.timed(*task, Some(pass), started, first).await;
             }
         }
         let is_sent = AtomicBool::new(false);
-        let send = || {
-            is_sent.store(true, Ordering::Relaxed);
-            send()
-        };
         let first =
-            async { self.timed(task, None, started, timeout(overtime, self.unless_opened(shard, first))).await };
-        let (mut first, mut second) = (pin!(first), pin!(self.second_try(task, send)));
+            async { guard.timed(*task, None, started, timeout(overtime, guard.unless_opened(shard, first))).await };
+        let (mut first, mut second) = (pin!(first), pin!(self.second_try(&is_sent)));
         let (failure, second) = tokio::select! {
             // In a random order it could not be replayed from a seed.
             biased;
@@ -204,38 +201,20 @@ impl Guard {
         resolved(failure, second, amend)
     }
 
-    /// Returns whether a call whose first try failed is retried. Takes the retry out of the budget.
-    fn may_retry(&self, task: Task, failure: &EngineError) -> bool {
-        let now = self.clock.monotonic();
-        let elapsed = now.saturating_sub(task.started);
-        let Shard { breaker, budget, .. } = self.shards.get(task.shard);
-        if breaker.state() != BreakerState::Closed || !RetryRule::of_call(&task.budget).allows(failure, 0, elapsed) {
-            return false;
-        }
-        let may = budget.withdraw(now);
-        if !may {
-            self.metrics.retried(RetryResult::OverBudget);
-        }
-        may
-    }
-
-    /// Makes the second try, after a random pause, within the time that is left. `None` if it was not made.
-    async fn second_try<Answer, Try>(
-        self: &Arc<Self>,
-        task: Task,
-        send: impl Fn() -> Try,
-    ) -> Option<Result<Answer, EngineError>>
-    where
-        Try: Future<Output = Result<Answer, EngineError>>,
-    {
-        let pause = sleep(RetryRule::of_call(&task.budget).pause(self.entropy.bits()));
-        self.unless_opened(task.shard, pause.map(Ok)).await.ok()?;
-        let started = self.clock.monotonic();
-        let pass = self.enter(task.shard, started).ok()?;
+    /// Makes the second try, after a random pause, within the time that is left. `None` if it was not made; sets `is_sent` if it
+    /// was.
+    async fn second_try(&self, is_sent: &AtomicBool) -> Option<Result<Answer, EngineError>> {
+        let Self { guard, task, .. } = self;
+        let pause = sleep(RetryRule::of_call(&task.budget).pause(guard.entropy.bits()));
+        guard.unless_opened(task.shard, pause.map(Ok)).await.ok()?;
+        let started = guard.clock.monotonic();
+        let pass = guard.enter(task.shard, started).ok()?;
         let left = task.budget.all_tries.saturating_sub(started.saturating_sub(task.started));
-        let answer = self.timed(task, Some(pass), started, timeout(left, self.unless_opened(task.shard, send()))).await;
+        is_sent.store(true, Ordering::Relaxed);
+        let second = timeout(left, guard.unless_opened(task.shard, (self.send)()));
+        let answer = guard.timed(*task, Some(pass), started, second).await;
         let failed = answer.as_ref().is_err_and(EngineError::is_unavailable);
-        self.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
+        guard.metrics.retried(if failed { RetryResult::Failed } else { RetryResult::Answered });
         Some(answer)
     }
 }
@@ -244,7 +223,7 @@ impl Guard {
 fn resolved<Answer>(
     failure: EngineError,
     second: Option<Result<Answer, EngineError>>,
-    amend: impl FnOnce(Answer) -> Answer,
+    amend: impl Fn(Answer) -> Answer,
 ) -> Result<Answer, EngineError> {
     match second {
         Some(Ok(answer)) if failure.is_uncertain() => Ok(amend(answer)),
