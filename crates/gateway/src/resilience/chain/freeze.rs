@@ -2,7 +2,7 @@
 //! which gateways know that a shard has its data. The reasons: `docs/adr/0020-switching-a-chain.md`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -27,15 +27,8 @@ pub(super) struct GrantFreeze {
     record: String,
     /// Longest lease that may have been granted, in microseconds.
     lease_max: AtomicU64,
-    shards: PerShard<ShardFreeze>,
-}
-
-/// The freeze of one shard.
-#[derive(Default)]
-struct ShardFreeze {
-    /// Its end, in microseconds.
-    until: AtomicU64,
-    is_frozen: AtomicBool,
+    /// End of the freeze of each shard, in microseconds; 0: none.
+    frozen_until: PerShard<AtomicU64>,
 }
 
 /// Losses of one shard of a store, as its chain knows them.
@@ -57,7 +50,7 @@ impl GrantFreeze {
             is_enabled: on_data_loss == OnDataLoss::Hold,
             record: format!("kept.{chain}"),
             lease_max: AtomicU64::new(micros(lease_max)),
-            shards: PerShard::default(),
+            frozen_until: PerShard::default(),
         }
     }
 
@@ -198,10 +191,9 @@ impl Core {
 
     fn begin_freeze(&self, member: &Member, shard: u16, losses: u64) {
         let lease_max = self.freeze.lease_max.load(Ordering::Relaxed);
-        let freeze = self.freeze.shards.get(shard);
         // In this order: a caller that sees the loss as noticed sees the freeze.
-        freeze.until.fetch_max(self.now().saturating_add(lease_max), Ordering::AcqRel);
-        freeze.is_frozen.store(true, Ordering::Release);
+        let until = self.now().saturating_add(lease_max);
+        self.freeze.frozen_until.get(shard).fetch_max(until, Ordering::AcqRel);
         if member.losses.get(shard).frozen.fetch_max(losses + 1, Ordering::AcqRel) <= losses {
             self.metrics.set_held(true);
             tracing::error!(
@@ -216,7 +208,7 @@ impl Core {
 
     /// Returns the number of a shard, if there are several.
     fn label(&self, shard: u16) -> Option<u16> {
-        (!self.freeze.shards.is_one()).then_some(shard)
+        (!self.freeze.frozen_until.is_one()).then_some(shard)
     }
 
     /// Fails during a freeze of a shard.
@@ -233,24 +225,22 @@ impl Core {
 
     /// Returns the longest time that is left of a freeze of any shard.
     pub(super) fn frozen_for(&self) -> Option<Duration> {
-        self.freeze.shards.iter().filter_map(|(shard, _)| self.shard_frozen_for(shard)).max()
+        self.freeze.frozen_until.iter().filter_map(|(shard, _)| self.shard_frozen_for(shard)).max()
     }
 
     /// Returns the time that is left of the freeze of a shard.
     pub(super) fn shard_frozen_for(&self, shard: u16) -> Option<Duration> {
-        let ShardFreeze { is_frozen, until } = self.freeze.shards.get(shard);
-        if !is_frozen.load(Ordering::Acquire) {
+        let frozen_until = self.freeze.frozen_until.get(shard);
+        let until = frozen_until.load(Ordering::Acquire);
+        if until == 0 {
             return None;
         }
-        let left = until.load(Ordering::Acquire).saturating_sub(self.now());
-        if left == 0 && is_frozen.swap(false, Ordering::AcqRel) {
-            let is_any = self.freeze.shards.iter().any(|(_, shard)| shard.is_frozen.load(Ordering::Acquire));
+        let left = until.saturating_sub(self.now());
+        // Fails if another caller has ended it, or a freeze has just begun.
+        if left == 0 && frozen_until.compare_exchange(until, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            let is_any = self.freeze.frozen_until.iter().any(|(_, until)| until.load(Ordering::Acquire) > 0);
             self.metrics.set_held(is_any);
             tracing::info!(chain.name = self.name, engine.shard = self.label(shard), "The grant freeze is over");
-            // A freeze that has just started has set its end first.
-            if until.load(Ordering::Acquire) > self.now() {
-                is_frozen.store(true, Ordering::Release);
-            }
         }
         (left > 0).then(|| Duration::from_micros(left))
     }
@@ -314,8 +304,8 @@ mod tests {
         assert_eq!((left(0), left(1), held()), (None, Some(SECOND * 10), Some(1.0)));
         sleep(SECOND * 10).await;
         assert_eq!((left(0), left(1), held()), (None, None, Some(0.0)));
-        let is_frozen = |shard| core.freeze.shards.get(shard).is_frozen.load(Ordering::Relaxed);
-        assert!(!is_frozen(0) && !is_frozen(1));
+        let until = |shard| core.freeze.frozen_until.get(shard).load(Ordering::Relaxed);
+        assert_eq!((until(0), until(1)), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
