@@ -135,7 +135,7 @@ impl Engine for CallGuard {
         }
         let resolved = async {
             match write().await {
-                Err(lost) if RetryRule::METADATA_WRITE.allows(&lost, 0, Duration::ZERO) => match write().await {
+                Err(lost) if RetryRule::METADATA_WRITE.allows(&lost, Duration::ZERO) => match write().await {
                     Ok(answer) => Ok(after_lost_change(answer)),
                     // The first try may have written it.
                     Err(EngineError::Determinate(_)) => Err(lost),

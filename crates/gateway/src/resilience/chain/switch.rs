@@ -37,6 +37,9 @@ impl Core {
         let unavailable = |why| ChainSwitchError::Unavailable { to: to.clone(), why };
         self.refresh_all().await.swap_remove(target).map_err(unavailable)?;
         let stored = self.members[target].read(&self.record).await.map_err(unavailable)?;
+        if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(unavailable)? {
+            self.adopt(found);
+        }
         let view = self.view();
         let known = &view.state;
         let age = self.clock.monotonic().saturating_sub(view.since);
@@ -47,11 +50,6 @@ impl Core {
                 return Err(ChainSwitchError::InProgress(known.active.clone()));
             }
             Phase::Open | Phase::Closing => {}
-        }
-        if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(unavailable)?
-            && found.version() > known.version()
-        {
-            return Err(ChainSwitchError::Conflict(found.active));
         }
         let closing = ChainState::closing(known, &to, self.entropy.bits());
         match self.write_state(target, stored.as_ref(), &closing).await {
@@ -74,7 +72,6 @@ impl Core {
         let incomplete = |why| ChainSwitchError::Incomplete { to: closing.active.clone(), why };
         let stored = closing.to_metadata().map_err(incomplete)?;
         let started = self.clock.monotonic();
-        let mut retries = 0;
         loop {
             let view = self.view();
             if view.state.version() > opened.version() {
@@ -98,10 +95,9 @@ impl Core {
                 Err(why) => why,
             };
             let elapsed = self.clock.monotonic().saturating_sub(started);
-            if !RetryRule::CHAIN_OPEN.allows(&why, retries, elapsed) {
+            if !RetryRule::CHAIN_OPEN.allows(&why, elapsed) {
                 return Err(incomplete(why));
             }
-            retries += 1;
             sleep(RetryRule::CHAIN_OPEN.pause(self.entropy.bits())).await;
         }
     }
