@@ -68,11 +68,21 @@ impl Core {
             return None;
         }
         let budget = PolicyBudget::of(context.deadline);
-        let answer = within(budget, self.engine.claim(request, budget.store)).await;
-        if is_local && let Ok(answer) = &answer {
-            self.local_claims.remember_claim(request, answer, self.clock.monotonic());
+        Some(within(budget, self.claim_in_store(request, context.on_outage, budget.store)).await)
+    }
+
+    /// Sends a claim to the store, and remembers the answer if the app decides locally.
+    async fn claim_in_store(
+        &self,
+        request: &ClaimRequest,
+        on_outage: ClaimOnOutage,
+        deadline: Duration,
+    ) -> Result<ClaimResponse, EngineError> {
+        let answer = self.engine.claim(request, deadline).await?;
+        if on_outage == ClaimOnOutage::Local {
+            self.local_claims.remember_claim(request, &answer, self.clock.monotonic());
         }
-        Some(answer)
+        Ok(answer)
     }
 
     /// Locks the key, delivers what waits, sends the claim to the store, and applies the policy if the store is unavailable.
@@ -88,25 +98,12 @@ impl Core {
             // The caller has stopped waiting: a grant would only block others.
             return Err(failure.unwrap_or_else(waited_too_long));
         }
-        let failure = if let Some(failure) = failure {
-            failure
-        } else {
-            let budget = PolicyBudget::of(context.deadline);
-            let call = async {
-                self.deliver(&request.key).await?;
-                self.engine.claim(request, budget.store).await
-            };
-            match within(budget, call).await {
-                Ok(answer) => {
-                    if context.on_outage == ClaimOnOutage::Local {
-                        self.local_claims.remember_claim(request, &answer, self.clock.monotonic());
-                    }
-                    return Ok(Answered::by_store(answer));
-                }
-                Err(failure) => failure,
-            }
-        };
-        self.claim_by_policy(request, context.on_outage, failure).await
+        let budget = PolicyBudget::of(context.deadline);
+        let call = self.claim_in_store(request, context.on_outage, budget.store);
+        match self.after_deliveries(&request.key, budget, failure, call).await {
+            Ok(answer) => Ok(Answered::by_store(answer)),
+            Err(failure) => self.claim_by_policy(request, context.on_outage, failure).await,
+        }
     }
 
     pub(super) async fn settle(
@@ -155,20 +152,12 @@ impl Core {
         if left.is_zero() {
             return Err(failure.unwrap_or_else(waited_too_long));
         }
-        let failure = if let Some(failure) = failure {
-            failure
-        } else {
-            let budget = PolicyBudget::of(left);
-            let call = async {
-                self.deliver(&request.key).await?;
-                self.settle_in_store(request, budget.store, Proof::Mark).await
-            };
-            match within(budget, call).await {
-                Ok(answer) => return Ok(stored(answer)),
-                Err(failure) => failure,
-            }
-        };
-        self.settle_by_policy(request, context.on_outage, failure).await
+        let budget = PolicyBudget::of(left);
+        let call = self.settle_in_store(request, budget.store, Proof::Mark);
+        match self.after_deliveries(&request.key, budget, failure, call).await {
+            Ok(answer) => Ok(stored(answer)),
+            Err(failure) => self.settle_by_policy(request, context.on_outage, failure).await,
+        }
     }
 
     /// Records the store's response to an outcome, if the app decides locally.
@@ -196,7 +185,7 @@ impl Core {
             let work = Box::pin(async move { core.renew_exclusively(&request, deadline, started).await });
             return self.uncancelled(work).await;
         }
-        self.renew_in_store(request, deadline, Proof::Mark).await.map(Answered::by_store)
+        self.renew_in_store(request, deadline).await.map(Answered::by_store)
     }
 
     async fn renew_exclusively(
@@ -212,13 +201,28 @@ impl Core {
             return Err(waited_too_long());
         }
         let budget = PolicyBudget::of(left);
-        let call = async {
-            self.deliver(&request.key).await?;
-            self.renew_in_store(request, budget.store, Proof::Mark).await
-        };
-        match within(budget, call).await {
+        let call = self.renew_in_store(request, budget.store);
+        match self.after_deliveries(&request.key, budget, None, call).await {
             Ok(answer) => Ok(Answered::by_store(answer)),
             Err(failure) => self.renew_by_policy(request, failure).await,
+        }
+    }
+
+    /// Makes a call to the store after the entries that wait on its key, unless it has failed before.
+    async fn after_deliveries<Answer>(
+        self: &Arc<Self>,
+        key: &Key,
+        budget: PolicyBudget,
+        failure: Option<EngineError>,
+        call: impl Future<Output = Result<Answer, EngineError>>,
+    ) -> Result<Answer, EngineError> {
+        let delivered_first = async {
+            self.deliver(key).await?;
+            call.await
+        };
+        match failure {
+            Some(failure) => Err(failure),
+            None => within(budget, delivered_first).await,
         }
     }
 

@@ -2,6 +2,7 @@
 //! key's exclusive lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncegate_core::call::Answered;
 use oncegate_core::claim::{
@@ -87,11 +88,10 @@ impl Core {
         if policy == OutagePolicy::Local && self.local_claims.has_forgotten(&request.key.app, self.clock.monotonic()) {
             return Err(no_answer(failure, "and more claims are in progress than this gateway can remember"));
         }
-        self.record_operation(JournaledOperation::Granted(request.clone()), policy, |now| {
+        self.record_operation(JournaledOperation::Granted(request.clone()), policy, failure, |now| {
             LocalEffect::Put(Box::new(LocalClaim::new(request.record(), Some(now + request.terms.lease), Some(policy))))
         })
-        .await
-        .map_err(|error| not_journaled(failure, &error))?;
+        .await?;
         Ok(self.answer(&request.key, policy, ClaimResponse::Granted(grant)))
     }
 
@@ -109,10 +109,10 @@ impl Core {
         failure: EngineError,
     ) -> Result<Answered<OutcomeAnswer>, EngineError> {
         let queue = self.local_claims.waiting_on(&request.key);
-        let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
+        let granted = granted_attempt(&queue, &request.attempt);
+        let attempt = granted.map_or(&request.attempt, |(attempt, _)| attempt).clone();
         let request = &OutcomeRequest { attempt, ..request.clone() };
-        let grants = |entry: &Entry| matches!(&entry.journaled, JournaledOperation::Granted(granted) if granted.attempt == request.attempt);
-        if queue.iter().any(|(_, entry)| entry.policy == OutagePolicy::Local && grants(entry)) {
+        if granted.is_some_and(|(_, policy)| policy == OutagePolicy::Local) {
             return self.settle_locally(request, failure).await;
         }
         // While an outcome waits, later ones wait behind it to keep their order, even if the store answers again.
@@ -143,12 +143,11 @@ impl Core {
         // Keeps the terms, so that the outcome can be recorded even if its claim has ended before delivery.
         let late = request.late.clone().or_else(|| held.map(|held| LateTerms::of(held.record)));
         let request = &OutcomeRequest { late, ..request.clone() };
-        let recorded = self
-            .record_operation(JournaledOperation::Reported(request.clone()), OutagePolicy::Spool, |now| {
-                local_effect(effect, now)
-            })
-            .await;
-        recorded.map_err(|error| not_journaled(failure, &error))?;
+        let reported = JournaledOperation::Reported(request.clone());
+        self.record_operation(reported, OutagePolicy::Spool, failure, |now| {
+            LocalEffect::of(effect, |lasts| now + lasts)
+        })
+        .await?;
         Ok(self.answer(&request.key, OutagePolicy::Spool, OutcomeAnswer::Spooled))
     }
 
@@ -161,12 +160,11 @@ impl Core {
         let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let (effect, answer) = claim::settle(held.as_ref(), request);
         if effect != Effect::Keep {
-            let recorded = self
-                .record_operation(JournaledOperation::Reported(request.clone()), OutagePolicy::Local, |now| {
-                    local_effect(effect, now)
-                })
-                .await;
-            recorded.map_err(|error| not_journaled(failure, &error))?;
+            let reported = JournaledOperation::Reported(request.clone());
+            self.record_operation(reported, OutagePolicy::Local, failure, |now| {
+                LocalEffect::of(effect, |lasts| now + lasts)
+            })
+            .await?;
         }
         Ok(self.answer(&request.key, OutagePolicy::Local, OutcomeAnswer::Response(answer)))
     }
@@ -178,34 +176,28 @@ impl Core {
         failure: EngineError,
     ) -> Result<Answered<RenewalResponse>, EngineError> {
         let queue = self.local_claims.waiting_on(&request.key);
-        let attempt = granted_attempt(&queue, &request.attempt).unwrap_or_else(|| request.attempt.clone());
-        let request = &RenewalRequest { attempt, ..request.clone() };
-        let granted = queue
-            .iter()
-            .find(|(_, entry)| matches!(&entry.journaled, JournaledOperation::Granted(granted) if granted.attempt == request.attempt));
-        let Some(policy) = granted.map(|(_, entry)| entry.policy) else { return Err(failure) };
+        let Some((attempt, policy)) = granted_attempt(&queue, &request.attempt) else { return Err(failure) };
+        let request = &RenewalRequest { attempt: attempt.clone(), ..request.clone() };
         let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
         let (effect, answer) = claim::renew(held.as_ref(), request);
         if let Effect::Extend(lease) = effect {
-            let renewal = RenewalRequest { lease: Some(lease), ..request.clone() };
-            let recorded = self
-                .record_operation(JournaledOperation::Renewed(renewal), policy, |now| LocalEffect::EndAt(now + lease))
-                .await;
-            recorded.map_err(|error| not_journaled(failure, &error))?;
+            let renewed = JournaledOperation::Renewed(RenewalRequest { lease: Some(lease), ..request.clone() });
+            self.record_operation(renewed, policy, failure, |now| LocalEffect::of(effect, |lasts| now + lasts)).await?;
         }
         Ok(self.answer(&request.key, policy, answer))
     }
 
     /// Puts an operation into the journal, and then into the local claims. A lease counts from when the disk has it: longer than
-    /// its holder was promised.
+    /// its holder was promised. `failure` is that of the store.
     async fn record_operation(
         &self,
         journaled: JournaledOperation,
         policy: OutagePolicy,
-        effect: impl FnOnce(std::time::Duration) -> LocalEffect,
-    ) -> Result<(), JournalError> {
+        failure: EngineError,
+        effect: impl FnOnce(Duration) -> LocalEffect,
+    ) -> Result<(), EngineError> {
         let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), journaled });
-        let seq = self.journal.append(&entry).await?;
+        let seq = self.journal.append(&entry).await.map_err(|error| not_journaled(failure, &error))?;
         let now = self.clock.monotonic();
         self.local_claims.add(seq, entry, effect(now), now);
         self.wake.notify_one();
@@ -246,24 +238,10 @@ fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Li
     LiveClaim::judge(record, left, None)
 }
 
-/// Returns what a transition changes in the local claims.
-pub(super) fn local_effect(effect: Effect, now: std::time::Duration) -> LocalEffect {
-    match effect {
-        Effect::Keep => LocalEffect::Keep,
-        Effect::Put(record, lifetime) => {
-            LocalEffect::Put(Box::new(LocalClaim::new(record, lifetime.map(|lifetime| now + lifetime), None)))
-        }
-        Effect::Extend(lifetime) => LocalEffect::EndAt(now + lifetime),
-        Effect::Delete => LocalEffect::Remove,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use oncegate_core::engine::conformance::fresh_claim;
-    use oncegate_core::record::{ClaimState, Contents, Record};
+    use oncegate_core::record::{Contents, Record};
     use oncegate_core::terms::Terms;
 
     use super::*;
@@ -327,15 +305,5 @@ mod tests {
         assert_eq!(lease(held(Some(claim.operation.clone())), &request), claim.terms.lease);
         let other = OutcomeRequest { attempt: fresh_claim().attempt, ..request };
         assert_eq!(lease(held(None), &other), claim.terms.lease);
-    }
-
-    #[test]
-    fn an_effect_ends_at_an_instant_of_this_process() {
-        let record = Record { state: ClaimState::Succeeded, ..fresh_claim().record() };
-        let put = local_effect(Effect::Put(record, Some(SECOND)), SECOND * 5);
-        assert!(matches!(put, LocalEffect::Put(_)));
-        assert!(matches!(local_effect(Effect::Extend(SECOND), SECOND * 5), LocalEffect::EndAt(at) if at == SECOND * 6));
-        assert!(matches!(local_effect(Effect::Delete, SECOND), LocalEffect::Remove));
-        assert!(matches!(local_effect(Effect::Keep, SECOND), LocalEffect::Keep));
     }
 }

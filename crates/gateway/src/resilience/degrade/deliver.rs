@@ -12,7 +12,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use oncegate_core::overlap::{MaskedAttempt, Overlap};
 use oncegate_core::record::{ClaimState, Contents, Key, LiveClaim, Record};
-use oncegate_core::terms::{LeaseEnd, Terms};
+use oncegate_core::terms::Terms;
 
 use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::super::journal::entry::{Entry, JournaledOperation, Seq};
@@ -60,7 +60,8 @@ impl Core {
             let delivered = match &first.journaled {
                 JournaledOperation::Granted(request) => self.deliver_grant(request, first, &queue).await?,
                 JournaledOperation::Reported(request) => self.deliver_outcome(request, first.at, *seq).await?,
-                JournaledOperation::Renewed(request) => self.deliver_renewal(request, *seq).await?,
+                // It is delivered with its grant. Without one, because the journal was damaged, nothing is known of its lease.
+                JournaledOperation::Renewed(_) => Delivered { seqs: vec![*seq], ..Delivered::default() },
             };
             let ours = first.attempt();
             let theirs = delivered.theirs.filter(|theirs| theirs.record.attempt.nonce() != ours.nonce());
@@ -127,11 +128,9 @@ impl Core {
             (None, Some(LiveClaim { record: Record { state: ClaimState::InProgress, .. }, left, .. })) => {
                 self.claim_for_lease(request, left.unwrap_or(request.terms.lease), EndedLease::Restore).await?.1
             }
-            // Its lease has ended, which the store has to record as unknown.
-            (None, Some(_)) if request.terms.on_lease_end == LeaseEnd::Unknown => {
-                self.claim_for_lease(request, Duration::from_millis(1), EndedLease::Leave).await?.1
-            }
-            (None, _) => self.claim_made_before(&request.key, ended_at).await?,
+            // Its lease has ended, and that means unknown: the store has to record it.
+            (None, Some(_)) => self.claim_for_lease(request, Duration::from_millis(1), EndedLease::Leave).await?.1,
+            (None, None) => self.claim_made_before(&request.key, ended_at).await?,
         };
         let overlapping = match marked {
             Some(overlapping) => overlapping,
@@ -270,16 +269,6 @@ impl Core {
             }
         };
         Ok(Delivered { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, overlapping })
-    }
-
-    /// Delivers a renewal whose grant is in the store.
-    async fn deliver_renewal(&self, request: &RenewalRequest, seq: Seq) -> Result<Delivered, EngineError> {
-        let held = self.local_claims.live_claim(&request.key, self.clock.monotonic());
-        if let Some(left) = held.filter(|held| held.record.attempt == request.attempt).and_then(|held| held.left) {
-            let renewal = RenewalRequest { lease: Some(left), ..request.clone() };
-            self.renew_in_store(&renewal, DELIVERY_DEADLINE, Proof::Journal).await?;
-        }
-        Ok(Delivered { seqs: vec![seq], ..Delivered::default() })
     }
 
     /// Reports whether the claim that the store holds was granted while this one was held. If the store executed the other

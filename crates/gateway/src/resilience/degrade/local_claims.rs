@@ -335,3 +335,15 @@ pub(super) enum LocalEffect {
     /// Changes nothing.
     Keep,
 }
+
+impl LocalEffect {
+    /// Returns what a transition changes in the local claims. `ends_at` returns the end of what lasts for some time.
+    pub(super) fn of(effect: Effect, ends_at: impl FnOnce(Duration) -> Duration) -> Self {
+        match effect {
+            Effect::Keep => Self::Keep,
+            Effect::Put(record, lasts) => Self::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), None))),
+            Effect::Extend(lasts) => Self::EndAt(ends_at(lasts)),
+            Effect::Delete => Self::Remove,
+        }
+    }
+}

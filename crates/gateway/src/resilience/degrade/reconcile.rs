@@ -50,7 +50,7 @@ impl Core {
                 Some(entry.policy),
             ))),
             JournaledOperation::Renewed(request) => {
-                request.lease.map_or(LocalEffect::Keep, |lease| LocalEffect::EndAt(ends_at(lease)))
+                LocalEffect::of(request.lease.map_or(Effect::Keep, Effect::Extend), ends_at)
             }
             JournaledOperation::Reported(request) => {
                 // As it was then: its lease may have ended since.
@@ -58,13 +58,7 @@ impl Core {
                 let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), fence: None });
                 // Another claim that is live now was live then.
                 let held = own.or_else(|| self.local_claims.live_claim(&request.key, now));
-                match claim::settle(held.as_ref(), request).0 {
-                    Effect::Put(record, lifetime) => {
-                        LocalEffect::Put(Box::new(LocalClaim::new(record, lifetime.map(ends_at), None)))
-                    }
-                    Effect::Delete => LocalEffect::Remove,
-                    Effect::Keep | Effect::Extend(_) => LocalEffect::Keep,
-                }
+                LocalEffect::of(claim::settle(held.as_ref(), request).0, ends_at)
             }
         }
     }

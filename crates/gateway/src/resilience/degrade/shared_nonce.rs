@@ -7,6 +7,7 @@ use std::time::Duration;
 use oncegate_core::attempt::Attempt;
 use oncegate_core::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::engine::EngineError;
+use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::Key;
 
 use super::deliver::is_superseded;
@@ -62,24 +63,22 @@ impl Core {
         &self,
         request: &RenewalRequest,
         deadline: Duration,
-        proof: Proof,
     ) -> Result<RenewalResponse, EngineError> {
         let response = self.engine.renew(request, deadline).await?;
         if !matches!(response, RenewalResponse::Superseded { .. }) {
             self.remember_renewal(request, &response);
             return Ok(response);
         }
-        Box::pin(self.renew_other_attempt(request, deadline, proof, response)).await
+        Box::pin(self.renew_other_attempt(request, deadline, response)).await
     }
 
     async fn renew_other_attempt(
         &self,
         request: &RenewalRequest,
         deadline: Duration,
-        proof: Proof,
         superseded: RenewalResponse,
     ) -> Result<RenewalResponse, EngineError> {
-        let attempt = self.other_attempt(&request.key, &request.attempt, proof).await.map_err(uncertain)?;
+        let attempt = self.other_attempt(&request.key, &request.attempt, Proof::Mark).await.map_err(uncertain)?;
         let Some(attempt) = attempt else { return Ok(superseded) };
         let request = RenewalRequest { attempt, ..request.clone() };
         let response = self.engine.renew(&request, deadline).await.map_err(uncertain)?;
@@ -110,10 +109,13 @@ fn is_uncertain(response: &OutcomeResponse) -> bool {
     matches!(response, OutcomeResponse::Done { state: None, late: None, .. })
 }
 
-/// Returns the attempt under which a policy of this gateway last granted the nonce of a call, if that waits in the journal.
-pub(super) fn granted_attempt(queue: &Queue, attempt: &Attempt) -> Option<Attempt> {
+/// Returns the attempt under which a policy of this gateway last granted the nonce of a call, and the policy, if that grant waits
+/// in the journal.
+pub(super) fn granted_attempt<'a>(queue: &'a Queue, attempt: &Attempt) -> Option<(&'a Attempt, OutagePolicy)> {
     queue.iter().rev().find_map(|(_, entry)| match &entry.journaled {
-        JournaledOperation::Granted(claim) if claim.attempt.nonce() == attempt.nonce() => Some(claim.attempt.clone()),
+        JournaledOperation::Granted(claim) if claim.attempt.nonce() == attempt.nonce() => {
+            Some((&claim.attempt, entry.policy))
+        }
         JournaledOperation::Granted(_) | JournaledOperation::Renewed(_) | JournaledOperation::Reported(_) => None,
     })
 }

@@ -432,3 +432,14 @@ fn a_claim_that_outlives_its_lease_is_kept_as_unknown() {
     let claim = local_claims.inner().claim(&request.key).unwrap().ends_at;
     assert!(claim.is_none_or(|ends_at| ends_at > after));
 }
+
+#[test]
+fn an_effect_ends_at_an_instant_of_this_process() {
+    let record = Record { state: ClaimState::Succeeded, ..fresh_claim().record() };
+    let at = |lasts| LATER * 5 + lasts;
+    let put = LocalEffect::of(Effect::Put(record, Some(LATER)), at);
+    assert!(matches!(put, LocalEffect::Put(_)));
+    assert!(matches!(LocalEffect::of(Effect::Extend(LATER), at), LocalEffect::EndAt(at) if at == LATER * 6));
+    assert!(matches!(LocalEffect::of(Effect::Delete, at), LocalEffect::Remove));
+    assert!(matches!(LocalEffect::of(Effect::Keep, at), LocalEffect::Keep));
+}

@@ -203,3 +203,29 @@ async fn the_mark_of_a_success_for_a_month_can_be_read() {
     two.back().await;
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
+
+/// Another gateway delivers the success of another attempt between two calls of the delivery, when the lease has just ended.
+#[tokio::test]
+async fn a_success_beside_a_grant_whose_lease_ends_during_its_delivery_is_an_overlap() {
+    let world = World::new().await;
+    world.line.set(Way::Gone);
+    let first = request(&world, ClaimOnOutage::FailOpen);
+    world.claim(&first).await;
+    let beside = other(&world, &first);
+    world.line.set(Way::Slow);
+    let calls = || world.line.calls.load(std::sync::atomic::Ordering::SeqCst);
+    let delivery = world.gateway.deliver_all(Duration::from_secs(5));
+    tokio::pin!(delivery);
+    // The claim call is executed, and the mark has to wait.
+    let before = calls();
+    while futures_util::poll!(&mut delivery).is_pending() && calls() < before + 2 {
+        world.line.go_on.notify_one();
+        tokio::task::yield_now().await;
+    }
+    world.clock.advance(first.terms.lease);
+    world.settle_elsewhere(&report(&beside, success("1"), CLOSED)).await;
+    world.line.set(Way::Whole);
+    world.line.go_on.notify_one();
+    delivery.await.unwrap();
+    assert_eq!(world.overlapping(), [(first.attempt.hash(), beside.attempt.hash())]);
+}
