@@ -2,6 +2,7 @@
 //! measured, and what operators see and do.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 
 use oncegate_core::attempt::{Attempt, SystemEntropy};
 use oncegate_core::canonical::canonicalize;
@@ -20,7 +21,7 @@ use crate::lock::{AcquireAnswer, AcquireCall};
 use crate::operator::{Changed, Filter};
 use crate::outcome::{OutcomeCall, Reported};
 use crate::requirement::Requirement;
-use crate::resilience::tests::{PausedClock, metric};
+use crate::resilience::tests::{PausedClock, Unlike, metric};
 use crate::tenants::OperationTerms;
 use crate::tenants::quota::{Purpose, Quota, QuotaName};
 
@@ -374,4 +375,14 @@ async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_reques
         let Ok(AcquireAnswer::Granted(granted)) = answer else { panic!("{answer:?}") };
         assert!(granted.repeated == repeated && granted.lease_ms > 59_000, "{granted:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_closed_closes_its_engines() {
+    let mut world = World::new("closed");
+    let engine = Arc::new(Unlike::default());
+    let named = NamedEngine { engine: engine.clone(), url: "memory:".into() };
+    world.gateway.engines.by_name.insert("spare".into(), named);
+    world.gateway.close().await;
+    assert!(engine.is_closed.load(Ordering::Relaxed));
 }

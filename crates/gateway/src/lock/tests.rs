@@ -15,8 +15,9 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::Engines;
+use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup};
-use crate::resilience::tests::PausedClock;
+use crate::resilience::tests::{PausedClock, Steady};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -158,6 +159,32 @@ async fn a_store_that_is_out_grants_nothing_and_says_so() {
     faulty.set(Fault::None);
     let again = gateway.release_lock(&world.app, &name(), first.attempt).await;
     assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "the first one has released it: {again:?}");
+}
+
+/// The guard repeats the release. Another caller holds the lock by then, so it is not known whether the first try has ended the
+/// hold, or its lease.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    // Its retry comes after 30 ms.
+    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
+    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
+    let gateway = world.gateway(Arc::new(guard));
+    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    faulty.set(Fault::ReplyLost);
+    let other_gateway = world.gateway(world.store.clone());
+    let take = async {
+        sleep(10 * MS).await;
+        faulty.set(Fault::None);
+        granted(other_gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await)
+    };
+    let lock_name = name();
+    let (released, _) = tokio::join!(gateway.release_lock(&world.app, &lock_name, held.attempt.clone()), take);
+    let is_done = matches!(released, Ok(UnlockAnswer::Done { holds: 0, fence: None, late: None }));
+    assert!(is_done, "{released:?}");
+    let again = gateway.release_lock(&world.app, &lock_name, held.attempt).await;
+    assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "{again:?}");
 }
 
 /// What the callers of a run saw: grants and releases, in the order of their answers.

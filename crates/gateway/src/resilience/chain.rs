@@ -100,13 +100,7 @@ impl Chain {
 
     /// Returns the shards of a batch whose claims may not be granted now, and why.
     async fn closed_shards(&self, view: &View, shards: &[u16]) -> BTreeMap<u16, EngineError> {
-        let check = async |shard: u16| {
-            let checked = async {
-                self.core.check_grants(view, shard)?;
-                self.core.check_data(view, shard).await
-            };
-            Some((shard, checked.await.err()?))
-        };
+        let check = async |shard: u16| Some((shard, self.may_grant(view, shard).await.err()?));
         let shards: BTreeSet<_> = shards.iter().copied().collect();
         join_all(shards.into_iter().map(check)).await.into_iter().flatten().collect()
     }
@@ -245,12 +239,12 @@ impl Engine for Chain {
         self.changed(&started, answer).await
     }
 
-    /// Subscribes at the active engine. After a switch its owner finds out by polling.
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
         let view = self.core.fresh_view().await?;
         self.engine(&view)?.list_records(request).await
     }
 
+    /// Subscribes at the active engine. After a switch its owner finds out by polling.
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.current().subscribe(channel).await
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -44,6 +44,15 @@ impl Clock for PausedClock {
     }
 }
 
+/// Randomness that is always the same.
+pub(crate) struct Steady(pub(crate) u64);
+
+impl Entropy for Steady {
+    fn bits(&self) -> u64 {
+        self.0
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_says_why_and_names_a_shard_only_where_there_are_several() {
     let (clock, deadline) = (PausedClock::start(), Duration::from_secs(1));
@@ -64,8 +73,8 @@ pub(crate) fn metric(labelled: &str) -> Option<f64> {
 
 /// An engine whose store is out, and which says of itself what no other one does.
 #[derive(Default)]
-struct Unlike {
-    is_closed: AtomicBool,
+pub(crate) struct Unlike {
+    pub(crate) is_closed: AtomicBool,
 }
 
 fn out<Answer>() -> Result<Answer, EngineError> {

@@ -63,9 +63,15 @@ impl Stores {
 
     /// Starts a gateway with the faults that `prepare` sets.
     fn gateway_with(&self, on_data_loss: OnDataLoss, prepare: impl FnOnce(&[Arc<Faulty>])) -> Gateway {
+        let (setup, engines) = self.setup(on_data_loss);
+        prepare(&engines);
+        Gateway { chain: Arc::new(Chain::start(setup)), engines }
+    }
+
+    /// Returns the parts of a gateway's chain, and its engines.
+    fn setup(&self, on_data_loss: OnDataLoss) -> (Setup, Vec<Arc<Faulty>>) {
         let engines: Vec<_> =
             self.stores.iter().map(|(_, store)| Arc::new(Faulty::always(store.clone(), Fault::None))).collect();
-        prepare(&engines);
         let engine = |((name, _), way): (&(String, Arc<dyn Engine>), &Arc<Faulty>)| -> (String, Arc<dyn Engine>) {
             (name.clone(), way.clone())
         };
@@ -78,7 +84,7 @@ impl Stores {
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
         };
-        Gateway { chain: Arc::new(Chain::start(setup)), engines }
+        (setup, engines)
     }
 
     /// Returns the names of the stores that hold this claim, together.

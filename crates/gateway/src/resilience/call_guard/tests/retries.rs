@@ -152,3 +152,16 @@ async fn a_full_store_is_not_final_while_the_second_try_may_still_succeed() {
     assert_eq!(store.claims(), 2);
     assert!(matches!(answer, Err(EngineError::Indeterminate(_))), "{answer:?}");
 }
+
+/// Each try takes a millisecond.
+#[tokio::test(start_paused = true)]
+async fn a_write_of_metadata_is_repeated_once_and_only_if_it_may_have_happened() {
+    let store = Store::new();
+    let engine: Arc<dyn Engine> = Arc::new(guarded(store.clone()));
+    for (failure, tries) in [(EngineError::unavailable("out"), 1), (EngineError::indeterminate("lost"), 2)] {
+        store.set_failure(failure.clone());
+        let new = Metadata::new("1").unwrap();
+        let (answer, took) = timed(engine.compare_and_set_metadata("a", None, &new)).await;
+        assert_eq!((answer, took), (Err(failure), MS * tries));
+    }
+}

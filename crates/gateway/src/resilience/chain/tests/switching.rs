@@ -1,5 +1,6 @@
 //! Switches between engines that answer.
 
+use super::core::Core;
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -162,4 +163,71 @@ async fn of_two_switches_at_once_one_wins_and_the_other_is_refused() {
             assert_eq!(stores.holders(&gateway.granted().await.key).await, active, "round {round}");
         }
     }
+}
+
+/// The store that is asked may not be the one that knows: a duplicate would say that nothing else has happened.
+#[tokio::test(start_paused = true)]
+async fn during_a_switch_a_claim_that_the_store_knows_is_paused_too() {
+    let stores = Stores::new(&["a", "b"]);
+    let gateway = stores.gateway();
+    let held = gateway.granted().await;
+    let again = ClaimRequest { attempt: fresh_claim().attempt, ..held };
+    let claim = async {
+        sleep(Duration::from_secs(1)).await;
+        (gateway.claim(&again).await, gateway.claim_batch(std::slice::from_ref(&again)).await.remove(0))
+    };
+    let (switched, (alone, in_batch)) = tokio::join!(gateway.chain.switch("b"), claim);
+    switched.unwrap();
+    assert!(is_paused(&alone) && is_paused(&in_batch), "{alone:?} {in_batch:?}");
+}
+
+/// An outcome that the previous engine certainly did not take is not made uncertain by the new one.
+#[tokio::test(start_paused = true)]
+async fn during_a_switch_a_certain_failure_stays_certain() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    let held = there.granted().await;
+    let settle = async {
+        sleep(Duration::from_secs(1)).await;
+        for engine in &there.engines {
+            engine.set(Fault::Refused);
+        }
+        there.chain.settle(&settle(&held), DEADLINE).await
+    };
+    let (switched, refused) = tokio::join!(here.chain.switch("b"), settle);
+    switched.unwrap();
+    assert!(matches!(refused, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{refused:?}");
+}
+
+/// A chain as one gateway knows it, without the tasks that follow it; and its engines.
+fn core(stores: &Stores) -> (Core, Vec<Arc<Faulty>>) {
+    let (setup, engines) = stores.setup(OnDataLoss::Resume);
+    (Core::new(setup), engines)
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_switch_is_refused_until_the_one_before_it_counts_as_abandoned() {
+    let (core, engines) = core(&Stores::new(&["a", "b", "c"]));
+    // Otherwise the switch would be completed.
+    engines[1].set(Fault::Refused);
+    core.adopt(ChainState::closing(&core.view().state, "b", 1));
+    sleep(core.times.abandoned.checked_sub(Duration::from_millis(1)).unwrap()).await;
+    assert_eq!(core.switch("c").await, Err(ChainSwitchError::InProgress("b".into())));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(core.switch("c").await, Ok(Switched { from: "a".into(), to: "c".into(), epoch: 2 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_ends_where_another_gateway_has_switched_again_or_has_completed_it() {
+    let later = async |core: &Core, next: fn(&ChainState) -> ChainState| {
+        sleep(Duration::from_secs(1)).await;
+        core.adopt(next(&core.view().state));
+    };
+    let (again, _) = core(&Stores::new(&["a", "b", "c"]));
+    let (switched, ()) = tokio::join!(again.switch("b"), later(&again, |closing| ChainState::closing(closing, "c", 1)));
+    assert_eq!(switched, Err(ChainSwitchError::Conflict("c".into())));
+    assert_eq!(again.view().state.phase, Phase::Closing, "nothing was opened");
+    let (completed, _) = core(&Stores::new(&["a", "b", "c"]));
+    let (switched, ()) = tokio::join!(completed.switch("b"), later(&completed, ChainState::opened));
+    assert_eq!(switched, Ok(Switched { from: "a".into(), to: "b".into(), epoch: 1 }));
 }
