@@ -119,7 +119,7 @@ impl Core {
         let own = own.filter(|held| held.record.attempt == request.attempt);
         let leaves_record = reported.map_or(own.is_some(), |(_, report)| report.outcome != Outcome::Failure);
         let leave_mark = || self.leave_mark(&request.key, &request.attempt, &exclusive);
-        // What leaves no record leaves its mark before the store is asked: an outcome that another gateway delivers meanwhile is
+        // What leaves no record leaves its mark before the store is asked: an outcome that another gateway delivers at that time is
         // found in the store, or its delivery finds the mark. What is in progress may still end sooner than its mark would say,
         // and is marked once the store has answered.
         let marked = if leaves_record { None } else { Some(leave_mark().await?) };
@@ -136,7 +136,7 @@ impl Core {
             Some(overlapping) => overlapping,
             None => leave_mark().await?,
         };
-        // If its lease has ended meanwhile, such an outcome may have missed both.
+        // If its lease has ended since then, such an outcome may have missed both.
         if reported.is_none() && leaves_record && theirs.is_none() && self.clock.wall() >= ended_at {
             theirs = self.claim_made_before(&request.key, ended_at).await?;
         }
@@ -153,38 +153,31 @@ impl Core {
         ended_at: Timestamp,
     ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
+        let is_failure = report.outcome == Outcome::Failure;
         // A failure needs no claim: it only releases what the store may have granted after all. But a take-over has ended an
         // unknown outcome, which the store still holds.
-        if report.outcome == Outcome::Failure && !request.take_over {
-            let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Journal).await?;
-            return if is_superseded(&settled) {
-                self.claim_made_before(&request.key, ended_at).await
-            } else {
-                Ok(None)
-            };
-        }
-        let (holder, theirs) =
-            self.claim_for_lease(request, request.terms.lease.max(DELIVERED_LEASE_MIN), EndedLease::Leave).await?;
-        crash::here(Point::Reconciling);
-        // Another gateway may have granted the same nonce: then the store holds the attempt of that gateway.
-        report.attempt = holder.unwrap_or(report.attempt);
-        report.late = Some(LateTerms {
-            operation: Some(request.operation.clone()),
-            contents: Contents::keep(&request.contents, request.contents_stored_bytes),
-            terms: report.late.map_or(request.terms, |late| late.terms),
-        });
+        let theirs = if is_failure && !request.take_over {
+            None
+        } else {
+            let lease = request.terms.lease.max(DELIVERED_LEASE_MIN);
+            let (holder, theirs) = self.claim_for_lease(request, lease, EndedLease::Leave).await?;
+            crash::here(Point::Reconciling);
+            // Another gateway may have granted the same nonce: then the store holds the attempt of that gateway.
+            report.attempt = holder.unwrap_or(report.attempt);
+            report.late = Some(LateTerms {
+                operation: Some(request.operation.clone()),
+                contents: Contents::keep(&request.contents, request.contents_stored_bytes),
+                terms: report.late.map_or(request.terms, |late| late.terms),
+            });
+            theirs
+        };
         let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Journal).await?;
-        if report.outcome == Outcome::Failure {
-            return if is_superseded(&settled) {
-                self.claim_made_before(&request.key, ended_at).await
-            } else {
-                Ok(None)
-            };
+        match (is_failure, is_superseded(&settled)) {
+            (true, true) => self.claim_made_before(&request.key, ended_at).await,
+            (true, false) => Ok(None),
+            (false, true) if theirs.is_none() => self.engine.read(&request.key).await,
+            (false, _) => Ok(theirs),
         }
-        if theirs.is_none() && is_superseded(&settled) {
-            return self.engine.read(&request.key).await;
-        }
-        Ok(theirs)
     }
 
     /// Claims for at least this lease. Returns the attempt of the same nonce that holds the claim, or the other claim that the
@@ -265,7 +258,8 @@ impl Core {
                 self.leave_mark(&request.key, &request.attempt, &ExclusiveTime::of_outcome(request, at)).await?
             }
             Outcome::Success { .. } | Outcome::Unknown => {
-                self.overlapping_marks(&request.key, &request.attempt, &ExclusiveTime::of_outcome(request, at)).await?
+                self.overlapping_marks(0, &request.key, &request.attempt, &ExclusiveTime::of_outcome(request, at))
+                    .await?
             }
         };
         Ok(Delivered { seqs: vec![seq], outcome_refused: theirs.is_some(), theirs, overlapping })

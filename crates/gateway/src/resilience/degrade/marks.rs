@@ -148,7 +148,7 @@ impl Core {
         time: &ExclusiveTime,
     ) -> Result<Vec<LiveClaim>, EngineError> {
         let Some(terms) = time.terms(attempt.timestamp()) else {
-            return self.overlapping_marks(key, attempt, time).await;
+            return self.overlapping_marks(0, key, attempt, time).await;
         };
         let mut overlapping = Vec::new();
         for slot in 0..MARKS_MAX {
@@ -165,7 +165,7 @@ impl Core {
                 ClaimResponse::Granted(Grant { lease_left: Some(_), .. }) => {
                     let own = self.engine.read(&mark_name(key, slot).0).await?;
                     if own.is_some_and(|own| own.record.terms.retention >= terms.retention) {
-                        overlapping.extend(self.marks_from(slot + 1, key, attempt, time).await?);
+                        overlapping.extend(self.overlapping_marks(slot + 1, key, attempt, time).await?);
                         break;
                     }
                 }
@@ -174,17 +174,6 @@ impl Core {
             }
         }
         Ok(overlapping)
-    }
-
-    /// Returns the marks that overlap an attempt whose outcome the store has recorded. It leaves no mark: later grants find its
-    /// record.
-    pub(super) async fn overlapping_marks(
-        &self,
-        key: &Key,
-        attempt: &Attempt,
-        time: &ExclusiveTime,
-    ) -> Result<Vec<LiveClaim>, EngineError> {
-        self.marks_from(0, key, attempt, time).await
     }
 
     /// Reports whether a policy's grant of a nonce has left a mark, under any attempt.
@@ -201,8 +190,8 @@ impl Core {
         Ok(last.is_some_and(|time| time.until <= by && time.until.since(time.from) + ROUNDED_MAX < claim.terms.lease))
     }
 
-    /// Returns the overlapping marks of other nonces, from this slot on.
-    async fn marks_from(
+    /// Returns the marks of other nonces that an attempt overlaps, from this slot on.
+    pub(super) async fn overlapping_marks(
         &self,
         slot: u32,
         key: &Key,
