@@ -50,7 +50,7 @@ impl Failover {
     }
 }
 
-/// Tells a response of the contract that decides from a refusal.
+/// Distinguishes a response of the contract that decides from a refusal.
 fn is_status(answer: &str) -> bool {
     matches!(answer, "claim: 201" | "claim: 409")
 }

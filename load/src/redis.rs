@@ -82,7 +82,7 @@ impl Tools {
     pub(crate) async fn used_memory(&self, port: u16) -> anyhow::Result<u64> {
         let info = self.query(port, &["INFO", "memory"]).await?;
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
-        used.context("the server does not tell its used_memory")
+        used.context("the server does not report its used_memory")
     }
 
     /// Returns the size of the longest of some values, in bytes, without the contents.

@@ -1,7 +1,7 @@
 //! Whole worlds in one thread: several gateways, a store, the network between them and their callers, on one paused clock
 //! and one seed. Many calls meet every fault in many orders, and each run can be repeated exactly, as CONTRIBUTING.md explains.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails at that place")]
 
 mod bugs;
 mod business;

@@ -7,7 +7,7 @@ pub fn skip(program: &str) {
     skip_because(&format!("{program} is not installed; run scripts/install-test-deps"));
 }
 
-/// Prints that a test is skipped. On CI the test fails, since nobody would notice.
+/// Prints that a test is skipped. On CI the test fails, since it would not be noticed.
 #[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
 pub fn skip_because(why: &str) {
     assert!(!is_ci(), "{why}");
@@ -26,7 +26,7 @@ pub fn tool(name: &str) -> Option<Command> {
 }
 
 /// Reads the environment of the run, not of the build: a build may be shared.
-#[expect(clippy::disallowed_methods, reason = "only the environment tells whether this is CI")]
+#[expect(clippy::disallowed_methods, reason = "only the environment says whether this is CI")]
 fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| !ci.is_empty() && ci != "false")
 }

@@ -27,7 +27,7 @@ pub struct RedisCluster {
 }
 
 /// The ways to a node: for commands, from clients and replicas, and for the bus between nodes. Each node calls from an address
-/// of its own, so that the ways tell nodes and clients apart.
+/// of its own, so that the ways distinguish nodes from clients.
 struct Way {
     commands: TcpProxy,
     bus: TcpProxy,
@@ -128,7 +128,7 @@ impl RedisCluster {
         }
     }
 
-    /// Kills a node as the loss of its machine would: what it had sent and nobody received is gone.
+    /// Kills a node as the loss of its machine would: what it had sent and was not received is gone.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
         if let Some(way) = self.ways.get(node) {
@@ -222,7 +222,7 @@ impl RedisCluster {
         owner(self).expect("it has just been seen")
     }
 
-    /// Moves slots from one node to another, as `redis-cli --cluster reshard` does: key by key, while clients go on.
+    /// Moves slots from one node to another, as `redis-cli --cluster reshard` does: key by key, while clients continue.
     pub async fn move_slots(&self, slots: std::ops::Range<u16>, from: usize, to: usize) {
         let ids: Vec<String> = [from, to].map(|index| self.nodes[index].query("CLUSTER MYID")).into();
         let (source, target) = (&self.nodes[from], &self.nodes[to]);

@@ -104,7 +104,7 @@ fn present<T>(bench: &mut Bench, name: &str, found: anyhow::Result<Option<T>>) -
     None
 }
 
-/// Adds the rate of another lock, or leaves it out with the rates that it had. Returns whether it goes on.
+/// Adds the rate of another lock, or leaves it out with the rates that it had. Returns whether it continues.
 fn rated(bench: &mut Bench, name: &str, rate: anyhow::Result<f64>, rates: &mut Vec<f64>) -> bool {
     match rate {
         Ok(rate) => rates.push(rate),

@@ -1,4 +1,4 @@
-//! A lock that nobody else wants beside a claim on the same engine: one caller for the times, 16 for the rates.
+//! A lock that no other caller wants, compared with a claim on the same engine: one caller for the times, 16 for the rates.
 
 use std::{cell::Cell, rc::Rc, sync::Arc, time::Duration};
 

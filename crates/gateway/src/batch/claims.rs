@@ -73,7 +73,7 @@ impl<Elapsed: Fn() -> Duration> Claims<'_, Elapsed> {
                 complete.notify_one();
             }
         };
-        // The engine's call goes on while one of its claims hangs, which may have passed its deadline long ago.
+        // The engine's call continues while one of its claims hangs, which may have passed its deadline long ago.
         let complete = pin!(complete.notified());
         let all = pin!(self.policies.claim_batch(&requests, &sink));
         let mut all = select(all, complete);

@@ -32,7 +32,7 @@ pub(super) enum Response {
     View(Box<LockRecord>),
 }
 
-/// An answer, and what is known of the lock beside it.
+/// An answer, and what is known of the lock.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) response: Response,

@@ -120,7 +120,7 @@ impl Queue {
             inbox.requests.push(Pending { action, waits_until, deadline, reply });
             if !inbox.is_running {
                 inbox.is_running = true;
-                // A task of its own: a caller that goes away must not stop the requests of others.
+                // In another task: a caller that goes away must not stop the requests of others.
                 tokio::spawn(self.clone().run());
             }
         }
@@ -184,7 +184,7 @@ impl Queue {
         }
     }
 
-    /// Applies the requests as one change, and answers those that have an answer. Returns those that go on waiting, and the time
+    /// Applies the requests as one change, and answers those that have an answer. Returns those that continue to wait, and the time
     /// until a lease ends.
     async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
@@ -195,7 +195,7 @@ impl Queue {
             if tries > 2 {
                 let spread = Duration::from_millis(2) * (1 << tries.min(5));
                 sleep(jittered(Duration::ZERO, spread, self.entropy.bits())).await;
-                // The other gateway has gone on meanwhile: a change of the old state would be refused, and the next one too.
+                // The other gateway has changed the lock again: a change of the old state would be refused, and the next one too.
                 known = None;
             }
             let base = match known.take() {
@@ -362,7 +362,7 @@ fn ticket(pending: Pending) -> Option<ShortHash> {
     }
 }
 
-/// Returns the failure of a round, an earlier change of which may have been stored.
+/// Returns the failure of a round. An earlier change of the round may have been stored.
 fn uncertain(why: EngineError, is_uncertain: bool) -> EngineError {
     if is_uncertain { EngineError::indeterminate(why.to_string()) } else { why }
 }

@@ -1,4 +1,4 @@
-//! The claims of a batch that go on, where others were answered already.
+//! The claims of a batch that are sent on, where others were answered already.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! The breaker of one engine: detects that its store does not answer, and refuses calls until it does. Without locks.
 //!
 //! Closed: calls pass, and are counted. Open: calls are refused. Half-open, after an answered probe: one call passes; once that
-//! is answered, two at a time, and one more for each answered call. If nobody calls, the next answered probe closes it.
+//! is answered, two at a time, and one more for each answered call. Without calls, the next answered probe closes it.
 
 #[cfg(test)]
 mod tests;
@@ -132,11 +132,11 @@ impl Breaker {
         Some(Pass { breaker: self, word, started: now })
     }
 
-    /// Ends a phase whose time is over, even if nobody calls: a ramp, the wait for the trial call, and, if a probe was just
+    /// Ends a phase whose time is over, even without calls: a ramp, the wait for the trial call, and, if a probe was just
     /// answered, an open breaker and a half-open one without calls. Returns the new state if the phase has changed.
     ///
-    /// Calls that arrive together after a quiet time are many more than one, and must not be refused because nobody called
-    /// before. The earlier counts stay, so that the first of them that fails opens the breaker again.
+    /// Calls that arrive together after a quiet time are many more than one, and must not be refused because no call
+    /// was made before. The earlier counts stay, so that the first of them that fails opens the breaker again.
     pub fn advance(&self, probe_answered: bool, now: Duration) -> Option<BreakerState> {
         let word = self.word();
         let age = self.age(now);

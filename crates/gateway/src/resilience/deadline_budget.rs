@@ -62,7 +62,7 @@ pub struct GuardBudget {
     /// Time of the first try before a hedged request: longer than an engine waits for its own connection, so that both tries
     /// do not fail for the same reason.
     pub first_try: Duration,
-    /// Time of the first try beyond that, beside the hedged request.
+    /// Time of the first try beyond that, while the hedged request is in flight.
     pub overtime: Duration,
     /// Time of all tries together.
     pub all_tries: Duration,

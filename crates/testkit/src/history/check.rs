@@ -48,7 +48,7 @@ pub fn assert_explained(history: &History) {
 }
 
 /// The same, but a call that took this long may have been sent twice, and the store may have received the second one, whose
-/// answer nobody read, long after the caller was answered. Returns the number of keys that need this to be explained.
+/// answer that no caller read, long after the caller was answered. Returns the number of keys that need this to be explained.
 ///
 /// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, without an
 /// owner. That blocks the key for a while, and is no double grant. A grant by a policy has an echo, however fast it was: the

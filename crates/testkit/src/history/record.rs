@@ -16,7 +16,7 @@ use oncegate_core::terms::Terms;
 pub enum Call {
     /// Claim call, on these terms.
     Claim { nonce: Nonce, terms: Terms, take_over: bool },
-    /// Outcome call. The terms apply to a late outcome that brings none of its own.
+    /// Outcome call. The terms apply to a late outcome that brings none itself.
     Settle { attempt: Attempt, outcome: Outcome, terms: Terms },
     /// Renewal for this long from now.
     Renew { attempt: Attempt, lease: Duration },

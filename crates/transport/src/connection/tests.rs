@@ -481,7 +481,7 @@ async fn through(sent: &[u8], by_library_alone: bool, room: usize) -> (Vec<Strin
     read
 }
 
-/// The rest of a body whose request was refused is skipped up to the limit, and the connection goes on. A client that announces
+/// The rest of a body whose request was refused is skipped up to the limit, and the connection continues. A client that announces
 /// more, or that waits for `100 Continue` first, is not read any further.
 #[tokio::test(start_paused = true)]
 async fn an_unread_body_is_skipped_up_to_its_limit() {

@@ -90,7 +90,7 @@ impl Guard {
     }
 }
 
-/// Probes a shard until a call was answered, nobody has called meanwhile, or the engine is gone. Also ends a trial call that
+/// Probes a shard until a call was answered, no call was made between two probes, or the engine is gone. Also ends a trial call that
 /// takes too long: where calls are few, none must be refused because the one before was sent while the store was still out.
 async fn probe_until_answered(guard: Weak<Guard>, shard: u16, mut pause: Duration) {
     loop {

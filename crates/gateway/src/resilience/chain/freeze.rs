@@ -79,7 +79,7 @@ impl GrantFreeze {
     }
 }
 
-/// Begins freezes when there is reason to, and records in the store when they are over, even if nobody calls.
+/// Begins freezes when there is reason to, and records in the store when they are over, even without calls.
 pub(super) async fn watch(core: Arc<Core>, stop: CancellationToken) {
     let forever = async {
         loop {

@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Delivers the entries of every key, until the store does not answer. A delivery needs the shard of its key and that of the
-    /// key's marks; keys that need other ones are delivered beside.
+    /// key's marks; keys that need other ones are delivered at the same time.
     async fn round(self: &Arc<Self>, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
         let mut groups: BTreeMap<_, Vec<Key>> = BTreeMap::new();
         let has_shards = self.engine.shards().len() > 1;

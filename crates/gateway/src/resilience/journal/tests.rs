@@ -62,7 +62,7 @@ async fn entries_that_were_not_delivered_survive_a_crash_in_order() {
     let (again, recovered) = open(&copy);
     assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone(), requests[4].clone()]));
     assert_eq!(again.waiting().entries, 3);
-    assert!(again.append(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers go on rising");
+    assert!(again.append(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers continue to rise");
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ async fn a_slow_trial_call_is_not_hedged() {
     store.set_time(600 * MS);
     assert!(engine.claim(&request(), DEADLINE).await.is_ok());
     assert_eq!(store.claims() - before, 1);
-    assert_eq!(engine.0.breaker(0).state(), BreakerState::HalfOpen, "the ramp has begun");
+    assert_eq!(engine.0.breaker(0).state(), BreakerState::HalfOpen, "the ramp has started");
 }
 
 #[tokio::test(start_paused = true)]

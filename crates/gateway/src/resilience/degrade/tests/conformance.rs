@@ -27,12 +27,12 @@ impl Engine for WithPolicies {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.0.claim(request, self.claim_context(deadline)).await.map(|answered| answered.answer)
     }
-    async fn claim_batch(&self, claims: &[BatchClaim<'_>], tell: ClaimSink<'_>) {
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claim = |claim: &BatchClaim<'_>| self.claim_context(claim.deadline);
         let claims: Vec<_> =
             claims.iter().map(|own| PolicyClaim { request: own.request, context: claim(own) }).collect();
-        let sink = |at: usize, answer: Result<Answered<_>, _>| tell(at, answer.map(|answered| answered.answer));
-        self.0.claim_batch(&claims, &sink).await;
+        let answered = |at: usize, answer: Result<Answered<_>, _>| sink(at, answer.map(|answered| answered.answer));
+        self.0.claim_batch(&claims, &answered).await;
     }
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let context = CallContext { deadline, on_outage: self.2 };
@@ -75,7 +75,7 @@ impl Engine for WithPolicies {
 struct DeafFor(Arc<dyn Engine>, &'static str);
 
 impl DeafFor {
-    fn hears(&self, key: &Key) -> Result<(), EngineError> {
+    fn check_app(&self, key: &Key) -> Result<(), EngineError> {
         if key.app.as_ref() == self.1 { Err(EngineError::unavailable("deaf")) } else { Ok(()) }
     }
 }
@@ -83,11 +83,11 @@ impl DeafFor {
 #[async_trait]
 impl Engine for DeafFor {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
-        self.hears(&request.key)?;
+        self.check_app(&request.key)?;
         self.0.claim(request, deadline).await
     }
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
-        self.hears(&request.key)?;
+        self.check_app(&request.key)?;
         self.0.settle(request, deadline).await
     }
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {

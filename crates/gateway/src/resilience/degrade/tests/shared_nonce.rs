@@ -180,7 +180,7 @@ async fn a_lease_that_ended_at_one_gateway_is_restored_by_the_gateway_that_exten
             clock.advance(lease + Duration::from_millis(10));
             world.one.back().await;
             clock.advance(Duration::from_millis(10));
-            assert_eq!(world.state().await, Some(ClaimState::Unknown), "nobody else knows of the renewal yet");
+            assert_eq!(world.state().await, Some(ClaimState::Unknown), "no other gateway knows of the renewal yet");
             world.back().await;
             let held = world.one.held(&world.first).await.unwrap();
             assert_eq!(

@@ -86,7 +86,7 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await, SPOOLED_ANSWER);
-    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "nobody knows");
+    assert_eq!(summary(&world.claim(&other(&world, &held)).await), (SPOOL, "duplicate"), "no gateway knows");
     assert_eq!(world.settle(&report(&held, success("7"), SPOOLED)).await, SPOOLED_ANSWER);
     let world = world.restarted().await;
     world.line.set(Way::Whole);

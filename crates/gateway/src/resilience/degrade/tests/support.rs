@@ -373,7 +373,7 @@ pub(super) fn summary(answered: &Answered<ClaimResponse>) -> (Option<OutagePolic
     let word = match answer {
         ClaimResponse::Granted(grant) if grant.repeated => "repeated",
         ClaimResponse::Granted(grant) => {
-            assert!(by.is_none() || grant.fence.is_none(), "nobody can promise a fence alone");
+            assert!(by.is_none() || grant.fence.is_none(), "no gateway can promise a fence alone");
             "granted"
         }
         ClaimResponse::Duplicate(_) => "duplicate",
