@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::environment::TOKEN_VARIABLE;
+pub use self::environment::{CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
 pub use self::fingerprint::Fingerprint;
 pub use self::load::Flags;
 pub use self::path::KeyPath;

@@ -15,9 +15,7 @@ use super::failure::{Cause, because};
 use super::output::escaped;
 use super::tls::TlsArgs;
 use super::{Settings, http_client, variable};
-
-const URL_VARIABLE: &str = "ONCEGATE_URL";
-const CREDENTIAL_VARIABLE: &str = "ONCEGATE_CREDENTIAL";
+use crate::config::{CREDENTIAL_VARIABLE, URL_VARIABLE};
 
 /// Arguments that name the gateway and the app's credential.
 #[derive(Args, Clone, Debug)]

@@ -18,6 +18,15 @@ pub(super) const FILE_VARIABLE: &str = "ONCEGATE_CONFIG";
 /// Token of commands for a gateway's admin API; not a setting.
 pub const TOKEN_VARIABLE: &str = "ONCEGATE_ADMIN_TOKEN";
 
+/// URL of the API for commands that call it; not a setting.
+pub const URL_VARIABLE: &str = "ONCEGATE_URL";
+
+/// Credential of an app for those commands; not a setting.
+pub const CREDENTIAL_VARIABLE: &str = "ONCEGATE_CREDENTIAL";
+
+/// Variables that are no settings.
+const NOT_SETTINGS: [&str; 4] = [FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, CREDENTIAL_VARIABLE];
+
 /// Depth of the deepest key, `apps.<app>.operations.<operation>.on_outage.claim`.
 const DEPTH_MAX: usize = 6;
 
@@ -25,7 +34,7 @@ const DEPTH_MAX: usize = 6;
 pub(super) fn read(variables: &[(OsString, OsString)], known: &[KeyPath]) -> (Layer, Vec<Problem>) {
     let (mut layer, mut problems) = (Layer::empty(), Vec::new());
     let mut ours: Vec<_> = variables.iter().filter_map(|(name, value)| Some((name.to_str()?, value))).collect();
-    ours.retain(|(name, _)| name.starts_with(PREFIX) && ![FILE_VARIABLE, TOKEN_VARIABLE].contains(name));
+    ours.retain(|(name, _)| name.starts_with(PREFIX) && !NOT_SETTINGS.contains(name));
     // In a fixed order, so that the same environment always gives the same result.
     ours.sort_unstable();
     for (name, value) in ours {
@@ -100,7 +109,15 @@ mod tests {
     }
 
     #[test]
-    fn typing_errors_are_told_from_variables_of_other_programs() {
+    fn variables_of_commands_are_no_settings() {
+        let known = [KeyPath::of(["registry", "url"])];
+        let read = |name: &str| read(&[(name.into(), "http://127.0.0.1:8080".into())], &known).1.len();
+        assert_eq!(NOT_SETTINGS.map(read), [0; 4]);
+        assert_eq!(read("ONCEGATE_REGISTRY_URL"), 1);
+    }
+
+    #[test]
+    fn typing_errors_are_distinguished_from_variables_of_other_programs() {
         let known = [["server", "listen"], ["server", "admin_listen"], ["log", "level"], ["engines", "primary"]]
             .map(KeyPath::of);
         for (name, meant) in [

@@ -203,18 +203,23 @@ impl Config {
             route.response_retention.is_none_or(|time| Retention::For(time.0) <= route.retention),
             "response_retention is longer than retention, after which the key is free".to_owned(),
         );
-        let app = Some(&route.app).filter(|_| !self.apps.is_empty());
-        check(
-            route.retention <= self.retention_max_of(app) && self.limits.check_retention(route.retention).is_ok(),
-            format!(
-                "the retention {} is beyond retention_max of its app, or limits.retention_min and _max",
-                route.retention
-            ),
-        );
+        if let Some(message) = self.route_retention_problem(route) {
+            check(false, message);
+        }
         if let Some(shadow) = before.iter().find(|other| shadows(other, route)) {
             check(false, format!("the earlier route `{}` takes all its requests; change their order", shadow.name));
         }
         problems
+    }
+
+    /// Returns the problem of a route that keeps keys for longer than its app or the limits permit.
+    pub(super) fn route_retention_problem(&self, route: &RouteOptions) -> Option<String> {
+        let (retention, app) = (route.retention, Some(&route.app).filter(|_| !self.apps.is_empty()));
+        let is_permitted =
+            retention <= self.retention_max_of(app) && self.limits.check_retention(retention).is_ok();
+        (!is_permitted).then(|| {
+            format!("the retention {retention} is beyond retention_max of its app, or limits.retention_min and _max")
+        })
     }
 }
 

@@ -21,7 +21,7 @@ impl Config {
         options.secrets = stored.secrets.iter().map(|secret| secret.digest.to_string()).collect();
         let apps = [(stored.key.clone(), options)].into();
         let config = Self { apps, registry: RegistryOptions { url: String::new() }, ..self.clone() };
-        let problems = config.validate();
+        let problems = config.validate_apps();
         if problems.is_empty() { Ok(config) } else { Err(Problems(problems)) }
     }
 }
@@ -72,6 +72,29 @@ mod tests {
         let operation = "coupon.redeem".parse().unwrap();
         assert_eq!(made.terms_of(Some(&key), Some(&operation)).terms.retention.to_string(), "forever");
         assert_eq!(made.apps[&key].secrets.len(), 1);
+    }
+
+    #[test]
+    fn an_app_of_a_registry_is_independent_of_routes_for_others() {
+        let route = |app: &str| {
+            format!(
+                "[[proxy.routes]]\nname = \"{app}\"\napp = \"{app}\"\npath = \"/{app}\"\nmethods = [\"POST\"]\n\
+                 upstream = \"u\"\nprincipal = [\"authorization\"]\n"
+            )
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oncegate.toml");
+        let text = format!(
+            "[registry]\nurl = \"postgres://u@h/d\"\n[proxy.upstreams.u]\nurls = [\"http://127.0.0.1:9000\"]\n{}{}",
+            route("shop"),
+            route("bank")
+        );
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(&Flags { config: Some(path), ..Flags::default() }, []).unwrap();
+        let made = config.of_stored(&stored("{}")).unwrap();
+        assert_eq!(made.proxy_operations(Some(&"shop".parse().unwrap())).count(), 1);
+        let refused = config.of_stored(&stored(r#"{"retention": "1h", "retention_max": "2h"}"#)).unwrap_err();
+        assert!(refused.to_string().contains("beyond retention_max of its app"), "{refused}");
     }
 
     #[cfg(feature = "redis")]

@@ -45,25 +45,11 @@ impl Config {
         check_limits(&self.limits, &mut findings);
         let limits_hold = findings.0.len() == before;
 
-        let defaults = KeyPath::of(["defaults"]);
-        self.check_chain_exists(&defaults, &self.defaults.chain, &mut findings);
-        let mut terms = vec![(defaults, self.defaults.own_terms())];
-        for (key, app) in &self.apps {
-            let path = KeyPath::of(["apps", key.as_ref()]);
-            check_secrets(&path, app, &mut findings);
-            if let Some(chain) = &app.chain {
-                self.check_chain_exists(&path, chain, &mut findings);
-            }
-            terms.push((path.clone(), app.own_terms()));
-            let operations = path.child("operations");
-            let own = app.operations.iter();
-            terms.extend(own.map(|(operation, own)| (operations.child(operation.as_ref()), *own)));
-        }
+        self.check_chain_exists(&KeyPath::of(["defaults"]), &self.defaults.chain, &mut findings);
+        self.check_apps(&mut findings);
         // With contradictory limits, all terms would be reported.
         if limits_hold {
-            for (path, terms) in &terms {
-                check_terms(path, terms, &self.limits, &mut findings);
-            }
+            self.check_terms(&mut findings);
         }
         if let Err(error) = self.log.check() {
             findings.add(KeyPath::of(["log", "level"]), error.to_string());
@@ -74,6 +60,20 @@ impl Config {
         if !LOG_BUFFER_BYTES.contains(&self.log.buffer_bytes) {
             let message = "the log's buffer must have 16384 to 1073741824 bytes; 1048576 is a good size";
             findings.add(KeyPath::of(["log", "buffer_bytes"]), message);
+        }
+        findings.0
+    }
+
+    /// Returns the problems of the apps, and of the routes for them. Reads no file, since it is called for each app of a registry.
+    pub(super) fn validate_apps(&self) -> Vec<Problem> {
+        let mut findings = Findings(self.check_promises());
+        self.check_quotas(&mut findings);
+        self.check_apps(&mut findings);
+        self.check_terms(&mut findings);
+        for route in self.proxy.routes.iter().filter(|route| self.apps.contains_key(&route.app)) {
+            if let Some(message) = self.route_retention_problem(route) {
+                findings.add(KeyPath::of(["proxy", "routes"]), format!("route `{}`: {message}", route.name));
+            }
         }
         findings.0
     }
@@ -230,6 +230,28 @@ impl Config {
                  longer retention_max"
             );
             findings.add(path.child("retention"), message);
+        }
+    }
+
+    fn check_apps(&self, findings: &mut Findings) {
+        for (key, app) in &self.apps {
+            let path = KeyPath::of(["apps", key.as_ref()]);
+            check_secrets(&path, app, findings);
+            if let Some(chain) = &app.chain {
+                self.check_chain_exists(&path, chain, findings);
+            }
+        }
+    }
+
+    /// Checks the terms of the defaults, the apps and their operations.
+    fn check_terms(&self, findings: &mut Findings) {
+        check_terms(&KeyPath::of(["defaults"]), &self.defaults.own_terms(), &self.limits, findings);
+        for (key, app) in &self.apps {
+            let path = KeyPath::of(["apps", key.as_ref()]);
+            check_terms(&path, &app.own_terms(), &self.limits, findings);
+            for (operation, own) in &app.operations {
+                check_terms(&path.child("operations").child(operation.as_ref()), own, &self.limits, findings);
+            }
         }
     }
 
