@@ -35,7 +35,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, Fingerprint, Flags, Problems};
+use crate::config::{Config, Flags, Problems};
 use crate::domain::attempt::SystemEntropy;
 
 const HELP: &str = "\
@@ -84,7 +84,7 @@ pub struct Cli {
 enum Command {
     /// Run a gateway
     #[command(after_help = SERVE_HELP)]
-    Serve(Settings),
+    Serve(Flags),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(config::Action),
@@ -130,56 +130,29 @@ enum Command {
     Generate(generate::GenerateArgs),
 }
 
-const CONFIG_HELP: &str = "Configuration file [default: the value of ONCEGATE_CONFIG, or none]";
-
-/// Settings that have a flag. Not `Debug`, nor is a type that contains it: the engine's URL may hold a password.
-#[derive(Args, Clone, Default)]
-struct Settings {
-    #[arg(short = 'c', long, value_name = "FILE", help = CONFIG_HELP)]
+/// The configuration file, for commands without further settings.
+#[derive(Args, Clone, Debug, Default)]
+struct ConfigFile {
+    #[arg(short = 'c', long, value_name = "FILE", help = Flags::CONFIG_HELP)]
     config: Option<PathBuf>,
-    /// Address of the API, such as 127.0.0.1:8080
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// Address of metrics, health checks and the admin API, such as 127.0.0.1:9464
-    #[arg(long, value_name = "ADDR")]
-    admin_listen: Option<String>,
-    /// URL of the default chain's store, such as memory: or disk:./claims
-    #[arg(long, value_name = "URL")]
-    engine: Option<String>,
-    /// Folder of the default disk engine and of the gateway's own persistent data
-    #[arg(long, value_name = "DIR")]
-    data_dir: Option<String>,
-    /// Level of the log: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate::engine=debug`
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
 }
 
-impl Settings {
-    fn load(self) -> Result<Config, Problems> {
-        Config::load(&self.flags(), environment())
+impl ConfigFile {
+    fn load(&self) -> Result<Config, Problems> {
+        load(&Flags { config: self.config.clone(), ..Flags::default() })
     }
+}
 
-    /// Also checks the files that only a gateway reads, such as its private key.
-    fn load_to_serve(self) -> Result<Config, Problems> {
-        Config::load_to_serve(&self.flags(), environment())
-    }
-
-    /// Returns the fingerprint of the configuration's files.
-    fn fingerprint(&self) -> Fingerprint {
-        self.clone().flags().fingerprint(environment())
-    }
-
-    fn flags(self) -> Flags {
-        let Self { config, listen, admin_listen, engine, data_dir, log_level } = self;
-        Flags { config, listen, admin_listen, engine, data_dir, log_level }
-    }
+/// Loads the configuration of these flags and of the process's environment.
+fn load(flags: &Flags) -> Result<Config, Problems> {
+    Config::load(flags, environment())
 }
 
 /// Runs a command. Prints an error as one block on standard error. Returns the exit code, as the help describes it.
 pub fn run(cli: Cli) -> ExitCode {
     let out = &mut io::stdout();
     let done = match cli.command {
-        Command::Serve(settings) => serve::run(settings),
+        Command::Serve(flags) => serve::run(flags),
         Command::Config(action) => config::run(action, out),
         Command::Id(args) => id::run(&args, &mut io::stdin().lock(), out),
         #[cfg(feature = "postgres")]
@@ -247,16 +220,15 @@ mod tests {
     #[test]
     fn flags_become_settings() {
         let parsed = Cli::try_parse_from(["oncegate", "serve", "--listen", "127.0.0.1:1", "--engine", "memory:"]);
-        let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
-        let config = settings.load().unwrap();
+        let Command::Serve(flags) = parsed.unwrap().command else { panic!("not serve") };
+        let config = load(&flags).unwrap();
         assert_eq!((config.server.listen.port(), config.engines["primary"].as_str()), (1, "memory:"));
     }
 
     #[test]
     fn the_short_flag_of_the_configuration_and_the_log_level_are_accepted() {
         let parsed = Cli::try_parse_from(["oncegate", "serve", "-c", "a.toml", "--log-level", "debug"]);
-        let Command::Serve(settings) = parsed.unwrap().command else { panic!("not serve") };
-        let flags = settings.flags();
+        let Command::Serve(flags) = parsed.unwrap().command else { panic!("not serve") };
         assert_eq!((flags.config, flags.log_level), (Some("a.toml".into()), Some("debug".into())));
     }
 

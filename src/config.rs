@@ -6,6 +6,7 @@ mod environment;
 mod explain;
 mod file;
 mod fingerprint;
+mod flags;
 mod layers;
 mod load;
 mod path;
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::environment::{CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
 pub use self::fingerprint::Fingerprint;
-pub use self::load::Flags;
+pub use self::flags::Flags;
 pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
 pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};

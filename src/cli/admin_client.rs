@@ -1,23 +1,20 @@
 //! Client of a gateway's admin API: URL and token, requests, and problem documents as errors.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
-use http_body_util::Full;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Response};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Cause;
-use super::http_client;
+use super::http_client::{HttpClient, read_token, url_to};
 use super::output::{Out, OutputArgs, escaped};
 use super::tls::TlsArgs;
-use super::{Settings, variable};
+use super::{ConfigFile, variable};
 use crate::config::TOKEN_VARIABLE;
 
 /// Longer than a gateway waits for its store and its disk.
@@ -54,8 +51,8 @@ pub(super) struct AdminArgs {
     /// File that holds the token [default: the value of `ONCEGATE_ADMIN_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) config: ConfigFile,
     #[command(flatten)]
     tls: TlsArgs,
 }
@@ -70,11 +67,7 @@ pub(super) struct QueryArgs {
 }
 
 /// Client of a gateway's admin API, with one operator's token.
-pub(super) struct AdminClient {
-    url: String,
-    tls: TlsArgs,
-    token: String,
-}
+pub(super) struct AdminClient(HttpClient);
 
 /// Problem document of a gateway.
 #[derive(Debug, Deserialize, thiserror::Error)]
@@ -109,13 +102,6 @@ impl QueryArgs {
     }
 }
 
-impl AdminArgs {
-    /// Returns the settings of the configuration that the command uses.
-    pub(super) fn settings(&self) -> Settings {
-        Settings { config: self.config.clone(), ..Settings::default() }
-    }
-}
-
 impl Refusal {
     /// Returns the cause that decides the exit code, if it is one of those.
     pub(super) fn cause(&self) -> Option<Cause> {
@@ -139,9 +125,9 @@ impl AdminClient {
         }
         let url = match args.admin {
             Some(url) => url,
-            None => url_of(Settings { config: args.config, ..Settings::default() })?,
+            None => url_of(&args.config)?,
         };
-        Ok(Self { url, tls: args.tls, token })
+        Ok(Self(HttpClient { url, tls: args.tls, token: Some(token) }))
     }
 
     /// Sends a GET request.
@@ -155,16 +141,7 @@ impl AdminClient {
     }
 
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
-        let mut request = Request::builder().method(method).uri(path);
-        request = request.header(AUTHORIZATION, format!("Bearer {}", self.token));
-        let body = match body {
-            Some(body) => {
-                request = request.header(CONTENT_TYPE, "application/json");
-                body.to_string()
-            }
-            None => String::new(),
-        };
-        let response = self.send(request.body(Full::new(body.into()))?)?;
+        let response = self.send(method, path, body)?;
         if response.status().is_success() {
             return serde_json::from_slice(response.body()).map_err(|_| self.not_an_admin_listener());
         }
@@ -173,22 +150,23 @@ impl AdminClient {
         };
         // Any listener answers 404 to an unknown path. Only from an admin listener does it mean that the record does
         // not exist.
-        if refusal.status == 404 && !self.send(Request::get("/livez").body("".into())?)?.status().is_success() {
+        if refusal.status == 404 && !self.send(Method::GET, "/livez", None)?.status().is_success() {
             return Err(self.not_an_admin_listener());
         }
         Err(refusal.into())
     }
 
-    fn send(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
+    fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Bytes>> {
+        let url = &self.0.url;
         let unreachable =
-            || format!("cannot reach a gateway at {} (does it run, and is this its `server.admin_listen`?)", self.url);
-        http_client::send(&self.url, &self.tls, request, TIMEOUT).with_context(unreachable)
+            || format!("cannot reach a gateway at {url} (does it run, and is this its `server.admin_listen`?)");
+        self.0.send_alone(method, path, body, TIMEOUT).with_context(unreachable)
     }
 
     fn not_an_admin_listener(&self) -> anyhow::Error {
         anyhow!(
             "what answers at {} is not the admin listener of a gateway. Give the URL of `server.admin_listen` with --admin",
-            self.url
+            self.0.url
         )
     }
 }
@@ -199,31 +177,9 @@ fn in_cli_terms(detail: &str) -> String {
 }
 
 /// Returns the URL of the admin listener that a configuration has.
-pub(super) fn url_of(settings: Settings) -> anyhow::Result<String> {
-    let server = settings.load()?.server;
+pub(super) fn url_of(config: &ConfigFile) -> anyhow::Result<String> {
+    let server = config.load()?.server;
     Ok(url_to(server.admin_listen, server.admin_tls.is_on()))
-}
-
-/// Returns the URL that reaches a listener from this machine.
-pub(super) fn url_to(listen: SocketAddr, has_tls: bool) -> String {
-    let scheme = if has_tls { "https" } else { "http" };
-    format!("{scheme}://{}", reachable(listen))
-}
-
-/// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
-fn reachable(mut listen: SocketAddr) -> SocketAddr {
-    match listen.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    listen
-}
-
-pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
-    let token = std::fs::read_to_string(path);
-    let token = token.with_context(|| format!("cannot read the token from {}", path.display()))?;
-    Ok(token.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 fn token_variable() -> anyhow::Result<String> {
@@ -264,15 +220,6 @@ mod tests {
             (503, "store_unavailable", None),
         ] {
             assert_eq!(refusal(status, code, "").cause(), cause, "{code}");
-        }
-    }
-
-    #[test]
-    fn a_listener_on_all_addresses_is_reached_on_loopback() {
-        for (listen, asked) in
-            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
-        {
-            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
         }
     }
 }

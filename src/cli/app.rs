@@ -108,14 +108,12 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> 
             print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
         Action::List(query) if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
-        Action::List(QueryArgs { output, admin }) => {
-            output.print(&file::list(&admin.settings().load()?), out, show::list)
-        }
+        Action::List(QueryArgs { output, admin }) => output.print(&file::list(&admin.config.load()?), out, show::list),
         Action::Show { name, query } if uses_gateway(&query.admin)? => {
             query.show(&format!("/admin/v1/apps/{name}"), out, show::record)
         }
         Action::Show { name, query: QueryArgs { output, admin } } => {
-            output.print(&file::show(&admin.settings().load()?, &name)?, out, show::record)
+            output.print(&file::show(&admin.config.load()?, &name)?, out, show::record)
         }
         Action::Rotate { name, revoke_all, change } => {
             let Some(gateway) = change.gateway()? else {
@@ -148,7 +146,7 @@ fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) ->
 
 /// Reports whether to use a gateway: one is named, or the apps are in a registry.
 fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
-    Ok(admin.admin.is_some() || admin.settings().load()?.registry.is_set())
+    Ok(admin.admin.is_some() || admin.config.load()?.registry.is_set())
 }
 
 /// The gateway to use, and the reason to send.
@@ -175,8 +173,6 @@ impl Change {
 /// Prints a new secret, and what to do with it.
 fn print_secret(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     let text = |name: &str| answer[name].as_str().with_context(|| format!("the gateway answered without `{name}`"));
-    let (app, secret) = (text("app")?, text("secret")?);
-    writeln!(out, "{app}.{secret}\n")?;
-    writeln!(out, "Callers of `{app}` send this as `Authorization: Bearer …`. It is printed only once: store it now.")?;
+    file::print_credential(text("app")?, text("secret")?, out)?;
     Ok(writeln!(out, "Its ID in lists is {}. Every gateway accepts it within seconds.", cell(&answer["secret_id"]))?)
 }

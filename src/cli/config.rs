@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Subcommand;
 
-use super::Settings;
-use crate::config::Config;
+use super::{environment, load};
+use crate::config::{Config, Flags};
 use crate::engines::promise_of;
 use crate::proxy::identities;
 use crate::proxy::options::{ProxyOptions, RouteOptions, server_of};
@@ -25,13 +25,13 @@ pub(super) enum Action {
     /// Check whether a gateway can use the configuration; the exit code is 2 if it cannot
     Check(CheckArgs),
     /// Print the configuration with all layers merged, without secrets
-    Print(Settings),
+    Print(Flags),
 }
 
 #[derive(clap::Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
-    settings: Settings,
+    flags: Flags,
     /// The file in use: report which changes of the proxy's routes would let repeats of earlier requests run again or be refused;
     /// the exit code is 1 if there are any
     #[arg(long, value_name = "FILE")]
@@ -40,8 +40,8 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
     match action {
-        Action::Check(CheckArgs { settings, against }) => {
-            let config = settings.clone().load_to_serve()?;
+        Action::Check(CheckArgs { flags, against }) => {
+            let config = Config::load_to_serve(&flags, environment())?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
             for (name, url) in &config.engines {
@@ -63,10 +63,10 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
             }
             if let Some(against) = against {
-                compare(&config, Settings { config: Some(against), ..settings }, out)?;
+                compare(&config, &Flags { config: Some(against), ..flags }, out)?;
             }
         }
-        Action::Print(settings) => out.write_all(settings.load()?.redacted_toml()?.as_bytes())?,
+        Action::Print(flags) => out.write_all(load(&flags)?.redacted_toml()?.as_bytes())?,
     }
     Ok(())
 }
@@ -75,8 +75,8 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// There are changes, or that configuration cannot be read.
-fn compare(config: &Config, in_use: Settings, out: &mut impl Write) -> anyhow::Result<()> {
-    let changes = identities::changes(&in_use.load()?.proxy, &config.proxy);
+fn compare(config: &Config, in_use: &Flags, out: &mut impl Write) -> anyhow::Result<()> {
+    let changes = identities::changes(&load(in_use)?.proxy, &config.proxy);
     if changes.is_empty() {
         writeln!(out, "Requests behind the proxy keep their identities.")?;
         return Ok(());
@@ -101,12 +101,12 @@ mod tests {
     use super::*;
     use crate::config::Problems;
 
-    fn settings(engine: &str) -> Settings {
-        Settings { engine: Some(engine.to_owned()), ..Settings::default() }
+    fn flags(engine: &str) -> Flags {
+        Flags { engine: Some(engine.to_owned()), ..Flags::default() }
     }
 
-    fn check(settings: Settings) -> Action {
-        Action::Check(CheckArgs { settings, against: None })
+    fn check(flags: Flags) -> Action {
+        Action::Check(CheckArgs { flags, against: None })
     }
 
     fn answer(action: Action) -> String {
@@ -119,7 +119,7 @@ mod tests {
     fn a_valid_configuration_is_reported_as_valid() {
         let expected = "The configuration is valid. Apps: 0, engines: 1.\n\
                         Engine primary: Keeps nothing when the gateway ends: for tests.\n";
-        assert_eq!(answer(check(settings("memory:"))), expected);
+        assert_eq!(answer(check(flags("memory:"))), expected);
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         let file = folder.path().join("oncegate.toml");
         let urls = "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\", \"http://[::1]:9000\", \"http://orders.invalid\"]\n";
         std::fs::write(&file, urls).expect("the file is written");
-        let said = answer(check(Settings { config: Some(file), ..Settings::default() }));
+        let said = answer(check(Flags { config: Some(file), ..Flags::default() }));
         assert_eq!(said.matches("Warning").count(), 1, "{said}");
         assert!(said.contains("orders.invalid"), "{said}");
     }
@@ -143,7 +143,7 @@ mod tests {
                  path = \"/\"\nmethods = [\"POST\"]\nupstream = \"s\"\nprincipal = [\"authorization\"]\nstore_with = [\"{stored}\"]\n"
             );
             std::fs::write(&file, route).expect("the file is written");
-            let said = answer(check(Settings { config: Some(file.clone()), ..Settings::default() }));
+            let said = answer(check(Flags { config: Some(file.clone()), ..Flags::default() }));
             assert_eq!(said.matches("Warning: the route orders stores Set-Cookie").count(), warnings, "{said}");
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         let keys = format!("[proxy.encryption]\nkeys = [{{ id = \"k\", file = {:?} }}]\n", key.display().to_string());
         for (encryption, warnings) in [("", 1), (keys.as_str(), 0)] {
             std::fs::write(&file, format!("[proxy]\nlisten = \"127.0.0.1:8081\"\n{encryption}")).expect("written");
-            let said = answer(check(Settings { config: Some(file.clone()), ..Settings::default() }));
+            let said = answer(check(Flags { config: Some(file.clone()), ..Flags::default() }));
             assert_eq!(said.matches("Warning").count(), warnings, "{said}");
         }
     }
@@ -173,8 +173,8 @@ mod tests {
             Some(folder.path().join(name))
         };
         let (old, new) = (file("old", "authorization"), file("new", "x-user"));
-        let settings = Settings { config: new.clone(), ..Settings::default() };
-        let compared = |against| Action::Check(CheckArgs { settings: settings.clone(), against });
+        let flags = Flags { config: new.clone(), ..Flags::default() };
+        let compared = |against| Action::Check(CheckArgs { flags: flags.clone(), against });
         assert!(answer(compared(None)).contains("is valid"));
         assert!(answer(compared(new)).ends_with("Requests behind the proxy keep their identities.\n"));
         let error = run(compared(old), &mut Vec::new()).expect_err("they change");
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_printed_configuration_has_no_passwords() {
-        let printed = answer(Action::Print(settings("redis://:hidden@host")));
+        let printed = answer(Action::Print(flags("redis://:hidden@host")));
         assert!(
             printed.contains("primary = \"redis://:***@host\"") && printed.contains("lease = \"30s\""),
             "{printed}"
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn an_invalid_configuration_is_an_error_of_its_own_type() {
-        let bad = Settings { listen: Some("nowhere".to_owned()), ..Settings::default() };
+        let bad = Flags { listen: Some("nowhere".to_owned()), ..Flags::default() };
         let error = run(check(bad), &mut Vec::new()).expect_err("no address");
         assert!(error.is::<Problems>());
         assert!(error.to_string().contains("flag --listen: server.listen: an address is"), "{error}");

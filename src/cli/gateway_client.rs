@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use http_body_util::Full;
-use hyper::Request;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::Method;
 use serde_json::Value;
 
-use super::admin_client::{read_token, url_to};
 use super::failure::{Cause, because};
+use super::http_client::{HttpClient, read_token, url_to};
 use super::output::escaped;
 use super::tls::TlsArgs;
-use super::{Settings, http_client, variable};
+use super::{ConfigFile, variable};
 use crate::config::{CREDENTIAL_VARIABLE, URL_VARIABLE};
 
 /// Arguments that name the gateway and the app's credential.
@@ -27,18 +25,14 @@ pub(super) struct GatewayArgs {
     /// File that holds the app's credential, such as shop.SECRET [default: the value of `ONCEGATE_CREDENTIAL`, or none]
     #[arg(long, value_name = "FILE")]
     credential_file: Option<PathBuf>,
-    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
     #[command(flatten)]
     tls: TlsArgs,
 }
 
 /// Client of a gateway's API.
-pub(super) struct GatewayClient {
-    url: String,
-    tls: TlsArgs,
-    credential: Option<String>,
-}
+pub(super) struct GatewayClient(HttpClient);
 
 /// Response of a gateway: not a failure that a repeat of the request may mend.
 #[derive(Debug)]
@@ -63,8 +57,8 @@ impl GatewayClient {
             bail!("the credential cannot be used: it is one line of visible ASCII characters, without spaces");
         }
         let url = args.url.or_else(|| variable(URL_VARIABLE).filter(|url| !url.is_empty()));
-        let url = url.map_or_else(|| listener(args.config), Ok)?;
-        Ok(Self { url: url.trim_end_matches('/').to_owned(), tls: args.tls, credential })
+        let url = url.map_or_else(|| listener(&args.config), Ok)?;
+        Ok(Self(HttpClient { url: url.trim_end_matches('/').to_owned(), tls: args.tls, token: credential }))
     }
 
     /// Sends a POST request once.
@@ -72,18 +66,11 @@ impl GatewayClient {
     /// # Errors
     /// [`NoAnswer`], or an error that remains.
     pub(super) async fn post(&self, path: &str, body: &Value, timeout: Duration) -> anyhow::Result<Response> {
-        let mut request = Request::post(path).header(CONTENT_TYPE, "application/json");
-        if let Some(credential) = &self.credential {
-            request = request.header(AUTHORIZATION, format!("Bearer {credential}"));
-        }
-        let request = request.body(Full::new(body.to_string().into()))?;
-        let sent = http_client::send_within(&self.url, &self.tls, request, timeout).await;
-        let response = match sent {
+        let url = escaped(&self.0.url);
+        let response = match self.0.send(Method::POST, path, Some(body), timeout).await {
             Ok(response) => response,
             Err(error) if super::failure::cause(&error).is_some() => return Err(error),
-            Err(error) => {
-                return Err(NoAnswer(format!("no answer from a gateway at {}: {error:#}", escaped(&self.url))).into());
-            }
+            Err(error) => return Err(NoAnswer(format!("no answer from a gateway at {url}: {error:#}")).into()),
         };
         let status = response.status().as_u16();
         let body: Option<Value> = serde_json::from_slice(response.body()).ok().filter(Value::is_object);
@@ -95,7 +82,7 @@ impl GatewayClient {
         let is_known = response.is_success() || response.body["code"].is_string();
         if response.body.is_null() || !is_known {
             let hint = "Give the URL of `server.listen` with --url";
-            return Err(anyhow!("what answers at {} is not a gateway. {hint}", escaped(&self.url)));
+            return Err(anyhow!("what answers at {url} is not a gateway. {hint}"));
         }
         Ok(response)
     }
@@ -143,8 +130,8 @@ impl Response {
 }
 
 /// Returns the URL of the API that a configuration has.
-fn listener(config: Option<PathBuf>) -> anyhow::Result<String> {
-    let server = Settings { config, ..Settings::default() }.load()?.server;
+fn listener(config: &ConfigFile) -> anyhow::Result<String> {
+    let server = config.load()?.server;
     Ok(url_to(server.listen, server.tls.is_on()))
 }
 

@@ -1,15 +1,16 @@
 //! `oncegate health`: checks whether the gateway on this machine is ready, for containers without an HTTP client.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use hyper::Request;
+use hyper::Method;
 
+use super::ConfigFile;
+use super::admin_client::url_of;
+use super::http_client::HttpClient;
 use super::tls::TlsArgs;
-use super::{Settings, admin_client, http_client};
 
 /// Longer than a working gateway takes, and shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,8 +28,8 @@ pub(super) struct HealthArgs {
     /// URL of the admin listener [default: `server.admin_listen` of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     url: Option<String>,
-    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
     #[command(flatten)]
     tls: TlsArgs,
 }
@@ -37,16 +38,15 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
     let (url, tls) = if let Some(url) = args.url {
         (url, args.tls)
     } else {
-        let settings = Settings { config: args.config, ..Settings::default() };
         // Nothing secret is sent to the machine's own listener, and only readiness is read: its certificate need not be
         // checked.
-        (admin_client::url_of(settings)?, args.tls.unverified())
+        (url_of(&args.config)?, args.tls.unverified())
     };
-    let not_ready = || format!("the gateway at {url} is not ready");
-    let response = http_client::send(&url, &tls, Request::get("/readyz").body("".into())?, TIMEOUT);
-    let response = response.with_context(not_ready)?;
+    let not_ready = format!("the gateway at {url} is not ready");
+    let response = HttpClient { url, tls, token: None }.send_alone(Method::GET, "/readyz", None, TIMEOUT);
+    let response = response.with_context(|| not_ready.clone())?;
     if !response.status().is_success() {
-        bail!("{}: it answered {}", not_ready(), response.status());
+        bail!("{not_ready}: it answered {}", response.status());
     }
     writeln!(out, "ready")?;
     Ok(())
@@ -76,7 +76,10 @@ mod tests {
 
     fn health(url: &str) -> anyhow::Result<String> {
         let mut out = Vec::new();
-        run(HealthArgs { url: Some(url.to_owned()), config: None, tls: TlsArgs::default() }, &mut out)?;
+        run(
+            HealthArgs { url: Some(url.to_owned()), config: ConfigFile::default(), tls: TlsArgs::default() },
+            &mut out,
+        )?;
         Ok(String::from_utf8(out)?)
     }
 

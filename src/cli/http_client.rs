@@ -1,14 +1,17 @@
-//! HTTP client of commands: one request over a new connection, with or without TLS.
+//! HTTP client of commands, with or without TLS, and the URLs and tokens that it needs.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::{Request, Response, Uri};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -21,28 +24,71 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 
 const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
 
-/// Sends one request to the listener of a URL and waits for the whole response, in a runtime for this request only.
-pub(super) fn send(
-    url: &str,
-    tls: &TlsArgs,
-    request: Request<Full<Bytes>>,
-    timeout: Duration,
-) -> anyhow::Result<Response<Bytes>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")?.block_on(send_within(url, tls, request, timeout))
+/// Client of a listener: sends each request over a new connection.
+pub(super) struct HttpClient {
+    pub(super) url: String,
+    pub(super) tls: TlsArgs,
+    /// Credential for `Authorization: Bearer …`.
+    pub(super) token: Option<String>,
 }
 
-/// Sends one request to the listener of a URL and waits for the whole response.
-pub(super) async fn send_within(
-    url: &str,
-    tls: &TlsArgs,
-    request: Request<Full<Bytes>>,
-    timeout: Duration,
-) -> anyhow::Result<Response<Bytes>> {
-    match tokio::time::timeout(timeout, connect(url, tls, request)).await {
-        Ok(response) => response,
-        Err(_) => bail!("no response within {} ms", timeout.as_millis()),
+impl HttpClient {
+    /// Sends one request and waits for the whole response, in a runtime for this request only.
+    pub(super) fn send_alone(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.context("cannot start the runtime")?.block_on(self.send(method, path, body, timeout))
     }
+
+    /// Sends one request and waits for the whole response.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(body.map_or_else(String::new, Value::to_string).into())?;
+        match tokio::time::timeout(timeout, connect(&self.url, &self.tls, request)).await {
+            Ok(response) => response,
+            Err(_) => bail!("no response within {} ms", timeout.as_millis()),
+        }
+    }
+}
+
+/// Returns the URL that reaches a listener from this machine.
+pub(super) fn url_to(listen: SocketAddr, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}", reachable(listen))
+}
+
+/// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
+fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    match listen.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    listen
+}
+
+/// Reads a token or a credential from a file.
+pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
+    let token = std::fs::read_to_string(path);
+    let token = token.with_context(|| format!("cannot read the token from {}", path.display()))?;
+    Ok(token.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 async fn connect(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
@@ -74,4 +120,18 @@ async fn exchange(
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| anyhow!(error))?;
     Ok(Response::from_parts(head, body.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_on_loopback() {
+        for (listen, asked) in
+            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
+        {
+            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
+        }
+    }
 }

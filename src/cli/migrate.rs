@@ -1,17 +1,17 @@
 //! `oncegate migrate`: updates the schema of PostgreSQL databases, or reports what an update would do. Safe to run at
 //! any time, and several times at once.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::Settings;
+use super::ConfigFile;
 use super::failure::{state, usage};
 use super::output::{self, Column, Out, OutputArgs, cell, rows};
 use super::progress;
+use crate::config::Config;
 use crate::database::{Address, schema};
 
 /// Longest wait for a connection over a slow network. The migrations have their own timeout.
@@ -28,8 +28,8 @@ Without --engine, every PostgreSQL engine of the configuration and its registry 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MigrateArgs {
-    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
     /// URL of a database, such as `postgres://oncegate@localhost/oncegate` [default: those of the configuration]
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     engine: Option<String>,
@@ -66,7 +66,7 @@ const MIGRATED: &[Column] = &[
 pub(super) fn run(args: MigrateArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let databases = match args.engine {
         Some(url) => vec![("database".to_owned(), address(&url)?)],
-        None => configured(args.config)?,
+        None => configured(&args.config.load()?)?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
@@ -140,8 +140,7 @@ fn address(url: &str) -> anyhow::Result<Address> {
 }
 
 /// Returns the names and addresses of the databases of the configuration, each once.
-fn configured(config: Option<PathBuf>) -> anyhow::Result<Vec<(String, Address)>> {
-    let config = Settings { config, ..Settings::default() }.load()?;
+fn configured(config: &Config) -> anyhow::Result<Vec<(String, Address)>> {
     let is_postgres = |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
     let engines = config.engines.iter().filter(|(_, url)| is_postgres(url));
     let engines = engines.map(|(name, url)| (format!("engine {name}"), url.as_str()));
@@ -166,7 +165,7 @@ mod tests {
     fn error(engine: &str) -> (String, u8) {
         let engine = Some(engine.to_owned());
         let output = OutputArgs::default();
-        let args = MigrateArgs { config: None, engine, status: false, dry_run: false, output };
+        let args = MigrateArgs { config: ConfigFile::default(), engine, status: false, dry_run: false, output };
         let error = run(args, &mut Vec::new()).expect_err("nothing to migrate");
         (format!("{error:#}"), exit_code(&error))
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::Settings;
 use super::admin_client::QueryArgs;
 use super::claim::{Change, ClaimName};
 use super::failure::usage;
+use super::load;
 use super::output::Out;
+use crate::config::Flags;
 use crate::domain::clock::{Clock, SystemClock};
 use crate::proxy::explain::{Explanation, Sample, explain};
 
@@ -46,7 +47,7 @@ pub(super) struct ForgetArgs {
 #[command(after_help = EXAMPLES)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
-    settings: Settings,
+    flags: Flags,
     /// Method of the request
     #[arg(long, default_value = "POST")]
     method: String,
@@ -80,8 +81,8 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
 }
 
 fn check(arguments: CheckArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let CheckArgs { settings, method, url, headers, data, trusted } = arguments;
-    let config = settings.load()?;
+    let CheckArgs { flags, method, url, headers, data, trusted } = arguments;
+    let config = load(&flags)?;
     let field = |field: &String| {
         let (name, value) =
             field.split_once(':').ok_or_else(|| usage(format!("{field:?} is no field; write 'Name: value'")))?;
@@ -119,11 +120,11 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("oncegate.toml");
         std::fs::write(&file, CONFIG)?;
-        let settings = Settings { config: Some(file), ..Settings::default() };
+        let flags = Flags { config: Some(file), ..Flags::default() };
         let headers = headers.iter().map(ToString::to_string).collect();
         let (method, url, data) = (method.to_owned(), url.to_owned(), "one".to_owned());
         let mut out = Vec::new();
-        check(CheckArgs { settings, method, url, headers, data, trusted: false }, &mut out)?;
+        check(CheckArgs { flags, method, url, headers, data, trusted: false }, &mut out)?;
         Ok(String::from_utf8(out)?)
     }
 

@@ -2,8 +2,8 @@
 
 use anyhow::Context as _;
 
-use super::Settings;
-use crate::config::Config;
+use super::environment;
+use crate::config::{Config, Flags};
 use crate::server::{self, Source};
 use crate::telemetry::Telemetry;
 use crate::telemetry::logging::Log;
@@ -13,17 +13,17 @@ use crate::telemetry::traces::Traces;
 #[cfg(feature = "fault-points")]
 const CRASH_VARIABLE: &str = "ONCEGATE_CRASH_AT";
 
-pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+pub(super) fn run(flags: Flags) -> anyhow::Result<()> {
     #[cfg(feature = "fault-points")]
-    if let Some((_, point)) = super::environment().find(|(name, _)| name == CRASH_VARIABLE) {
+    if let Some((_, point)) = environment().find(|(name, _)| name == CRASH_VARIABLE) {
         crate::crash::arm(&point.to_string_lossy())?;
     }
     // Taken before the files are read, so that a change in between is noticed.
-    let known = settings.fingerprint();
-    let config = settings.clone().load_to_serve()?;
-    let again = settings.clone();
-    let source =
-        Source { known, read: Box::new(move || settings.fingerprint()), load: Box::new(move || again.clone().load()) };
+    let known = flags.fingerprint(environment());
+    let config = Config::load_to_serve(&flags, environment())?;
+    let again = flags.clone();
+    let read = move || flags.fingerprint(environment());
+    let source = Source { known, read: Box::new(read), load: Box::new(move || super::load(&again)) };
     let (traces, layer) = Traces::new(&config.traces)?;
     let log = Log::start(&config.log, super::may_color(), layer)?;
     let served = serve(config, source, Telemetry { log: log.clone(), traces });

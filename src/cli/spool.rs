@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::failure::usage;
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
-use super::{Settings, overlaps, progress};
+use super::{ConfigFile, overlaps, progress};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
@@ -75,8 +75,8 @@ pub(super) struct Folder {
     /// Folder that was the gateway's `server.data_dir` [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    #[arg(short = 'c', long, value_name = "FILE", help = super::CONFIG_HELP)]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 const COLUMNS: &[Column] = &[
@@ -119,15 +119,11 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
 }
 
 impl Folder {
-    fn settings(&self) -> Settings {
-        Settings { config: self.config.clone(), ..Settings::default() }
-    }
-
     /// Locks the folder, and opens the journal in it. No gateway can use the folder until the lock is dropped.
     async fn open(&self, clock: &Arc<dyn Clock>) -> anyhow::Result<(FolderLock, Arc<OutageJournal>)> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
-            None => self.settings().load()?.server.data_dir,
+            None => self.config.load()?.server.data_dir,
         };
         let journal = Arc::new(OutageJournal::new(&data_dir, UNBOUNDED, clock.clone()));
         journal.check_exists()?;
@@ -233,7 +229,7 @@ fn urls(folder: &Folder, engine: Option<String>, chains: Vec<String>) -> anyhow:
     if chains.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let config = folder.settings().load()?;
+    let config = folder.config.load()?;
     let url = |chain: String| {
         let options = config.chains.get(&chain).ok_or_else(|| {
             usage(format!("the configuration has no chain `{}`. Name its store with --engine", escaped(&chain)))

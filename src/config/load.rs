@@ -3,52 +3,21 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use toml::Value;
 
-use super::environment::{self, FILE_VARIABLE};
+use super::environment;
 use super::explain::explain;
 use super::file::File;
 use super::layers::{Layer, Layers};
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
-use super::{ChainOptions, Config, secret_files};
+use super::{ChainOptions, Config, Flags, secret_files};
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 
 /// Problems that are reported at most.
 const PROBLEMS_MAX: usize = 20;
-
-/// Settings on the command line. Not `Debug`: the URL of the engine may contain a password.
-#[derive(Clone, Default)]
-pub struct Flags {
-    /// `--config`: configuration file.
-    pub config: Option<PathBuf>,
-    /// `--listen`: address of the API.
-    pub listen: Option<String>,
-    /// `--admin-listen`: address of metrics, health checks and the admin API.
-    pub admin_listen: Option<String>,
-    /// `--engine`: URL of the only engine of the default chain.
-    pub engine: Option<String>,
-    /// `--data-dir`: folder of persistent data.
-    pub data_dir: Option<String>,
-    /// `--log-level`: level of the log.
-    pub log_level: Option<String>,
-}
-
-impl Flags {
-    /// Returns the configuration file that the flags or the environment name, and what names it.
-    pub(super) fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
-        // Deployment templates write an empty value for "not set".
-        let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());
-        match (&self.config, by_variable) {
-            (Some(path), _) => Some((path.clone(), "--config")),
-            (None, Some((_, path))) => Some((path.into(), FILE_VARIABLE)),
-            (None, None) => None,
-        }
-    }
-}
 
 impl Config {
     /// Loads and checks the configuration for these flags and this environment.
@@ -126,32 +95,8 @@ fn layers(flags: &Flags, environment: &[(OsString, OsString)]) -> Result<(Layers
     problems.extend(misnamed);
     problems.extend(secret_files::resolve(&mut variables));
     layers.push(variables);
-    layers.push(of_flags(flags));
+    layers.push(flags.layer());
     Ok((layers, problems))
-}
-
-fn of_flags(flags: &Flags) -> Layer {
-    let mut layer = Layer::empty();
-    let mut set = |key: &[&str], value: Value, flag: &str| {
-        layer.set(KeyPath::of(key.iter().copied()), value, format!("flag {flag}"));
-    };
-    for (value, key, flag) in [
-        (&flags.listen, ["server", "listen"], "--listen"),
-        (&flags.admin_listen, ["server", "admin_listen"], "--admin-listen"),
-        (&flags.data_dir, ["server", "data_dir"], "--data-dir"),
-        (&flags.log_level, ["log", "level"], "--log-level"),
-    ] {
-        if let Some(value) = value {
-            set(&key, value.as_str().into(), flag);
-        }
-    }
-    if let Some(url) = &flags.engine {
-        set(&["engines", "primary"], url.as_str().into(), "--engine");
-        set(&["chains", "default", "engines"], Value::Array(vec!["primary".into()]), "--engine");
-        // The file may have made another chain the default; the flag must take effect anyway.
-        set(&["defaults", "chain"], "default".into(), "--engine");
-    }
-    layer
 }
 
 /// Moves the default engine into `data_dir` if that is set and no engine is.

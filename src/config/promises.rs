@@ -23,42 +23,38 @@ impl Config {
                 }
             }
         }
-        self.check_defaults(&mut found);
+        let of_apps = self.apps.keys().map(|key| self.chain_of(Some(key)));
+        let of_open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
+        for chain in of_apps.chain(of_open).collect::<BTreeSet<_>>() {
+            self.check_terms_on(chain, &KeyPath::of(["defaults"]), &self.defaults_used_on(chain), &mut found);
+        }
         for (key, app) in &self.apps {
-            let path = KeyPath::of(["apps", key.as_ref()]);
-            let chain = self.chain_of(Some(key));
-            self.check_forever(&path, &app.own_terms(), chain, &mut found);
-            self.check_deadline(&path, &app.own_terms(), chain, &mut found);
+            let (path, chain) = (KeyPath::of(["apps", key.as_ref()]), self.chain_of(Some(key)));
+            self.check_terms_on(chain, &path, &app.own_terms(), &mut found);
             for (operation, own) in &app.operations {
-                let path = path.child("operations").child(operation.as_ref());
-                self.check_forever(&path, own, chain, &mut found);
-                self.check_deadline(&path, own, chain, &mut found);
+                self.check_terms_on(chain, &path.child("operations").child(operation.as_ref()), own, &mut found);
             }
         }
         found
     }
 
-    /// Checks the defaults against the chains of apps that use them.
-    fn check_defaults(&self, found: &mut Vec<Problem>) {
-        let path = KeyPath::of(["defaults"]);
-        let none = OperationOptions { retention: None, unknown_retention: None, ..self.defaults.own_terms() };
-        let retention = OperationOptions { retention: Some(self.defaults.retention), ..none };
-        let unknown_retention = OperationOptions { unknown_retention: Some(self.defaults.unknown_retention), ..none };
-        let of_apps = |uses_default: fn(&OperationOptions) -> bool| {
-            let own = self.apps.iter().filter(move |(_, app)| uses_default(&app.own_terms()));
-            let own = own.map(|(key, _)| self.chain_of(Some(key)));
-            let open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
-            own.chain(open).collect::<BTreeSet<_>>()
-        };
-        for chain in of_apps(|own| own.retention.is_none()) {
-            self.check_forever(&path, &retention, chain, found);
+    /// Returns the defaults that an app of this chain uses, or an open gateway.
+    fn defaults_used_on(&self, chain: &str) -> OperationOptions {
+        let apps = self.apps.iter().filter(|(key, _)| self.chain_of(Some(*key)) == chain);
+        let own: Vec<_> = apps.map(|(_, app)| app.own_terms()).collect();
+        let is_used = |has_own: fn(&OperationOptions) -> bool| own.is_empty() || !own.iter().all(has_own);
+        OperationOptions {
+            retention: is_used(|own| own.retention.is_some()).then_some(self.defaults.retention),
+            unknown_retention: is_used(|own| own.unknown_retention.is_some())
+                .then_some(self.defaults.unknown_retention),
+            deadline: is_used(|own| own.deadline.is_some()).then_some(self.defaults.deadline),
+            ..OperationOptions::default()
         }
-        for chain in of_apps(|own| own.unknown_retention.is_none()) {
-            self.check_forever(&path, &unknown_retention, chain, found);
-        }
-        for chain in of_apps(|own| own.deadline.is_none()) {
-            self.check_deadline(&path, &self.defaults.own_terms(), chain, found);
-        }
+    }
+
+    fn check_terms_on(&self, chain: &str, path: &KeyPath, terms: &OperationOptions, found: &mut Vec<Problem>) {
+        self.check_forever(path, terms, chain, found);
+        self.check_deadline(path, terms, chain, found);
     }
 
     /// Checks that a deadline leaves an engine the time that its URL asks for.

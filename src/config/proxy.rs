@@ -215,8 +215,7 @@ impl Config {
     /// Returns the problem of a route that keeps keys for longer than its app or the limits permit.
     pub(super) fn route_retention_problem(&self, route: &RouteOptions) -> Option<String> {
         let (retention, app) = (route.retention, Some(&route.app).filter(|_| !self.apps.is_empty()));
-        let is_permitted =
-            retention <= self.retention_max_of(app) && self.limits.check_retention(retention).is_ok();
+        let is_permitted = retention <= self.retention_max_of(app) && self.limits.check_retention(retention).is_ok();
         (!is_permitted).then(|| {
             format!("the retention {retention} is beyond retention_max of its app, or limits.retention_min and _max")
         })

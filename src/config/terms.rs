@@ -124,30 +124,9 @@ impl TermsOptions {
     }
 }
 
-/// Replaces the terms that an app or an operation sets.
-fn set(resolved: &mut OperationTerms, own: &OperationOptions) {
-    let on_outage = own.on_outage.unwrap_or_default();
-    let terms = &mut resolved.terms;
-    replace(&mut resolved.mode, own.mode);
-    replace(&mut terms.lease, own.lease.map(|Span(lease)| lease));
-    replace(&mut terms.retention, own.retention);
-    replace(&mut terms.unknown_retention, own.unknown_retention);
-    replace(&mut terms.on_lease_end, own.on_lease_end);
-    replace(&mut resolved.contents_stored_bytes, own.contents_stored_bytes.map(in_memory));
-    replace(&mut resolved.deadline, own.deadline.map(|Span(deadline)| deadline));
-    replace(&mut resolved.claim_on_outage, on_outage.claim);
-    replace(&mut resolved.outcome_on_outage, on_outage.outcome);
-}
-
-fn replace<T>(place: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *place = value;
-    }
-}
-
-/// Converts a number of bytes; one above the address space means no limit anyway.
-fn in_memory(bytes: u32) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
+/// Returns the first of these terms that is set, the most specific first.
+fn first<T>(own: &[OperationOptions], term: fn(&OperationOptions) -> Option<T>, default: T) -> T {
+    own.iter().find_map(term).unwrap_or(default)
 }
 
 impl Config {
@@ -155,26 +134,24 @@ impl Config {
     /// app, without an app the defaults; an unknown name counts as absent.
     pub fn terms_of(&self, app: Option<&AppKey>, operation: Option<&Operation>) -> OperationTerms {
         let defaults = &self.defaults;
-        let mut resolved = OperationTerms {
-            mode: defaults.mode,
+        let app = app.and_then(|app| self.apps.get(app));
+        let operation = app.zip(operation).and_then(|(app, operation)| app.operations.get(operation));
+        let own = [operation.copied().unwrap_or_default(), app.map(AppOptions::own_terms).unwrap_or_default()];
+        let stored_bytes = first(&own, |own| own.contents_stored_bytes, defaults.contents_stored_bytes);
+        OperationTerms {
+            mode: first(&own, |own| own.mode, defaults.mode),
             terms: Terms {
-                lease: defaults.lease.0,
-                retention: defaults.retention,
-                unknown_retention: defaults.unknown_retention,
-                on_lease_end: defaults.on_lease_end,
+                lease: first(&own, |own| own.lease, defaults.lease).0,
+                retention: first(&own, |own| own.retention, defaults.retention),
+                unknown_retention: first(&own, |own| own.unknown_retention, defaults.unknown_retention),
+                on_lease_end: first(&own, |own| own.on_lease_end, defaults.on_lease_end),
             },
-            contents_stored_bytes: in_memory(defaults.contents_stored_bytes),
-            deadline: defaults.deadline.0,
-            claim_on_outage: defaults.on_outage.claim,
-            outcome_on_outage: defaults.on_outage.outcome,
-        };
-        if let Some(app) = app.and_then(|app| self.apps.get(app)) {
-            set(&mut resolved, &app.own_terms());
-            if let Some(operation) = operation.and_then(|operation| app.operations.get(operation)) {
-                set(&mut resolved, operation);
-            }
+            // A number above the address space means no limit anyway.
+            contents_stored_bytes: usize::try_from(stored_bytes).unwrap_or(usize::MAX),
+            deadline: first(&own, |own| own.deadline, defaults.deadline).0,
+            claim_on_outage: first(&own, |own| own.on_outage?.claim, defaults.on_outage.claim),
+            outcome_on_outage: first(&own, |own| own.on_outage?.outcome, defaults.on_outage.outcome),
         }
-        resolved
     }
 
     /// Returns the chain that stores the claims of an app; without one, that of the defaults.

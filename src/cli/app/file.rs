@@ -19,7 +19,7 @@ pub(super) fn new(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let secret = Secret::random(entropy);
-    print_credential(name, &secret, out)?;
+    print_credential(name.as_ref(), secret.reveal(), out)?;
     writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
     writeln!(out, "\n[{}]", table(name))?;
     if let Some(chain) = chain {
@@ -36,12 +36,12 @@ pub(super) fn rotate(
     entropy: &dyn Entropy,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let config = change.admin.settings().load()?;
+    let config = change.admin.config.load()?;
     let app = known(&config, name)?;
     let secret = Secret::random(entropy);
     // New secrets are always written at the end of the list, so the last one is the newest.
     let kept = app.secrets.last().filter(|_| !revoke_all).cloned();
-    print_credential(name, &secret, out)?;
+    print_credential(name.as_ref(), secret.reveal(), out)?;
     write_secrets(name, kept.into_iter().chain([secret.digest().to_string()]), out)?;
     if !revoke_all {
         writeln!(out, "\nRemove the first one once every caller uses the new one.")?;
@@ -51,7 +51,7 @@ pub(super) fn rotate(
 
 /// Prints the secrets of an app without one of them.
 pub(super) fn revoke(change: &Change, name: &AppKey, secret_id: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = change.admin.settings().load()?;
+    let config = change.admin.config.load()?;
     let app = known(&config, name)?;
     let is_it = |text: &&String| text.parse::<SecretDigest>().is_ok_and(|digest| digest.id() == secret_id);
     if !app.secrets.iter().any(|text| is_it(&text)) {
@@ -68,7 +68,7 @@ pub(super) fn revoke(change: &Change, name: &AppKey, secret_id: &str, out: &mut 
 
 /// Prints what disables an app, or enables it again.
 pub(super) fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = change.admin.settings().load()?;
+    let config = change.admin.config.load()?;
     let app = known(&config, name)?;
     let has = if app.disabled { "disabled" } else { "enabled" };
     if app.disabled == disabled {
@@ -103,12 +103,12 @@ fn known<'a>(config: &'a Config, name: &AppKey) -> anyhow::Result<&'a AppOptions
     })
 }
 
-fn print_credential(name: &AppKey, secret: &Secret, out: &mut impl Write) -> anyhow::Result<()> {
-    writeln!(out, "{name}.{}", secret.reveal())?;
-    writeln!(out)?;
+/// Prints a new credential, and what to do with it.
+pub(super) fn print_credential(app: &str, secret: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "{app}.{secret}\n")?;
     Ok(writeln!(
         out,
-        "Callers of `{name}` send this as `Authorization: Bearer …`. It is printed only once: store it now."
+        "Callers of `{app}` send this as `Authorization: Bearer …`. It is printed only once: store it now."
     )?)
 }
 
