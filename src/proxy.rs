@@ -16,6 +16,7 @@ mod key;
 pub mod options;
 mod principal;
 mod protect;
+mod receive;
 mod route;
 mod status;
 mod stored_response;
@@ -198,10 +199,7 @@ impl Proxy {
         if request.method() == Method::CONNECT {
             return Err(Problem::new(Code::MethodNotAllowed, "The proxy opens no tunnels."));
         }
-        let via = self.via.as_bytes();
-        let passed =
-            |value: &HeaderValue| value.as_bytes().split(|byte| *byte == b',').any(|part| part.trim_ascii() == via);
-        if request.headers().get_all(header::VIA).iter().any(passed) {
+        if fields::items(request.headers(), &header::VIA).any(|hop| hop == self.via.as_bytes()) {
             let detail = "The request has passed this proxy before: one of its upstreams leads back to it.";
             return Err(Problem::new(Code::Loop, detail));
         }
@@ -224,7 +222,7 @@ impl Proxy {
         fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
         let asked = parts.extensions.get::<Upgrade>().is_some_and(|upgrade| upgrade.is_websocket);
-        let caller = Some(caller).filter(|_| asked && !upstream.is_http2);
+        let caller = Some(caller).filter(|_| asked && !upstream.options.http2);
         if caller.is_some() {
             websocket::ask(&mut parts.headers);
         }
@@ -234,12 +232,13 @@ impl Proxy {
         let pieces = Arc::new(AtomicU64::new(0));
         let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
         let forwarding = pin!(upstream.forward(request, || true));
-        let forwarded = response_within(upstream.timeout, forwarding, &pieces).await;
+        let forwarded = response_within(upstream.options.timeout.0, forwarding, &pieces).await;
         // `None` only where it may not be sent.
         let failed = match forwarded.map(|sent| sent.unwrap_or(Err(Failed::NotConnected(String::new())))) {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                match caller.and_then(|caller| websocket::switch(response, caller, upstream.websocket_idle, &self.via))
-                {
+                match caller.and_then(|caller| {
+                    websocket::switch(response, caller, upstream.options.websocket_idle.0, &self.via)
+                }) {
                     Some(switched) => return switched,
                     None => Problem::new(
                         Code::UpstreamUnavailable,
@@ -252,7 +251,7 @@ impl Proxy {
                 (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
                 fields::to_caller(&mut head.headers, &self.via);
                 head.extensions.insert(FromUpstream);
-                return Response::from_parts(head, Body::new(Timed::new(body, upstream.timeout)));
+                return Response::from_parts(head, Body::new(Timed::new(body, upstream.options.timeout.0)));
             }
             Ok(Err(Failed::NotConnected(why) | Failed::Refused(why) | Failed::Broken(why))) => {
                 tracing::warn!(reason = why, "A request was not forwarded");

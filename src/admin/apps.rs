@@ -16,6 +16,7 @@ use super::audit::{Change, Reason};
 use super::auth::Operator;
 use crate::domain::name::Name;
 use crate::domain::tenant::AppKey;
+use crate::tenants::secret::Secret;
 use crate::tenants::stored::{CatalogError, ListedApp, RevokeScope};
 use crate::web::body::JsonBytes;
 use crate::web::choice;
@@ -33,6 +34,12 @@ struct NewSecretBody {
     app: AppKey,
     secret: String,
     secret_id: String,
+}
+
+impl NewSecretBody {
+    fn new(app: AppKey, secret: &Secret) -> Self {
+        Self { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() }
+    }
 }
 
 /// The app in the path.
@@ -84,21 +91,15 @@ pub(super) async fn create(
     let CreateBody { app, settings, chain, reason } = body.parse()?;
     let settings = settings.map_or("{}", RawValue::get).to_owned();
     let chain = chain.map(String::from);
-    let change = Change {
-        action: "app.create".into(),
-        app: Some(app.clone()),
-        detail: chain.as_ref().map(|chain| format!("chain: {chain}").into()),
-        reason: Some(reason),
-        ..Change::default()
-    };
+    let detail = chain.as_ref().map(|chain| format!("chain: {chain}"));
+    let change = Change { app: Some(app.clone()), detail, ..Change::new("app.create", reason) };
     let apps = admin.apps.clone();
     let action = async move {
         let secret = apps.create(&app, settings, chain).await?;
         Ok(((app, secret), "created"))
     };
     let (app, secret) = admin.audit.execute(&operator, change, action).await?;
-    let body = NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() };
-    Ok((StatusCode::CREATED, json(&body)).into_response())
+    Ok((StatusCode::CREATED, json(&NewSecretBody::new(app, &secret))).into_response())
 }
 
 /// Reads which secrets a rotation revokes.
@@ -126,14 +127,15 @@ pub(super) async fn rotate(
         RevokeScope::Older => "revoke: older",
         RevokeScope::All => "revoke: all",
     };
-    let change = about(&app, "app.rotate", Some(detail.to_owned()), reason);
+    let detail = Some(detail.to_owned());
+    let change = Change { app: Some(app.clone()), detail, ..Change::new("app.rotate", reason) };
     let apps = admin.apps.clone();
     let action = async move {
         let secret = apps.rotate(&app, revoke).await?;
         Ok(((app, secret), "rotated"))
     };
     let (app, secret) = admin.audit.execute(&operator, change, action).await?;
-    Ok(json(&NewSecretBody { app, secret: secret.reveal().to_owned(), secret_id: secret.digest().id() }))
+    Ok(json(&NewSecretBody::new(app, &secret)))
 }
 
 #[derive(Deserialize)]
@@ -156,7 +158,8 @@ pub(super) async fn revoke(
             "`secret_id`: it is the 8 hex digits that the list of apps shows, not the secret.",
         ));
     }
-    let change = about(&app, "app.revoke", Some(format!("secret_id: {secret_id}")), reason);
+    let detail = Some(format!("secret_id: {secret_id}"));
+    let change = Change { app: Some(app.clone()), detail, ..Change::new("app.revoke", reason) };
     let apps = admin.apps.clone();
     let action = async move { Ok((apps.revoke(&app, &secret_id).await?, "revoked")) };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
@@ -178,20 +181,10 @@ pub(super) async fn set_disabled(
 ) -> Result<Response, Problem> {
     let ReasonBody { reason } = body.parse()?;
     let (name, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
-    let change = about(&app, name, None, reason);
+    let change = Change { app: Some(app.clone()), ..Change::new(name, reason) };
     let apps = admin.apps.clone();
     let action = async move { Ok((apps.set_disabled(&app, disabled).await?, word)) };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
-}
-
-fn about(app: &AppKey, name: &'static str, detail: Option<String>, reason: Reason) -> Change {
-    Change {
-        action: name.into(),
-        app: Some(app.clone()),
-        detail: detail.map(Into::into),
-        reason: Some(reason),
-        ..Change::default()
-    }
 }
 
 impl From<CatalogError> for Problem {

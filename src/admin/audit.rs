@@ -3,7 +3,6 @@
 
 mod trail;
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -54,10 +53,10 @@ impl TryFrom<String> for Reason {
 pub struct InvalidReason;
 
 /// A change as the audit trail records it. Members that do not apply are left out.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// Stable name of the action, such as `claim.release`.
-    pub(crate) action: Cow<'static, str>,
+    pub(crate) action: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) app: Option<AppKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,9 +68,15 @@ pub struct Change {
     pub(crate) attempt_hash: Option<AttemptHash>,
     /// Further details, such as `outcome: success`. No secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) detail: Option<Cow<'static, str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<Reason>,
+    pub(crate) detail: Option<String>,
+    pub(crate) reason: Reason,
+}
+
+impl Change {
+    /// Returns a change of which only the name and the reason are set.
+    pub(crate) fn new(action: &'static str, reason: Reason) -> Self {
+        Self { action, app: None, operation: None, global_id: None, attempt_hash: None, detail: None, reason }
+    }
 }
 
 /// The result of a change: the response, and the word for the audit trail, such as `released`.
@@ -159,13 +164,13 @@ fn log(id: &str, who: &str, change: &Change, result: &str) {
         {
             audit.id = id,
             audit.who = who,
-            audit.action = %change.action,
+            audit.action = change.action,
             audit.result = result,
             app.key = shown(change.app.as_ref().map(ToString::to_string)),
             claim.global_id = shown(change.global_id.map(|global_id| global_id.to_string())),
             attempt.hash = shown(change.attempt_hash.map(|hash| hash.to_string())),
             audit.detail = change.detail.as_deref().unwrap_or_default(),
-            audit.reason = change.reason.as_ref().map_or("", |reason| &reason.0),
+            audit.reason = change.reason.0,
         },
         "Change by an operator"
     );
@@ -224,7 +229,7 @@ mod tests {
     }
 
     fn change() -> Change {
-        Change { action: "test.change".into(), ..Change::default() }
+        Change::new("test.change", Reason("INC-42".to_owned()))
     }
 
     #[tokio::test]

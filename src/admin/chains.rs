@@ -66,12 +66,8 @@ pub(super) async fn switch(
     if !accept_loss {
         return Err(loss_not_accepted(&admin, &chain, &status, &to).await);
     }
-    let change = Change {
-        action: "chain.switch".into(),
-        detail: Some(format!("chain: {chain}, from: {}, to: {to}, accept_loss", status.active).into()),
-        reason: Some(reason),
-        ..Change::default()
-    };
+    let detail = Some(format!("chain: {chain}, from: {}, to: {to}, accept_loss", status.active));
+    let change = Change { detail, ..Change::new("chain.switch", reason) };
     let gateway = admin.gateway.clone();
     let action = async move {
         let switched = gateway.switch(&chain, &to).await?;

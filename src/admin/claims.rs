@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Admin;
-use super::query::Query;
+use super::query::{Query, page};
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::ClaimState;
@@ -21,7 +21,7 @@ use crate::gateway::operator::{Filter, ListError};
 use crate::gateway::{ClaimView, Gateway};
 use crate::tenants::App;
 use crate::web::body::{self, JsonBytes};
-use crate::web::fields::required_contents;
+use crate::web::fields::{parsed, required_contents};
 use crate::web::problem::{Code, Problem};
 use crate::web::record::RecordBody;
 use crate::web::response::json;
@@ -63,10 +63,7 @@ impl Named<'_> {
                 let global_id = Gateway::global_id(&app, &operation, &contents);
                 (Some(operation), Some(contents), global_id)
             }
-            (None, Some(global_id)) if self.operation.is_none() => {
-                let global_id = global_id.parse();
-                (None, None, global_id.map_err(|wrong| Problem::invalid(format!("`global_id`: {wrong}.")))?)
-            }
+            (None, Some(global_id)) if self.operation.is_none() => (None, None, parsed("global_id", &global_id)?),
             _ => {
                 return Err(Problem::invalid(
                     "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id` alone.",
@@ -173,15 +170,13 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    // One more than requested shows whether there is a next page.
-    let mut found = admin.gateway.list(&app, Filter { state, after, internal }, limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
+    let found = admin.gateway.list(&app, Filter { state, after, internal }, limit + 1).await?;
+    let (found, next) = page(found, limit, |last| last.global_id);
     Ok(json(&ListBody {
         app: &app.key,
         engine: admin.gateway.engine_name(&app),
-        next: found.last().map(|last| last.global_id).filter(|_| more),
         claims: found.into_iter().map(RecordBody::from).collect(),
+        next,
     }))
 }
 

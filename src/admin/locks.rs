@@ -11,10 +11,11 @@ use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
 use super::claims::app;
-use super::query::Query;
+use super::query::{Query, page};
 use crate::domain::lock::LockName;
 use crate::domain::tenant::AppKey;
 use crate::web::body::JsonBytes;
+use crate::web::fields::parsed;
 use crate::web::lock::{LockBody, free};
 use crate::web::problem::Problem;
 use crate::web::response::json;
@@ -56,7 +57,7 @@ struct ListBody<'a> {
 /// `POST /admin/v1/locks/show`: the holders of a lock.
 pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
     let ShowBody { app: key, name } = body.parse()?;
-    let found = admin.gateway.view_lock(&*app(&admin, &key)?, &parsed(&name)?).await?;
+    let found = admin.gateway.view_lock(&*app(&admin, &key)?, &parsed("name", &name)?).await?;
     Ok(json(&LockBody::from(found.ok_or_else(free)?)))
 }
 
@@ -69,10 +70,8 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    let mut found = admin.gateway.list_locks(&app, after, limit + 1).await?;
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().map(|last| last.name.clone()).filter(|_| more);
+    let found = admin.gateway.list_locks(&app, after, limit + 1).await?;
+    let (found, next) = page(found, limit, |last| last.name.clone());
     Ok(json(&ListBody { app: &app.key, locks: found.into_iter().map(LockBody::from).collect(), next }))
 }
 
@@ -83,27 +82,16 @@ pub(super) async fn release(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let ReleaseBody { app: key, name, holder, reason } = body.parse()?;
-    let (app, name) = (app(&admin, &key)?, parsed(&name)?);
+    let (app, name) = (app(&admin, &key)?, parsed::<LockName>("name", &name)?);
     admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
     let named = |holder: &str| holder.chars().filter(char::is_ascii_graphic).take(16).collect::<String>();
     let which = holder.as_deref().map_or_else(|| "all holders".to_owned(), named);
-    let change = Change {
-        action: "lock.release".into(),
-        app: Some(key),
-        operation: None,
-        global_id: None,
-        attempt_hash: None,
-        detail: Some(format!("lock: {name}, holder: {which}").into()),
-        reason: Some(reason),
-    };
+    let detail = Some(format!("lock: {name}, holder: {which}"));
+    let change = Change { app: Some(key), detail, ..Change::new("lock.release", reason) };
     let gateway = admin.gateway.clone();
     let action = async move {
         let released = gateway.evict_lock(&app, &name, holder).await?;
         Ok((ReleasedBody { app: app.key.clone(), name, released }, "released"))
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
-}
-
-fn parsed(name: &str) -> Result<LockName, Problem> {
-    name.parse().map_err(|wrong| Problem::invalid(format!("`name`: {wrong}.")))
 }

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::Admin;
-use super::query::Query;
+use super::query::{Query, page};
 use crate::domain::overlap::Overlap;
 use crate::domain::tenant::AppKey;
 use crate::web::problem::Problem;
@@ -34,9 +34,6 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     let after = query.number("after", ID_MAX, 42)?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     query.end()?;
-    // One more than requested shows whether there is a next page.
-    let mut found = admin.journal.overlaps(app.as_ref(), after, limit + 1);
-    let more = found.len() > limit;
-    found.truncate(limit);
-    Ok(json(&OverlapsBody { next: found.last().map(|last| last.id).filter(|_| more), overlaps: found }))
+    let (overlaps, next) = page(admin.journal.overlaps(app.as_ref(), after, limit + 1), limit, |last| last.id);
+    Ok(json(&OverlapsBody { overlaps, next }))
 }

@@ -1,5 +1,6 @@
 //! The query of a request to the admin API. Each key may be present once, unknown keys are errors, and errors name the key.
 
+use crate::web::fields::parsed;
 use crate::web::problem::Problem;
 
 /// The keys of a query that were not read yet.
@@ -31,8 +32,7 @@ impl Query {
         &mut self,
         key: &str,
     ) -> Result<Option<T>, Problem> {
-        let read = |text: String| text.parse().map_err(|wrong| Problem::invalid(format!("`{key}`: {wrong}.")));
-        self.take(key).map(read).transpose()
+        self.take(key).map(|text| parsed(key, &text)).transpose()
     }
 
     /// Removes a key and returns its number from 1 to `most`.
@@ -63,6 +63,15 @@ impl Query {
             }
         }
     }
+}
+
+/// Returns a page of what was found, and the key of its last item if there is a next page. To know that, one more than `limit` is
+/// looked for.
+pub(super) fn page<T, Key>(mut found: Vec<T>, limit: usize, key: impl Fn(&T) -> Key) -> (Vec<T>, Option<Key>) {
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().map(key).filter(|_| more);
+    (found, next)
 }
 
 /// Returns the part of a key that an error may repeat.

@@ -16,6 +16,7 @@ use crate::domain::record::{ClaimState, Contents};
 use crate::gateway::claim::ClaimAnswer;
 use crate::gateway::outcome::Reported;
 use crate::gateway::{ClaimView, RenewalAnswer};
+use crate::web::fields::millis;
 use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
 use crate::web::record::raw;
 
@@ -190,7 +191,7 @@ pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
         RenewalResponse::Renewed { left } => {
             return Ok(RenewalBody {
                 global_id: answer.global_id,
-                lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+                lease_ms: millis(*left),
                 lease_expires_at: answer.expires_at,
                 degraded,
             });

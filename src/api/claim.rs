@@ -10,7 +10,6 @@ use serde_json::value::RawValue;
 use super::answer;
 use super::pipeline::Call;
 use super::success;
-use crate::domain::attempt::Nonce;
 use crate::domain::canonical::canonicalize_any;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
@@ -18,7 +17,7 @@ use crate::domain::terms::{Retention, Span};
 use crate::gateway::WaitedClaim;
 use crate::gateway::claim::ClaimCall;
 use crate::web::body;
-use crate::web::fields::{self, check_operation, check_retention, required_contents};
+use crate::web::fields::{self, check_operation, check_retention, checked_lease, millis, parsed, required_contents};
 use crate::web::prefer;
 use crate::web::problem::{Members, Problem};
 
@@ -70,7 +69,7 @@ async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> R
 
 /// Returns the response to a call that may have waited.
 fn waited(WaitedClaim { answer, waited }: WaitedClaim) -> Result<Response, Problem> {
-    let waited_ms = waited.map(|waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+    let waited_ms = waited.map(millis);
     let granted = answer::granted(answer).map_err(|mut problem| {
         if let Members::Duplicate(members) = &mut problem.members {
             members.waited_ms = waited_ms;
@@ -114,20 +113,17 @@ impl ClaimBody<'_> {
 
     /// Converts it, and checks all bounds.
     pub fn into_request(self, limits: &Limits) -> Result<ClaimCall, Problem> {
-        let nonce = self.attempt_nonce.map(|nonce| nonce.parse::<Nonce>()).transpose();
         let fingerprint = self
             .fingerprint
             .map(|raw| fields::bounded(canonicalize_any(raw.get().as_bytes(), "fingerprint"), "`fingerprint`", limits));
-        if let Some(lease) = self.lease {
-            limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
-        }
+        let lease = checked_lease(self.lease, limits)?;
         check_retention(self.retention, limits)?;
         Ok(ClaimCall {
             operation: check_operation(self.operation)?.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
             fingerprint: fingerprint.transpose()?,
-            nonce: nonce.map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?,
-            lease: self.lease.map(|lease| lease.0),
+            nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
+            lease,
             retention: self.retention,
             take_over: self.take_over.unwrap_or(false),
         })

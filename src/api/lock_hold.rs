@@ -7,12 +7,12 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use crate::domain::attempt::Nonce;
 use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
 use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, TICKETS_MAX};
 use crate::domain::terms::Span;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
+use crate::web::fields::{checked_lease, millis, parsed};
 use crate::web::lock::{ModeName, shown_mode};
 use crate::web::prefer;
 use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
@@ -88,23 +88,18 @@ fn answer(acquired: AcquireAnswer) -> Result<Response, Problem> {
 
 impl HoldBody {
     fn into_request(self, name: LockName, limits: &Limits) -> Result<AcquireCall, Problem> {
-        let nonce = |field: &str, text: Option<String>| {
-            text.map(|text| text.parse::<Nonce>()).transpose().map_err(|wrong| match field {
-                "owner" => Problem::invalid(
-                    "`owner`: an owner is 16 to 64 of A-Z a-z 0-9 _ -, such as the UUID of the process or the workflow.",
-                ),
-                field => Problem::invalid(format!("`{field}`: {wrong}.")),
-            })
+        let no_owner = |_| {
+            Problem::invalid(
+                "`owner`: an owner is 16 to 64 of A-Z a-z 0-9 _ -, such as the UUID of the process or the workflow.",
+            )
         };
-        if let Some(lease) = self.lease {
-            limits.check_lease(lease.0).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
-        }
+        let lease = checked_lease(self.lease, limits)?;
         Ok(AcquireCall {
             name,
             mode: self.mode.map_or(LockMode::Exclusive, LockMode::from),
-            owner: nonce("owner", self.owner)?,
-            nonce: nonce("attempt_nonce", self.attempt_nonce)?,
-            lease: self.lease.map(|lease| lease.0),
+            owner: self.owner.map(|owner| owner.parse().map_err(no_owner)).transpose()?,
+            nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
+            lease,
             wait: self.wait.map_or(Duration::ZERO, |wait| wait.0.min(limits.wait_max.0)),
             fair: self.fair.unwrap_or(false),
         })
@@ -162,10 +157,6 @@ fn full(bound: LockBound) -> Problem {
     };
     let members = Members::LockQuota { quota };
     Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_after(Duration::from_secs(1))
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use crate::domain::attempt::{Attempt, Nonce};
 use crate::domain::lock::LockName;
 use crate::gateway::lock::UnlockAnswer;
+use crate::web::fields::parsed;
 use crate::web::lock::not_held;
 use crate::web::problem::{Code, Members, Problem};
 use crate::web::response::json;
@@ -35,13 +35,10 @@ pub(super) async fn lock_release(call: Call<'_>, name: LockName) -> Result<Respo
     let gateway = &call.api.gateway;
     let (answer, absent) = match (attempt, attempt_nonce) {
         (Some(attempt), None) => {
-            let attempt =
-                attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
-            (gateway.release_lock(call.app, &name, attempt).await?, not_held())
+            (gateway.release_lock(call.app, &name, parsed("attempt", &attempt)?).await?, not_held())
         }
         (None, Some(nonce)) => {
-            let nonce =
-                nonce.parse::<Nonce>().map_err(|wrong| Problem::invalid(format!("`attempt_nonce`: {wrong}.")))?;
+            let nonce = parsed("attempt_nonce", &nonce)?;
             let absent = Problem::new(
                 Code::NotHeld,
                 "Nothing is held or waits under this attempt_nonce. It is refused from now on for ten seconds, so a request \

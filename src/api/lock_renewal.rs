@@ -4,10 +4,10 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use crate::domain::attempt::Attempt;
 use crate::domain::clock::Timestamp;
 use crate::domain::lock::LockName;
 use crate::domain::terms::Span;
+use crate::web::fields::{checked_lease, millis, parsed};
 use crate::web::lock::not_held;
 use crate::web::problem::Problem;
 use crate::web::response::json;
@@ -30,12 +30,9 @@ struct RenewedBody {
 /// Handles a renewal.
 pub(super) async fn lock_renewal(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
     let body: RenewalBody = call.parse()?;
-    let attempt = body.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
-    let lease = body.lease.map(|lease| lease.0);
-    let checked = lease.map_or(Ok(()), |lease| call.api.limits.check_lease(lease));
-    checked.map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))?;
+    let attempt = parsed("attempt", &body.attempt)?;
+    let lease = checked_lease(body.lease, &call.api.limits)?;
     let renewed = call.api.gateway.renew_lock(call.app, &name, attempt, lease).await?;
     let (left, lease_expires_at) = renewed.ok_or_else(not_held)?;
-    let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-    Ok(json(&RenewedBody { name, lease_ms, lease_expires_at }))
+    Ok(json(&RenewedBody { name, lease_ms: millis(left), lease_expires_at }))
 }

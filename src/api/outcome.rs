@@ -6,7 +6,6 @@ use serde_json::value::RawValue;
 
 use super::pipeline::Call;
 use super::{answer, success};
-use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
@@ -14,7 +13,7 @@ use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
 use crate::web::body;
 use crate::web::choice::OutcomeName;
-use crate::web::fields::{check_operation, check_retention, required_contents};
+use crate::web::fields::{check_operation, check_retention, parsed, required_contents};
 use crate::web::problem::Problem;
 
 /// The body of an outcome call.
@@ -42,8 +41,7 @@ pub(super) async fn outcome(call: Call<'_>, global_id: GlobalId) -> Result<Respo
 impl OutcomeBody<'_> {
     /// Converts it, and checks all bounds. `result` and `retention` go with `success` only.
     pub(super) fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
-        let attempt =
-            self.attempt.parse::<Attempt>().map_err(|wrong| Problem::invalid(format!("`attempt`: {wrong}.")))?;
+        let attempt = parsed("attempt", &self.attempt)?;
         check_retention(self.retention, limits)?;
         let result = self.result.map(|result| body::result(result, limits.result_bytes)).transpose()?;
         let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;

@@ -8,13 +8,13 @@ use super::answer;
 use super::batch::{self, Items};
 use super::outcome::OutcomeBody;
 use super::pipeline::Call;
-use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
 use crate::web::body;
 use crate::web::choice::OutcomeName;
+use crate::web::fields::parsed;
 use crate::web::problem::Problem;
 
 /// An outcome call with its claim. Repeats the fields of [`OutcomeBody`], because serde cannot both flatten a struct and
@@ -44,8 +44,7 @@ pub(super) async fn outcome_batch(call: Call<'_>, items: Items<'_>) -> Result<Re
 impl OutcomeItem<'_> {
     fn into_report(self, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let Self { global_id, attempt, outcome, result, retention, operation, contents } = self;
-        let global_id: GlobalId =
-            global_id.parse().map_err(|wrong| Problem::invalid(format!("`global_id`: {wrong}.")))?;
+        let global_id = parsed("global_id", &global_id)?;
         OutcomeBody { attempt, outcome, result, retention, operation, contents }.into_report(global_id, limits)
     }
 }

@@ -145,6 +145,10 @@ impl Config {
             self.proxy.upstreams.contains_key(&route.upstream),
             format!("there is no upstream `{}` in [proxy.upstreams]", route.upstream),
         );
+        if let Some(host) = route.wrong_host() {
+            let advice = "write it without scheme, port, path and wildcard, like \"api.shop.example\"";
+            check(false, format!("hosts has {host:?}, which is no host; {advice}"));
+        }
         if let Err(error) = route.matcher() {
             check(false, format!("the path {:?} is not valid: {error}", route.path));
         }

@@ -41,12 +41,7 @@ impl HttpBody for Resumed {
 
     fn size_hint(&self) -> SizeHint {
         let read: u64 = self.read.iter().map(|bytes| bytes.len() as u64).sum();
-        let (rest, mut all) = (self.rest.size_hint(), SizeHint::new());
-        all.set_lower(rest.lower().saturating_add(read));
-        if let Some(upper) = rest.upper() {
-            all.set_upper(upper.saturating_add(read));
-        }
-        all
+        self.rest.size_hint() + SizeHint::with_exact(read)
     }
 }
 

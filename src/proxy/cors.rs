@@ -4,6 +4,8 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use axum::response::Response;
 
+use super::fields::items;
+
 /// Fields of responses that scripts may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Idempotent-Replayed, Retry-After, Oncegate-Degraded");
 
@@ -51,10 +53,7 @@ impl CrossOrigin {
 
 /// Adds a value to a list, unless it has it.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
-    let has = headers.get_all(&name).iter().any(|line| {
-        line.as_bytes().split(|byte| *byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(value.as_bytes()))
-    });
-    if !has {
+    if !items(headers, &name).any(|item| item.eq_ignore_ascii_case(value.as_bytes())) {
         headers.append(name, value);
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::UpstreamErrors;
 use crate::domain::record::ClaimState;
-use crate::web::problem::{Code, Members, Problem};
+use crate::web::problem::{Code, Members, Problem, sentence};
 
 /// The header by which Stripe's clients learn if a repeat can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -214,9 +214,4 @@ fn json(status: StatusCode, body: &impl Serialize) -> Response {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

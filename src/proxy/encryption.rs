@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::attempt::Attempt;
 use crate::domain::global_id::GlobalId;
+use crate::domain::hex;
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
@@ -52,7 +53,7 @@ impl EncryptionOptions {
                 return Err(format!("the key ID {id:?} is not 1 to 64 visible characters; write one like \"2026-11\""));
             }
             let text = std::fs::read_to_string(file).map_err(|error| format!("`{id}`: {}: {error}", file.display()))?;
-            let secret = key_of(text.trim()).ok_or_else(|| {
+            let secret = hex::decode::<KEY_BYTES>(text.trim()).ok_or_else(|| {
                 format!("`{id}`: {} is not 64 hexadecimal digits; `openssl rand -hex 32` writes a key", file.display())
             })?;
             let prk = Salt::new(HKDF_SHA256, PURPOSE).extract(&secret);
@@ -129,19 +130,6 @@ impl fmt::Debug for EncryptionKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.by_id.keys()).finish()
     }
-}
-
-fn key_of(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let digits = text.as_bytes();
-    let mut key = [0; KEY_BYTES];
-    if digits.len() != 2 * KEY_BYTES || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?;
-    }
-    Some(key)
 }
 
 #[cfg(test)]

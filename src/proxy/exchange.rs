@@ -1,8 +1,10 @@
-//! One exchange with an upstream, in a separate task: a caller that hangs up changes nothing. Renews the claim, captures the
-//! response, reports the outcome, and only then passes on the last piece of the response.
+//! One exchange with an upstream, in a separate task: a caller that hangs up changes nothing. Captures the response, reports the
+//! outcome, and only then passes on the last piece of the response. What concerns the claim is in `claim`.
+
+mod claim;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,42 +15,31 @@ use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame, Incoming};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::Proxy;
 use super::body::response_within;
 use super::caller::Caller;
 use super::cors::FromUpstream;
 use super::dialect::{Answered, Refusal};
-use super::encryption::{EncryptionKeys, Owner};
 use super::fields;
 use super::route::Route;
 use super::status::Meaning;
-use super::stored_response::StoredResponse;
 use super::upload::{self, Upload};
 use super::upstream::Failed;
-use crate::domain::attempt::{Attempt, Entropy};
-use crate::domain::backoff::Backoff;
+use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
-use crate::domain::claim::{Outcome, RenewalResponse};
-use crate::domain::clock::Clock;
+use crate::domain::claim::Outcome;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::terms::Retention;
-use crate::gateway::outcome::OutcomeCall;
-use crate::gateway::{Failure, Gateway};
 use crate::tenants::App;
 use crate::tenants::quota::Permit;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::DEGRADED;
 
-/// Delays between reports of an outcome that no store has taken yet.
-const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
-
 /// An exchange whose claim is granted.
 pub(super) struct Exchange {
-    pub(super) gateway: Arc<Gateway>,
-    pub(super) entropy: Arc<dyn Entropy>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) proxy: Arc<Proxy>,
     pub(super) route: Arc<Route>,
     pub(super) app: Arc<App>,
     pub(super) global_id: GlobalId,
@@ -61,9 +52,6 @@ pub(super) struct Exchange {
     pub(super) request: Request<Bytes>,
     /// Its body, if that is not read yet.
     pub(super) upload: Option<Upload>,
-    pub(super) via: HeaderValue,
-    /// Keys of stored responses.
-    pub(super) encryption: Arc<EncryptionKeys>,
     /// Held until the exchange is over: it bounds the exchanges of an app.
     pub(super) permit: Option<Permit>,
 }
@@ -91,7 +79,7 @@ impl Exchange {
     pub(super) async fn run(mut self: Box<Self>, reply: Reply) {
         let (_permit, upload) = (self.permit.take(), self.upload.take());
         let request = std::mem::take(&mut self.request);
-        let exchange_max = self.route.upstream.exchange_max;
+        let exchange_max = self.route.upstream.options.exchange_max.0;
         let mut run = pin!(async {
             let cut = Ending { outcome: Outcome::Unknown, rest: Rest::None };
             let exchange = timeout(exchange_max, self.exchange(reply, request, upload));
@@ -113,12 +101,12 @@ impl Exchange {
     }
 
     async fn exchange(&self, reply: Reply, request: Request<Bytes>, upload: Option<Upload>) -> Ending {
-        let started = self.clock.monotonic();
+        let started = self.proxy.clock.monotonic();
         let mut reply = Some(reply);
         let progress = upload.as_ref().map(Upload::progress);
         let is_mismatch = || progress.as_ref().is_some_and(|progress| progress.is_mismatch());
         let mut sending = pin!(self.send(request, upload));
-        let limit = self.route.upstream.timeout;
+        let limit = self.route.upstream.options.timeout.0;
         let sent = match &progress {
             Some(progress) => response_within(limit, sending.as_mut(), &progress.pieces).await,
             None => timeout(limit, &mut sending).await,
@@ -139,7 +127,7 @@ impl Exchange {
                 }
             }
         };
-        self.route.metrics.upstream_answered(self.clock.monotonic().saturating_sub(started));
+        self.route.metrics.upstream_answered(self.proxy.clock.monotonic().saturating_sub(started));
         let route = self.route.operation.as_ref();
         let (outcome, detail) = match sent {
             Some(Ok(response)) => {
@@ -199,14 +187,15 @@ impl Exchange {
     async fn receive(&self, response: Response<Incoming>, reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
         let meaning = said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.rules.meaning(head.status));
-        fields::to_caller(&mut head.headers, &self.via);
+        fields::to_caller(&mut head.headers, &self.proxy.via);
         let is_stored = meaning == Meaning::Done
-            && body.size_hint().lower() <= self.route.response_bytes as u64
-            && (self.route.store_private || !is_private(&head.headers));
+            && body.size_hint().lower() <= self.route.options.response_bytes.0 as u64
+            && (self.route.options.store_private || !is_private(&head.headers));
         (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
         let mut arrived = body.frame().now_or_never();
         if let Some(data) = whole(arrived.as_ref(), &body) {
-            let captured = Some(data.clone()).filter(|data| is_stored && data.len() <= self.route.response_bytes);
+            let captured =
+                Some(data.clone()).filter(|data| is_stored && data.len() <= self.route.options.response_bytes.0);
             let outcome = self.outcome(meaning, &head, captured, &HeaderMap::new());
             let begin = reply.map(|reply| (reply, self.first(head, Body::from(data))));
             return Ending { outcome, rest: Rest::Response { begin, caller: None, is_complete: true } };
@@ -220,7 +209,7 @@ impl Exchange {
         let is_complete = loop {
             let frame = match arrived.take() {
                 Some(frame) => Ok(frame),
-                None => timeout(self.route.upstream.timeout, body.frame()).await,
+                None => timeout(self.route.upstream.options.timeout.0, body.frame()).await,
             };
             match frame {
                 Ok(None) => break true,
@@ -231,7 +220,7 @@ impl Exchange {
                     }
                     if let (Some(bytes), Some(data)) = (&mut captured, frame.data_ref()) {
                         bytes.extend_from_slice(data);
-                        if bytes.len() > self.route.response_bytes {
+                        if bytes.len() > self.route.options.response_bytes.0 {
                             captured = None;
                         }
                     }
@@ -255,98 +244,6 @@ impl Exchange {
             first.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
         }
         first
-    }
-
-    /// Returns the outcome of a complete response. Without a body that may be stored, it leaves a tombstone.
-    fn outcome(&self, meaning: Meaning, head: &Parts, body: Option<Bytes>, trailers: &HeaderMap) -> Outcome {
-        match meaning {
-            Meaning::NothingHappened => Outcome::Failure,
-            Meaning::Unknown => Outcome::Unknown,
-            Meaning::Done => {
-                let stored = match body {
-                    Some(body) => {
-                        StoredResponse::new(head.status, &head.headers, &self.route.stored_fields, body, self.now())
-                            .with_trailers(trailers, &self.route.stored_fields)
-                    }
-                    None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
-                };
-                let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
-                let stored = stored.seal(&self.encryption, owner);
-                let retention = self.app.terms_of(&self.route.operation).terms.retention;
-                let (mut has_body, mut encoded) = (stored.has_body(), stored.encode());
-                if has_body && !self.has_room(encoded.len(), retention) {
-                    let tombstone = StoredResponse::tombstone(head.status, &head.headers, self.now());
-                    (has_body, encoded) = (false, tombstone.encode());
-                }
-                self.route.metrics.stored(has_body, encoded.len());
-                Outcome::Success { result: Some(encoded), retention: Some(retention) }
-            }
-        }
-    }
-
-    /// Reports whether the app may store a response of this length, and counts it.
-    fn has_room(&self, bytes: usize, retention: Retention) -> bool {
-        let retention = match retention {
-            Retention::For(time) => Some(time),
-            Retention::Forever => None,
-        };
-        self.app.count_response(bytes as u64, retention, self.clock.monotonic())
-    }
-
-    /// Returns the time of the wall clock in seconds.
-    fn now(&self) -> u64 {
-        self.clock.wall().as_micros() / 1_000_000
-    }
-
-    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
-    fn may_be_sent(&self) -> bool {
-        let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
-        self.clock.monotonic() + self.route.upstream.connect_timeout < lease_end
-    }
-
-    /// Extends the lease while the exchange runs. Once the request was sent, a renewal that fails changes nothing.
-    async fn renew(&self) -> std::convert::Infallible {
-        let lease = self.route.lease;
-        loop {
-            sleep(lease / 3).await;
-            // Boxed: most exchanges end before.
-            let renewing = Box::pin(self.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)));
-            match renewing.await {
-                Ok(answer) => {
-                    let left =
-                        if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
-                    let lease_end = self.clock.monotonic() + left;
-                    *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
-                }
-                Err(failure) => tracing::debug!(reason = %failure, "A lease was not renewed"),
-            }
-        }
-    }
-
-    /// Reports the outcome until it is taken, however long the store is out: the permit of the exchange bounds how many do.
-    async fn report(&self, outcome: Outcome) {
-        let mut failures = 0;
-        loop {
-            let call = OutcomeCall {
-                global_id: self.global_id,
-                attempt: self.attempt.clone(),
-                outcome: outcome.clone(),
-                operation: Some(self.route.operation.clone()),
-                contents: Some(self.contents.clone()),
-            };
-            match self.gateway.settle(&self.app, call).await {
-                Ok(_) => return,
-                Err(failure @ (Failure::Store(_) | Failure::OutcomeUnknown(_) | Failure::QuotaExceeded(_))) => {
-                    failures += 1;
-                    tracing::debug!(reason = %failure, "An outcome was not taken yet");
-                    sleep(REPORT.delay(failures, self.entropy.bits())).await;
-                }
-                Err(failure) => {
-                    tracing::error!(reason = %failure, "An outcome was refused; its key stays blocked until its lease has ended");
-                    return;
-                }
-            }
-        }
     }
 }
 
@@ -394,6 +291,5 @@ fn said(value: Option<&HeaderValue>) -> Option<Meaning> {
 
 /// Reports whether a response must not be stored.
 fn is_private(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|directive| directive.trim().eq_ignore_ascii_case("no-store"))
+    fields::items(headers, &header::CACHE_CONTROL).any(|directive| directive.eq_ignore_ascii_case(b"no-store"))
 }

@@ -102,7 +102,7 @@ fn identify(
 ) -> Result<Explanation, String> {
     let key = match IdempotencyKey::of(headers, &route.key_headers) {
         Ok(Some(key)) => key,
-        Ok(None) if route.key == KeyRequirement::Optional => {
+        Ok(None) if route.options.key == KeyRequirement::Optional => {
             return Ok(Explanation::Unprotected(format!(
                 "it has no key, and `{}` does not require one",
                 route.operation
@@ -111,12 +111,13 @@ fn identify(
         Ok(None) => return Ok(Explanation::Refused(format!("it has no key, and `{}` requires one", route.operation))),
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };
-    if route.dialect == Dialect::Oasis
-        && let Err(Refusal::Key(why) | Refusal::Expired(why)) = oasis::check(headers, route.retention, clock.wall())
+    if route.options.dialect == Dialect::Oasis
+        && let Err(Refusal::Key(why) | Refusal::Expired(why)) =
+            oasis::check(headers, route.options.retention, clock.wall())
     {
         return Ok(Explanation::Refused(why));
     }
-    let principal = match principal::of(&route.principal, headers, sample.is_trusted, None, issuers) {
+    let principal = match principal::of(&route.options.principal, headers, sample.is_trusted, None, issuers) {
         Ok(principal) => principal,
         Err(NoPrincipal::Token(NoOwner::NoKeys)) => {
             return Err("the keys of the token's issuer are at a URL, which is not read here".to_owned());
@@ -124,7 +125,7 @@ fn identify(
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };
     let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;
-    let also = route.dialect.fingerprint_field();
+    let also = route.options.dialect.fingerprint_field();
     let is_upload = sample.body.len() > sample.body_bytes_max;
     let content = match upload::digest_of(headers) {
         Err(problem) if is_upload => return Ok(Explanation::Refused(problem.detail.into_owned())),
@@ -135,12 +136,12 @@ fn identify(
         Ok(Some(digest)) if is_upload => Content::Digest(digest),
         _ => Content::Bytes(&sample.body),
     };
-    let fingerprint = fingerprint::of(&route.fingerprint, also, method, uri, headers, content);
+    let fingerprint = fingerprint::of(&route.options.fingerprint, also, method, uri, headers, content);
     Ok(Explanation::Claimed {
         operation: route.operation.to_string(),
-        app: route.app.clone(),
+        app: route.options.app.clone(),
         key: key.as_str().to_owned(),
-        global_id: GlobalId::of(&route.app, &route.operation, &contents),
+        global_id: GlobalId::of(&route.options.app, &route.operation, &contents),
         contents: contents.as_str().to_owned(),
         fingerprint: fingerprint.map(|fingerprint| fingerprint.as_str().to_owned()).unwrap_or_default(),
     })

@@ -51,7 +51,7 @@ pub(super) struct Client {
 /// Removes what concerns the connection of a request, and what only the gateway and upstreams say. What is left is what the
 /// upstream will see, so identities are made of it.
 pub(super) fn end_hop(headers: &mut HeaderMap) {
-    let accepts_trailers = accepts_trailers(headers);
+    let accepts_trailers = items(headers, &header::TE).any(|coding| coding.eq_ignore_ascii_case(TRAILERS.as_bytes()));
     remove_hop_by_hop(headers);
     if accepts_trailers {
         headers.insert(header::TE, TRAILERS);
@@ -160,25 +160,22 @@ fn is_own(name: &HeaderName) -> bool {
     name.as_str().starts_with(OWN_PREFIX)
 }
 
-/// Reports whether a client reads the fields after a body.
-fn accepts_trailers(headers: &HeaderMap) -> bool {
-    let mut lines = headers.get_all(header::TE).iter();
-    lines.any(|line| {
-        line.as_bytes()
-            .split(|byte| *byte == b',')
-            .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(TRAILERS.as_bytes()))
-    })
+/// Returns the items of a field that is a list (RFC 9110, 5.6.1).
+pub(super) fn items<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> + use<'h> {
+    let lines = headers.get_all(name).iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+/// Returns the value of a field that occurs once.
+pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// Removes the fields of one connection, and those that only the gateway and upstreams use.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
+    let named = items(headers, &header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
+    let named: Vec<_> = named.collect();
     // A client must not take away what says who it is or how long its body is.
     let is_named = |name: &HeaderName| named.contains(name) && !NOT_HOP_BY_HOP.contains(name);
     let is_removed = |name: &&HeaderName| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name);

@@ -1,7 +1,6 @@
 //! Changes of routes that change identities: a repeat of a request from before would not find the claim of its first try.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use axum::http::{HeaderName, Method};
 use serde::Serialize;
@@ -18,24 +17,10 @@ const ANY_SEGMENT: &str = "any-0f83";
 const ANY_HOST: &str = "";
 
 /// What a change does to the repeat of a request from before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Effect {
-    RunsAgain,
-    HasNoKey,
-    IsAnother,
-    IsRefused,
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RunsAgain => "runs again",
-            Self::HasNoKey => "is refused, as it has no key",
-            Self::IsAnother => "is refused, as if it were another request with the same key",
-            Self::IsRefused => "is refused",
-        })
-    }
-}
+const RUNS_AGAIN: &str = "runs again";
+const HAS_NO_KEY: &str = "is refused, as it has no key";
+const IS_ANOTHER: &str = "is refused, as if it were another request with the same key";
+const IS_REFUSED: &str = "is refused";
 
 /// Where the requests of a route go.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,23 +47,23 @@ pub fn changes(old: &ProxyOptions, new: &ProxyOptions) -> Vec<String> {
 /// Returns the changes of a route.
 fn changes_of(old: &RouteOptions, new: &RouteOptions) -> Vec<String> {
     let mut changes = Vec::new();
-    let mut add = |what: &str, was: String, is: String, effect: Effect| {
+    let mut add = |what: &str, was: String, is: String, effect: &str| {
         changes.push(sentence(old, &format!("its {what} changes from {was} to {is}"), effect));
     };
     if old.app != new.app {
-        add("app", toml(&old.app), toml(&new.app), Effect::RunsAgain);
+        add("app", toml(&old.app), toml(&new.app), RUNS_AGAIN);
     }
     if same_when_present(&old.principal) != same_when_present(&new.principal) {
-        add("principal", toml(&old.principal), toml(&new.principal), Effect::RunsAgain);
+        add("principal", toml(&old.principal), toml(&new.principal), RUNS_AGAIN);
     }
     let [names, still] = [old, new].map(|route| route.key_headers().unwrap_or_default());
     if !names.iter().all(|name| still.contains(name)) {
-        let effect = if new.key == KeyRequirement::Required { Effect::HasNoKey } else { Effect::RunsAgain };
+        let effect = if new.key == KeyRequirement::Required { HAS_NO_KEY } else { RUNS_AGAIN };
         add("field of the key", listed(&names), listed(&still), effect);
     }
     let [was, is] = [old, new].map(fingerprint);
     if was != is {
-        add("fingerprint", listed(&was), listed(&is), Effect::IsAnother);
+        add("fingerprint", listed(&was), listed(&is), IS_ANOTHER);
     }
     changes
 }
@@ -109,16 +94,16 @@ fn moves(old: &ProxyOptions, new: &ProxyOptions) -> Vec<String> {
     let text = |((name, now), example): ((&str, Way), String)| {
         let route = old.routes.iter().find(|route| route.name == name)?;
         let (where_to, effect) = match now {
-            Way::Protected(other) => (format!("take the route `{other}`"), Effect::RunsAgain),
-            Way::Unprotected => ("are forwarded without protection".to_owned(), Effect::RunsAgain),
-            Way::Refused => ("have no route".to_owned(), Effect::IsRefused),
+            Way::Protected(other) => (format!("take the route `{other}`"), RUNS_AGAIN),
+            Way::Unprotected => ("are forwarded without protection".to_owned(), RUNS_AGAIN),
+            Way::Refused => ("have no route".to_owned(), IS_REFUSED),
         };
         Some(sentence(route, &format!("its requests such as {example} {where_to} now"), effect))
     };
     found.into_iter().filter_map(text).collect()
 }
 
-fn sentence(route: &RouteOptions, change: &str, effect: Effect) -> String {
+fn sentence(route: &RouteOptions, change: &str, effect: &str) -> String {
     let age = match route.retention {
         Retention::For(_) => format!("up to {} old", route.retention),
         Retention::Forever => "however old".to_owned(),
@@ -148,9 +133,7 @@ fn on_path<'p, 'a>(patterns: &'p [Pattern<'a>], path: &str) -> Vec<&'p Pattern<'
 
 /// Returns the way of a request, as the proxy chooses it.
 fn way<'a>(on_path: &[&Pattern<'a>], host: &str, method: &Method, unmatched: &str) -> Way<'a> {
-    let is_host =
-        |route: &RouteOptions| route.hosts.is_empty() || route.hosts.iter().any(|own| own.eq_ignore_ascii_case(host));
-    let matching = on_path.iter().filter(|pattern| is_host(pattern.route));
+    let matching = on_path.iter().filter(|pattern| pattern.route.has_host(host));
     match pick(matching, |pattern| pattern.methods.contains(method)) {
         Some((pattern, true)) if pattern.route.key != KeyRequirement::Off => Way::Protected(&pattern.route.name),
         None if unmatched == REFUSE => Way::Refused,

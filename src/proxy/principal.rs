@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::dialect::Refusal;
-use super::fields::CLIENT_CERT;
+use super::fields::{CLIENT_CERT, only};
 use super::token::{Issuers, NoOwner};
 use crate::web::problem::{Code, Problem};
 
@@ -108,9 +108,7 @@ pub(super) fn of(
                     return Err(NoPrincipal::Untrusted(name.clone()));
                 }
                 // A peer that adds its own value to that of a client has not replaced it.
-                let mut values = headers.get_all(name).iter();
-                let value = values.next().filter(|_| values.next().is_none());
-                add(value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?.as_bytes());
+                add(only(headers, name).ok_or_else(|| NoPrincipal::Trusted(name.clone()))?.as_bytes());
             }
             PrincipalSource::ClientCert => {
                 // The certificate of a trusted peer is its own, not that of its client.
@@ -129,8 +127,7 @@ pub(super) fn of(
 
 /// Returns the digest of the certificate that a trusted peer passes on.
 fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
-    let mut values = headers.get_all(CLIENT_CERT).iter();
-    let value = values.next().filter(|_| values.next().is_none())?.as_bytes().trim_ascii();
+    let value = only(headers, &CLIENT_CERT)?.as_bytes().trim_ascii();
     let certificate = STANDARD.decode(value.strip_prefix(b":")?.strip_suffix(b":")?).ok()?;
     (!certificate.is_empty()).then(|| Sha256::digest(certificate).into())
 }

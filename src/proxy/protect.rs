@@ -1,19 +1,16 @@
 //! Requests on protected routes: identifies them, claims their keys, and forwards them or replays what is stored.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody as _};
+use axum::body::Body;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt as _;
+use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::body::Resumed;
 use super::dialect::{Answered, Dialect, Refusal, oasis};
 use super::encryption::Owner;
 use super::exchange::{Exchange, Reply};
@@ -21,14 +18,15 @@ use super::fields::{self, Client};
 use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, OnUnknown};
+use super::receive::Read;
 use super::route::Route;
 use super::stored_response::StoredResponse;
-use super::upload::{self, Upload};
+use super::upload::Upload;
 use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::record::ClaimState;
-use crate::domain::terms::Mode;
+use crate::domain::terms::{Mode, Span};
 use crate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use crate::gateway::{ClaimView, Failure};
 use crate::tenants::App;
@@ -50,13 +48,6 @@ struct Identified {
     client: Client,
 }
 
-/// The whole body of a request, or the reason why there is none.
-enum Read {
-    Whole(Bytes),
-    TooLarge(Resumed),
-    Failed(Problem),
-}
-
 impl Proxy {
     /// Serves a request on a protected route.
     pub(super) async fn protect(
@@ -65,7 +56,7 @@ impl Proxy {
         mut request: Request<Incoming>,
         client: Client,
     ) -> Response {
-        let Some(app) = self.registry.app(route.app.as_ref()).filter(|app| !app.disabled) else {
+        let Some(app) = self.registry.app(route.options.app.as_ref()).filter(|app| !app.disabled) else {
             let detail = "The app of this route is not known to the gateway, or disabled.";
             let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
             return refuse(route, Refusal::Problem(problem));
@@ -111,7 +102,7 @@ impl Proxy {
         match answer {
             Ok((answered, mut response)) => {
                 route.metrics.answered(answered);
-                route.dialect.accept(response.headers_mut());
+                route.options.dialect.accept(response.headers_mut());
                 response
             }
             Err(refusal) => {
@@ -133,7 +124,7 @@ impl Proxy {
         }
     }
 
-    async fn claim(&self, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
+    async fn claim(self: &Arc<Self>, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
         let Identified { route, app, key, principal, request, upload, client } = of;
         let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
         self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
@@ -143,7 +134,7 @@ impl Proxy {
             Some(upload) => Content::Digest(upload.digest()),
             None => Content::Bytes(request.body()),
         };
-        let (parts, also) = (&route.fingerprint, route.dialect.fingerprint_field());
+        let (parts, also) = (&route.options.fingerprint, route.options.dialect.fingerprint_field());
         let fingerprint = fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), content);
         let call = |take_over, nonce| ClaimCall {
             operation: route.operation.clone(),
@@ -154,7 +145,7 @@ impl Proxy {
             retention: None,
             take_over,
         };
-        let wait = prefer::wait(request.headers()).unwrap_or(route.wait);
+        let wait = prefer::wait(request.headers()).unwrap_or(route.options.wait.0);
         let mut claimed_at = self.clock.monotonic();
         // What is rare is boxed: the future of an exchange has room for all of its parts.
         let again = |take_over, nonce| Box::pin(self.gateway.claim(&app, call(take_over, nonce)));
@@ -180,7 +171,7 @@ impl Proxy {
             first => first,
         };
         let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
-        let is_repeat = route.on_unknown == OnUnknown::Forward
+        let is_repeat = route.options.on_unknown == OnUnknown::Forward
             && matches!(&answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
         if is_repeat {
             answer = match again(true, None).await {
@@ -220,9 +211,7 @@ impl Proxy {
         // After a wait the permits of others may be used up: the exchange of a claim that is granted may overdraw.
         let permit = permit.or_else(|| self.gateway.acquire_permit(&app, Purpose::Settle).ok());
         Ok(Claimed::Granted(Box::new(Exchange {
-            gateway: self.gateway.clone(),
-            entropy: self.entropy.clone(),
-            clock: self.clock.clone(),
+            proxy: self.clone(),
             route,
             app,
             global_id,
@@ -232,20 +221,8 @@ impl Proxy {
             lease_end: Mutex::new(claimed_at + Duration::from_millis(lease_ms)),
             request: Request::from_parts(parts, body),
             upload,
-            via: self.via.clone(),
-            encryption: self.encryption.clone(),
             permit,
         })))
-    }
-
-    /// Returns a body that is too long to be read before its key is claimed.
-    fn upload(&self, headers: &HeaderMap, body: Resumed) -> Result<Upload, Problem> {
-        let bytes_max = self.limits.body_bytes;
-        let detail = format!(
-            "A body of more than {bytes_max} bytes needs its SHA-256 in `Content-Digest: sha-256=:…:` (RFC 9530)."
-        );
-        let digest = upload::digest_of(headers)?.ok_or_else(|| Problem::new(Code::BodyTooLarge, detail))?;
-        Ok(Upload::new(body, digest))
     }
 
     /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
@@ -258,7 +235,8 @@ impl Proxy {
         client: Client,
     ) -> Result<(), Refusal> {
         if let Some(upload) = upload {
-            let verifying = timeout(route.upstream.exchange_max, upload.verify(self.limits.body_read_timeout.0));
+            let verifying =
+                timeout(route.upstream.options.exchange_max.0, upload.verify(self.limits.body_read_timeout.0));
             let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
             verifying.await.map_err(late).flatten().map_err(Refusal::Problem)?;
         }
@@ -266,37 +244,6 @@ impl Proxy {
         let mut headers = request.headers().clone();
         fields::to_upstream(&mut headers, client, &self.via);
         authorizer.authorize(request.method(), request.uri(), headers).await.map_err(Refusal::Problem)
-    }
-
-    /// Reads the whole body of a request.
-    async fn read(&self, mut body: Incoming) -> Read {
-        let bytes_max = self.limits.body_bytes;
-        let mut read = VecDeque::new();
-        if body.size_hint().lower() > bytes_max as u64 {
-            return Read::TooLarge(Resumed { read, rest: body });
-        }
-        let mut bytes = 0;
-        let all = async {
-            while let Some(frame) = body.frame().await {
-                let Ok(frame) = frame else { return Err(()) };
-                let Ok(data) = frame.into_data() else { continue };
-                bytes += data.len();
-                read.push_back(data);
-                if bytes > bytes_max {
-                    break;
-                }
-            }
-            Ok(())
-        };
-        match timeout(self.limits.body_read_timeout.0, all).await {
-            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Resumed { read, rest: body }),
-            Ok(Ok(())) => Read::Whole(joined(read, bytes)),
-            Ok(Err(())) => Read::Failed(Problem::invalid("The body broke off; send as many bytes as the head says.")),
-            Err(_late) => {
-                let within = self.limits.body_read_timeout;
-                Read::Failed(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
-            }
-        }
     }
 
     /// Returns the key and the principal of a request; `None` if it needs no key and has none.
@@ -309,7 +256,7 @@ impl Proxy {
         let headers = request.headers();
         let key = IdempotencyKey::of(headers, &route.key_headers).map_err(|why| Refusal::Key(why.to_string()))?;
         let Some(key) = key else {
-            if route.key == KeyRequirement::Optional {
+            if route.options.key == KeyRequirement::Optional {
                 return Ok(None);
             }
             let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
@@ -318,8 +265,8 @@ impl Proxy {
                  one with each repeat"
             )));
         };
-        if route.dialect == Dialect::Oasis {
-            oasis::check(headers, route.retention, self.clock.wall())?;
+        if route.options.dialect == Dialect::Oasis {
+            oasis::check(headers, route.options.retention, self.clock.wall())?;
         }
         let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if request.extensions().get::<Upgrade>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
@@ -327,7 +274,8 @@ impl Proxy {
                 "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
             return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
         }
-        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers);
+        let principal =
+            principal::of(&route.options.principal, headers, client.is_trusted, client.certificate, &self.issuers);
         Ok(Some((key, principal?)))
     }
 
@@ -344,7 +292,7 @@ impl Proxy {
         };
         let now = self.clock.wall().as_micros() / 1_000_000;
         let stored = stored.open(&self.encryption, Owner { global_id: found.global_id, attempt: &record.attempt });
-        let replay = stored.replay(now, route.response_retention.map(|time| time.as_secs()));
+        let replay = stored.replay(now, route.options.response_retention.map(|Span(time)| time.as_secs()));
         replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
     }
 }
@@ -358,19 +306,7 @@ enum Claimed {
 /// Counts a refusal, and returns its response.
 fn refuse(route: &Route, refusal: Refusal) -> Response {
     route.metrics.answered(refusal.label());
-    route.dialect.refuse(refusal)
-}
-
-/// Returns the pieces in one.
-fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
-    if pieces.len() <= 1 {
-        return pieces.pop_front().unwrap_or_default();
-    }
-    let mut all = BytesMut::with_capacity(bytes);
-    for piece in &pieces {
-        all.extend_from_slice(piece);
-    }
-    all.freeze()
+    route.options.dialect.refuse(refusal)
 }
 
 /// The contents of a claim. The order of their names and the escapes of visible ASCII characters are those of the canonical form.

@@ -5,13 +5,14 @@ mod source;
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use self::source::Source;
+use super::fields::only;
 use super::options::IssuerOptions;
 use crate::domain::clock::Clock;
 
@@ -158,9 +159,7 @@ impl Issuer {
 
 /// Returns the bearer token of a request (RFC 6750, 2.1), if there is one only.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let value = values.next().filter(|_| values.next().is_none()).map(HeaderValue::to_str)?.ok()?;
-    let (scheme, token) = value.split_once(' ')?;
+    let (scheme, token) = only(headers, &header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 

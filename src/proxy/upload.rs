@@ -18,9 +18,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use super::body::Resumed;
+use super::fields::items;
 use crate::web::problem::Problem;
 
-const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
+static CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 
 /// A body that is not read yet, and its digest as its sender says.
 pub(super) struct Upload<Body = Resumed> {
@@ -49,9 +50,7 @@ impl Progress {
 /// # Errors
 /// There are several, or it is none.
 pub(super) fn digest_of(headers: &HeaderMap) -> Result<Option<[u8; 32]>, Problem> {
-    let lines = headers.get_all(CONTENT_DIGEST).iter();
-    let members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    let mut digests = members.filter_map(|member| member.trim_ascii().strip_prefix(b"sha-256="));
+    let mut digests = items(headers, &CONTENT_DIGEST).filter_map(|member| member.strip_prefix(b"sha-256="));
     let Some(value) = digests.next() else { return Ok(None) };
     let value = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let base64 = value.strip_prefix(b":").and_then(|value| value.strip_suffix(b":"));
@@ -153,12 +152,7 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> HttpBody for Ver
 
     fn size_hint(&self) -> SizeHint {
         let held = self.held.as_ref().map_or(0, |held| held.len() as u64);
-        let (rest, mut all) = (self.upload.body.size_hint(), SizeHint::new());
-        all.set_lower(rest.lower().saturating_add(held));
-        if let Some(upper) = rest.upper() {
-            all.set_upper(upper.saturating_add(held));
-        }
-        all
+        self.upload.body.size_hint() + SizeHint::with_exact(held)
     }
 }
 
@@ -204,7 +198,7 @@ mod tests {
     #[test]
     fn the_digest_is_found_among_others() {
         let of = |lines: &[&str]| {
-            let lines = lines.iter().map(|line| (CONTENT_DIGEST, HeaderValue::from_str(line).unwrap()));
+            let lines = lines.iter().map(|line| (CONTENT_DIGEST.clone(), HeaderValue::from_str(line).unwrap()));
             digest_of(&lines.collect()).map_err(|problem| problem.detail)
         };
         let abc = "sha-256=:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=:";

@@ -41,18 +41,7 @@ pub(super) struct Upstream {
     keyed: ArcSwap<Pools<Full<Bytes>>>,
     streaming: ArcSwap<Pools<Body>>,
     connector: Connector,
-    /// Time after which an idle connection is not used any more.
-    idle: Duration,
-    /// Longest time until a server has accepted a connection.
-    pub(super) connect_timeout: Duration,
-    /// Time limit until a response's head, and between pieces of its body.
-    pub(super) timeout: Duration,
-    /// Time limit of an exchange.
-    pub(super) exchange_max: Duration,
-    /// True if its servers speak HTTP/2.
-    pub(super) is_http2: bool,
-    /// Time limit of silence on a WebSocket.
-    pub(super) websocket_idle: Duration,
+    pub(super) options: UpstreamOptions,
 }
 
 struct Server {
@@ -91,12 +80,7 @@ impl Upstream {
             keyed: ArcSwap::from_pointee(Pools::new(&connector, options.idle.0)),
             streaming: ArcSwap::from_pointee(Pools::new(&connector, options.idle.0)),
             connector,
-            idle: options.idle.0,
-            connect_timeout: options.connect_timeout.0,
-            timeout: options.timeout.0,
-            exchange_max: options.exchange_max.0,
-            is_http2: options.http2,
-            websocket_idle: options.websocket_idle.0,
+            options: options.clone(),
         })
     }
 
@@ -181,8 +165,8 @@ impl Upstream {
 
     /// Lets further requests open new connections. Those that are in use end with their requests.
     pub(super) async fn reconnect(&self) {
-        self.keyed.store(Arc::new(Pools::new(&self.connector, self.idle)));
-        self.streaming.store(Arc::new(Pools::new(&self.connector, self.idle)));
+        self.keyed.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
+        self.streaming.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
         for http2 in self.servers.iter().filter_map(|server| server.http2.as_ref()) {
             http2.reconnect().await;
         }

@@ -28,9 +28,8 @@ pub(super) fn is_asked_for<B>(request: &Request<B>) -> bool {
 }
 
 fn is_named(headers: &HeaderMap) -> bool {
-    let mut protocols = headers.get_all(header::UPGRADE).iter();
-    let names = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes());
-    protocols.next().is_some_and(names) && protocols.next().is_none()
+    fields::only(headers, &header::UPGRADE)
+        .is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()))
 }
 
 /// Gives a handshake, or its response, the fields of its connection back.

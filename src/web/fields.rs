@@ -1,5 +1,9 @@
 //! Fields that requests of the public API and of the admin API have in common, with their limits.
 
+use std::fmt::Display;
+use std::str::FromStr;
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 
 use super::body;
@@ -7,7 +11,7 @@ use super::problem::{Code, Problem};
 use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
 use crate::domain::limits::Limits;
 use crate::domain::tenant::Operation;
-use crate::domain::terms::Retention;
+use crate::domain::terms::{Retention, Span};
 
 /// Returns the canonical form of required contents.
 pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result<Canonical, Problem> {
@@ -27,6 +31,23 @@ pub fn check_operation(operation: Option<Operation>) -> Result<Option<Operation>
         ))),
         operation => Ok(operation),
     }
+}
+
+/// Returns the value of a field that is written as text.
+pub fn parsed<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<T, Problem> {
+    text.parse().map_err(|wrong| Problem::invalid(format!("`{field}`: {wrong}.")))
+}
+
+/// Returns a lease within its bounds.
+pub fn checked_lease(lease: Option<Span>, limits: &Limits) -> Result<Option<Duration>, Problem> {
+    let lease = lease.map(|Span(lease)| lease);
+    let checked = lease.map_or(Ok(()), |lease| limits.check_lease(lease));
+    checked.map(|()| lease).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))
+}
+
+/// Returns a duration as responses write it.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Checks the bounds of a retention.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::fields::millis;
 use super::problem::{Code, Problem};
 use crate::domain::clock::Timestamp;
 use crate::domain::lock::{LockMode, LockName};
@@ -61,7 +62,7 @@ impl From<LockView> for LockBody {
             hash: hold.nonce.shown(),
             mode: shown_mode(hold.mode),
             claimed_at: hold.claimed_at,
-            lease_ms: u64::try_from(hold.ends_at.since(now).as_millis()).unwrap_or(u64::MAX),
+            lease_ms: millis(hold.ends_at.since(now)),
         };
         Self {
             name,

@@ -1,5 +1,7 @@
 //! Problems (RFC 9457): the table of codes and the document. Every 4xx and 5xx response is one.
 
+mod failure;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,15 +12,15 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub use self::failure::sentence;
+use super::fields::millis;
 use crate::domain::attempt::AttemptHash;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
 use crate::domain::spool::SpoolStatus;
-use crate::engine::Determinate;
-use crate::gateway::{EngineHealth, Failure};
-use crate::tenants::AuthError;
+use crate::gateway::EngineHealth;
 use crate::tenants::quota::QuotaName;
 
 /// One row of the table: the code, its status, and its title.
@@ -215,19 +217,9 @@ pub struct DuplicateMembers {
 }
 
 impl fmt::Debug for Members {
-    /// Shows only the kind: results and nonces belong to their callers.
+    /// Shows nothing: results and nonces belong to their callers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "None",
-            Self::Duplicate(_) => "Duplicate(…)",
-            Self::Superseded { .. } => "Superseded(…)",
-            Self::LockHeld(_) => "LockHeld(…)",
-            Self::LockQuota { .. } => "LockQuota(…)",
-            Self::State { .. } => "State(…)",
-            Self::QuotaExceeded { .. } => "QuotaExceeded(…)",
-            Self::NotReady { .. } => "NotReady(…)",
-            Self::OutcomeUnknown { .. } => "OutcomeUnknown(…)",
-        })
+        f.debug_struct("Members").finish_non_exhaustive()
     }
 }
 
@@ -261,7 +253,7 @@ impl Problem {
             detail: &self.detail,
             code: self.code.name(),
             request_id,
-            retry_after_ms: self.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)),
+            retry_after_ms: self.retry_after.map(|wait| millis(wait).max(1)),
             members: &self.members,
             degraded: self.degraded,
         }
@@ -292,91 +284,4 @@ impl IntoResponse for Problem {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-impl From<AuthError> for Problem {
-    fn from(refused: AuthError) -> Self {
-        let code = match refused {
-            AuthError::Unauthenticated => Code::Unauthenticated,
-            AuthError::Disabled => Code::AppDisabled,
-            AuthError::Loading => {
-                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
-            }
-        };
-        Self::new(code, refused.to_string())
-    }
-}
-
-impl From<Failure> for Problem {
-    fn from(failure: Failure) -> Self {
-        const SOON: Duration = Duration::from_secs(1);
-        match &failure {
-            Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
-            Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
-            Failure::QuotaExceeded(exceeded) => {
-                let advice = match exceeded.quota {
-                    QuotaName::RequestsPerSecond => "send fewer in a second",
-                    QuotaName::ClaimBytesPerSecond => "send fewer or smaller contents and results",
-                    QuotaName::RequestsInFlight => "send fewer at once",
-                };
-                let detail = format!(
-                    "{}; nothing was done. Send the same request again after Retry-After, {advice}, or ask the operators \
-                     for more.",
-                    sentence(&failure.to_string())
-                );
-                let members = Members::QuotaExceeded { quota: exceeded.quota };
-                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(exceeded.wait)
-            }
-            Failure::TooManyLocks(_) => {
-                let detail = format!(
-                    "{}; nothing was done. A name counts for ten minutes after its last hold: use fewer names.",
-                    sentence(&failure.to_string())
-                );
-                let members = Members::LockQuota { quota: "lock_names" };
-                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(SOON)
-            }
-            Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
-            Failure::Store(certain) => {
-                let (code, advice) = match certain {
-                    Determinate::Unavailable(_) => {
-                        (Code::StoreUnavailable, "Nothing was changed; try again after Retry-After.")
-                    }
-                    Determinate::Paused(_) => (
-                        Code::StoreUnavailable,
-                        "Nothing was changed; outcomes are still taken. Try again after Retry-After.",
-                    ),
-                    Determinate::Full(_) => (
-                        Code::StoreFull,
-                        "Nothing was changed; outcomes are still taken. The operators of the gateway must make room.",
-                    ),
-                    Determinate::Incompatible(_) => (
-                        Code::StoreIncompatible,
-                        "Nothing was changed. The operators of the gateway must see to the store.",
-                    ),
-                };
-                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_after(SOON)
-            }
-            Failure::OutcomeUnknown(nonce) => {
-                let members = match nonce {
-                    Some(nonce) => Members::OutcomeUnknown { attempt_nonce: nonce.as_str().to_owned() },
-                    None => Members::None,
-                };
-                let detail = match nonce {
-                    Some(_) => {
-                        "The store may have taken the claim. Send the same request again with this attempt_nonce, to any \
-                         gateway: if it was taken, you get the same attempt and what is left of its lease."
-                    }
-                    None => "The store may have taken the call. Send the same request again; it has the effect of one.",
-                };
-                let wait = Duration::from_millis(100);
-                Self { members, ..Self::new(Code::OutcomeUnknown, detail) }.retry_after(wait)
-            }
-        }
-    }
-}
-
-/// Returns a message with an upper-case first letter.
-fn sentence(message: &str) -> String {
-    let mut letters = message.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

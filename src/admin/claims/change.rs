@@ -79,7 +79,7 @@ pub(crate) async fn release(
     if found.claim.record.state == ClaimState::Succeeded && !even_succeeded {
         return Err(succeeded());
     }
-    let detail = even_succeeded.then_some("even_succeeded".into());
+    let detail = even_succeeded.then(|| "even_succeeded".to_owned());
     let change = Change { detail, ..change_of("claim.release", &target, &found, reason) };
     let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
@@ -112,7 +112,7 @@ pub(crate) async fn settle(
     if found.claim.record.state == ClaimState::Succeeded {
         return Err(succeeded());
     }
-    let change = Change { detail: Some(detail.into()), ..change_of("claim.settle", &target, &found, reason) };
+    let change = Change { detail: Some(detail.to_owned()), ..change_of("claim.settle", &target, &found, reason) };
     let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
@@ -134,13 +134,11 @@ pub(super) fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<()
 pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, reason: Reason) -> Change {
     let record = &found.claim.record;
     Change {
-        action: name.into(),
         app: Some(target.app.key.clone()),
         operation: record.operation.clone(),
         global_id: Some(target.global_id),
         attempt_hash: Some(record.attempt.hash()),
-        detail: None,
-        reason: Some(reason),
+        ..Change::new(name, reason)
     }
 }
 

@@ -329,3 +329,22 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
         assert!(refused.contains(why) && refused.lines().count() == 1, "{of_route}: {refused}");
     }
 }
+
+#[test]
+fn a_route_that_no_request_can_take_is_refused() {
+    let route = |methods: &str, hosts: &str| {
+        format!(
+            "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\"]\n[[proxy.routes]]\nname = \"orders\"\n\
+             app = \"default\"\npath = \"/orders\"\nmethods = [{methods:?}]\nhosts = [{hosts:?}]\nupstream = \"orders\"\n\
+             principal = [\"authorization\"]\n"
+        )
+    };
+    for host in ["shop.example", "Shop.Example", "10.0.0.7", "[::1]"] {
+        assert!(file(&route("POST", host)).load().is_ok(), "{host}");
+    }
+    for host in ["shop.example:443", "https://shop.example", "shop.example/v1", "*.shop.example", ""] {
+        let refused = refused(&route("POST", host));
+        assert!(refused.contains("which is no host; write it without scheme, port"), "{host}: {refused}");
+    }
+    assert!(refused(&route("post", "shop.example")).contains("a method is not valid; write \"POST\""));
+}

@@ -7,9 +7,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::{Refusal, answered, json, sentence};
+use super::{Refusal, answered, json};
 use crate::domain::clock::Timestamp;
-use crate::web::problem::Code;
+use crate::domain::terms::Retention;
+use crate::proxy::fields::only;
+use crate::web::problem::{Code, sentence};
 
 /// The field with the key.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("repeatability-request-id");
@@ -35,9 +37,8 @@ struct Error<'a> {
 }
 
 /// Checks that a request was first sent while keys are kept: an older one may have been done, and forgotten.
-pub(in crate::proxy) fn check(headers: &HeaderMap, kept: Option<Duration>, now: Timestamp) -> Result<(), Refusal> {
-    let mut values = headers.get_all(&FIRST_SENT).iter();
-    let value = values.next().filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok());
+pub(in crate::proxy) fn check(headers: &HeaderMap, kept: Retention, now: Timestamp) -> Result<(), Refusal> {
+    let value = only(headers, &FIRST_SENT).and_then(|value| value.to_str().ok());
     let sent = value.and_then(|text| httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok());
     let Some(sent) = sent else {
         let why = "`Repeatability-First-Sent` is missing or no date like \"Tue, 15 Nov 1994 08:12:31 GMT\"; send the time at which the \
@@ -48,7 +49,7 @@ pub(in crate::proxy) fn check(headers: &HeaderMap, kept: Option<Duration>, now: 
     if sent > now + SKEW_MAX {
         return Err(Refusal::Key("`Repeatability-First-Sent` is in the future; correct the client's clock".to_owned()));
     }
-    if kept.is_some_and(|kept| now.saturating_sub(sent) > kept) {
+    if kept.duration().is_some_and(|kept| now.saturating_sub(sent) > kept) {
         let why = "The request was first sent before the time for which keys are kept, so it may have been done. Look up its effect.";
         return Err(Refusal::Expired(why.to_owned()));
     }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_micros(784_887_151_000_000);
-    const DAY: Option<Duration> = Some(Duration::from_hours(24));
+    const DAY: Retention = Retention::For(Duration::from_hours(24));
 
     fn of(values: &[&'static str]) -> Result<(), u16> {
         let values = values.iter().map(|value| (FIRST_SENT.clone(), HeaderValue::from_static(value)));

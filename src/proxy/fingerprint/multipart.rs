@@ -3,10 +3,11 @@
 use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 
+use crate::proxy::fields::only;
+
 /// Returns the digest of a form's parts. `None` if the body is no form, or one that readers could understand differently.
 pub(super) fn digest(headers: &HeaderMap, body: &[u8]) -> Option<[u8; 32]> {
-    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
-    let content_type = types.next().filter(|_| types.next().is_none())?.to_str().ok()?;
+    let content_type = only(headers, &header::CONTENT_TYPE)?.to_str().ok()?;
     let delimiter = format!("\r\n--{}", boundary(content_type)?).into_bytes();
     let mut rest = body.strip_prefix(&delimiter[2..])?;
     let mut digest = Sha256::new();

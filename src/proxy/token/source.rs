@@ -16,6 +16,7 @@ use crate::domain::clock::Clock;
 use crate::proxy::options::{IssuerOptions, UpstreamOptions, server_of};
 use crate::proxy::upstream::connector::Connector;
 use crate::proxy::upstream::pools::Pools;
+use crate::web::fields::millis;
 
 /// Time until keys are read again.
 const REFRESH: Duration = Duration::from_mins(5);
@@ -145,8 +146,4 @@ impl IssuerOptions {
     pub fn check(&self) -> Result<(), String> {
         Source::new(self).map(drop).map_err(|why| format!("`{}`: {why}", self.issuer))
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -19,6 +19,7 @@ use super::connector::Connector;
 use super::{Failed, cause};
 use crate::domain::clock::Clock;
 use crate::proxy::options::UpstreamOptions;
+use crate::web::fields::millis;
 
 /// Time between pings while requests are running.
 const PING: Duration = Duration::from_secs(10);
@@ -135,7 +136,7 @@ impl Http2 {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.monotonic().as_millis()).unwrap_or(u64::MAX)
+        millis(self.clock.monotonic())
     }
 }
 

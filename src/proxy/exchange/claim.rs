@@ -1,0 +1,114 @@
+//! The claim of an exchange: renewed while the exchange runs, and settled with its outcome.
+
+use std::convert::Infallible;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::http::response::Parts;
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use super::Exchange;
+use crate::domain::backoff::Backoff;
+use crate::domain::claim::{Outcome, RenewalResponse};
+use crate::domain::terms::Retention;
+use crate::gateway::Failure;
+use crate::gateway::outcome::OutcomeCall;
+use crate::proxy::encryption::Owner;
+use crate::proxy::status::Meaning;
+use crate::proxy::stored_response::StoredResponse;
+
+/// Delays between reports of an outcome that no store has taken yet.
+const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+
+impl Exchange {
+    /// Returns the outcome of a complete response. Without a body that may be stored, it leaves a tombstone.
+    pub(super) fn outcome(&self, meaning: Meaning, head: &Parts, body: Option<Bytes>, trailers: &HeaderMap) -> Outcome {
+        match meaning {
+            Meaning::NothingHappened => Outcome::Failure,
+            Meaning::Unknown => Outcome::Unknown,
+            Meaning::Done => {
+                let stored = match body {
+                    Some(body) => {
+                        StoredResponse::new(head.status, &head.headers, &self.route.stored_fields, body, self.now())
+                            .with_trailers(trailers, &self.route.stored_fields)
+                    }
+                    None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
+                };
+                let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
+                let stored = stored.seal(&self.proxy.encryption, owner);
+                let retention = self.app.terms_of(&self.route.operation).terms.retention;
+                let (mut has_body, mut encoded) = (stored.has_body(), stored.encode());
+                if has_body && !self.has_room(encoded.len(), retention) {
+                    let tombstone = StoredResponse::tombstone(head.status, &head.headers, self.now());
+                    (has_body, encoded) = (false, tombstone.encode());
+                }
+                self.route.metrics.stored(has_body, encoded.len());
+                Outcome::Success { result: Some(encoded), retention: Some(retention) }
+            }
+        }
+    }
+
+    /// Reports whether the app may store a response of this length, and counts it.
+    fn has_room(&self, bytes: usize, retention: Retention) -> bool {
+        self.app.count_response(bytes as u64, retention.duration(), self.proxy.clock.monotonic())
+    }
+
+    /// Returns the time of the wall clock in seconds.
+    fn now(&self) -> u64 {
+        self.proxy.clock.wall().as_micros() / 1_000_000
+    }
+
+    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
+    pub(super) fn may_be_sent(&self) -> bool {
+        let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end
+    }
+
+    /// Extends the lease while the exchange runs. Once the request was sent, a renewal that fails changes nothing.
+    pub(super) async fn renew(&self) -> Infallible {
+        let lease = self.route.options.lease.0;
+        loop {
+            sleep(lease / 3).await;
+            // Boxed: most exchanges end before.
+            let renewing =
+                Box::pin(self.proxy.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)));
+            match renewing.await {
+                Ok(answer) => {
+                    let left =
+                        if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
+                    let lease_end = self.proxy.clock.monotonic() + left;
+                    *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
+                }
+                Err(failure) => tracing::debug!(reason = %failure, "A lease was not renewed"),
+            }
+        }
+    }
+
+    /// Reports the outcome until it is taken, however long the store is out: the permit of the exchange bounds how many do.
+    pub(super) async fn report(&self, outcome: Outcome) {
+        let mut failures = 0;
+        loop {
+            let call = OutcomeCall {
+                global_id: self.global_id,
+                attempt: self.attempt.clone(),
+                outcome: outcome.clone(),
+                operation: Some(self.route.operation.clone()),
+                contents: Some(self.contents.clone()),
+            };
+            match self.proxy.gateway.settle(&self.app, call).await {
+                Ok(_) => return,
+                Err(failure @ (Failure::Store(_) | Failure::OutcomeUnknown(_) | Failure::QuotaExceeded(_))) => {
+                    failures += 1;
+                    tracing::debug!(reason = %failure, "An outcome was not taken yet");
+                    sleep(REPORT.delay(failures, self.proxy.entropy.bits())).await;
+                }
+                Err(failure) => {
+                    tracing::error!(reason = %failure, "An outcome was refused; its key stays blocked until its lease has ended");
+                    return;
+                }
+            }
+        }
+    }
+}

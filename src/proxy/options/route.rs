@@ -1,0 +1,236 @@
+//! The tables of routes: which requests they take, what makes two requests the same, and what is stored of their responses.
+
+use std::time::Duration;
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderName, Method, Uri};
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, PrincipalSource, span};
+use crate::domain::tenant::{AppKey, Operation};
+use crate::domain::terms::{Retention, Span};
+use crate::proxy::authorizer::Authorizer;
+use crate::proxy::dialect::Dialect;
+use crate::proxy::fields::StoredFields;
+use crate::proxy::options::UpstreamOptions;
+use crate::proxy::status::{StatusRule, UpstreamErrors};
+
+/// Table `[[proxy.routes]]`.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteOptions {
+    /// Name of the route. The operation of its claims is `proxy:<name>`.
+    pub name: String,
+    /// The app whose claims they are.
+    pub app: AppKey,
+    /// Hosts of its requests. Empty: any.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Paths of its requests: `/v1/orders/{id}`, `/v1/{*rest}`.
+    pub path: String,
+    /// Methods that are protected. Others on this path are forwarded without protection.
+    pub methods: Vec<String>,
+    /// Name of the upstream.
+    pub upstream: String,
+    /// Meaning of a request without a key.
+    #[serde(default)]
+    pub key: KeyRequirement,
+    /// Names of the field with the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_headers: Option<Vec<String>>,
+    /// Statuses and bodies of refusals, and defaults.
+    #[serde(default)]
+    pub dialect: Dialect,
+    /// What makes two callers different.
+    pub principal: Vec<PrincipalSource>,
+    /// True if all callers share their keys: `principal` is empty.
+    #[serde(default)]
+    pub shared_keys: bool,
+    /// URL that is asked with the caller's credentials before each replay. A status of 2xx allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authorize: Option<String>,
+    /// Parts of a request that must be the same on a repeat.
+    #[serde(default = "default_fingerprint")]
+    pub fingerprint: Vec<FingerprintPart>,
+    /// Statuses of responses that are stored. An exact status beats a class.
+    #[serde(default = "default_store")]
+    pub store: Vec<StatusRule>,
+    /// Statuses that mean that nothing happened.
+    #[serde(default = "default_release")]
+    pub release: Vec<StatusRule>,
+    /// Meaning of a 5xx response. The dialect has a default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_5xx: Option<UpstreamErrors>,
+    /// Answer to a repeat of a request whose outcome is unknown.
+    #[serde(default)]
+    pub on_unknown: OnUnknown,
+    /// Lease of the claim, renewed while the exchange runs.
+    #[serde(default = "span::<60>")]
+    pub lease: Span,
+    /// Time for which a repeat of a running request waits for its response.
+    #[serde(default = "span::<0>")]
+    pub wait: Span,
+    /// Time for which a key blocks repeats.
+    #[serde(default = "default_retention")]
+    pub retention: Retention,
+    /// Time for which a response can be replayed. Absent: as long as the key blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_retention: Option<Span>,
+    /// Fields of responses that are stored although they belong to one client, such as `Set-Cookie`.
+    #[serde(default)]
+    pub store_with: Vec<String>,
+    /// Fields of responses that are not stored, beside those that never are.
+    #[serde(default)]
+    pub store_without: Vec<String>,
+    /// Size of the largest body that is stored. A longer response cannot be replayed.
+    #[serde(default = "default_response_bytes")]
+    pub response_bytes: Bytes,
+    /// True if responses with `Cache-Control: no-store` are stored as well.
+    #[serde(default)]
+    pub store_private: bool,
+}
+
+/// Meaning of a request without a key on a protected route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyRequirement {
+    /// It is refused.
+    #[default]
+    Required,
+    /// It is forwarded without protection.
+    Optional,
+    /// Keys are ignored: nothing on this route is protected.
+    Off,
+}
+
+/// Answer to a repeat of a request whose outcome is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// 409.
+    #[default]
+    Refuse,
+    /// It is forwarded with `Oncegate-Repeat: unknown`, and the upstream decides.
+    Forward,
+}
+
+/// A part of the fingerprint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
+pub enum FingerprintPart {
+    /// The method.
+    #[serde(rename = "method")]
+    Method,
+    /// The path.
+    #[serde(rename = "path")]
+    Path,
+    /// The query.
+    #[serde(rename = "query")]
+    Query,
+    /// The media type.
+    #[serde(rename = "content-type")]
+    ContentType,
+    /// The precondition.
+    #[serde(rename = "if-match")]
+    IfMatch,
+    /// The bytes of the body.
+    #[serde(rename = "body")]
+    Body,
+    /// The JSON value of the body: order of members and white space make no difference.
+    #[serde(rename = "body:json")]
+    BodyJson,
+}
+
+impl RouteOptions {
+    /// Reports whether requests to a host are its own.
+    pub fn has_host(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
+    }
+
+    /// Returns the operation of its claims.
+    pub fn operation(&self) -> Option<Operation> {
+        format!("{}{}", Operation::PROXY_PREFIX, self.name).parse().ok()
+    }
+
+    /// Returns what matches its paths.
+    ///
+    /// # Errors
+    /// The pattern is not valid.
+    pub fn matcher(&self) -> Result<matchit::Router<()>, matchit::InsertError> {
+        let mut router = matchit::Router::new();
+        router.insert(self.path.as_str(), ())?;
+        Ok(router)
+    }
+
+    /// Returns the first of its hosts that is none: hosts have no scheme, port, path or wildcard.
+    pub fn wrong_host(&self) -> Option<&str> {
+        let is_host = |text: &str| text.parse().is_ok_and(|authority: Authority| authority.host() == text);
+        self.hosts.iter().map(String::as_str).find(|host| !is_host(host) || host.contains('*'))
+    }
+
+    /// Returns its methods; `None` if one of them is not valid. Methods are case-sensitive, so `post` would never match.
+    pub fn methods(&self) -> Option<Vec<Method>> {
+        let method = |name: &String| Method::from_bytes(name.as_bytes()).ok().filter(|_| *name == name.to_uppercase());
+        self.methods.iter().map(method).collect()
+    }
+
+    /// Returns the names of the fields of the key; `None` if one of them is not valid.
+    pub fn key_headers(&self) -> Option<Vec<HeaderName>> {
+        let Some(names) = &self.key_headers else { return Some(vec![self.dialect.key_header()]) };
+        names.iter().map(|name| name.parse().ok()).collect()
+    }
+
+    /// Returns the URL that is asked before each replay.
+    ///
+    /// # Errors
+    /// It is no URL.
+    pub fn authorize(&self) -> Result<Option<Uri>, String> {
+        let Some(url) = &self.authorize else { return Ok(None) };
+        let uri = url.parse::<Uri>().ok().filter(|uri| {
+            let is_http = uri.scheme_str().is_some_and(|scheme| ["http", "https"].contains(&scheme));
+            is_http && uri.authority().is_some_and(|authority| !authority.as_str().contains('@'))
+        });
+        uri.map(Some).ok_or_else(|| format!("{url:?} is no URL; write one like \"http://10.0.0.9:9100/may-replay\""))
+    }
+
+    /// Reports if its `authorize` can be used, with the authorities of its upstream.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    pub fn check_authorize(&self, upstream: &UpstreamOptions) -> Result<(), String> {
+        Authorizer::new(self, upstream).map(drop)
+    }
+
+    /// Returns the fields that are stored.
+    ///
+    /// # Errors
+    /// Says which name is wrong, and why.
+    pub fn stored_fields(&self) -> Result<StoredFields, String> {
+        StoredFields::new(&self.store_with, &self.store_without)
+    }
+}
+
+/// Reports whether no request of this method needs a key: it is safe, or opens a tunnel.
+pub fn needs_no_key(method: &Method) -> bool {
+    method.is_safe() || *method == Method::CONNECT
+}
+
+fn default_fingerprint() -> Vec<FingerprintPart> {
+    use FingerprintPart::{Body, ContentType, IfMatch, Method, Path, Query};
+    vec![Method, Path, Query, ContentType, IfMatch, Body]
+}
+
+fn default_store() -> Vec<StatusRule> {
+    StatusRule::list(&["2xx", "301", "302", "303", "4xx"])
+}
+
+fn default_release() -> Vec<StatusRule> {
+    StatusRule::list(&["307", "308", "401", "407", "408", "421", "425", "429"])
+}
+
+fn default_retention() -> Retention {
+    Retention::For(Duration::from_hours(24))
+}
+
+fn default_response_bytes() -> Bytes {
+    Bytes(64 << 10)
+}

@@ -1,0 +1,96 @@
+//! The problems of calls that failed below: of credentials, quotas and stores.
+
+use std::time::Duration;
+
+use super::{Code, Members, Problem};
+use crate::engine::Determinate;
+use crate::gateway::Failure;
+use crate::tenants::AuthError;
+use crate::tenants::quota::QuotaName;
+
+impl From<AuthError> for Problem {
+    fn from(refused: AuthError) -> Self {
+        let code = match refused {
+            AuthError::Unauthenticated => Code::Unauthenticated,
+            AuthError::Disabled => Code::AppDisabled,
+            AuthError::Loading => {
+                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
+            }
+        };
+        Self::new(code, refused.to_string())
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        const SOON: Duration = Duration::from_secs(1);
+        match &failure {
+            Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
+            Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
+            Failure::QuotaExceeded(exceeded) => {
+                let advice = match exceeded.quota {
+                    QuotaName::RequestsPerSecond => "send fewer in a second",
+                    QuotaName::ClaimBytesPerSecond => "send fewer or smaller contents and results",
+                    QuotaName::RequestsInFlight => "send fewer at once",
+                };
+                let detail = format!(
+                    "{}; nothing was done. Send the same request again after Retry-After, {advice}, or ask the operators \
+                     for more.",
+                    sentence(&failure.to_string())
+                );
+                let members = Members::QuotaExceeded { quota: exceeded.quota };
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(exceeded.wait)
+            }
+            Failure::TooManyLocks(_) => {
+                let detail = format!(
+                    "{}; nothing was done. A name counts for ten minutes after its last hold: use fewer names.",
+                    sentence(&failure.to_string())
+                );
+                let members = Members::LockQuota { quota: "lock_names" };
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(SOON)
+            }
+            Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
+            Failure::Store(certain) => {
+                let (code, advice) = match certain {
+                    Determinate::Unavailable(_) => {
+                        (Code::StoreUnavailable, "Nothing was changed; try again after Retry-After.")
+                    }
+                    Determinate::Paused(_) => (
+                        Code::StoreUnavailable,
+                        "Nothing was changed; outcomes are still taken. Try again after Retry-After.",
+                    ),
+                    Determinate::Full(_) => (
+                        Code::StoreFull,
+                        "Nothing was changed; outcomes are still taken. The operators of the gateway must make room.",
+                    ),
+                    Determinate::Incompatible(_) => (
+                        Code::StoreIncompatible,
+                        "Nothing was changed. The operators of the gateway must see to the store.",
+                    ),
+                };
+                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_after(SOON)
+            }
+            Failure::OutcomeUnknown(nonce) => {
+                let members = match nonce {
+                    Some(nonce) => Members::OutcomeUnknown { attempt_nonce: nonce.as_str().to_owned() },
+                    None => Members::None,
+                };
+                let detail = match nonce {
+                    Some(_) => {
+                        "The store may have taken the claim. Send the same request again with this attempt_nonce, to any \
+                         gateway: if it was taken, you get the same attempt and what is left of its lease."
+                    }
+                    None => "The store may have taken the call. Send the same request again; it has the effect of one.",
+                };
+                let wait = Duration::from_millis(100);
+                Self { members, ..Self::new(Code::OutcomeUnknown, detail) }.retry_after(wait)
+            }
+        }
+    }
+}
+
+/// Returns a message with an upper-case first letter.
+pub fn sentence(message: &str) -> String {
+    let mut letters = message.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
