@@ -35,7 +35,9 @@ impl Core {
     async fn close(&self, target: usize) -> Result<ChainState, ChainSwitchError> {
         let to = self.members[target].name.clone();
         let unavailable = |why| ChainSwitchError::Unavailable { to: to.clone(), why };
-        self.refresh_all().await.swap_remove(target).map_err(unavailable)?;
+        let others = (0..self.members.len()).filter(|at| *at != target);
+        join_all(others.map(|at| self.refresh(at))).await;
+        // Last, since this state is replaced.
         let stored = self.members[target].read(&self.record).await.map_err(unavailable)?;
         if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(unavailable)? {
             self.adopt(found);
@@ -102,7 +104,7 @@ impl Core {
         }
     }
 
-    async fn refresh_all(&self) -> Vec<Result<(), EngineError>> {
-        join_all((0..self.members.len()).map(|at| self.refresh(at))).await
+    async fn refresh_all(&self) {
+        join_all((0..self.members.len()).map(|at| self.refresh(at))).await;
     }
 }

@@ -231,3 +231,14 @@ async fn a_switch_ends_where_another_gateway_has_switched_again_or_has_completed
     let (switched, ()) = tokio::join!(completed.switch("b"), later(&completed, ChainState::opened));
     assert_eq!(switched, Ok(Switched { from: "a".into(), to: "b".into(), epoch: 1 }));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_replaces_no_state_at_its_target_that_is_newer_than_the_known_one() {
+    let stores = Stores::new(&["a", "b"]);
+    let (core, _) = core(&stores);
+    let newer = ChainState::closing(&core.view().state, "b", 1).opened();
+    let (target, record) = (&stores.stores[1].1, newer.to_metadata().unwrap());
+    assert_eq!(target.compare_and_set_metadata("chain.main", None, &record).await, Ok(true));
+    assert_eq!(core.switch("b").await, Err(ChainSwitchError::AlreadyActive("b".into())));
+    assert_eq!(target.get_metadata("chain.main").await, Ok(Some(record)));
+}
