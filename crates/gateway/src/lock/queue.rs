@@ -212,9 +212,10 @@ impl Queue {
                 if !base.is_fresh {
                     continue;
                 }
-                let answered = Answered { now, sent_at: base.sent_at, is_uncertain, summary };
+                let sent_at = base.sent_at;
                 self.keep(base);
-                return (self.answer(batch, responses, &answered), summary.held_for);
+                let answer = |response| Answer { response, now, sent_at, is_uncertain, lock: summary };
+                return (self.answer(batch, responses, answer), summary.held_for);
             };
             let grants = responses.iter().any(Response::grants);
             let new = match SharedRecord::versioned(self.entropy.bits(), &change.record.encode()) {
@@ -238,8 +239,8 @@ impl Queue {
                     let at = self.clock.monotonic();
                     let (record, stored) = (change.record, Some(new));
                     self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
-                    let answered = Answered { now: stored_at, sent_at, is_uncertain, summary };
-                    return (self.answer(batch, responses, &answered), summary.held_for);
+                    let answer = |response| Answer { response, now: stored_at, sent_at, is_uncertain, lock: summary };
+                    return (self.answer(batch, responses, answer), summary.held_for);
                 }
                 Ok(ChangeResponse::Refused { view, maybe_stored }) => {
                     is_uncertain |= maybe_stored;
@@ -290,7 +291,12 @@ impl Queue {
     }
 
     /// Answers requests, but for those that wait and whose time is not over.
-    fn answer(&self, batch: Vec<Pending>, responses: Vec<Response>, answered: &Answered) -> Vec<Pending> {
+    fn answer(
+        &self,
+        batch: Vec<Pending>,
+        responses: Vec<Response>,
+        answer: impl Fn(Response) -> Answer,
+    ) -> Vec<Pending> {
         let now = self.clock.monotonic();
         let mut waiting = Vec::new();
         for (pending, response) in batch.into_iter().zip(responses) {
@@ -298,9 +304,8 @@ impl Queue {
                 waiting.push(pending);
                 continue;
             }
-            let Answered { now, sent_at, is_uncertain, summary: lock } = *answered;
             // Its caller may have gone: then its lease ends, or the same nonce gets the hold.
-            let _ = pending.reply.send(Ok(Answer { response, now, sent_at, is_uncertain, lock }));
+            let _ = pending.reply.send(Ok(answer(response)));
         }
         waiting
     }
@@ -344,14 +349,6 @@ impl Queue {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What all answers of a round have in common.
-struct Answered {
-    now: Timestamp,
-    sent_at: Duration,
-    is_uncertain: bool,
-    summary: Summary,
 }
 
 /// Returns the ticket that a caller that has gone may have in the queue.
