@@ -17,17 +17,12 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
 use oncegate_core::attempt::Entropy;
 use oncegate_core::call::{Answered, CallContext};
-use oncegate_core::claim::{
-    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
 use oncegate_core::clock::Clock;
-use oncegate_core::engine::{BatchClaim, Engine, EngineError};
-use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{Key, LiveClaim};
-use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
+use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::terms::ClaimOnOutage;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -93,6 +88,19 @@ impl OutagePolicies {
     pub async fn deliver_all(&self, timeout: Duration) -> Result<(), EngineError> {
         self.0.deliver_all(timeout).await
     }
+
+    /// Returns the engine of the chain, for calls without policies.
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.0.engine
+    }
+
+    /// Ends the background task, then closes the chain's engine.
+    pub async fn close(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.engine.close().await;
+    }
 }
 
 /// One claim of a batch.
@@ -114,98 +122,6 @@ pub enum OutcomeAnswer {
     Response(OutcomeResponse),
     /// The outcome is in the journal and will be delivered.
     Spooled,
-}
-
-impl OutagePolicies {
-    /// Claims a key for an attempt.
-    ///
-    /// # Errors
-    /// The store is unavailable, and no policy answers instead.
-    pub async fn claim(
-        &self,
-        request: &ClaimRequest,
-        context: CallContext<ClaimOnOutage>,
-    ) -> Result<Answered<ClaimResponse>, EngineError> {
-        if self.0.is_for_store_alone(request, context) {
-            return self.0.engine.claim(request, context.deadline).await.map(Answered::by_store);
-        }
-        // Boxed, so that other claims do not need the memory.
-        Box::pin(self.0.claim_with_policy(request, context)).await
-    }
-
-    /// Claims many keys, no two of them the same. Answers reach `sink` as they come; what was not answered when this is dropped
-    /// may still happen.
-    pub async fn claim_batch(&self, claims: &[PolicyClaim<'_>], sink: AnswerSink<'_>) {
-        let core = &self.0;
-        let is_for_store_alone = |at: &usize| core.is_for_store_alone(claims[*at].request, claims[*at].context);
-        let (for_store, others): (Vec<_>, Vec<_>) = (0..claims.len()).partition(is_for_store_alone);
-        let with_policy = others.into_iter().map(async |at| {
-            let PolicyClaim { request, context } = claims[at];
-            sink(at, core.claim_with_policy(request, context).await);
-        });
-        let batch: Vec<_> = for_store
-            .iter()
-            .map(|at| BatchClaim { request: claims[*at].request, deadline: claims[*at].context.deadline })
-            .collect();
-        let store_sink = |number: usize, answer: Result<_, _>| sink(for_store[number], answer.map(Answered::by_store));
-        join(core.engine.claim_batch(&batch, &store_sink), join_all(with_policy)).await;
-    }
-
-    /// Settles a claim, by its attempt.
-    ///
-    /// # Errors
-    /// The store is unavailable, and no policy answers instead.
-    pub async fn settle(
-        &self,
-        request: &OutcomeRequest,
-        context: CallContext<OutcomeOnOutage>,
-    ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        self.0.settle(request, context).await
-    }
-
-    /// Extends a lease, by its attempt.
-    ///
-    /// # Errors
-    /// The store is unavailable, and no policy granted the claim.
-    pub async fn renew(
-        &self,
-        request: &RenewalRequest,
-        deadline: Duration,
-    ) -> Result<Answered<RenewalResponse>, EngineError> {
-        self.0.renew(request, deadline).await
-    }
-
-    /// Returns the record in the store, after an attempt to deliver the journal entries of its claim.
-    ///
-    /// # Errors
-    /// The store is unavailable.
-    pub async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        // The store's record is the answer even if the delivery failed.
-        drop(self.0.deliver_before_read(key).await);
-        self.0.engine.read(key).await
-    }
-
-    /// Ends a claim for an operator.
-    ///
-    /// # Errors
-    /// The store is unavailable, or journal entries of the claim are not delivered yet.
-    pub async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
-        self.0.deliver_before_read(&request.key).await?;
-        self.0.engine.release(request).await
-    }
-
-    /// Returns the engine of the chain, for calls without policies.
-    pub fn engine(&self) -> &dyn Engine {
-        &*self.0.engine
-    }
-
-    /// Ends the background task, then closes the chain's engine.
-    pub async fn close(&self) {
-        self.0.stop.cancel();
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-        self.0.engine.close().await;
-    }
 }
 
 impl Core {

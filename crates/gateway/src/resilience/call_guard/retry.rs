@@ -23,11 +23,11 @@ use crate::resilience::meter::engine_result;
 use crate::resilience::retry::RetryRule;
 
 /// A call that may be tried twice.
-pub(super) struct Call<'a, Send, Amend, IsFinal> {
+pub(super) struct Call<'a, SendTry, Amend, IsFinal> {
     pub(super) guard: &'a Arc<Guard>,
     pub(super) task: Task,
     /// Makes a try.
-    pub(super) send: Send,
+    pub(super) send: SendTry,
     /// Changes the answer of the second try if that of the first is unknown.
     pub(super) amend: Amend,
     /// Whether an answer holds even while another try is in progress; any other, such as a duplicate, may be outdated by that try.
@@ -115,10 +115,10 @@ impl Guard {
     }
 }
 
-impl<Answer, Try, Send, Amend, IsFinal> Call<'_, Send, Amend, IsFinal>
+impl<Answer, Try, SendTry, Amend, IsFinal> Call<'_, SendTry, Amend, IsFinal>
 where
     Try: Future<Output = Result<Answer, EngineError>>,
-    Send: Fn() -> Try,
+    SendTry: Fn() -> Try,
     Amend: Fn(Answer) -> Answer,
     IsFinal: Fn(&Answer) -> bool,
 {

@@ -3,43 +3,139 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use oncegate_core::call::{Answered, CallContext};
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::EngineError;
-use oncegate_core::record::Key;
+use oncegate_core::engine::{BatchClaim, EngineError};
+use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 use tokio::time::timeout;
 
 use super::shared_nonce::Proof;
-use super::{Core, OutcomeAnswer};
+use super::{AnswerSink, Core, OutagePolicies, OutcomeAnswer, PolicyClaim};
 use crate::resilience::deadline_budget::PolicyBudget;
 
 /// Longest wait of a lookup or a release for deliveries on its key.
 const DELIVERY_BEFORE_READ: Duration = Duration::from_millis(300);
 
-/// Bounds the time that a call with this budget waits for the store. What takes longer may still happen.
-async fn within<Answer>(
-    budget: PolicyBudget,
-    call: impl Future<Output = Result<Answer, EngineError>>,
-) -> Result<Answer, EngineError> {
-    let late = |_| Err(EngineError::indeterminate("the store has not answered in time for a policy to answer instead"));
-    timeout(budget.wait, call).await.unwrap_or_else(late)
-}
+impl OutagePolicies {
+    /// Claims a key for an attempt.
+    ///
+    /// # Errors
+    /// The store is unavailable, and no policy answers instead.
+    pub async fn claim(
+        &self,
+        request: &ClaimRequest,
+        context: CallContext<ClaimOnOutage>,
+    ) -> Result<Answered<ClaimResponse>, EngineError> {
+        if self.0.is_for_store_alone(request, context) {
+            return self.0.engine.claim(request, context.deadline).await.map(Answered::by_store);
+        }
+        // Boxed, so that other claims do not need the memory.
+        Box::pin(self.0.claim_with_policy(request, context)).await
+    }
 
-/// Returns the failure of a call that got the lock of its key after its deadline.
-fn waited_too_long() -> EngineError {
-    EngineError::unavailable("other calls on this claim took longer than the deadline; try again")
+    /// Claims many keys, no two of them the same. Answers reach `sink` as they come; what was not answered when this is dropped
+    /// may still happen.
+    pub async fn claim_batch(&self, claims: &[PolicyClaim<'_>], sink: AnswerSink<'_>) {
+        let core = &self.0;
+        let is_for_store_alone = |at: &usize| core.is_for_store_alone(claims[*at].request, claims[*at].context);
+        let (for_store, others): (Vec<_>, Vec<_>) = (0..claims.len()).partition(is_for_store_alone);
+        let with_policy = others.into_iter().map(async |at| {
+            let PolicyClaim { request, context } = claims[at];
+            sink(at, core.claim_with_policy(request, context).await);
+        });
+        let batch: Vec<_> = for_store
+            .iter()
+            .map(|at| BatchClaim { request: claims[*at].request, deadline: claims[*at].context.deadline })
+            .collect();
+        let store_sink = |number: usize, answer: Result<_, _>| sink(for_store[number], answer.map(Answered::by_store));
+        join(core.engine.claim_batch(&batch, &store_sink), join_all(with_policy)).await;
+    }
+
+    /// Settles a claim, by its attempt.
+    ///
+    /// # Errors
+    /// The store is unavailable, and no policy answers instead.
+    pub async fn settle(
+        &self,
+        request: &OutcomeRequest,
+        context: CallContext<OutcomeOnOutage>,
+    ) -> Result<Answered<OutcomeAnswer>, EngineError> {
+        let core = &self.0;
+        let started = core.clock.monotonic();
+        let mut failure = None;
+        if !core.local_claims.has_waiting_on(&request.key) {
+            let answer = if context.on_outage == OutcomeOnOutage::FailClosed {
+                core.settle_in_store(request, context.deadline, Proof::Mark).await
+            } else {
+                let budget = PolicyBudget::of(context.deadline);
+                within(budget, core.settle_in_store(request, budget.store, Proof::Mark)).await
+            };
+            match answer {
+                Err(unavailable) if unavailable.is_unavailable() && context.on_outage == OutcomeOnOutage::Spool => {
+                    failure = Some(unavailable);
+                }
+                // Without a policy the failure is the answer. The call is not sent again after entries that wait by now: a
+                // refusal of the second try would hide that the first one may have taken effect.
+                answer => return answer.map(stored),
+            }
+        }
+        let (owned, request) = (core.clone(), request.clone());
+        // Boxed, so that other outcomes do not need the memory.
+        let work = Box::pin(async move { owned.settle_exclusively(&request, context, started, failure).await });
+        core.uncancelled(work).await
+    }
+
+    /// Extends a lease, by its attempt.
+    ///
+    /// # Errors
+    /// The store is unavailable, and no policy granted the claim.
+    pub async fn renew(
+        &self,
+        request: &RenewalRequest,
+        deadline: Duration,
+    ) -> Result<Answered<RenewalResponse>, EngineError> {
+        let core = &self.0;
+        if core.local_claims.has_waiting_on(&request.key) {
+            let started = core.clock.monotonic();
+            let (owned, request) = (core.clone(), request.clone());
+            let work = Box::pin(async move { owned.renew_exclusively(&request, deadline, started).await });
+            return core.uncancelled(work).await;
+        }
+        core.renew_in_store(request, deadline).await.map(Answered::by_store)
+    }
+
+    /// Returns the record in the store, after an attempt to deliver the journal entries of its claim.
+    ///
+    /// # Errors
+    /// The store is unavailable.
+    pub async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        // The store's record is the answer even if the delivery failed.
+        drop(self.0.deliver_before_read(key).await);
+        self.0.engine.read(key).await
+    }
+
+    /// Ends a claim for an operator.
+    ///
+    /// # Errors
+    /// The store is unavailable, or journal entries of the claim are not delivered yet.
+    pub async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.0.deliver_before_read(&request.key).await?;
+        self.0.engine.release(request).await
+    }
 }
 
 impl Core {
     /// Returns whether the store alone answers a claim: it has no policy, and nothing must be delivered before it.
-    pub(super) fn is_for_store_alone(&self, request: &ClaimRequest, context: CallContext<ClaimOnOutage>) -> bool {
+    fn is_for_store_alone(&self, request: &ClaimRequest, context: CallContext<ClaimOnOutage>) -> bool {
         context.on_outage == ClaimOnOutage::FailClosed && !self.local_claims.has_waiting_on(&request.key)
     }
 
-    pub(super) async fn claim_with_policy(
+    async fn claim_with_policy(
         self: &Arc<Self>,
         request: &ClaimRequest,
         context: CallContext<ClaimOnOutage>,
@@ -106,35 +202,6 @@ impl Core {
         }
     }
 
-    pub(super) async fn settle(
-        self: &Arc<Self>,
-        request: &OutcomeRequest,
-        context: CallContext<OutcomeOnOutage>,
-    ) -> Result<Answered<OutcomeAnswer>, EngineError> {
-        let started = self.clock.monotonic();
-        let mut failure = None;
-        if !self.local_claims.has_waiting_on(&request.key) {
-            let answer = if context.on_outage == OutcomeOnOutage::FailClosed {
-                self.settle_in_store(request, context.deadline, Proof::Mark).await
-            } else {
-                let budget = PolicyBudget::of(context.deadline);
-                within(budget, self.settle_in_store(request, budget.store, Proof::Mark)).await
-            };
-            match answer {
-                Err(unavailable) if unavailable.is_unavailable() && context.on_outage == OutcomeOnOutage::Spool => {
-                    failure = Some(unavailable);
-                }
-                // Without a policy the failure is the answer. The call is not sent again after entries that wait by now: a
-                // refusal of the second try would hide that the first one may have taken effect.
-                answer => return answer.map(stored),
-            }
-        }
-        let (core, request) = (self.clone(), request.clone());
-        // Boxed, so that other outcomes do not need the memory.
-        let work = Box::pin(async move { core.settle_exclusively(&request, context, started, failure).await });
-        self.uncancelled(work).await
-    }
-
     async fn settle_exclusively(
         self: &Arc<Self>,
         request: &OutcomeRequest,
@@ -172,20 +239,6 @@ impl Core {
         if self.local_claims.decides_locally(&request.key.app) {
             self.local_claims.remember_renewal(request, response, self.clock.monotonic());
         }
-    }
-
-    pub(super) async fn renew(
-        self: &Arc<Self>,
-        request: &RenewalRequest,
-        deadline: Duration,
-    ) -> Result<Answered<RenewalResponse>, EngineError> {
-        if self.local_claims.has_waiting_on(&request.key) {
-            let started = self.clock.monotonic();
-            let (core, request) = (self.clone(), request.clone());
-            let work = Box::pin(async move { core.renew_exclusively(&request, deadline, started).await });
-            return self.uncancelled(work).await;
-        }
-        self.renew_in_store(request, deadline).await.map(Answered::by_store)
     }
 
     async fn renew_exclusively(
@@ -227,7 +280,7 @@ impl Core {
     }
 
     /// Delivers the entries of a key before its record is read, within a bounded time.
-    pub(super) async fn deliver_before_read(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
+    async fn deliver_before_read(self: &Arc<Self>, key: &Key) -> Result<(), EngineError> {
         if !self.local_claims.has_waiting_on(key) {
             return Ok(());
         }
@@ -239,6 +292,20 @@ impl Core {
         let late = |_| Err(EngineError::unavailable("journal entries of this claim are not delivered yet; try again"));
         timeout(DELIVERY_BEFORE_READ, delivered).await.unwrap_or_else(late)
     }
+}
+
+/// Bounds the time that a call with this budget waits for the store. What takes longer may still happen.
+async fn within<Answer>(
+    budget: PolicyBudget,
+    call: impl Future<Output = Result<Answer, EngineError>>,
+) -> Result<Answer, EngineError> {
+    let late = |_| Err(EngineError::indeterminate("the store has not answered in time for a policy to answer instead"));
+    timeout(budget.wait, call).await.unwrap_or_else(late)
+}
+
+/// Returns the failure of a call that got the lock of its key after its deadline.
+fn waited_too_long() -> EngineError {
+    EngineError::unavailable("other calls on this claim took longer than the deadline; try again")
 }
 
 fn stored(response: OutcomeResponse) -> Answered<OutcomeAnswer> {

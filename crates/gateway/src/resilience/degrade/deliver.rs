@@ -132,14 +132,16 @@ impl Core {
             (None, Some(_)) => self.claim_for_lease(request, Duration::from_millis(1), EndedLease::Leave).await?.1,
             (None, None) => self.claim_made_before(&request.key, ended_at).await?,
         };
-        let overlapping = match marked {
-            Some(overlapping) => overlapping,
-            None => leave_mark().await?,
+        let overlapping = if let Some(overlapping) = marked {
+            overlapping
+        } else {
+            let overlapping = leave_mark().await?;
+            // If its lease has ended since then, such an outcome may have missed both.
+            if reported.is_none() && theirs.is_none() && self.clock.wall() >= ended_at {
+                theirs = self.claim_made_before(&request.key, ended_at).await?;
+            }
+            overlapping
         };
-        // If its lease has ended since then, such an outcome may have missed both.
-        if reported.is_none() && leaves_record && theirs.is_none() && self.clock.wall() >= ended_at {
-            theirs = self.claim_made_before(&request.key, ended_at).await?;
-        }
         let happened = reported.is_some_and(|(_, report)| report.outcome != Outcome::Failure);
         Ok(Delivered { seqs, outcome_refused: happened && theirs.is_some(), theirs, overlapping })
     }

@@ -6,9 +6,9 @@ use oncegate_core::clock::ManualClock;
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, ClaimSink, RecordChange, RecordName, RecordView, Subscription,
+    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 
 use super::super::*;
 use super::support::*;

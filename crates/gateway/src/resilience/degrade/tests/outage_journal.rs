@@ -94,3 +94,18 @@ async fn a_damaged_journal_is_counted_as_a_failure() {
     drop(OutageJournal::over(journal, recovered, clock));
     assert!(failures() > before);
 }
+
+/// As in a damaged journal, which has lost the grant: nothing is known of its lease.
+#[tokio::test]
+async fn a_renewal_without_its_grant_is_removed_and_changes_nothing() {
+    let world = World::new().await;
+    let held = fresh_claim();
+    world.claim_elsewhere(&held).await;
+    let hour = Some(Duration::from_hours(1));
+    let renewed = JournaledOperation::Renewed(RenewalRequest { lease: hour, ..renewal(&held) });
+    let entry = Entry { journaled: renewed, ..entry("default", held.key.app.as_ref()) };
+    world.journal.append(&entry).await.unwrap();
+    let world = world.restarted().await;
+    world.back().await;
+    assert_eq!(world.held(&held).await.unwrap().left, Some(held.terms.lease));
+}

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use oncegate_core::attempt::{AttemptHash, SystemEntropy};
 use oncegate_core::claim::{LateTerms, Outcome};
+pub(super) use oncegate_core::claim::{OutcomeRequest, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{Capabilities, ChangeResponse, Determinate, RecordChange, RecordName, RecordView};
 use oncegate_core::operator::{ListRequest, ListedClaim};
+pub(super) use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::overlap::Overlap;
 use oncegate_core::record::Contents;
+pub(super) use oncegate_core::record::{Key, LiveClaim};
+pub(super) use oncegate_core::terms::OutcomeOnOutage;
 use tempfile::TempDir;
 
 use super::super::*;
