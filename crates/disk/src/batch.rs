@@ -1,57 +1,50 @@
 //! The transitions of one batch of calls: each applies to the database as the earlier calls of the batch leave it. The writer
 //! writes the result, once for all calls.
 
+use fjall::OwnedWriteBatch;
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 use oncegate_core::claim::Effect;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordName, RecordView};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 
-use super::store::{self, Change, RecordSlot, Row, Store, StoredRecord, Watermarks};
+use super::row::{self, Row, Stored, StoredRecord, Watermarks};
+use super::store::Store;
 
 /// Fences are JSON integers, and larger ones are not exact as doubles.
 const FENCE_END: u64 = 1 << 53;
 
-/// The claims that one batch has read, and the watermarks after it.
+/// What one batch has read, and how it leaves it.
 pub(super) struct Batch<'a> {
     pub(super) store: &'a Store,
-    slots: HashMap<Vec<u8>, Slot>,
+    claims: Slots<Row>,
+    records: Slots<StoredRecord>,
+    /// Entries among the ends without a row.
     orphans: Vec<fjall::Slice>,
-    /// Shared records that the batch has read, by key.
-    records: HashMap<Vec<u8>, RecordSlot>,
-    watermarks: Watermarks,
-    changed: bool,
-    /// Claims that a call has ended.
-    ended: Vec<Key>,
-}
-
-/// A claim as it is in the database, and as the batch leaves it.
-struct Slot {
-    stored: Option<Row>,
-    current: Option<Row>,
-    changed: bool,
-}
-
-/// The changes of a batch.
-pub(super) struct Changes {
-    slots: HashMap<Vec<u8>, Slot>,
-    /// Entries among the ends without a claim.
-    pub(super) orphans: Vec<fjall::Slice>,
-    /// Shared records, by key.
-    pub(super) records: HashMap<Vec<u8>, RecordSlot>,
     /// The watermarks after the batch.
     pub(super) watermarks: Watermarks,
     /// There is something to write.
-    pub(super) changed: bool,
+    changed: bool,
     /// Claims that a call has ended, to be notified.
     pub(super) ended: Vec<Key>,
+}
+
+/// Rows by key.
+struct Slots<T>(HashMap<Vec<u8>, Slot<T>>);
+
+/// A row as it is in the database, and as the batch leaves it.
+struct Slot<T> {
+    stored: Option<T>,
+    current: Option<T>,
+    changed: bool,
 }
 
 impl<'a> Batch<'a> {
     /// Creates a batch that continues from these watermarks.
     pub(super) fn new(store: &'a Store, watermarks: Watermarks) -> Self {
-        let (slots, orphans, records) = (HashMap::new(), Vec::new(), HashMap::new());
-        Self { store, slots, orphans, records, watermarks, changed: false, ended: Vec::new() }
+        let (claims, records) = (Slots(HashMap::new()), Slots(HashMap::new()));
+        Self { store, claims, records, orphans: Vec::new(), watermarks, changed: false, ended: Vec::new() }
     }
 
     /// Applies one transition to one key. The transition receives the live claim at `now`, and the fence of a new attempt.
@@ -62,7 +55,7 @@ impl<'a> Batch<'a> {
         transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
     ) -> Result<Answer, EngineError> {
         let next_fence = next_fence(self.watermarks.fence, now);
-        let slot = self.slot(&store::row_key(key))?;
+        let slot = self.claims.slot(self.store, &row::row_key(key))?;
         let live = slot.current.as_ref().and_then(|row| row.live_claim(now));
         let (effect, answer) = transition(live.as_ref(), next_fence);
         let ends = live.is_some() && effect.ends_claim();
@@ -95,8 +88,8 @@ impl<'a> Batch<'a> {
 
     /// Returns the shared record of this name at `now`.
     pub(super) fn get_record(&mut self, name: &RecordName, now: Timestamp) -> Result<RecordView, EngineError> {
-        let slot = self.record_slot(&store::record_key(name))?;
-        Ok(RecordView { record: slot.live(now).map(|stored| stored.record.clone()), now })
+        let slot = self.records.slot(self.store, &row::record_key(name))?;
+        Ok(RecordView { record: slot.current.as_ref().and_then(|stored| stored.live(now)).cloned(), now })
     }
 
     /// Applies a change of a shared record at `now`.
@@ -105,8 +98,8 @@ impl<'a> Batch<'a> {
         change: RecordChange,
         now: Timestamp,
     ) -> Result<ChangeResponse, EngineError> {
-        let slot = self.record_slot(&store::record_key(&change.name))?;
-        if let Some(answer) = change.decide(slot.live(now).map(|stored| &stored.record), now) {
+        let slot = self.records.slot(self.store, &row::record_key(&change.name))?;
+        if let Some(answer) = change.decide(slot.current.as_ref().and_then(|stored| stored.live(now)), now) {
             return Ok(answer);
         }
         let ends_at = change.lasts.map(|lasts| now.plus(lasts));
@@ -115,106 +108,95 @@ impl<'a> Batch<'a> {
         Ok(ChangeResponse::Stored(now))
     }
 
-    /// Deletes the claim of an entry among the ends, if its row says that it has ended: the entry is only a hint.
+    /// Deletes the row of an entry among the ends, which has ended by `now`. The entry alone is only a hint: if it is not that of
+    /// the row, only the entry is deleted.
     pub(super) fn sweep(&mut self, end_key: &fjall::Slice, now: Timestamp) {
-        let Some((_, key)) = store::split_end_key(end_key) else { return };
-        if store::is_lock(key) {
-            return self.sweep_lock(end_key, key, now);
-        }
-        // A row that cannot be read is never overwritten, and so not deleted either.
-        let Ok(slot) = self.slot(key) else { return };
-        let end_of = |row: &Option<Row>| row.as_ref().and_then(|row| row.end_key(key));
-        let is_end_of = |row: &Option<Row>| end_of(row).is_some_and(|own| own[..] == end_key[..]);
-        if is_end_of(&slot.current) && slot.current.as_ref().is_some_and(|row| row.has_ended(now)) {
-            slot.put(None);
-        } else if !is_end_of(&slot.stored) && !is_end_of(&slot.current) {
-            self.orphans.push(end_key.clone());
+        let Some(key) = row::key_of_end(end_key) else { return };
+        let swept = if row::is_lock(key) {
+            self.records.sweep(self.store, key, end_key)
         } else {
-            // The batch has already moved the claim's end.
-            return;
-        }
-        self.touch(now);
-    }
-
-    fn sweep_lock(&mut self, end_key: &fjall::Slice, key: &[u8], now: Timestamp) {
-        let Ok(slot) = self.record_slot(key) else { return };
-        let is_end_of = |record: &Option<StoredRecord>| {
-            record.as_ref().and_then(|record| record.end_key(key)).is_some_and(|own| own[..] == end_key[..])
+            self.claims.sweep(self.store, key, end_key)
         };
-        if is_end_of(&slot.current) && slot.current.as_ref().is_some_and(|record| record.has_ended(now)) {
-            slot.put(None);
-        } else if !is_end_of(&slot.stored) && !is_end_of(&slot.current) {
-            self.orphans.push(end_key.clone());
-        } else {
-            return;
+        match swept {
+            Ok(true) => {}
+            Ok(false) => self.orphans.push(end_key.clone()),
+            // A row that cannot be read is never overwritten, and so not deleted either.
+            Err(_) => return,
         }
         self.touch(now);
     }
 
-    /// Returns the changes of the batch.
-    pub(super) fn finish(self) -> Changes {
-        let Self { slots, orphans, records, watermarks, changed, ended, .. } = self;
-        Changes { slots, orphans, records, watermarks, changed, ended }
+    /// Writes the changes, and makes them durable. Without any, no fsync is needed: all earlier batches are durable.
+    pub(super) fn commit(&self) -> fjall::Result<()> {
+        if !self.changed {
+            return Ok(());
+        }
+        let mut changes = self.store.database.batch();
+        self.claims.write(self.store, &mut changes);
+        self.records.write(self.store, &mut changes);
+        for orphan in &self.orphans {
+            changes.remove(&self.store.ends, orphan.clone());
+        }
+        self.store.commit(changes, self.watermarks)
     }
 
     fn touch(&mut self, now: Timestamp) {
         self.changed = true;
         self.watermarks.now = self.watermarks.now.max(now);
     }
+}
 
-    fn slot(&mut self, key: &[u8]) -> Result<&mut Slot, EngineError> {
-        match self.slots.entry_ref(key) {
-            hashbrown::hash_map::EntryRef::Occupied(slot) => Ok(slot.into_mut()),
-            hashbrown::hash_map::EntryRef::Vacant(vacant) => {
-                let stored = self.store.get(key)?;
+impl<T: Stored> Slots<T> {
+    fn slot(&mut self, store: &Store, key: &[u8]) -> Result<&mut Slot<T>, EngineError> {
+        match self.0.entry_ref(key) {
+            EntryRef::Occupied(slot) => Ok(slot.into_mut()),
+            EntryRef::Vacant(vacant) => {
+                let stored: Option<T> = store.get(key)?;
                 let current = stored.clone();
                 Ok(vacant.insert(Slot { stored, current, changed: false }))
             }
         }
     }
 
-    fn record_slot(&mut self, key: &[u8]) -> Result<&mut RecordSlot, EngineError> {
-        match self.records.entry_ref(key) {
-            hashbrown::hash_map::EntryRef::Occupied(slot) => Ok(slot.into_mut()),
-            hashbrown::hash_map::EntryRef::Vacant(vacant) => {
-                let stored = self.store.record(key)?;
-                let current = stored.clone();
-                Ok(vacant.insert(RecordSlot { stored, current, changed: false }))
+    /// Deletes a row if this entry among the ends is its own. Returns whether it is.
+    fn sweep(&mut self, store: &Store, key: &[u8], end_key: &[u8]) -> Result<bool, EngineError> {
+        let slot = self.slot(store, key)?;
+        let is_own = row::end_key(key, slot.current.as_ref()).is_some_and(|own| own == end_key);
+        if is_own {
+            slot.put(None);
+        }
+        Ok(is_own)
+    }
+
+    /// Adds the changed rows, and their entries among the ends.
+    fn write(&self, store: &Store, changes: &mut OwnedWriteBatch) {
+        for (key, Slot { stored, current, .. }) in self.0.iter().filter(|(_, slot)| slot.changed) {
+            let (ended, ends) = (row::end_key(key, stored.as_ref()), row::end_key(key, current.as_ref()));
+            // A batch has one sequence number: of two writes of a key, either may remain.
+            if ended != ends {
+                if let Some(end) = ended {
+                    changes.remove(&store.ends, end);
+                }
+                if let Some(end) = ends {
+                    changes.insert(&store.ends, end, "");
+                }
+            }
+            match current {
+                Some(row) => changes.insert(&store.claims, &key[..], row.encode()),
+                None => changes.remove(&store.claims, &key[..]),
             }
         }
     }
 }
 
-impl RecordSlot {
-    fn live(&self, now: Timestamp) -> Option<&StoredRecord> {
-        self.current.as_ref().filter(|record| !record.has_ended(now))
-    }
-
-    fn put(&mut self, record: Option<StoredRecord>) {
-        self.current = record;
-        self.changed = true;
-    }
-}
-
-impl Slot {
-    fn put(&mut self, row: Option<Row>) {
+impl<T> Slot<T> {
+    fn put(&mut self, row: Option<T>) {
         self.current = row;
         self.changed = true;
     }
 }
 
-impl Changes {
-    /// Returns the changed claims, each once.
-    pub(super) fn claims(&self) -> impl Iterator<Item = Change<'_>> {
-        self.slots.iter().filter(|(_, slot)| slot.changed).map(|(key, slot)| Change {
-            key,
-            before: slot.stored.as_ref(),
-            after: slot.current.as_ref(),
-        })
-    }
-}
-
-/// Returns a fence greater than `last` and close to the time in microseconds, so that fences go on rising after a store was
+/// Returns a fence greater than `last` and close to the time in microseconds, so that fences keep rising after a store was
 /// lost and created anew.
 fn next_fence(last: u64, now: Timestamp) -> u64 {
     let now = if now.as_micros() < FENCE_END { now.as_micros() } else { 0 };

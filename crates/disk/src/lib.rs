@@ -1,12 +1,13 @@
 //! The disk engine: claims in a folder that one process has locked. An answer waits for an fsync of what it depends on; many
 //! calls share one.
 //!
-//! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `torn` (repair after a power loss) and
-//! `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
+//! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `row` (its layout), `torn` (repair after a
+//! power loss) and `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
 
 mod aging;
 mod batch;
 mod folder;
+mod row;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -134,10 +135,9 @@ impl Disk {
         let stopped = writer.stopped.clone();
         let (queue, jobs) = channel();
         let (alive, ended) = channel();
-        let end = WriterEnd { permits: permits.clone(), _alive: alive };
         let run = move || {
-            // Dropped last, also if the writer panics.
-            let _end = end;
+            // Dropped after the writer, also if it panics.
+            let _alive = alive;
             writer.run(&jobs);
         };
         let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
@@ -151,7 +151,6 @@ impl Disk {
         work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Answer, EngineError> + Send + 'static,
     ) -> Result<Answer, EngineError> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| self.stopped.error())?;
-        self.stopped.check()?;
         let (reply, answer) = oneshot::channel();
         // If the writer has ended, dropping the call answers it.
         let _ = self.queue.send(Job::Call(Call::new(work, reply, permit, self.stopped.clone())));
@@ -164,18 +163,6 @@ impl Disk {
         let (reply, closed) = oneshot::channel();
         let _ = self.queue.send(Job::Close(reply));
         closed
-    }
-}
-
-/// Closes the permits when the writer's thread ends, also after a panic, so that no call waits for one.
-struct WriterEnd {
-    permits: Arc<Semaphore>,
-    _alive: Sender<()>,
-}
-
-impl Drop for WriterEnd {
-    fn drop(&mut self) {
-        self.permits.close();
     }
 }
 

@@ -216,7 +216,7 @@ async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let request = fresh_claim();
     grant(&open(folder.path(), &clock), &request).await;
-    let key = store::row_key(&request.key);
+    let key = row::row_key(&request.key);
     let tampered = inspect(folder.path(), |store| {
         let row = store.claims.get(&key).unwrap().unwrap();
         let tampered = [&row[..16], b"from the future"].concat();
@@ -236,7 +236,9 @@ async fn an_unreadable_record_is_neither_absent_nor_overwritten() {
     // Other claims are not affected.
     grant(&disk, &fresh_claim()).await;
     drop(disk);
-    assert_eq!(inspect(folder.path(), |store| store.claims.get(&key).unwrap().unwrap().to_vec()), tampered);
+    let found =
+        inspect(folder.path(), |store| (store.claims.get(&key).unwrap().unwrap().to_vec(), store.ends.len().unwrap()));
+    assert_eq!(found, (tampered, 2), "a later release finds when it ends");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -405,7 +407,7 @@ async fn an_outdated_entry_of_a_lock_is_removed_without_the_lock() {
     drop(disk);
     inspect(folder.path(), |store| {
         let early = NOON.plus(Duration::from_secs(1)).as_micros().to_be_bytes();
-        store.ends.insert([&early[..], &store::record_key(&change.name)].concat(), "").unwrap();
+        store.ends.insert([&early[..], &row::record_key(&change.name)].concat(), "").unwrap();
     });
     clock.advance(Duration::from_mins(1));
     assert_eq!(swept(folder.path(), &clock).await, (1, 1));
@@ -423,7 +425,7 @@ async fn an_outdated_entry_deletes_no_claim() {
     grant(&open(folder.path(), &clock), &request).await;
     inspect(folder.path(), |store| {
         let early = NOON.plus(Duration::from_secs(1)).as_micros().to_be_bytes();
-        store.ends.insert([&early[..], &store::row_key(&request.key)].concat(), "").unwrap();
+        store.ends.insert([&early[..], &row::row_key(&request.key)].concat(), "").unwrap();
     });
     assert_eq!(counts(folder.path()), (1, 2));
     clock.advance(Duration::from_mins(1));

@@ -16,7 +16,8 @@ use super::Options;
 use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
-use super::store::{Store, Watermarks};
+use super::row::Watermarks;
+use super::store::Store;
 
 /// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;
@@ -66,11 +67,6 @@ impl Aging for Page {
 pub(super) struct Stopped(Arc<OnceLock<String>>);
 
 impl Stopped {
-    /// Fails if the engine has stopped.
-    pub(super) fn check(&self) -> Result<(), EngineError> {
-        self.0.get().map_or(Ok(()), |_| Err(self.error()))
-    }
-
     /// Returns the answer to a call that has not started.
     pub(super) fn error(&self) -> EngineError {
         EngineError::unavailable(self.0.get().map_or("its writer has ended; restart the gateway", String::as_str))
@@ -163,24 +159,19 @@ impl Writer {
         } else {
             false
         };
-        let changes = batch.finish();
-        // Without changes no fsync is needed: all earlier batches are durable.
-        if changes.changed
-            && let Err(error) =
-                self.store.commit(changes.claims(), &changes.records, &changes.orphans, changes.watermarks)
-        {
+        if let Err(error) = batch.commit() {
             let why = format!("a write failed, and it is not known what of it is on the disk: {error}");
             for answer in answers {
                 answer(Err(EngineError::indeterminate(&why)));
             }
             return Err(why);
         }
-        self.watermarks = changes.watermarks;
+        self.watermarks = batch.watermarks;
         let durable_at = self.clock.now();
         for answer in answers {
             answer(Ok(durable_at));
         }
-        changes.ended.iter().for_each(|key| self.hub.notify_claim(key));
+        batch.ended.iter().for_each(|key| self.hub.notify_claim(key));
         Ok(behind)
     }
 
@@ -286,4 +277,29 @@ fn later<Response: Aging + Send + 'static>(
         drop(permit);
         let _ = reply.send(answer);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_dropped_before_it_has_started_did_certainly_nothing() {
+        let (permits, stopped) = (Arc::new(Semaphore::new(1)), Stopped::default());
+        let call = || {
+            let (reply, answer) = oneshot::channel();
+            let permit = permits.clone().try_acquire_owned().unwrap();
+            (Call::new(|_, _| Ok(()), reply, permit, stopped.clone()), answer)
+        };
+        for why in ["its writer has ended", "the disk is gone"] {
+            let (call, mut answer) = call();
+            drop(call);
+            let refused = answer.try_recv().unwrap().unwrap_err();
+            assert!(!refused.is_uncertain() && refused.to_string().contains(why), "{refused}");
+            assert_eq!(permits.available_permits(), 1);
+            stopped.because("the disk is gone".into());
+        }
+    }
 }

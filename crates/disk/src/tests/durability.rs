@@ -29,7 +29,7 @@ type Acknowledged = (Key, Attempt, ClaimState);
 type Crash = (Arc<TempDir>, usize);
 
 impl Persist for Snapshots {
-    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+    fn persist(&self, database: &Database) -> fjall::Result<()> {
         // An answer that does not wait for the fsync comes well before it.
         std::thread::sleep(Duration::from_millis(2));
         Fsync.persist(database)?;
@@ -154,7 +154,7 @@ impl Gate {
 }
 
 impl Persist for Arc<Gate> {
-    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+    fn persist(&self, database: &Database) -> fjall::Result<()> {
         self.arrivals.fetch_add(1, Ordering::SeqCst);
         while !self.open.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
@@ -192,7 +192,7 @@ struct Failing {
 }
 
 impl Persist for Failing {
-    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+    fn persist(&self, database: &Database) -> fjall::Result<()> {
         if !self.now.load(Ordering::SeqCst) {
             return Fsync.persist(database);
         }

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::row::Row;
 
 const ROUNDS: u64 = 20;
 
@@ -32,8 +33,8 @@ async fn acknowledged_claims_survive_a_kill_at_any_moment() {
             let mut ends = 0;
             for row in store.claims.range(&b"\x01"[..]..) {
                 let (key, _) = row.into_inner().unwrap();
-                let row = store.get(&key).expect("no record is torn").unwrap();
-                let end = row.end_key(&key).expect("all of these end");
+                let row: Row = store.get(&key).expect("no record is torn").unwrap();
+                let end = row::end_key(&key, Some(&row)).expect("all of these end");
                 assert!(store.ends.contains_key(end).unwrap(), "each claim has its entry");
                 ends += 1;
             }

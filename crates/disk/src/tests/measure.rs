@@ -11,7 +11,7 @@ use super::*;
 struct Counting(Arc<AtomicUsize>);
 
 impl Persist for Counting {
-    fn persist(&mut self, database: &Database) -> fjall::Result<()> {
+    fn persist(&self, database: &Database) -> fjall::Result<()> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Fsync.persist(database)
     }
