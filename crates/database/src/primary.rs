@@ -44,15 +44,11 @@ async fn open_node(node: &Node) -> Result<PgConnection, DatabaseError> {
     let mut connection = node.options.connect().await?;
     let role = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
                 current_setting('server_version_num')::int";
-    // In one message: behind a pooler that switches servers between transactions, a statement that was prepared in a message
-    // of its own may run on a server that does not have it, or has another client's in its place.
+    // In one message: behind a pooler that switches servers between transactions, a statement that was prepared in a separate
+    // message may run on a server that does not have it, or has another client's in its place.
     let row = connection.fetch_one(sqlx::raw_sql(role)).await?;
     let (standby, read_only, version): (bool, bool, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    let major = version / 10_000;
-    if major < VERSION_MIN {
-        let why = format!("the PostgreSQL server has version {major}; use version {VERSION_MIN} or later");
-        return Err(DatabaseError::Incompatible(why));
-    }
+    check_version(version)?;
     if standby {
         // Its data lags behind the primary, so not even a lookup is safe there.
         return Err(DatabaseError::Unavailable("it is a standby and accepts no writes".into()));
@@ -62,4 +58,28 @@ async fn open_node(node: &Node) -> Result<PgConnection, DatabaseError> {
         return Err(DatabaseError::Unavailable(why.into()));
     }
     Ok(connection)
+}
+
+/// Checks the version of a server, as its `server_version_num`.
+fn check_version(version: i32) -> Result<(), DatabaseError> {
+    let major = version / 10_000;
+    if major < VERSION_MIN {
+        let why = format!("the PostgreSQL server has version {major}; use version {VERSION_MIN} or later");
+        return Err(DatabaseError::Incompatible(why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_is_refused_with_its_version() {
+        for version in [140_000, 140_018, 150_000, 180_001] {
+            assert_eq!(check_version(version), Ok(()));
+        }
+        let refused = check_version(139_999).unwrap_err();
+        assert!(matches!(&refused, DatabaseError::Incompatible(why) if why.contains("version 13; use version 14")));
+    }
 }
