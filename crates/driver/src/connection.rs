@@ -34,12 +34,9 @@ pub trait Connection: Send + 'static {
     /// What an exchange returns to the connection.
     type Done: Send + 'static;
 
-    /// How many exchanges may be under way at once.
-    const EXCHANGES_MAX: usize;
-
     /// Returns how many exchanges may be under way at once on this connection.
     fn exchanges_max(&self) -> usize {
-        Self::EXCHANGES_MAX
+        1
     }
 
     /// Returns whether another exchange may begin. If not, calls wait for the next connection.

@@ -1,8 +1,9 @@
-//! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff, and what
-//! is known of a server. An engine on top of them writes its commands and how replies are read; see
+//! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff, subscriptions, and
+//! what is known of a server. An engine on top of them writes its commands and how replies are read; see
 //! `docs/adr/0042-driver-and-schemes.md`. This crate names no engine.
 
 mod connection;
+pub mod listener;
 mod pool;
 mod queue;
 mod readiness;

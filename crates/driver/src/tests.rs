@@ -63,7 +63,9 @@ impl Connection for FakeConnection {
     type Call = Echo;
     type Done = Fitness;
 
-    const EXCHANGES_MAX: usize = 2;
+    fn exchanges_max(&self) -> usize {
+        2
+    }
 
     fn send(&mut self, queue: &mut Queue<Echo>) -> Option<Exchange<Fitness>> {
         let calls: Vec<_> = std::iter::from_fn(|| queue.pop()).filter(|call| !call.1.is_abandoned()).collect();

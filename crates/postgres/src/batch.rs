@@ -5,26 +5,23 @@ use std::collections::VecDeque;
 
 use hashbrown::{HashMap, HashSet};
 use oncegate_core::engine::EngineError;
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::Key;
 use sqlx::postgres::PgRow;
 
+use super::arguments::{self, Change};
 use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall, Written};
 use super::failure::{Failure, Remedy};
 use super::locks::LockCall;
-use super::row::{self, Change, KeyResult};
+use super::rounds::{Batched, Found, failed};
+use super::row::{self, KeyResult};
 use super::session::Session;
 
 /// Most calls in a batch.
 const CALLS_MAX: usize = 256;
 /// Most bytes in a batch, by a rough count.
 const BYTES_MAX: usize = 2 << 20;
-/// How often a call begins again before it fails.
-const ROUNDS_MAX: usize = 10;
 
 type Calls = Vec<Box<dyn KeyedCall>>;
-
-/// Claims that were found, by key, for calls that wait behind those that were answered.
-pub(super) type Found = HashMap<Key, LiveClaim>;
 
 /// What a connection does next.
 pub(super) enum Work {
@@ -113,48 +110,31 @@ pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
     *queue = queue.drain(..).filter_map(answer).collect();
 }
 
-/// Answers all calls of a batch; returns what was found for others. An error says why the connection must not be used again.
-pub(super) async fn answer(session: &mut Session, calls: Calls) -> Result<Found, String> {
-    let mut found = Found::new();
-    let mut groups = VecDeque::from([calls]);
-    while let Some(mut group) = groups.pop_front() {
-        // Always in the same order, so that two statements that lock the same rows do so one after the other.
-        group.sort_unstable_by(|a, b| a.key().cmp(b.key()));
-        let (again, remedy) = step(session, group, &mut found).await;
-        let mut rest = Calls::with_capacity(again.len());
-        for mut call in again {
-            if call.count_round() <= ROUNDS_MAX {
-                rest.push(call);
-            } else {
-                call.fail(EngineError::unavailable("the claim changed hands each time it was looked at; try again"));
-            }
-        }
-        match remedy {
-            Some(Remedy::OneByOne) => groups.extend(rest.into_iter().map(|call| vec![call])),
-            Some(Remedy::Reconnect) => {
-                for call in rest.into_iter().chain(groups.drain(..).flatten()) {
-                    call.fail(EngineError::unavailable("the connection to the PostgreSQL server was lost"));
-                }
-                return Err("the PostgreSQL server refused a statement".into());
-            }
-            Some(Remedy::Again | Remedy::Answer) | None if rest.is_empty() => {}
-            Some(Remedy::Again | Remedy::Answer) | None => groups.push_back(rest),
-        }
+impl Batched for Box<dyn KeyedCall> {
+    const GIVEN_UP: &'static str = "the claim changed hands each time it was looked at; try again";
+
+    async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls, Remedy) {
+        step(session, group, found).await
     }
-    Ok(found)
+
+    fn fail_with(self, why: EngineError) {
+        self.fail(why);
+    }
 }
 
-/// Runs both statements once. Returns the calls that begin again, and the remedy for a failure.
-async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls, Option<Remedy>) {
+/// Runs both statements once.
+async fn step(session: &mut Session, mut group: Calls, found: &mut Found) -> (Calls, Remedy) {
+    // Always in the same order, so that two statements that lock the same rows do so one after the other.
+    group.sort_unstable_by(|a, b| a.key().cmp(b.key()));
     let first_steps: Vec<_> = group.iter().map(|call| call.first_step()).collect();
-    let results = match session.run(row::first(&first_steps)).await {
+    let results = match session.run(arguments::first(&first_steps)).await {
         Ok(rows) => results(&group, &rows),
         Err(error) => Err(error),
     };
     let results = match results {
         Ok(results) => results,
         // Where its rows could not be read, the statement was executed nevertheless.
-        Err(error) => return failed(&error, group, |call| call.may_write()),
+        Err(error) => return failed(Failure::from(&error), group, |call| call.may_write()),
     };
     let (mut again, mut changes) = (Calls::new(), Vec::new());
     for (call, result) in group.into_iter().zip(results) {
@@ -182,7 +162,7 @@ async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls,
         }
     }
     if changes.is_empty() {
-        return (again, None);
+        return (again, Remedy::Again);
     }
     let (mut more, remedy) = apply(session, changes).await;
     again.append(&mut more);
@@ -190,15 +170,18 @@ async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls,
 }
 
 /// Runs the second statement. Returns the calls whose record others changed in between.
-async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn DecidedCall>)>) -> (Calls, Option<Remedy>) {
+async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn DecidedCall>)>) -> (Calls, Remedy) {
     let asked: Vec<&Change> = changes.iter().map(|(change, _)| &**change).collect();
-    let fences: sqlx::Result<HashMap<Key, u64>> = match session.run(row::second(&asked)).await {
+    let fences: sqlx::Result<HashMap<Key, u64>> = match session.run(arguments::second(&asked)).await {
         Ok(rows) => rows.iter().map(|row| Ok((row::key(row, 0)?, row::fence(row, 2)?))).collect(),
         Err(error) => Err(error),
     };
     let fences = match fences {
         Ok(fences) => fences,
-        Err(error) => return failed(&error, changes.into_iter().map(|(_, call)| call.revert()).collect(), |_| true),
+        Err(error) => {
+            let calls = changes.into_iter().map(|(_, call)| call.revert()).collect();
+            return failed(Failure::from(&error), calls, |_| true);
+        }
     };
     let mut again = Calls::new();
     for (_, call) in changes {
@@ -207,7 +190,7 @@ async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn Decided
             None => again.push(call.revert()),
         }
     }
-    (again, None)
+    (again, Remedy::Again)
 }
 
 /// Returns the result for each call's key; `None` if nothing is stored there.
@@ -224,20 +207,6 @@ fn results(group: &[Box<dyn KeyedCall>], rows: &[PgRow]) -> sqlx::Result<Vec<Opt
         }
     }
     Ok(results)
-}
-
-/// Answers the calls of a failed statement, or returns them to begin again. `may_write` returns for which of them it may have
-/// changed something.
-fn failed(error: &sqlx::Error, calls: Calls, may_write: fn(&dyn KeyedCall) -> bool) -> (Calls, Option<Remedy>) {
-    let Failure { answer, remedy } = Failure::from(error);
-    if remedy == Remedy::Again || remedy == Remedy::OneByOne && calls.len() > 1 {
-        return (calls, Some(remedy));
-    }
-    for call in calls {
-        let answer = if may_write(&*call) { answer.clone() } else { answer.clone().of_read() };
-        call.fail(answer);
-    }
-    (Calls::new(), Some(remedy))
 }
 
 #[cfg(test)]

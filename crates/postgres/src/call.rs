@@ -9,9 +9,10 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::Reply;
 
+use super::arguments::{Change, FirstStep};
 use super::locks::LockCall;
 use super::routes::Place;
-use super::row::{Change, FirstStep, Found};
+use super::row::Found;
 use super::session::Session;
 
 /// A call in the queue of a connection.
@@ -110,9 +111,6 @@ pub(super) trait KeyedCall: Send {
     /// Answers it by what another call has found, if nothing has to be written for it; gives it back otherwise.
     fn answer_by(self: Box<Self>, found: &LiveClaim) -> Option<Box<dyn KeyedCall>>;
 
-    /// Counts one more round; returns how many there were.
-    fn count_round(&mut self) -> usize;
-
     fn fail(self: Box<Self>, why: EngineError);
 }
 
@@ -141,14 +139,13 @@ pub(super) trait DecidedCall: Send {
 pub(super) struct Pending<R: Request> {
     request: R,
     reply: Reply<R::Answer>,
-    /// Given back when the call is answered or dropped: until then, other calls on its key come to the same connection.
+    /// Given back when the call is answered or dropped: until then, other calls on its key take the same connection.
     _place: Place,
-    rounds: usize,
 }
 
 impl<R: Request> Pending<R> {
     pub(super) fn new(request: R, reply: Reply<R::Answer>, place: Place) -> Self {
-        Self { request, reply, _place: place, rounds: 0 }
+        Self { request, reply, _place: place }
     }
 }
 
@@ -209,11 +206,6 @@ impl<R: Request> KeyedCall for Pending<R> {
         }
     }
 
-    fn count_round(&mut self) -> usize {
-        self.rounds += 1;
-        self.rounds
-    }
-
     fn fail(self: Box<Self>, why: EngineError) {
         self.reply.send(Err(why));
     }
@@ -269,18 +261,23 @@ impl<S: Statement> SingleCall for Single<S> {
     fn run(self: Box<Self>, session: &mut Session) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let answer = self.statement.run(session).await;
-            let fitness = match &answer {
-                Ok(_) => Ok(()),
-                Err(EngineError::Determinate(Determinate::Incompatible(_))) if S::SURVIVES_REFUSAL => Ok(()),
-                Err(failure) => Err(failure.to_string()),
-            };
+            let reason = reason_to_reconnect(&answer, S::SURVIVES_REFUSAL);
             self.reply.send(answer);
-            fitness
+            reason.map_or(Ok(()), Err)
         })
     }
 
     fn refuse(self: Box<Self>, why: &Determinate) {
         self.reply.refuse(why);
+    }
+}
+
+/// Returns why the connection must not be used again after this answer, if it must not.
+fn reason_to_reconnect<Answer>(answer: &Result<Answer, EngineError>, survives_refusal: bool) -> Option<String> {
+    match answer {
+        Ok(_) => None,
+        Err(EngineError::Determinate(Determinate::Incompatible(_))) if survives_refusal => None,
+        Err(failure) => Some(failure.to_string()),
     }
 }
 
@@ -310,12 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn a_call_counts_its_bytes_and_its_rounds() {
+    fn a_call_counts_its_bytes() {
         let claim = fresh_claim();
         let contents = claim.contents.as_str().len();
-        let (mut call, answer) = pending(claim);
+        let (call, answer) = pending(claim);
         assert_eq!((call.bytes(), call.may_write()), (256 + contents, true));
-        assert_eq!([(); 3].map(|()| call.count_round()), [1, 2, 3]);
         assert!(!call.is_abandoned());
         drop(answer);
         assert!(call.is_abandoned());
@@ -353,5 +349,21 @@ mod tests {
         let (call, answer) = pending(fresh_claim());
         Call::Keyed(call).refuse(&Determinate::Unavailable("down".into()));
         assert!(matches!(answer.now_or_never(), Some(Some(Err(why))) if !why.is_uncertain()));
+    }
+
+    #[test]
+    fn a_connection_survives_the_refusal_of_a_statement_and_no_other_failure() {
+        let refused = || Err(EngineError::incompatible("a table is missing"));
+        for (answer, survives_refusal, is_replaced) in [
+            (Ok(()), true, false),
+            (Ok(()), false, false),
+            (refused(), true, false),
+            (refused(), false, true),
+            (Err(EngineError::unavailable("down")), true, true),
+            (Err(EngineError::indeterminate("lost")), true, true),
+        ] {
+            let reason = reason_to_reconnect(&answer, survives_refusal);
+            assert_eq!(reason.is_some(), is_replaced, "{answer:?} {survives_refusal}");
+        }
     }
 }

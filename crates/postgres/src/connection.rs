@@ -9,9 +9,9 @@ use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
-use super::batch::{self, Found, Work};
+use super::batch::{self, Work};
 use super::call::Call;
-use super::locks;
+use super::rounds::{self, Found};
 use super::session::{Session, Store};
 
 /// How long a statement may take before calls on other keys take another connection.
@@ -55,14 +55,10 @@ impl oncegate_driver::Connection for Connection {
     type Call = Call;
     type Done = Found;
 
-    const EXCHANGES_MAX: usize = 1;
-
     fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Found>> {
         Some(match batch::next_work(queue.arrived())? {
-            Work::Claims(calls) => self.exchange(move |session| Box::pin(batch::answer(session, calls))),
-            Work::Locks(calls) => self.exchange(move |session| {
-                Box::pin(async move { locks::answer(session, calls).await.map(|()| Found::new()) })
-            }),
+            Work::Claims(calls) => self.exchange(move |session| Box::pin(rounds::answer(session, calls))),
+            Work::Locks(calls) => self.exchange(move |session| Box::pin(rounds::answer(session, calls))),
             Work::Single(call) => {
                 self.exchange(move |session| Box::pin(async move { call.run(session).await.map(|()| Found::new()) }))
             }
@@ -93,7 +89,7 @@ impl Connection {
     }
 }
 
-/// Waits for an exchange. One that takes too long is not cancelled, since the server goes on with it in any case: it is left
+/// Waits for an exchange. One that takes too long is not cancelled, since the server continues it in any case: it is left
 /// running with its connection, and the worker opens another one.
 async fn watch(mut exchange: BoxFuture<'static, Result<Found, String>>, connector: Connector) -> Result<Found, Lost> {
     let Connector { store, readiness, left_running } = connector;

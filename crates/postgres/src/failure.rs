@@ -9,14 +9,14 @@ use oncegate_database::error::ends_connection;
 pub(super) struct Failure {
     /// The answer to a call for which the statement may have changed something.
     pub(super) answer: EngineError,
-    /// How to go on.
+    /// How to continue.
     pub(super) remedy: Remedy,
 }
 
-/// How to go on after a failed statement.
+/// How to continue after a failed statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Remedy {
-    /// Run it again: it conflicted with another statement, which has ended.
+    /// Run it again for the calls that have no answer. It conflicted with another statement, which has ended.
     Again,
     /// Run it for each call by itself: one of them may be the cause.
     OneByOne,
@@ -28,27 +28,22 @@ pub(super) enum Remedy {
 
 impl From<&sqlx::Error> for Failure {
     fn from(error: &sqlx::Error) -> Self {
-        let answered = match error {
-            // A fatal error ends the connection, whatever the server was doing: the statement may have been executed already.
-            sqlx::Error::Database(refused) if !ends_connection(error) => refused,
-            sqlx::Error::Database(refused) => {
-                let answer = EngineError::indeterminate(
-                    DatabaseError::of_code(&code(&**refused), refused.message()).to_string(),
-                );
-                return Self { answer, remedy: Remedy::Reconnect };
+        match error {
+            sqlx::Error::Database(refused) if !ends_connection(error) => {
+                Self::of_refusal(&refused.code().unwrap_or_default(), refused.message())
             }
+            // A fatal error ends the connection, whatever the server was doing: the statement may have been executed already.
             error => {
                 let answer = EngineError::indeterminate(DatabaseError::from(error).to_string());
-                return Self { answer, remedy: Remedy::Reconnect };
+                Self { answer, remedy: Remedy::Reconnect }
             }
-        };
-        Self::of_refusal(&code(&**answered), answered.message())
+        }
     }
 }
 
 impl Failure {
     /// Returns the failure of a statement that was refused and rolled back: certainly nothing was done.
-    fn of_refusal(code: &str, message: &str) -> Self {
+    pub(super) fn of_refusal(code: &str, message: &str) -> Self {
         let refused = DatabaseError::of_code(code, message);
         let remedy = match (code, &code[..code.len().min(2)]) {
             // A deadlock, a serialisation failure.
@@ -68,10 +63,6 @@ impl Failure {
         };
         Self { answer: answer.into(), remedy }
     }
-}
-
-fn code(refused: &dyn sqlx::error::DatabaseError) -> String {
-    refused.code().unwrap_or_default().into_owned()
 }
 
 /// Returns a refusal of the database as the failure of a call that was not sent.
@@ -116,5 +107,45 @@ mod tests {
     fn what_the_client_library_reports_is_uncertain() {
         let failure = Failure::from(&sqlx::Error::RowNotFound);
         assert!(failure.answer.is_uncertain() && failure.remedy == Remedy::Reconnect);
+    }
+
+    /// An error of a server whose severity is not known, and so taken for a fatal one.
+    #[derive(Debug)]
+    struct Fatal;
+
+    impl std::fmt::Display for Fatal {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(sqlx::error::DatabaseError::message(self))
+        }
+    }
+
+    impl std::error::Error for Fatal {}
+
+    impl sqlx::error::DatabaseError for Fatal {
+        fn message(&self) -> &'static str {
+            "terminating connection due to administrator command"
+        }
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some("57P01".into())
+        }
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn an_error_that_ends_the_connection_is_uncertain_and_says_why() {
+        let failure = Failure::from(&sqlx::Error::Database(Box::new(Fatal)));
+        assert!(failure.answer.is_uncertain() && failure.remedy == Remedy::Reconnect);
+        assert!(failure.answer.to_string().contains("57P01: the PostgreSQL server refuses: it is shutting down"));
     }
 }

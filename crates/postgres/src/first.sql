@@ -16,7 +16,7 @@ WITH asked AS MATERIALIZED (
 -- would lock the row of every duplicate, which is a write and a commit. It decides what this lookup could not see: a claim that
 -- was granted since then is waited for and left alone, one that has ended is replaced.
 --
--- The fence is drawn under the row's lock where there is a row. Where there is none, the sweeper deletes rows only long after
+-- The fence is taken under the row's lock where there is a row. Where there is none, the sweeper deletes rows only long after
 -- their claims have ended; see docs/adr/0010-postgres-batches-and-fences.md.
 put AS (
     INSERT INTO oncegate_claims AS held

@@ -1,17 +1,19 @@
 //! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
 //!
-//! Read on in `routes` (which connection a call takes), `connection`, `batch` (the statements that calls share), `call` and
-//! `requests` (what each call needs), `row` and the SQL beside it. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
+//! Read on in `routes` (which connection a call takes), `connection`, `batch` and `rounds` (the statements that calls share),
+//! `call` and `requests` (what each call needs), `arguments` and `row` (what is sent and returned), and the SQL beside them. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
 
+mod arguments;
 mod batch;
 mod call;
 mod connection;
 mod failure;
-mod listener;
+mod listening;
 mod locks;
 mod options;
 mod record;
 mod requests;
+mod rounds;
 mod routes;
 mod row;
 mod session;
@@ -37,12 +39,12 @@ use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_core::tenant::AppKey;
 use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Promise, Scheme, no_files};
-use oncegate_driver::{Intervals, Pool, Reply, Server, Worker};
+use oncegate_driver::{Intervals, Pool, Reply, Server, Worker, listener};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use self::call::{Call, Pending, Request, Single, Statement};
 use self::connection::{Connector, LEFT_RUNNING_MAX};
+use self::listening::Listening;
 use self::locks::{LockCall, LockKey, LockWork};
 pub use self::options::Options;
 use self::record::{ChangeMetadata, GetMetadata};
@@ -50,9 +52,6 @@ use self::requests::Outcomes;
 use self::routes::Routes;
 use self::session::Store;
 use self::statements::{Mark, Probe};
-
-/// How long a subscription waits for the server.
-const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How often a claim is marked whose record had changed when it was to be marked.
 const MARKS_MAX: usize = 3;
@@ -89,7 +88,7 @@ impl Postgres {
     /// Opens an engine on the database of this URL: `postgres://[user[:password]@]host[:port][,…]/database`, with
     /// `?connections=`, `migrate=`, `pooler=` and the usual keys for TLS.
     ///
-    /// The server need not be up: the engine goes on connecting, and calls fail as unavailable until it succeeds.
+    /// The server need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
     ///
     /// # Errors
     /// What is wrong with the URL, without repeating it.
@@ -106,14 +105,7 @@ impl Postgres {
         let connections = Pool::start(store.address.connections, &store.options.cores, intervals, connector);
         let routes = Routes::new(connections.workers().iter().map(|worker| worker.readiness().clone()));
         connections.spawn(|closing| sweeper::run(store.clone(), closing));
-        let hub = (!store.address.is_pooled()).then(|| {
-            let (hub, changes) = listener::hub();
-            let (listening, store) = (hub.clone(), store.clone());
-            connections.spawn(|closing| async move {
-                closing.run_until_cancelled(Box::pin(listener::run(store, listening, changes))).await;
-            });
-            hub
-        });
+        let hub = (!store.address.is_pooled()).then(|| connections.listen(Listening(store.clone())));
         Ok(Self { store, routes, connections, hub })
     }
 
@@ -126,23 +118,22 @@ impl Postgres {
 
     /// Claims, or marks the claim in the way if it is still the one that was found.
     async fn claim_waiting(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
-        let mut answer = self.call(request.clone()).await?;
         for _ in 0..MARKS_MAX {
-            let fence = match &answer {
-                ClaimResponse::Duplicate(live) if live.record.state == ClaimState::InProgress => live.fence,
-                ClaimResponse::Granted(grant) if grant.taken_over => grant.fence,
+            let answer = self.call(request.clone()).await?;
+            let (fence, is_duplicate) = match &answer {
+                ClaimResponse::Duplicate(live) if live.record.state == ClaimState::InProgress => (live.fence, true),
+                ClaimResponse::Granted(grant) if grant.taken_over => (grant.fence, false),
                 _ => return Ok(answer),
             };
             let mark = Mark { key: request.key.clone(), fence: fence.unwrap_or_default() };
             match self.run(mark).await {
-                Ok(false) if matches!(answer, ClaimResponse::Duplicate(_)) => {
-                    answer = self.call(request.clone()).await?;
-                }
+                // It has changed since it was found.
+                Ok(false) if is_duplicate => {}
                 // Without its mark, the claim's end is found by polling.
                 Ok(_) | Err(_) => return Ok(answer),
             }
         }
-        Ok(answer)
+        self.call(request.clone()).await
     }
 
     /// Sends a request that concerns no key.
@@ -224,11 +215,10 @@ impl Engine for Postgres {
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {
-        let Some(hub) = &self.hub else { return Subscription::none() };
-        let subscription = hub.subscribe(channel);
-        // Without notifications so far, its owner polls.
-        drop(timeout(SUBSCRIBE_TIMEOUT, subscription.established()).await);
-        subscription
+        match &self.hub {
+            Some(hub) => listener::subscribe(hub, channel).await,
+            None => Subscription::none(),
+        }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -1,7 +1,5 @@
 //! Calls on locks: those that arrive together share a statement and its commit, each for another lock.
 
-use std::collections::VecDeque;
-
 use oncegate_core::clock::micros;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView};
 use oncegate_driver::Reply;
@@ -11,6 +9,7 @@ use sqlx::{Postgres, Row as _, query};
 
 use super::failure::{Failure, Remedy};
 use super::record::view;
+use super::rounds::{Batched, Found, failed};
 use super::routes::Place;
 use super::session::Session;
 
@@ -21,9 +20,6 @@ const LATEST: u64 = (1 << 53) - 1;
 
 /// The longest time that a record lasts, in microseconds: a hundred years.
 const LASTS_MAX: u64 = 100 * 365 * 24 * 3_600_000_000;
-
-/// How often a statement is run again that conflicts with others.
-const ROUNDS_MAX: usize = 10;
 
 /// A lock: its app and its name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +32,7 @@ pub(super) struct LockKey {
 pub(super) struct LockCall {
     pub(super) key: LockKey,
     pub(super) work: LockWork,
-    /// Given back when the call is answered or dropped: until then, other calls on its lock come to the same connection.
+    /// Given back when the call is answered or dropped: until then, other calls on its lock take the same connection.
     pub(super) _place: Place,
 }
 
@@ -87,49 +83,38 @@ impl LockCall {
     }
 }
 
-/// Answers all calls of a batch. An error says why the connection must not be used again.
-pub(super) async fn answer(session: &mut Session, calls: Vec<LockCall>) -> Result<(), String> {
-    let (mut groups, mut rounds) = (VecDeque::from([calls]), 0);
-    while let Some(mut group) = groups.pop_front() {
-        // Always in the same order, so that two statements that lock the same rows do so one after the other.
-        group.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        let rows = session.run(statement(&group)).await;
-        let error = match rows.and_then(|rows| outcomes(&group, &rows)) {
-            Ok(outcomes) => {
-                for (call, outcome) in group.into_iter().zip(outcomes) {
-                    match outcome {
-                        Ok(outcome) => call.answer(outcome),
-                        Err(unreadable) => call.fail(unreadable),
-                    }
-                }
-                continue;
-            }
-            Err(error) => error,
-        };
-        let Failure { answer, remedy } = Failure::from(&error);
-        match remedy {
-            Remedy::Again if rounds < ROUNDS_MAX => {
-                rounds += 1;
-                groups.push_front(group);
-                continue;
-            }
-            Remedy::OneByOne if group.len() > 1 => {
-                groups.extend(group.into_iter().map(|call| vec![call]));
-                continue;
-            }
-            _ => {}
+impl Batched for LockCall {
+    const GIVEN_UP: &'static str = "the lock was changed by others each time; try again";
+
+    async fn step(session: &mut Session, group: Vec<Self>, _: &mut Found) -> (Vec<Self>, Remedy) {
+        answer(session, group).await
+    }
+
+    fn fail_with(self, why: EngineError) {
+        self.fail(why);
+    }
+}
+
+/// Runs the statement once.
+async fn answer(session: &mut Session, mut group: Vec<LockCall>) -> (Vec<LockCall>, Remedy) {
+    // Always in the same order, so that two statements that lock the same rows do so one after the other.
+    group.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    let rows = session.run(statement(&group)).await;
+    let outcomes = match rows.and_then(|rows| outcomes(&group, &rows)) {
+        Ok(outcomes) => outcomes,
+        Err(error) => {
+            let (again, remedy) = failed(Failure::from(&error), group, |_| true);
+            // Before the migration that brings the table, locks are refused, and claims are served.
+            return (again, if lacks_table(&error) { Remedy::Answer } else { remedy });
         }
-        // Before the migration that brings the table, locks are refused, and claims go on.
-        let ends = remedy == Remedy::Reconnect && !lacks_table(&error);
-        let failed = if ends { group.into_iter().chain(groups.drain(..).flatten()).collect() } else { group };
-        for call in failed {
-            call.fail(answer.clone());
-        }
-        if ends {
-            return Err(answer.to_string());
+    };
+    for (call, outcome) in group.into_iter().zip(outcomes) {
+        match outcome {
+            Ok(outcome) => call.answer(outcome),
+            Err(unreadable) => call.fail(unreadable),
         }
     }
-    Ok(())
+    (Vec::new(), Remedy::Again)
 }
 
 /// Collects one column of all calls.

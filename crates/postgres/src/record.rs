@@ -1,4 +1,4 @@
-//! Records of gateways' metadata, and lists of locks. Each call is a statement of its own.
+//! Records of gateways' metadata, and lists of locks. Each call is a separate statement.
 
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};

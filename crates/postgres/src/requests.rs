@@ -8,8 +8,8 @@ use oncegate_core::engine::value;
 use oncegate_core::operator::{self, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
 
+use super::arguments::{FirstStep, TOMBSTONE, sweep_after};
 use super::call::{Request, Written};
-use super::row::{FirstStep, TOMBSTONE, sweep_after};
 
 impl Request for ClaimRequest {
     type Answer = ClaimResponse;

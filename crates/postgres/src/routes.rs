@@ -61,7 +61,7 @@ impl Routes {
     }
 
     /// Returns the first worker that is ready and has room; else the ready one with the fewest calls; else the one that became
-    /// unready last, since one that has waited for long may go on to wait.
+    /// unready last, since one that has waited for long may wait longer.
     fn with_room(&self) -> usize {
         let mut best = (true, u64::MAX, 0);
         for (worker, load) in self.workers.iter().enumerate() {

@@ -22,9 +22,9 @@ pub(super) struct Store {
     pub(super) server: Arc<Server>,
 }
 
-/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: so they go on rising after a backup
+/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: so they keep rising after a backup
 /// was restored. One session lifts at a time, since the lower of two values would be set last; and an hour is more than the
-/// fences that are drawn while this runs.
+/// fences that are taken while this runs.
 const LIFT_FENCES: &str = "BEGIN; \
     SELECT pg_advisory_xact_lock(1869505383, 1); \
     SELECT setval('oncegate_fence', now.us) \

@@ -7,6 +7,7 @@ use oncegate_core::operator::{ListRequest, ListedClaim};
 use oncegate_core::record::Key;
 use sqlx::{Row as _, query};
 
+use super::arguments;
 use super::call::Statement;
 use super::failure::Failure;
 use super::row;
@@ -35,7 +36,7 @@ impl Statement for ListRequest {
         let page = query(include_str!("list.sql"))
             .bind(self.app.to_string())
             .bind(after)
-            .bind(row::listed_letter(self.state))
+            .bind(arguments::listed_letter(self.state))
             .bind(i64::try_from(self.limit).unwrap_or(i64::MAX));
         let rows = session.run(page).await.map_err(|error| reading(&error))?;
         let listed = rows.iter().filter_map(|row| row::listed(row).transpose());

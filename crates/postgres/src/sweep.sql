@@ -7,7 +7,7 @@ WITH turn AS MATERIALIZED (
 ),
 
 -- Rows that ended before this time may be deleted. They are kept for a minute, and for as long as a statement of ours has been
--- running: it may have drawn its fence before the claim in the row did, and find the key free only now.
+-- running: it may have taken its fence before the claim in the row did, and find the key free only now.
 horizon AS MATERIALIZED (
     SELECT least(clock_timestamp(), (
                SELECT min(xact_start) FROM pg_stat_activity

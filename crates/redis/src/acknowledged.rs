@@ -126,7 +126,7 @@ impl Room {
         }
     }
 
-    /// Acts on the result of a wait that covers the callers with lower numbers, and those of its own exchange. Returns whether the
+    /// Acts on the result of a wait that covers the callers with lower numbers, and those of its exchange. Returns whether the
     /// wait is to be repeated by this exchange.
     fn conclude(&self, acknowledged: Acknowledged, covered: u64, own: Vec<(Caller, Vec<Value>)>) -> bool {
         let mut state = self.state();
@@ -212,3 +212,6 @@ fn answer_at_once(callers: Vec<Caller>, values: Vec<Value>) -> Vec<(Caller, Vec<
     }
     waiting
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,11 +103,11 @@ impl Redis {
         join_all(groups.into_iter().map(|group| self.claim_group(group, sink))).await;
     }
 
-    async fn claim_group(&self, (route, group): Group<'_, Prepared<'_>>, sink: ClaimSink<'_>) {
+    async fn claim_group(&self, (route, group): Group<Prepared<'_>>, sink: ClaimSink<'_>) {
         let commands = group.iter().map(Prepared::command).collect();
         let sent = async {
             let route = route?;
-            let replies = route.send(commands, Purpose::Claim, None).await?;
+            let replies = route.primary.send(route.worker, commands, Purpose::Claim, None).await?;
             Ok((route, replies))
         };
         let (route, replies) = match sent.await {

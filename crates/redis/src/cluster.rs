@@ -28,7 +28,7 @@ use super::redirect::Redirect;
 use super::reply::not_executed;
 use super::slots;
 use super::target::Target;
-use super::topology::{PrimaryRef, Route, Sending};
+use super::topology::{Route, Sending};
 use super::url::{Address, Url};
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::engine::notification::Hub;
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Returns where the commands of a key are sent.
-    pub(super) fn route<'a>(&self, map: &SlotMap<Primary>, key: &KeyName, core: Id) -> Result<Route<'a>, EngineError> {
+    pub(super) fn route(&self, map: &SlotMap<Primary>, key: &KeyName, core: Id) -> Result<Route, EngineError> {
         let slot = slots::slot_of(key.text.as_bytes());
         let Some(shard) = map.shard(slot) else {
             self.shared.stale.notify_one();
@@ -174,7 +174,7 @@ impl Cluster {
             )));
         };
         let worker = shard.primary.worker_for(key.spread, core);
-        Ok(Route { primary: PrimaryRef::Shared(shard.primary.clone()), worker })
+        Ok(Route { primary: shard.primary.clone(), worker })
     }
 
     /// Sends a command for a key, and again for as long as nodes reply that they have not executed it.
@@ -184,15 +184,15 @@ impl Cluster {
         let (mut limit, mut failures) = (None, 0);
         loop {
             let map = self.map().await?;
-            let route = self.route(&map, key, core)?;
-            let mut reply = match route.send_one(command(), purpose, time.wait).await {
+            let Route { primary, worker } = self.route(&map, key, core)?;
+            let mut reply = match primary.send_one(worker, command(), purpose, time.wait).await {
                 Ok(reply) => reply,
                 Err(failure) => {
                     self.shared.stale.notify_one();
                     return Err(failure);
                 }
             };
-            let Some(mut next) = redirect(&route.primary, &reply) else { return Ok(reply) };
+            let Some(mut next) = redirect(&primary, &reply) else { return Ok(reply) };
             if let Redirect::Ask { to: Some(node) } = &next {
                 let node = self.shared.node(node);
                 let commands = self.asking(key, command());

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::acknowledged::Room;
 use super::health::Health;
+use super::invalid_url::InvalidUrl;
 use super::limit::Wait;
 use super::script::{SCRIPTS, Script};
 use super::target::{Target, Version};
@@ -62,12 +63,8 @@ impl Connector {
     /// Opens a connection, and checks that the server is fit.
     async fn open(&self) -> Result<Connection, Determinate> {
         let (address, version) = self.target.find().await?;
-        // The timeouts are kept here: the client would apply them to each of its steps.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let url = self.url.clone();
-        let opener =
-            spawn_blocking(move || url.client(address.as_ref())).await.map_err(|_| unreadable_certificates())?;
-        let opener = opener.map_err(|why| Determinate::Unavailable(why.to_string()))?;
+        let opener = client(&self.url, move |url| url.client(address.as_ref())).await?;
+        let config = without_timeouts();
         let client = opener.get_multiplexed_async_connection_with_config(&config);
         let client = self.target.unless_changed(version, client).await?;
         let client = client.map_err(|error| Determinate::Unavailable(failure(&error)))?;
@@ -122,13 +119,10 @@ impl oncegate_driver::Connection for Connection {
     type Call = Call;
     type Done = Fitness;
 
-    /// More would make batches smaller, and each costs an ECHO.
-    const EXCHANGES_MAX: usize = 4;
-
-    /// Waiting for replicas blocks a connection, so exchanges follow one another; one more hides the way to the server, and
-    /// another one may repeat the wait.
+    /// More would make batches smaller, and each costs an ECHO. Waiting for replicas blocks a connection, so there exchanges
+    /// follow one another; one more hides the way to the server, and another one may repeat the wait.
     fn exchanges_max(&self) -> usize {
-        self.room.as_ref().map_or(Self::EXCHANGES_MAX, |room| 2 + usize::from(room.is_repeated()))
+        self.room.as_ref().map_or(4, |room| 2 + usize::from(room.is_repeated()))
     }
 
     fn fitness(&self) -> Fitness {
@@ -230,7 +224,7 @@ pub(super) struct Caller {
     pub(super) count: usize,
     pub(super) wait: Option<Wait>,
     /// Nothing once it was answered.
-    reply: Option<Reply<Vec<Value>>>,
+    pub(super) reply: Option<Reply<Vec<Value>>>,
 }
 
 impl Caller {
@@ -264,7 +258,7 @@ pub(super) fn lose(callers: Vec<Caller>, why: String) -> Lost {
     why.into()
 }
 
-/// A demoted server goes on refusing writes over this connection; the next one may lead to its successor.
+/// A demoted server keeps refusing writes over this connection; the next one may lead to its successor.
 pub(super) fn fitness(replies: &[Value]) -> Fitness {
     let demoted =
         |reply: &Value| matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly));
@@ -275,9 +269,21 @@ pub(super) fn fitness(replies: &[Value]) -> Fitness {
     }
 }
 
-/// The runtime is ending, or reading the files has panicked.
-fn unreadable_certificates() -> Determinate {
-    Determinate::Unavailable("the certificates of the Redis engine could not be read".into())
+/// Returns a client that uses the certificates that are in their files now.
+pub(super) async fn client(
+    url: &Arc<Url>,
+    make: impl FnOnce(&Url) -> Result<redis::Client, InvalidUrl> + Send + 'static,
+) -> Result<redis::Client, Determinate> {
+    let url = url.clone();
+    let client = spawn_blocking(move || make(&url)).await;
+    // The runtime is ending, or reading the files has panicked.
+    let unreadable = |_| Determinate::Unavailable("the certificates of the Redis engine could not be read".into());
+    client.map_err(unreadable)?.map_err(|why| Determinate::Unavailable(why.to_string()))
+}
+
+/// Returns settings of connections whose timeouts are kept by their users: the client would apply them to each of its steps.
+pub(super) fn without_timeouts() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
 
 /// Returns why a connection could not be opened, or was lost. The client's errors hold no secrets: of a refused password

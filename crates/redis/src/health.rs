@@ -334,7 +334,9 @@ mod tests {
         let moved = redis::parse_redis_value(b"-MOVED 9842 h:1\r\n").unwrap();
         let loading = redis::parse_redis_value(b"-LOADING x\r\n").unwrap();
         judge(Value::Nil, bulk("a")).unwrap();
-        judge(moved.clone(), moved).unwrap();
+        for (set, found) in [(&moved, &moved), (&moved, &bulk("b")), (&Value::Nil, &moved)] {
+            judge(set.clone(), found.clone()).unwrap();
+        }
         assert_eq!(health.server.data_losses(), 0);
         assert!(judge(loading.clone(), loading).is_err());
         judge(Value::Okay, bulk("b")).unwrap();

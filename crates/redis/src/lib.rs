@@ -10,11 +10,13 @@ mod certificates;
 mod claim;
 mod cluster;
 mod connection;
+#[cfg(test)]
+mod fake;
 mod health;
 mod invalid_url;
 mod keys;
 mod limit;
-mod listener;
+mod listening;
 mod marker;
 mod options;
 mod primary;
@@ -45,9 +47,9 @@ use oncegate_core::engine::{
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim, Record};
 use oncegate_core::terms::Retention;
+use oncegate_driver::listener;
 use oncegate_driver::scheme::{OpenError, Promise, Scheme};
 use redis::Value;
-use tokio::time::timeout;
 
 use self::acknowledgement::Acknowledgement;
 use self::connection::Purpose;
@@ -58,9 +60,6 @@ pub use self::options::Options;
 use self::script::{SCRIPTS, Script};
 use self::topology::{Sending, Topology};
 use self::url::Url;
-
-/// How long a subscription waits for the server.
-const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The scheme of the Redis engine.
 pub static SCHEME: Scheme = Scheme {
@@ -111,13 +110,13 @@ impl Redis {
     /// `rediss` in place of `redis` is TLS. The keys of the query are in `docs/engines/redis.md`; some name files in PEM,
     /// which are read, so it may block for a while.
     ///
-    /// The server need not be up: the engine goes on connecting, and calls fail as unavailable until it succeeds.
+    /// The server need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
     ///
     /// # Errors
     /// What is wrong with the URL or a file that it names, without repeating either.
     ///
     /// # Panics
-    /// Outside a tokio runtime: the connections live in tasks of their own.
+    /// Outside a tokio runtime: the connections live in separate tasks.
     pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
         let url = Url::parse(url)?;
         // Bad files are reported now; files that go bad later, when a connection is opened.
@@ -213,11 +212,10 @@ impl Engine for Redis {
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {
-        let Some(hub) = self.topology.hub(&self.keys.channel(channel)) else { return Subscription::none() };
-        let subscription = hub.subscribe(channel);
-        // Without notifications so far, its owner polls.
-        drop(timeout(SUBSCRIBE_TIMEOUT, subscription.established()).await);
-        subscription
+        match self.topology.hub(&self.keys.channel(channel)) {
+            Some(hub) => listener::subscribe(&hub, channel).await,
+            None => Subscription::none(),
+        }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {

@@ -14,7 +14,7 @@ use super::connection::{Call, Connector, Purpose};
 use super::health::Health;
 use super::keys::Spread;
 use super::limit::Wait;
-use super::listener::{self, Listener};
+use super::listening::Listening;
 use super::marker::{Marker, Markers};
 use super::options::Options;
 use super::reply::checked;
@@ -60,11 +60,7 @@ impl Primary {
         let connections = Pool::start(size, &options.cores, intervals, |_| connector(true));
         let control = url.acknowledgement.map(|_| Pool::start(1, &options.cores, intervals, |_| connector(false)));
         let (url, target, connect_timeout) = (url.clone(), target.clone(), options.connect_timeout);
-        let (hub, changes) = listener::hub();
-        let listening = Listener { hub: hub.clone(), url, target, connect_timeout };
-        connections.spawn(|closing| async move {
-            closing.run_until_cancelled(listening.run(changes)).await;
-        });
+        let hub = connections.listen(Listening { url, target, connect_timeout });
         Self { server, health, connections, control, hub }
     }
 
@@ -89,6 +85,18 @@ impl Primary {
         wait: Option<Wait>,
     ) -> Result<Vec<Value>, EngineError> {
         self.connections.workers()[worker].call(|reply| Call { commands, purpose, wait, reply }).await
+    }
+
+    /// Sends one command, and returns its reply.
+    pub(super) async fn send_one(
+        &self,
+        worker: usize,
+        command: Cmd,
+        purpose: Purpose,
+        wait: Option<Wait>,
+    ) -> Result<Value, EngineError> {
+        let replies = self.send(worker, vec![command], purpose, wait).await?;
+        replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
     }
 
     /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas are
@@ -170,6 +178,8 @@ mod tests {
         assert_eq!(chosen(core).into_iter().collect::<BTreeSet<_>>().len(), 4, "all of them");
         assert_eq!(primary.worker_for(Spread::None, here.id()), 0);
         assert!(!primary.is_connected());
+        workers[3].readiness().set(true);
+        assert!(primary.is_connected());
         tokio::task::spawn_blocking(move || drop((other, third))).await.unwrap();
     }
 }

@@ -77,7 +77,7 @@ fn view(reply: Value, at: usize) -> Result<RecordView, EngineError> {
     Ok(RecordView { record, now: instant(now)? })
 }
 
-/// Fails for a lock if the server does not tell its time. Then nothing was changed: a lock is changed only from an instant on.
+/// Fails for a lock if the server does not give its time. Then nothing was changed: a lock is changed only from an instant on.
 fn check_now(name: &RecordName, now: Timestamp) -> Result<(), EngineError> {
     if matches!(name, RecordName::Lock(..)) && now == Timestamp::default() {
         let why = "its ACL does not allow our user TIME, which locks need; see docs/engines/redis.md";

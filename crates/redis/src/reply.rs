@@ -19,7 +19,7 @@ pub(super) const GRACE: Duration = Duration::from_hours(24 * 365 * 100 + 24 * 25
 pub(super) struct Snapshot {
     /// The value itself.
     pub(super) value: Vec<u8>,
-    /// The claim that it stands for at that instant.
+    /// The claim that it means at that instant.
     pub(super) held: LiveClaim,
 }
 

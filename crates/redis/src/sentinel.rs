@@ -39,7 +39,6 @@ pub(super) struct Discovery {
     found: channel::Sender<Found>,
     /// Beside the channel, so that reading it costs no lock.
     version: AtomicU64,
-    promotions: AtomicU64,
     asked: Notify,
 }
 
@@ -49,18 +48,16 @@ impl Discovery {
         let Layout::Sentinel { sentinels, name } = url.layout.clone() else {
             unreachable!("only a URL of Sentinels has a discovery")
         };
-        let why_not = format!("no Sentinel of `{name}` has answered yet");
-        let found = channel::Sender::new(Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not });
         let closing = CancellationToken::new();
-        let discovery = Arc::new(Self {
-            name,
-            found,
-            version: AtomicU64::new(0),
-            promotions: AtomicU64::new(0),
-            asked: Notify::new(),
-        });
+        let discovery = Arc::new(Self::new(name));
         watch::start(url, &sentinels, &discovery, &closing);
         (discovery, closing.drop_guard())
+    }
+
+    fn new(name: String) -> Self {
+        let why_not = format!("no Sentinel of `{name}` has answered yet");
+        let found = Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not };
+        Self { name, found: channel::Sender::new(found), version: AtomicU64::new(0), asked: Notify::new() }
     }
 
     /// Returns the primary, once the Sentinels have named one.
@@ -84,7 +81,8 @@ impl Discovery {
 
     /// Returns how often another primary was named.
     pub(super) fn promotions(&self) -> u64 {
-        self.promotions.load(Ordering::Acquire)
+        // The first one is no promotion, and one that was named stays in use until another one is.
+        self.version().saturating_sub(1)
     }
 
     /// Returns the address of the primary.
@@ -125,7 +123,6 @@ impl Discovery {
                 Some(primary) if found.primary.as_ref() != Some(primary) => {
                     if let Some(old) = found.primary.replace(primary.clone()) {
                         tracing::warn!(engine = "redis", name, from = %old, to = %primary, "The Sentinels name another primary");
-                        self.promotions.fetch_add(1, Ordering::AcqRel);
                     }
                     found.version += 1;
                     self.version.store(found.version, Ordering::Release);
@@ -151,14 +148,7 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn discovery() -> Discovery {
-        let found = Found { primary: None, version: 0, epoch: 0, is_complete: false, why_not: "not asked yet".into() };
-        Discovery {
-            name: "m".into(),
-            found: channel::Sender::new(found),
-            version: AtomicU64::new(0),
-            promotions: AtomicU64::new(0),
-            asked: Notify::new(),
-        }
+        Discovery::new("m".into())
     }
 
     fn reports(of: &[Report]) -> Reports {
@@ -175,7 +165,7 @@ pub(super) mod tests {
     async fn the_first_primary_is_no_promotion_and_each_other_one_is() {
         let discovery = discovery();
         let refused = discovery.primary().await.unwrap_err().to_string();
-        assert!(refused.contains("not asked yet"), "{refused}");
+        assert!(refused.contains("no Sentinel of `m` has answered yet"), "{refused}");
         let facts = || (discovery.version(), discovery.promotions(), discovery.address());
         for (named, epoch, version, promotions) in
             [("a:1", 3, 1, 0), ("a:1", 3, 1, 0), ("b:1", 4, 2, 1), ("c:1", 5, 3, 2)]

@@ -5,7 +5,6 @@ mod nodes;
 mod one;
 mod shards;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use oncegate_core::engine::EngineError;
@@ -17,7 +16,7 @@ use self::one::One;
 use super::cluster::Cluster;
 use super::connection::{BATCH, Purpose};
 use super::keys::KeyName;
-use super::limit::{CallTime, Wait};
+use super::limit::CallTime;
 use super::options::Options;
 use super::primary::Primary;
 use super::url::{Layout, Url};
@@ -26,7 +25,7 @@ use super::url::{Layout, Url};
 pub(super) enum Topology {
     /// One that answers for all keys: always the same, or the one that Sentinels name.
     One(One),
-    /// Several, each of which answers for some slots.
+    /// Several; each answers for some slots.
     Cluster(Cluster),
 }
 
@@ -41,31 +40,13 @@ pub(super) struct Sending<'a> {
 
 /// Where commands for a key are sent: a server, and a connection to it.
 #[derive(Clone)]
-pub(super) struct Route<'a> {
-    pub(super) primary: PrimaryRef<'a>,
+pub(super) struct Route {
+    pub(super) primary: Arc<Primary>,
     pub(super) worker: usize,
 }
 
-/// A server that lives as long as the engine, or until the cluster changes.
-#[derive(Clone)]
-pub(super) enum PrimaryRef<'a> {
-    Borrowed(&'a Primary),
-    Shared(Arc<Primary>),
-}
-
-impl Deref for PrimaryRef<'_> {
-    type Target = Primary;
-
-    fn deref(&self) -> &Primary {
-        match self {
-            Self::Borrowed(primary) => primary,
-            Self::Shared(primary) => primary,
-        }
-    }
-}
-
 /// Items with one route, or those that have none and why.
-pub(super) type Group<'a, T> = (Result<Route<'a>, EngineError>, Vec<T>);
+pub(super) type Group<T> = (Result<Route, EngineError>, Vec<T>);
 
 impl Topology {
     /// Starts connecting.
@@ -77,10 +58,10 @@ impl Topology {
     }
 
     /// Returns the servers that answer for keys.
-    pub(super) fn primaries(&self) -> Vec<PrimaryRef<'_>> {
+    pub(super) fn primaries(&self) -> Vec<Arc<Primary>> {
         match self {
-            Self::One(one) => vec![PrimaryRef::Borrowed(&one.server)],
-            Self::Cluster(cluster) => cluster.primaries().into_iter().map(PrimaryRef::Shared).collect(),
+            Self::One(one) => vec![one.server.clone()],
+            Self::Cluster(cluster) => cluster.primaries(),
         }
     }
 
@@ -118,7 +99,7 @@ impl Topology {
     }
 
     /// Returns whether a reply means that the command was not executed and is to be sent again.
-    pub(super) fn is_to_be_resent(&self, route: &Route<'_>, reply: &Value) -> bool {
+    pub(super) fn is_to_be_resent(&self, route: &Route, reply: &Value) -> bool {
         match self {
             Self::One(one) => one.is_to_be_resent(reply),
             Self::Cluster(cluster) => cluster.is_to_be_resent(&route.primary, reply),
@@ -133,7 +114,7 @@ impl Topology {
     }
 
     /// Splits items into groups whose commands go out together, each along its route.
-    pub(super) async fn split<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &KeyName) -> Vec<Group<'_, T>> {
+    pub(super) async fn split<T>(&self, items: Vec<T>, key: impl Fn(&T) -> &KeyName) -> Vec<Group<T>> {
         let core = Handle::current().id();
         match self {
             Self::One(one) => grouped(items, |item| Ok(one.route(key(item), core))),
@@ -148,13 +129,15 @@ impl Topology {
     }
 }
 
-fn grouped<'a, T>(items: Vec<T>, route: impl Fn(&T) -> Result<Route<'a>, EngineError>) -> Vec<Group<'a, T>> {
-    let mut groups: Vec<Group<'a, T>> = Vec::new();
+fn grouped<T>(items: Vec<T>, route: impl Fn(&T) -> Result<Route, EngineError>) -> Vec<Group<T>> {
+    let mut groups: Vec<Group<T>> = Vec::new();
     for item in items {
         let route = route(&item);
         // The last group of a route is the one that has room.
-        let fits = |(other, group): &&mut Group<'a, T>| match (other, &route) {
-            (Ok(other), Ok(route)) => other.is(route) && group.len() < BATCH,
+        let fits = |(other, group): &&mut Group<T>| match (other, &route) {
+            (Ok(other), Ok(route)) => {
+                Arc::ptr_eq(&other.primary, &route.primary) && other.worker == route.worker && group.len() < BATCH
+            }
             (Err(other), Err(why)) => other == why,
             _ => false,
         };
@@ -164,33 +147,6 @@ fn grouped<'a, T>(items: Vec<T>, route: impl Fn(&T) -> Result<Route<'a>, EngineE
         }
     }
     groups
-}
-
-impl Route<'_> {
-    /// Sends commands together, and returns a reply to each.
-    pub(super) async fn send(
-        &self,
-        commands: Vec<Cmd>,
-        purpose: Purpose,
-        wait: Option<Wait>,
-    ) -> Result<Vec<Value>, EngineError> {
-        self.primary.send(self.worker, commands, purpose, wait).await
-    }
-
-    /// Sends one command, and returns its reply.
-    pub(super) async fn send_one(
-        &self,
-        command: Cmd,
-        purpose: Purpose,
-        wait: Option<Wait>,
-    ) -> Result<Value, EngineError> {
-        let replies = self.send(vec![command], purpose, wait).await?;
-        replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
-    }
-
-    fn is(&self, other: &Route<'_>) -> bool {
-        std::ptr::eq::<Primary>(&raw const *self.primary, &raw const *other.primary) && self.worker == other.worker
-    }
 }
 
 #[cfg(test)]
@@ -209,7 +165,7 @@ mod tests {
         let primaries = [primary(), primary()];
         let route = |number: &usize| match number % 4 {
             3 => Err(EngineError::unavailable("none answers")),
-            at => Ok(Route { primary: PrimaryRef::Shared(primaries[at / 2].clone()), worker: at % 2 }),
+            at => Ok(Route { primary: primaries[at / 2].clone(), worker: at % 2 }),
         };
         let groups = grouped((0..16).collect(), route);
         let numbers = |at: usize| groups[at].1.clone();

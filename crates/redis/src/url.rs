@@ -154,7 +154,7 @@ fn info(url: &str, tls: bool) -> Result<ConnectionInfo, InvalidUrl> {
         // The redis crate brings rustls without a provider. An error means that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    // The client would read keys of its own from the query.
+    // The client would read other keys from the query.
     let without_query = url.split_once('?').map_or(url, |(url, _)| url);
     let info = without_query.into_connection_info().map_err(|_| InvalidUrl::new(SHAPE))?;
     // RESP2: the server pushes no messages, so every reply belongs to a command.

@@ -48,13 +48,7 @@ impl Wire {
         &self,
         commands: Vec<Cmd>,
     ) -> impl Future<Output = Result<Vec<Value>, String>> + Send + 'static + use<> {
-        let number = self.counts.started.fetch_add(1, Ordering::Relaxed) + 1;
-        let token = format!("{:016x}:{number}", self.name);
-        let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
-        for command in commands {
-            pipeline.add_command(command);
-        }
-        pipeline.cmd("ECHO").arg(&token);
+        let (pipeline, token) = self.closed(commands);
         let (mut client, limit, counts) = (self.client.clone(), self.response_timeout, self.counts.clone());
         async move {
             let expected = pipeline.len();
@@ -67,6 +61,18 @@ impl Wire {
             counts.ended.fetch_add(1, Ordering::Relaxed);
             without_token(replies, expected, token.as_bytes())
         }
+    }
+
+    /// Returns the commands of the next exchange, and the token that closes them.
+    fn closed(&self, commands: Vec<Cmd>) -> (Pipeline, String) {
+        let number = self.counts.started.fetch_add(1, Ordering::Relaxed) + 1;
+        let token = format!("{:016x}:{number}", self.name);
+        let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        pipeline.cmd("ECHO").arg(&token);
+        (pipeline, token)
     }
 }
 
@@ -101,5 +107,42 @@ mod tests {
         ] {
             assert!(without_token(wrong.clone(), 2, b"t1").is_err(), "{wrong:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn exchanges_are_numbered_and_the_connection_is_busy_until_the_last_has_ended() {
+        let client = crate::fake::client(|_| (Duration::from_millis(10), "+PONG\r\n".into())).await;
+        let wire = Wire::new(client, Duration::from_secs(1), 7);
+        assert!(!wire.is_busy());
+        let exchange = || wire.exchange(vec![redis::cmd("PING")]);
+        let (first, second) = (exchange(), exchange());
+        assert!(wire.is_busy());
+        let pong = Ok(vec![Value::SimpleString("PONG".into())]);
+        assert_eq!(first.await, pong);
+        assert!(wire.is_busy(), "of two exchanges one is under way");
+        assert_eq!(second.await, pong);
+        assert!(!wire.is_busy());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_waited_for_until_the_limit() {
+        let client = crate::fake::client(|_| (Duration::from_secs(5), "+PONG\r\n".into())).await;
+        let wire = Wire::new(client, Duration::from_secs(1), 7);
+        let late = wire.exchange(vec![redis::cmd("PING")]).await.unwrap_err();
+        assert!(late.contains("did not answer within 1s"), "{late}");
+        assert!(wire.is_busy(), "it is not used again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_exchange_has_a_token_of_its_connection_and_its_number() {
+        let tokens = |exchanges: [Pipeline; 2]| exchanges.map(|pipeline| pipeline.get_packed_pipeline());
+        let client = crate::fake::client(|_| (Duration::ZERO, "+OK\r\n".into())).await;
+        let wire = Wire::new(client, Duration::from_secs(1), 0xabc);
+        let expected = [1, 2].map(|number| {
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("ECHO").arg(format!("0000000000000abc:{number}"));
+            pipeline
+        });
+        assert_eq!(tokens([wire.closed(Vec::new()).0, wire.closed(Vec::new()).0]), tokens(expected));
     }
 }

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::RecordView;
 use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::record::LiveClaim;
 use oncegate_driver::{Readiness, Reply};
 
+use super::super::arguments::FirstStep;
 use super::super::locks::{LockKey, LockWork};
 use super::super::routes::Routes;
-use super::super::row::FirstStep;
 use super::*;
 
 /// The keys of the calls that were answered, with a word for the answer.
@@ -49,9 +50,6 @@ impl KeyedCall for Logged {
         }
         self.log.lock().unwrap().push((self.key, "found"));
         None
-    }
-    fn count_round(&mut self) -> usize {
-        1
     }
     fn fail(self: Box<Self>, why: EngineError) {
         self.log.lock().unwrap().push((self.key, if why.is_uncertain() { "uncertain" } else { "certain" }));
@@ -161,18 +159,6 @@ fn what_was_found_answers_the_calls_that_wait_on_its_key() {
     assert_eq!(next_claims(&mut queue), [keys[1].clone()]);
     assert_eq!(*log.lock().unwrap(), [(keys[0].clone(), "found"), (keys[0].clone(), "found")]);
     answer_waiting(&mut queue, &Found::from_iter([(keys[0].clone(), claim(Some(1)))]));
-}
-
-#[test]
-fn the_calls_of_a_failed_statement_are_answered_as_far_as_they_may_have_written() {
-    let (keys, log) = (keys(2), Log::default());
-    let call = |(key, bytes): (&Key, usize)| -> Box<dyn KeyedCall> {
-        Box::new(Logged { key: key.clone(), bytes, is_abandoned: false, log: log.clone() })
-    };
-    let calls: Calls = keys.iter().zip([0, 1]).map(call).collect();
-    let (again, remedy) = failed(&sqlx::Error::RowNotFound, calls, |call| call.may_write());
-    assert!(again.is_empty() && remedy == Some(Remedy::Reconnect));
-    assert_eq!(*log.lock().unwrap(), [(keys[0].clone(), "certain"), (keys[1].clone(), "uncertain")]);
 }
 
 /// A separate statement that does nothing.

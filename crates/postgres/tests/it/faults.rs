@@ -124,7 +124,7 @@ async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
         update(&mut session, &format!("fence = {theirs}")).await;
         session.execute("COMMIT").await.unwrap();
         let fence = waiting.await.unwrap();
-        assert!(fence > theirs, "{fence} after {theirs} was drawn");
+        assert!(fence > theirs, "{fence} after {theirs} was taken");
         let held = server.query(&format!("SELECT fence FROM {row}")).await;
         assert_eq!(held, fence.to_string());
     }

@@ -52,7 +52,7 @@ async fn a_duplicate_writes_nothing() {
         engine.read(&request.key).await.unwrap();
     }
     assert_eq!(server.query(&physical).await, before);
-    assert_eq!(server.query(next_transaction).await, transactions, "nothing has drawn a transaction");
+    assert_eq!(server.query(next_transaction).await, transactions, "nothing has taken a transaction");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod layout;
 mod locks;
 mod measure;
 mod notifications;
+mod schema;
 mod sweeping;
 mod tls;
 

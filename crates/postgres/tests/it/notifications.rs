@@ -69,7 +69,7 @@ async fn after_a_lost_session_the_next_subscription_is_notified() {
     granted(&engine, &request).await;
     let lost = live(&engine, &request).await;
     assert!(is_duplicate(&engine, &waiting(&request)).await);
-    let listening = "query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_is_in_recovery()'";
+    let listening = "query LIKE 'LISTEN%' OR query LIKE 'SELECT 1'";
     server
         .query(&format!("SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity WHERE {listening}"))
         .await;
@@ -77,4 +77,52 @@ async fn after_a_lost_session_the_next_subscription_is_notified() {
     let mut subscription = live(&engine, &request).await;
     engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
     assert!(is_notified(&mut subscription).await);
+}
+
+#[tokio::test]
+async fn a_claim_that_ends_before_it_is_marked_is_claimed_again() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let engine = open(&server.url());
+    let (request, taken_over) = (fresh_claim(), fresh_claim());
+    granted(&engine, &request).await;
+    let mut subscription = live(&engine, &request).await;
+    // In place of the mark, the claim ends.
+    server
+        .execute(
+            "CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF position(' 1p w '::bytea IN NEW.value) = 0 OR OLD.fence <> NEW.fence THEN RETURN NEW; END IF; \
+             UPDATE oncegate_claims SET expires_at = clock_timestamp() WHERE app = NEW.app AND global_id = NEW.global_id; \
+             RETURN NULL; END $$; \
+             CREATE TRIGGER end_it BEFORE UPDATE ON oncegate_claims FOR EACH ROW EXECUTE FUNCTION end_it()",
+        )
+        .await;
+    let next = waiting(&request);
+    assert_eq!(granted(&engine, &next).await.attempt, next.attempt);
+    // What a caller that waits has claimed is marked, so that its end is notified in turn.
+    engine.settle(&settle(&next, Outcome::Failure), DEADLINE).await.unwrap();
+    assert!(is_notified(&mut subscription).await);
+    server.execute("DROP TRIGGER end_it ON oncegate_claims").await;
+
+    granted(&engine, &taken_over).await;
+    engine.settle(&settle(&taken_over, Outcome::Unknown), DEADLINE).await.unwrap();
+    assert!(granted(&engine, &ClaimRequest { take_over: true, ..waiting(&taken_over) }).await.taken_over);
+    let value = server.query(&format!("SELECT convert_from(value, 'UTF8') FROM {}", row(&taken_over))).await;
+    assert!(value.contains(" 1p w "), "{value}");
+}
+
+#[tokio::test]
+async fn a_standby_is_passed_over_since_it_notifies_of_nothing() {
+    use oncegate_database::{Address, listen};
+
+    let Some(primary) = PostgresServer::start().await else { return };
+    let standby = primary.standby(&[]).await;
+    let url =
+        |servers: String| Address::parse(&format!("postgres://postgres@{servers}/postgres?sslmode=disable")).unwrap();
+    let listen = async |servers: String| listen::listen(&url(servers), "oncegate", Duration::from_secs(10)).await;
+    assert!(listen(standby.address().to_string()).await.is_err());
+    let mut listener = listen(format!("{},{}", standby.address(), primary.address())).await.unwrap();
+    primary.execute("NOTIFY oncegate, 'of a claim'").await;
+    let notification = timeout(Duration::from_secs(10), listener.recv()).await.unwrap().unwrap();
+    assert_eq!(notification.payload(), "of a claim");
+    listen::check(&mut listener).await.unwrap();
 }

@@ -94,7 +94,7 @@ async fn a_success_without_an_end_is_kept_and_its_failed_attempts_are_not() {
     assert!(!is_left(&server, &crashed).await);
 }
 
-/// Its fence was drawn before the claim that stands came, and it may find the key free only when that has been swept.
+/// Its fence was taken before the claim that stands came, and it may find the key free only when that has been swept.
 #[tokio::test]
 async fn nothing_goes_that_a_running_statement_could_be_older_than() {
     let Some(server) = PostgresServer::start().await else { return };

@@ -9,8 +9,6 @@ use futures_util::stream::FuturesUnordered;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::backoff::jittered;
 use oncegate_core::engine::Determinate;
-use redis::AsyncConnectionConfig;
-use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +16,7 @@ use super::Shared;
 use super::layout::{self, Layout};
 use super::map::{Promotion, SlotMap};
 use super::views::Views;
-use crate::connection::failure;
+use crate::connection::{client, failure, without_timeouts};
 use crate::primary::Primary;
 use crate::url::{Address, Layout as Servers};
 
@@ -115,14 +113,12 @@ fn known(shared: &Shared) -> Vec<Address> {
     known
 }
 
-/// Asks a node over a connection of its own: those of calls may be the ones that do not answer.
+/// Asks a node over a separate connection: those of calls may be the ones that do not answer.
 async fn ask(shared: &Shared, node: &Address) -> Result<Layout, Determinate> {
     let asked = async {
-        let (url, address) = (shared.url.clone(), node.clone());
-        let client = spawn_blocking(move || url.client(Some(&address))).await;
-        let client = client.map_err(|_| Determinate::Unavailable("the runtime is ending".into()))?;
-        let client = client.map_err(|why| Determinate::Unavailable(why.to_string()))?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let address = node.clone();
+        let client = client(&shared.url, move |url| url.client(Some(&address))).await?;
+        let config = without_timeouts();
         let failed = |error| Determinate::Unavailable(format!("{node}: {}", failure(&error)));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         let mut pipeline = redis::Pipeline::with_capacity(3);

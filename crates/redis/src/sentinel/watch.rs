@@ -6,15 +6,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::backoff::Backoff;
-use redis::AsyncConnectionConfig;
 use redis::aio::{MultiplexedConnection, PubSub};
-use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Discovery;
 use super::reports::{Report, Reports};
-use crate::connection::failure;
+use crate::connection::{client, failure, without_timeouts};
 use crate::url::{Address, Url};
 
 /// Between two questions to a Sentinel that announces nothing.
@@ -66,10 +64,10 @@ impl Watch {
     }
 
     async fn connect(&self) -> Result<(MultiplexedConnection, PubSub), String> {
-        let (url, sentinel) = (self.url.clone(), self.sentinel.clone());
-        let client = spawn_blocking(move || url.sentinel_client(&sentinel)).await;
-        let client = client.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let sentinel = self.sentinel.clone();
+        let client = client(&self.url, move |url| url.sentinel_client(&sentinel)).await;
+        let client = client.map_err(|why| why.to_string())?;
+        let config = without_timeouts();
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let connection = connection.await.map_err(|error| failure(&error))?;
         let mut announcements = client.get_async_pubsub().await.map_err(|error| failure(&error))?;

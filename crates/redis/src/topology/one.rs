@@ -9,7 +9,7 @@ use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio_util::sync::DropGuard;
 
-use super::{PrimaryRef, Route, Sending};
+use super::{Route, Sending};
 use crate::keys::{KeyName, Keys};
 use crate::limit::{Limit, RESEND};
 use crate::marker::Markers;
@@ -23,7 +23,7 @@ use crate::url::{Layout, Url};
 
 /// One server.
 pub(in super::super) struct One {
-    pub(super) server: Primary,
+    pub(super) server: Arc<Primary>,
     sentinels: Option<(Arc<Discovery>, DropGuard)>,
     /// How many replicas acknowledge.
     acknowledged_by: usize,
@@ -34,14 +34,14 @@ impl One {
         let sentinels = matches!(url.layout, Layout::Sentinel { .. }).then(|| Discovery::start(url));
         let target = sentinels.as_ref().map_or(Target::Url, |(discovery, _)| Target::Sentinel(discovery.clone()));
         let marker = Some(Keys::new(url).marker());
-        let server = Primary::open(url, options, &target, marker, &Arc::<Markers>::default());
+        let server = Arc::new(Primary::open(url, options, &target, marker, &Arc::<Markers>::default()));
         let asked = url.acknowledgement.map_or(0, |asked| asked.replicas);
         let acknowledged_by = usize::try_from(asked).unwrap_or(usize::MAX);
         Self { server, sentinels, acknowledged_by }
     }
 
-    pub(super) fn route(&self, key: &KeyName, core: Id) -> Route<'_> {
-        Route { worker: self.server.worker_for(key.spread, core), primary: PrimaryRef::Borrowed(&self.server) }
+    pub(super) fn route(&self, key: &KeyName, core: Id) -> Route {
+        Route { worker: self.server.worker_for(key.spread, core), primary: self.server.clone() }
     }
 
     /// Returns the Sentinels, if they name the server.
@@ -51,7 +51,8 @@ impl One {
 
     pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
         let Sending { key, purpose, time, command } = sending;
-        let reply = self.route(key, Handle::current().id()).send_one(command(), purpose, time.wait).await?;
+        let worker = self.server.worker_for(key.spread, Handle::current().id());
+        let reply = self.server.send_one(worker, command(), purpose, time.wait).await?;
         if !self.is_to_be_resent(&reply) {
             return Ok(reply);
         }
@@ -78,8 +79,8 @@ impl One {
             if !limit.pause(Duration::ZERO).await {
                 return Err(not_executed(&redirect).into());
             }
-            let route = self.route(key, Handle::current().id());
-            match route.send_one(command(), purpose, time.wait).await {
+            let worker = self.server.worker_for(key.spread, Handle::current().id());
+            match self.server.send_one(worker, command(), purpose, time.wait).await {
                 Ok(next) => reply = next,
                 // The connection to the former primary is being replaced.
                 Err(EngineError::Determinate(why)) if why.is_unavailable() => {}

@@ -30,7 +30,7 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     soon("the replica acknowledges", async || redis.claim(&held, DEADLINE).await.is_ok()).await;
     assert!(redis_grants(&redis, &done).await);
     redis.settle(&settle(&done, success("1")), DEADLINE).await.expect("it is acknowledged");
-    // It is promoted elsewhere, and the former primary goes on answering.
+    // It is promoted elsewhere, and the former primary keeps answering.
     replica.query::<()>("REPLICAOF NO ONE");
     let is_short = async |ask| redis.claim(&ask, DEADLINE).await.is_err_and(|failure| failure.is_shortfall());
     assert!(is_short(new.clone()).await, "a grant");

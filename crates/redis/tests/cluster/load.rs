@@ -90,7 +90,7 @@ struct Book {
 }
 
 impl Load {
-    /// Starts callers, each of which makes one call after the other, for keys of one shard.
+    /// Starts callers. Each makes one call after the other, for keys of one shard.
     pub(crate) fn start<E: Engine>(engine: &Arc<E>, callers: u16) -> Self {
         let mut load = Self { book: Arc::default(), callers: JoinSet::new() };
         for caller in 0..callers {

@@ -1,6 +1,6 @@
 //! The Redis engine on real clusters and behind real Sentinels: where keys go, what follows a move, and what survives.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod acknowledged;
 mod conformance;

@@ -1,4 +1,4 @@
-//! Slots that move while callers go on.
+//! Slots that move under load.
 
 use std::sync::Arc;
 use std::time::Duration;

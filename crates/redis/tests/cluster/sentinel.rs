@@ -10,7 +10,7 @@ use oncegate_testkit::redis_sentinels::{RedisSentinels, Sentinel};
 use oncegate_testkit::shared::Shared;
 
 use super::load::{Load, NOTHING, lost};
-use super::{DEADLINE, again, answered, granted, name, now, open, since, soon};
+use super::{DEADLINE, again, answered, granted, name, now, open, since, soon, unavailable};
 
 mod conformance {
     use super::*;
@@ -160,4 +160,25 @@ async fn a_wrong_name_or_wrong_servers_are_reported_with_what_to_write() {
     assert!(why.contains("do not know the name `other`"), "{why}");
     let why = refusal(&format!("redis+sentinel://{}/main", group.servers[0].address())).await;
     assert!(why.contains("not a Sentinel"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_demoted_server_refuses_is_sent_again_for_most_of_the_deadline() {
+    let Some(group) = RedisSentinels::start(0).await else { return };
+    let redis = Arc::new(open(&group.url()));
+    soon("service", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+    // Of a primary that is not there, as after a failover that the Sentinels have not reported yet.
+    group.servers[0].query::<()>("REPLICAOF 127.0.0.1 1");
+    let started = now();
+    let why = unavailable(redis.claim(&fresh_claim(), Duration::from_millis(800)).await);
+    assert!(why.contains("no other server has become the primary"), "{why}");
+    assert!(since(started) >= Duration::from_millis(600), "{:?}", since(started));
+    let waits = tokio::spawn({
+        let redis = redis.clone();
+        async move { redis.claim(&fresh_claim(), Duration::from_secs(20)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waits.is_finished());
+    group.servers[0].query::<()>("REPLICAOF NO ONE");
+    assert!(matches!(waits.await.unwrap(), Ok(ClaimResponse::Granted(_))));
 }

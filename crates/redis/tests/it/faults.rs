@@ -17,7 +17,7 @@ use super::{
     settle, soon, success, unavailable,
 };
 
-/// Checks that calls are refused without a try to connect, each of which may take a second.
+/// Checks that calls are refused without a try to connect: each may take a second.
 async fn at_once(redis: &Redis) {
     let calls = async {
         for _ in 0..20 {

@@ -116,3 +116,32 @@ async fn no_subscription_is_left_at_the_server() {
     let _subscription = live(&redis, &request).await;
     assert_eq!(channels(), [name(&request)]);
 }
+
+#[tokio::test]
+async fn a_subscription_stays_while_its_connection_is_good() {
+    let Some(server) = RedisServer::start().await else { return };
+    let redis = open(&server.url());
+    let subscription = live(&redis, &fresh_claim()).await;
+    // Longer than two heartbeats, which look after the connection.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(subscription.is_live());
+    assert_eq!(server.query::<i64>("CLIENT KILL TYPE pubsub"), 1);
+}
+
+#[tokio::test]
+async fn a_subscription_that_is_refused_begins_again_and_disturbs_no_other() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (allowed, refused) = (fresh_claim(), fresh_claim());
+    let channels = |request: &ClaimRequest| format!("ACL SETUSER few &{}", name(request));
+    server.query::<String>("ACL SETUSER few on >hunter2 ~og:* +@all resetchannels");
+    server.query::<String>(&channels(&allowed));
+    let redis = open(&server.url().replace("redis://", "redis://few:hunter2@"));
+    let other = live(&redis, &allowed).await;
+    let early = redis.subscribe(&Channel::of_claim(&refused.key)).await;
+    assert!(!early.is_live() && other.is_live());
+    server.query::<String>(&channels(&refused));
+    // While the early one is still there.
+    let _later = live(&redis, &refused).await;
+    assert!(other.is_live());
+    drop(early);
+}

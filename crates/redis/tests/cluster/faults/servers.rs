@@ -38,7 +38,7 @@ impl Servers {
     pub(super) async fn start(row: &Row) -> Option<Self> {
         let mut config = CONFIG.to_vec();
         if row.fault == Fault::Reshard {
-            // Nobody dies here: a node that a busy machine delays must not be taken for dead.
+            // No node dies here: one that a busy machine delays must not be taken for dead.
             config.push("cluster-node-timeout 10000");
         }
         let kind = if row.sentinels {

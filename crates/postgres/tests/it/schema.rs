@@ -1,0 +1,62 @@
+//! Databases whose schema is not that of this release: when it is migrated, and what the status says.
+
+use std::time::Duration;
+
+use oncegate_database::schema::{self, BUILD};
+use oncegate_database::{Address, DatabaseError, connect};
+use oncegate_testkit::postgres_server::PostgresServer;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn address(url: &str) -> Address {
+    Address::parse(url).unwrap()
+}
+
+/// A database that lacks the last migration, which brings the locks.
+async fn without_locks(server: &PostgresServer, name: &str) -> String {
+    let url = server.database(name).await;
+    schema::migrate(&address(&url), LIMIT).await.unwrap();
+    let newest = schema::status(&address(&url), LIMIT).await.unwrap().newest;
+    let sql = format!("DROP TABLE oncegate_locks; DELETE FROM oncegate_migrations WHERE version = {newest}");
+    PostgresServer::execute_at(&url, &sql).await;
+    url
+}
+
+#[tokio::test]
+async fn an_old_schema_is_migrated_only_if_the_url_asks_for_it_and_the_caller_needs_it() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let url = without_locks(&server, "old").await;
+    let newest = schema::status(&address(&url), LIMIT).await.unwrap().newest;
+    let version = async |migrate: &str, needed| {
+        connect(&address(&format!("{url}&migrate={migrate}")), needed, LIMIT).await.map(|(_, schema)| schema.version)
+    };
+    for migrate in ["empty", "false"] {
+        let refused = version(migrate, newest).await;
+        assert!(matches!(refused, Err(DatabaseError::Incompatible(_))), "{migrate}: {refused:?}");
+    }
+    assert_eq!(version("true", newest - 1).await, Ok(newest - 1), "it has what is needed");
+    assert_eq!(version("true", newest).await, Ok(newest));
+    assert_eq!(version("empty", newest).await, Ok(newest));
+}
+
+#[tokio::test]
+async fn the_status_has_what_is_missing_and_whether_this_build_fits() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let status = async |url: &str| schema::status(&address(url), LIMIT).await.unwrap();
+    let empty = status(&server.database("empty").await).await;
+    assert_eq!(
+        (empty.version, empty.pending.len(), empty.fits_build),
+        (0, usize::try_from(empty.newest).unwrap(), true)
+    );
+    let url = without_locks(&server, "old").await;
+    let old = status(&url).await;
+    assert_eq!((old.version, old.pending, old.fits_build), (old.newest - 1, vec![(old.newest, "locks")], true));
+    for (oldest_build, fits) in [(BUILD, true), (BUILD + 1, false)] {
+        PostgresServer::execute_at(&url, &format!("UPDATE oncegate_schema SET oldest_build = {oldest_build}")).await;
+        assert_eq!(status(&url).await.fits_build, fits, "{oldest_build}");
+    }
+    // One that failed was not applied.
+    PostgresServer::execute_at(&url, "UPDATE oncegate_migrations SET success = false WHERE version = 2").await;
+    let pending: Vec<_> = status(&url).await.pending.into_iter().map(|(version, _)| version).collect();
+    assert_eq!(pending, [2, old.newest]);
+}
