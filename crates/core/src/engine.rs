@@ -33,7 +33,7 @@ use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse,
 use crate::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use crate::record::{Key, LiveClaim};
 
-/// Number of shards with a number of their own. In a store with more, several have the same number.
+/// Number of shards that have different numbers. In a store with more, several have the same number.
 pub const SHARDS_MAX: u16 = 1024;
 
 /// A store of claims.
@@ -122,7 +122,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
     /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is judged
-    /// by itself: one that changes meanwhile may or may not be in the list. The list is shorter than `limit` only if there are no
+    /// by itself: one that changes during the call may or may not be in the list. The list is shorter than `limit` only if there are no
     /// more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
@@ -226,7 +226,7 @@ pub type ClaimSink<'a> = &'a (dyn Fn(usize, Result<ClaimResponse, EngineError>) 
 pub struct Capabilities {
     /// Fences of a key rise strictly.
     pub strict_fence: bool,
-    /// Acknowledged answers survive a crash of the store, as far as this process can tell.
+    /// Acknowledged answers survive a crash of the store, as far as this process knows.
     pub durable: bool,
     /// Several gateways can share the store.
     pub shared: bool,

@@ -23,7 +23,7 @@ pub const TICKET_LEASE: Duration = Duration::from_secs(10);
 /// How long the head of the queue that could go keeps its place without being there.
 pub const HEAD_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a record outlives its last hold, so that fences go on rising.
+/// How long a record outlives its last hold, so that fences keep rising.
 pub const RECORD_GRACE: Duration = Duration::from_mins(10);
 
 /// A request for a hold.

@@ -23,7 +23,7 @@ const FORMAT: u8 = 1;
 /// How a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LockMode {
-    /// By several owners at once, none of which is exclusive.
+    /// By several owners at once, and none is exclusive.
     Shared,
     /// By one owner.
     Exclusive,

@@ -73,7 +73,7 @@ pub async fn the_end_of_a_lease_can_mean_unknown(on: &Subject) {
     assert!(!grant.taken_over && !grant.repeated && grant.attempt == request.attempt, "{grant:?}");
     assert_eq!(on.read(&request.key).await.expect("it is in progress").fence, grant.fence);
     assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::Renewed { left: terms.lease });
-    // A take-over gets a lease of its own.
+    // A take-over gets a new lease.
     let request = lapsed().await;
     let taker = ClaimRequest { take_over: true, terms, ..again(&request) };
     assert!(on.granted(&taker).await.taken_over);

@@ -97,7 +97,7 @@ pub async fn a_waiting_claim_changes_nothing_of_the_claim_in_its_way(on: &Subjec
     assert_eq!(succeeded.record.contents, before.record.contents);
 }
 
-/// A mismatch, a repeat and a settled claim are answered as ever.
+/// A mismatch, a repeat and a settled claim are answered as without waiting.
 pub async fn a_waiting_claim_has_the_answer_of_any_other(on: &Subject) {
     let request = fresh_claim();
     on.granted(&request).await;

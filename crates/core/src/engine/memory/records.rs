@@ -1,4 +1,4 @@
-//! The shared records of the memory engine, with a bound of their own.
+//! The shared records of the memory engine, with a separate bound.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

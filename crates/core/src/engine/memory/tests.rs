@@ -95,7 +95,7 @@ fn a_claim_costs_at_most_250_bytes_beyond_its_contents() {
 /// Measured just after the tables have doubled, when they are emptiest.
 #[tokio::test]
 #[cfg(target_os = "linux")]
-#[ignore = "measures the memory of its process: the test above runs it in a process of its own"]
+#[ignore = "measures the memory of its process: the test above runs it in a separate process"]
 async fn what_a_claim_costs() {
     const CLAIMS: usize = SHARDS * 3_700;
     let memory = Memory::new(noon(), BYTES_MAX_DEFAULT);
