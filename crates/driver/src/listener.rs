@@ -139,6 +139,9 @@ mod tests {
         (fake, hub)
     }
 
+    /// How late a test finds what it waits for.
+    const TOLERANCE: Duration = Duration::from_millis(5);
+
     fn now() -> Instant {
         sleep(Duration::ZERO).deadline()
     }
@@ -180,14 +183,15 @@ mod tests {
         fake.is_down.store(true, Ordering::SeqCst);
         next(&fake, &hub).await;
         for failures in 1..8 {
-            let expected = REOPEN.delay(failures, 0)..=REOPEN.delay(failures, u64::MAX) + Duration::from_millis(5);
+            let shortest = REOPEN.delay(failures, 0);
+            let expected = shortest - TOLERANCE..=shortest * 2 + TOLERANCE;
             let paused = next(&fake, &hub).await;
             assert!(expected.contains(&paused), "{failures}: {paused:?}, expected {expected:?}");
         }
         fake.is_down.store(false, Ordering::SeqCst);
         next(&fake, &hub).await;
         fake.is_down.store(true, Ordering::SeqCst);
-        assert!(next(&fake, &hub).await <= REOPEN.delay(1, u64::MAX) + Duration::from_millis(5));
+        assert!(next(&fake, &hub).await <= REOPEN.first + TOLERANCE);
     }
 
     #[tokio::test(start_paused = true)]
@@ -195,6 +199,6 @@ mod tests {
         let hub = Hub::new(|_| ());
         let started = now();
         assert!(!subscribe(&hub, &channel(1)).await.is_live());
-        assert_eq!(now() - started, SUBSCRIBE_TIMEOUT);
+        assert!(now() - started <= SUBSCRIBE_TIMEOUT + TOLERANCE);
     }
 }

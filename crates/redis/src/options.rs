@@ -1,6 +1,5 @@
 //! Options that have no place in a URL.
 
-use std::fmt;
 use std::time::Duration;
 
 use oncegate_driver::OnDataLoss;
@@ -35,16 +34,5 @@ impl Default for Options {
             cores: Vec::new(),
             on_data_loss: None,
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
-            .field("health_check_interval", &self.health_check_interval)
-            .field("heartbeat_interval", &self.heartbeat_interval)
-            .finish_non_exhaustive()
     }
 }

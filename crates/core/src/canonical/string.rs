@@ -64,7 +64,7 @@ impl<'a> Parser<'a> {
         for _ in 0..4 {
             let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
             let digit = digit.and_then(|digit| u16::try_from(digit).ok());
-            unit = unit << 4 | digit.ok_or_else(|| self.expected("four hex digits after `\\u`"))?;
+            unit = unit * 16 + digit.ok_or_else(|| self.expected("four hex digits after `\\u`"))?;
             self.at += 1;
         }
         Ok(unit)
