@@ -6,6 +6,7 @@ use std::time::Duration;
 use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
+use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_sentinels::{RedisSentinels, Sentinel};
 use oncegate_testkit::shared::Shared;
 
@@ -165,14 +166,22 @@ async fn a_wrong_name_or_wrong_servers_are_reported_with_what_to_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_demoted_server_refuses_is_sent_again_for_most_of_the_deadline() {
     let Some(group) = RedisSentinels::start(0).await else { return };
-    let redis = Arc::new(open(&group.url()));
-    soon("service", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
-    // Of a primary that is not there, as after a failover that the Sentinels have not reported yet.
-    group.servers[0].query::<()>("REPLICAOF 127.0.0.1 1");
+    // Without heartbeats, which would find the demotion first.
+    let seldom = Duration::from_hours(1);
+    let options = Options { heartbeat_interval: seldom, health_check_interval: seldom, ..Options::default() };
+    let redis = Arc::new(Redis::open(&format!("{}?connections=1", group.url()), options).unwrap());
+    let serves = async || {
+        soon("service", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+        // Of a primary that is not there, as after a failover that the Sentinels have not reported yet.
+        group.servers[0].query::<()>("REPLICAOF 127.0.0.1 1");
+    };
+    serves().await;
     let started = now();
     let why = unavailable(redis.claim(&fresh_claim(), Duration::from_millis(800)).await);
     assert!(why.contains("no other server has become the primary"), "{why}");
     assert!(since(started) >= Duration::from_millis(600), "{:?}", since(started));
+    group.servers[0].query::<()>("REPLICAOF NO ONE");
+    serves().await;
     let waits = tokio::spawn({
         let redis = redis.clone();
         async move { redis.claim(&fresh_claim(), Duration::from_secs(20)).await }
