@@ -184,7 +184,7 @@ mod tests {
         next(&fake, &hub).await;
         for failures in 1..8 {
             let shortest = REOPEN.delay(failures, 0);
-            let expected = shortest - TOLERANCE..=shortest * 2 + TOLERANCE;
+            let expected = shortest.saturating_sub(TOLERANCE)..=shortest * 2 + TOLERANCE;
             let paused = next(&fake, &hub).await;
             assert!(expected.contains(&paused), "{failures}: {paused:?}, expected {expected:?}");
         }
