@@ -402,6 +402,23 @@ async fn what_ends_a_wait_is_counted() {
     assert_eq!((ended("granted"), ended("settled")), (Some(1.0), Some(1.0)));
 }
 
+/// Another claim with another fingerprint takes the place of the one in the way. Without notifications, the next poll finds it.
+#[tokio::test]
+async fn a_wait_that_ends_with_a_mismatch_is_not_counted_as_granted() {
+    let ended = |end: &str| metric(&format!("oncegate_claim_waits_total{{app=\"mismatched\",end=\"{end}\"}}"));
+    ended("");
+    let mut world = world(false, LONG, 1000);
+    world.app = Arc::new(App { key: "mismatched".parse().unwrap(), ..(*world.app).clone() });
+    world.gateway.measure_apps(std::slice::from_ref(&world.app), 10);
+    let holder = world.hold().await;
+    let waits = world.wait(call(), LONG).await;
+    world.report(&holder, Outcome::Failure).await;
+    let other = ClaimCall { fingerprint: Some(contents()), ..call() };
+    granted(world.gateway.claim(&world.app, other).await.unwrap());
+    assert!(matches!(answered(waits).await, ClaimAnswer::Mismatch(..)));
+    assert_eq!((ended("granted"), ended("settled")), (None, Some(1.0)));
+}
+
 #[tokio::test]
 async fn a_driver_that_fails_leaves_no_queue() {
     let world = World::new();
