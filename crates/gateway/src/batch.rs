@@ -87,16 +87,14 @@ where
 {
     let mut answers = Vec::new();
     for index in indices {
+        if unanswered {
+            answers.push((index, Err(EngineError::unavailable("an earlier item on the same key was not answered"))));
+            continue;
+        }
         let request = &requests[index];
         let left = deadline(request).saturating_sub(elapsed());
-        let answer = if unanswered {
-            Err(EngineError::unavailable("an earlier item on the same key was not answered"))
-        } else if left.is_zero() {
-            Err(too_late())
-        } else {
-            within(left, call(request)).await
-        };
-        unanswered |= answer.is_err();
+        let answer = if left.is_zero() { Err(too_late()) } else { within(left, call(request)).await };
+        unanswered = answer.is_err();
         answers.push((index, answer));
     }
     answers

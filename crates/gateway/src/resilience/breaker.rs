@@ -170,7 +170,7 @@ impl Breaker {
 
     /// Changes the phase if it is still the expected one. Returns the new word.
     fn change(&self, from: u64, to: Phase, now: Duration) -> Option<u64> {
-        let word = ((from >> PHASE_BITS) + 1) << PHASE_BITS | to as u64;
+        let word = (((from >> PHASE_BITS) + 1) << PHASE_BITS) + to as u64;
         // Before the exchange: a thread that sees the new phase must not take it for an old one. A thread that loses the exchange
         // sets no earlier time.
         self.since.fetch_max(micros(now), Ordering::Release);

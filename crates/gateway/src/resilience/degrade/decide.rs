@@ -58,23 +58,21 @@ impl Core {
         let queue = self.local_claims.waiting_on(&request.key);
         let held =
             self.local_claims.live_claim(&request.key, now).or_else(|| reported_after_end(&queue, self.clock.wall()));
-        // The policy of an answer about a claim that was not granted here: from a waiting outcome, or the caller's own.
-        let known_by = policy.or_else(|| queue.last().map(|(_, entry)| entry.policy));
         match claim::claim(held.as_ref(), request, None) {
             (Effect::Put(..), ClaimResponse::Granted(grant)) => match policy {
                 Some(policy) if failure.is_unavailable() => self.grant(request, grant, policy, failure).await,
                 _ => Err(failure),
             },
-            (_, ClaimResponse::Granted(grant)) => match self.local_claims.granted_by(&request.key).or(policy) {
-                Some(policy) => {
-                    Ok(self.answer(&request.key, policy, ClaimResponse::Granted(Grant { fence: None, ..grant })))
-                }
-                None => Err(failure),
-            },
-            (_, answer) => match known_by {
-                Some(policy) => Ok(self.answer(&request.key, policy, answer)),
-                None => Err(failure),
-            },
+            (_, answer) => {
+                let policy = match &answer {
+                    ClaimResponse::Granted(_) => self.local_claims.granted_by(&request.key).or(policy),
+                    // It was not granted here: the policy is the caller's own, or that of a waiting outcome.
+                    ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_) => {
+                        policy.or_else(|| queue.last().map(|(_, entry)| entry.policy))
+                    }
+                };
+                policy.map(|policy| self.answer(&request.key, policy, answer)).ok_or(failure)
+            }
         }
     }
 

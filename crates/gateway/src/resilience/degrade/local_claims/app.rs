@@ -114,7 +114,7 @@ impl AppClaims {
 
     /// Forgets a claim, unless entries of it wait for the store.
     pub(super) fn forget(&mut self, id: GlobalId) {
-        if self.by_id.contains_key(&id) && self.waiting(&id).is_none() {
+        if self.waiting(&id).is_none() {
             self.change(id, |local| local.claim = None);
         }
     }
