@@ -38,7 +38,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use self::body::{Counted, Timed, response_within};
+use self::body::{Timed, counted, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
 pub use self::dialect::Dialect;
 use self::encryption::EncryptionKeys;
@@ -230,7 +230,7 @@ impl Proxy {
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
-        let request = Request::from_parts(parts, Body::new(Counted { body, pieces: pieces.clone() }));
+        let request = Request::from_parts(parts, counted(body, pieces.clone()));
         let forwarding = pin!(upstream.forward(request, || true));
         let forwarded = response_within(upstream.options.timeout.0, forwarding, &pieces).await;
         // `None` only where it may not be sent.

@@ -12,7 +12,7 @@ mod operators;
 mod proxy;
 #[cfg(feature = "postgres")]
 mod registry;
-mod signals;
+pub mod signals;
 mod tls;
 mod watch;
 
@@ -30,7 +30,7 @@ use self::catalog::Dependencies;
 use self::cores::Cores;
 use self::data_dir::DataDir;
 use self::live::Live;
-use self::signals::{Request, Signals};
+use self::signals::{Signal, Signals};
 use self::tls::Certificates;
 use self::watch::Watch;
 use crate::admin::audit::Audit;
@@ -67,16 +67,16 @@ pub struct Source {
 /// # Errors
 /// The gateway cannot start, or a second signal cut the drain short.
 pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new(&[Signal::TERM, Signal::INT, Signal::HUP])?;
     let mut watch = Watch::new(source.known, source.read);
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
     let server = Server::start(&config, api, admin, telemetry).await?;
     let name = loop {
         tokio::select! {
-            request = signals.next() => match request {
-                Request::Reload => watch.catch_up().await,
-                Request::Stop(name) => break name,
+            signal = signals.next() => match signal {
+                Signal::HUP => watch.catch_up().await,
+                signal => break name_of(signal),
             },
             () = watch.changed() => {}
         }
@@ -88,11 +88,16 @@ pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow
             tracing::info!("Stopped");
             Ok(())
         }
-        name = signals.stop() => {
+        signal = signals.next_except(&[Signal::HUP]) => {
+            let name = name_of(signal);
             tracing::warn!(signal = name, "Stopped by a second signal before the drain ended");
             Err(anyhow::anyhow!("stopped by a second {name} before all requests had ended"))
         }
     }
+}
+
+fn name_of(signal: Signal) -> &'static str {
+    if signal == Signal::INT { "SIGINT" } else { "SIGTERM" }
 }
 
 fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {

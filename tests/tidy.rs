@@ -18,7 +18,7 @@ use source::Source;
 /// path and what is below it, `"engine::*Options"` only names of the module that end so. The floors without imports are
 /// crates, by the names that the program has for them: their manifests have their arrows.
 ///
-/// `config` aggregates the option structs that stand beside what they configure, and so sees those of every floor, but
+/// `config` aggregates the option structs that are declared beside what they configure, and so sees those of every floor, but
 /// nothing else of them. `web`, what `api` and `admin` share, translates failures of the store, and so sees the errors, but
 /// never an engine.
 const FLOORS: &[(&str, &[&str])] = &[
@@ -146,9 +146,9 @@ const HOMES: &[(&str, &[&str], &str)] = &[
         &["crates/postgres", "crates/gateway/src/tenants", "crates/database"],
         "keep SQL beside the table it speaks to",
     ),
-    ("counter!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
-    ("gauge!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
-    ("histogram!", &["crates/telemetry"], "take a handle from `telemetry`: the names stand in one table"),
+    ("counter!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
+    ("gauge!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
+    ("histogram!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
 ];
 
 /// How many `//!` lines may open a file. `lib.rs` is the map of the modules and may be longer.
@@ -166,7 +166,7 @@ const LONG_FILES: &[(&str, usize, &str)] = &[];
 /// Files that only tests and `test-util` build: not production code, as far as size goes.
 const TEST_SUPPORT: &[&str] = &["crates/core/src/engine/conformance", "crates/core/src/engine/faulty"];
 
-/// Words that must not come back, and the term to use instead.
+/// Words and phrases that must not come back, and the term to use instead.
 const WORDS: &[(&str, &str)] = &[
     ("PRE", "`claim call`"),
     ("dice", "`rng`"),
@@ -184,6 +184,12 @@ const WORDS: &[(&str, &str)] = &[
     ("Whoever", "the caller, or another noun"),
     ("somebody", "another caller, or another noun"),
     ("Somebody", "another caller, or another noun"),
+    ("as ever", "`as before`, or leave it out"),
+    ("hear of", "`notice` or `learn of`"),
+    ("hears of", "`notices` or `learns of`"),
+    ("is spoken", "another plain verb"),
+    ("stand beside", "`be beside` or `be declared beside`"),
+    ("stands beside", "`is beside` or `is declared beside`"),
 ];
 
 #[test]

@@ -1,7 +1,6 @@
 //! Apps for operators: apps and their secrets. Only the response to its creation shows a secret.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{FromRequestParts, Path, State};
@@ -189,7 +188,6 @@ pub(super) async fn set_disabled(
 
 impl From<CatalogError> for Problem {
     fn from(not_done: CatalogError) -> Self {
-        const SOON: Duration = Duration::from_secs(1);
         match &not_done {
             CatalogError::Exists(_) => Self::new(
                 Code::AppExists,
@@ -210,7 +208,7 @@ impl From<CatalogError> for Problem {
                 Code::StoreUnavailable,
                 format!("{not_done}. If it broke off under way the change may stand: look before you repeat it."),
             )
-            .retry_after(SOON),
+            .retry_soon(),
         }
     }
 }

@@ -73,7 +73,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns a change of which only the name and the reason are set.
+    /// Returns a change with this name and reason, and no further members.
     pub(crate) fn new(action: &'static str, reason: Reason) -> Self {
         Self { action, app: None, operation: None, global_id: None, attempt_hash: None, detail: None, reason }
     }

@@ -2,7 +2,6 @@
 //! every gateway.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{Path, State};
@@ -97,14 +96,13 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
 
 impl From<SwitchError> for Problem {
     fn from(not_done: SwitchError) -> Self {
-        const SOON: Duration = Duration::from_secs(1);
         let refused = match not_done {
             SwitchError::UnknownChain(chains) => {
                 let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
                 return Self::new(Code::NotFound, detail);
             }
             SwitchError::Unfit(why) => {
-                return Self::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_after(SOON);
+                return Self::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_soon();
             }
             SwitchError::Rejected(refused) => refused,
         };
@@ -114,10 +112,10 @@ impl From<SwitchError> for Problem {
             ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
             ChainSwitchError::Unavailable { .. } => Code::StoreUnavailable,
             ChainSwitchError::Incomplete { .. } => {
-                return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_after(SOON);
+                return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_soon();
             }
         };
         let problem = Self::new(code, format!("Nothing was changed: {refused}."));
-        if code == Code::StoreUnavailable { problem.retry_after(SOON) } else { problem }
+        if code == Code::StoreUnavailable { problem.retry_soon() } else { problem }
     }
 }

@@ -82,6 +82,5 @@ pub async fn readyz(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) 
         Stage::Draining => ("Draining", "The gateway is stopping; send requests to another one."),
     };
     let members = Members::NotReady { title, engines, spool: spool.map(Box::new) };
-    let wait = std::time::Duration::from_secs(1);
-    Problem { members, ..Problem::new(Code::Draining, detail) }.retry_after(wait).into_response()
+    Problem { members, ..Problem::new(Code::Draining, detail) }.retry_soon().into_response()
 }

@@ -2,7 +2,6 @@
 //! auth throttle. Around the admin API: a concurrency limit.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -47,7 +46,7 @@ pub(super) async fn outer(State(outer): State<Arc<Outer>>, mut request: Request,
 pub(super) async fn limited(State(permits): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     let Ok(_permit) = permits.try_acquire() else {
         let detail = format!("{IN_FLIGHT_MAX} requests to the admin API are in flight; try again after Retry-After.");
-        return Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)).into_response();
+        return Problem::new(Code::Overloaded, detail).retry_soon().into_response();
     };
     next.run(request).await
 }

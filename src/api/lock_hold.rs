@@ -156,7 +156,7 @@ fn full(bound: LockBound) -> Problem {
         LockBound::Withdrawn => "lock_withdrawals",
     };
     let members = Members::LockQuota { quota };
-    Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_after(Duration::from_secs(1))
+    Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_soon()
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! `POST /v1/locks/{name}/release`: ends a hold by its attempt, or withdraws a request by its nonce.
 
-use std::time::Duration;
-
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +57,7 @@ pub(super) async fn lock_release(call: Call<'_>, name: LockName) -> Result<Respo
             let detail = "Too many requests for this lock were withdrawn within ten seconds; nothing was changed. Release by \
                           `attempt`, or ask again later.";
             let members = Members::LockQuota { quota: "lock_withdrawals" };
-            Err(Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_after(Duration::from_secs(1)))
+            Err(Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_soon())
         }
     }
 }

@@ -124,7 +124,7 @@ pub(super) async fn serve(service: &ApiService, mut request: Request<Incoming>, 
 fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Result<Permit<'a>, Problem> {
     let Some(permit) = api.concurrency.acquire(purpose) else {
         let detail = "The gateway has as many requests in flight as it may have; try again after Retry-After.";
-        return Err(Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1)));
+        return Err(Problem::new(Code::Overloaded, detail).retry_soon());
     };
     head::check(request, &api.limits, api.loopback_only && api.registry.is_open())?;
     Ok(permit)

@@ -1,10 +1,12 @@
 //! The route table: one row for each operation. Routing, the labels in metrics, the routes in traces and in the access log,
 //! 404 and 405 derive from it.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
+use percent_encoding::percent_decode_str;
 
 use super::batch::Items;
 use super::pipeline::Call;
@@ -80,7 +82,7 @@ pub(super) enum Operation {
     Claim(for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>),
     /// The lock that the path names.
     Lock(for<'a> fn(Call<'a>, LockName) -> Handling<'a>),
-    /// The items of a batch, each of which is charged.
+    /// The items of a batch. Each item is charged.
     Batch(for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>),
 }
 
@@ -161,15 +163,8 @@ impl Route {
 }
 
 /// Returns the text of a percent-encoded segment (RFC 3986, 2.1).
-fn percent_decoded(segment: &str) -> Option<String> {
-    let mut pieces = segment.split('%');
-    let mut bytes = pieces.next()?.as_bytes().to_vec();
-    for piece in pieces {
-        let (code, rest) = piece.split_at_checked(2)?;
-        bytes.extend(crate::domain::hex::decode::<1>(code)?);
-        bytes.extend(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
+fn percent_decoded(segment: &str) -> Option<Cow<'_, str>> {
+    percent_decode_str(segment).decode_utf8().ok()
 }
 
 fn wrong_method(path: &str) -> Response {

@@ -45,12 +45,12 @@ pub(super) fn because(cause: Cause, message: impl Into<String>) -> anyhow::Error
 
 /// Returns an error with exit code 2.
 pub(super) fn usage(message: impl Into<String>) -> anyhow::Error {
-    Failure { cause: Cause::Usage, message: message.into() }.into()
+    because(Cause::Usage, message)
 }
 
 /// Returns an error with exit code 3.
 pub(super) fn state(message: impl Into<String>) -> anyhow::Error {
-    Failure { cause: Cause::State, message: message.into() }.into()
+    because(Cause::State, message)
 }
 
 pub(super) fn exit_code(error: &anyhow::Error) -> u8 {

@@ -14,12 +14,12 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use self::child::Child;
-pub(super) use self::child::Signals;
 use super::failure::{Cause, REPORT_TIMEOUT, because, report_within};
 use super::gateway_client::{GatewayArgs, GatewayClient, NoAnswer, Response};
 use crate::domain::attempt::{Entropy, Nonce};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::terms::Span;
+use crate::server::signals::{Signal, Signals};
 
 /// Longest wait for an answer, beside what a request asks to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +29,12 @@ const ACQUIRE_TIME: Duration = Duration::from_secs(5);
 
 /// Longest wait of one request. A gateway may shorten it.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Signals that are passed on to the command.
+const SIGNALS: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// Those of them that do not stop this process while no command runs.
+const FORWARDED_ONLY: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// Pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -111,7 +117,7 @@ impl JobArgs {
             let client = GatewayClient::new(self.gateway.clone())?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let mut job = Job { client, clock: SystemClock::new(), signals: Signals::new()? };
+                let mut job = Job { client, clock: SystemClock::new(), signals: Signals::new(&SIGNALS)? };
                 steps(&mut job, &self).await
             })
         };
@@ -178,7 +184,7 @@ impl Job {
         };
         tokio::select! {
             biased;
-            signal = signals.stop() => Ok(Acquired::Stopped(signal)),
+            signal = signals.next_except(&FORWARDED_ONLY) => Ok(Acquired::Stopped(signal.as_raw())),
             acquired = acquire => acquired,
         }
     }
@@ -240,7 +246,9 @@ impl Job {
         tokio::select! {
             biased;
             answer = report => answer,
-            signal = signals.stop() => Err(anyhow::anyhow!("stopped by signal {signal}")),
+            signal = signals.next_except(&FORWARDED_ONLY) => {
+                Err(anyhow::anyhow!("stopped by signal {}", signal.as_raw()))
+            }
         }
     }
 }

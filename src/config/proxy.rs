@@ -226,7 +226,7 @@ impl Config {
     }
 }
 
-/// Reports whether an earlier route takes all requests of a later one. Compares patterns, not the languages they stand for.
+/// Reports whether an earlier route takes all requests of a later one. Compares the patterns, not the paths that they match.
 fn shadows(earlier: &RouteOptions, later: &RouteOptions) -> bool {
     let hosts = earlier.hosts.is_empty()
         || !later.hosts.is_empty() && later.hosts.iter().all(|host| earlier.hosts.contains(host));

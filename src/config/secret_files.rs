@@ -11,7 +11,7 @@ use super::layers::Layer;
 use super::path::KeyPath;
 use super::problem::Problem;
 
-/// Keys that may be read from a file. `*` stands for any name.
+/// Keys that may be read from a file. `*` matches any name.
 const KEYS: &[(&[&str], Form)] = &[
     (&["engines", "*"], Form::Text),
     (&["registry", "url"], Form::Text),

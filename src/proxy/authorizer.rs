@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use axum::http::uri::Scheme;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use bytes::Bytes;
 use http_body_util::Empty;
+use rustls::RootCertStore;
 use tokio::time::timeout;
 
-use super::options::{RouteOptions, UpstreamOptions};
+use super::options::{RouteOptions, UpstreamOptions, authorities};
 use super::upstream::connector::Connector;
 use super::upstream::pools::Pools;
 use crate::web::problem::{Code, Problem};
@@ -41,11 +43,11 @@ impl Authorizer {
     /// It cannot be used, for a person to read.
     pub(super) fn new(route: &RouteOptions, upstream: &UpstreamOptions) -> Result<Option<Self>, String> {
         let Some(uri) = route.authorize()? else { return Ok(None) };
-        let server = uri.scheme().zip(uri.authority()).map(|(scheme, authority)| format!("{scheme}://{authority}"));
-        let options = UpstreamOptions { urls: server.into_iter().collect(), ..upstream.clone() };
-        let connector = Connector::new(options.authorities()?, options.connect_timeout.0, false);
+        let is_https = uri.scheme() == Some(&Scheme::HTTPS);
+        let authorities = if is_https { authorities(&upstream.ca_file)? } else { RootCertStore::empty() };
+        let connector = Connector::new(authorities, upstream.connect_timeout.0, false);
         let connector = connector.ok_or("TLS cannot be used")?;
-        Ok(Some(Self { uri, pools: Pools::new(&connector, options.idle.0) }))
+        Ok(Some(Self { uri, pools: Pools::new(&connector, upstream.idle.0) }))
     }
 
     /// Asks with the fields of a request, as the upstream would get them.
@@ -74,7 +76,7 @@ impl Authorizer {
                 tracing::warn!(reason, "The server that allows replays did not say if one is allowed");
                 let detail =
                     "The server that allows replays does not answer; nothing was replayed. Send the request again.";
-                return Err(Problem::new(Code::UpstreamUnavailable, detail).retry_after(Duration::from_secs(1)));
+                return Err(Problem::new(Code::UpstreamUnavailable, detail).retry_soon());
             }
         };
         if status.is_success() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
+use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::error::Elapsed;
 use tokio::time::{Sleep, sleep, timeout};
@@ -46,30 +47,10 @@ impl HttpBody for Resumed {
 }
 
 /// Counts the pieces of a body that were taken, so that a long upload is not mistaken for a slow upstream.
-pub(super) struct Counted {
-    pub(super) body: Body,
-    pub(super) pieces: Arc<AtomicU64>,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_ready() {
-            self.pieces.fetch_add(1, Ordering::Relaxed);
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+pub(super) fn counted(body: Body, pieces: Arc<AtomicU64>) -> Body {
+    Body::new(body.inspect_frame(move |_| {
+        pieces.fetch_add(1, Ordering::Relaxed);
+    }))
 }
 
 /// Waits for the response to a request: for this time, and longer as long as pieces of its body are taken.

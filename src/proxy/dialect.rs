@@ -4,16 +4,14 @@
 
 pub(super) mod oasis;
 
-use std::time::Duration;
-
-use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
-use super::status::UpstreamErrors;
+use super::status::Meaning;
 use crate::domain::record::ClaimState;
 use crate::web::problem::{Code, Members, Problem, sentence};
+use crate::web::response;
 
 /// The header by which Stripe's clients learn if a repeat can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -73,10 +71,10 @@ pub(super) use crate::telemetry::metrics::proxy::Answered;
 
 impl Dialect {
     /// Returns the meaning of a 5xx response on a route that sets none.
-    pub(super) fn on_5xx(self) -> UpstreamErrors {
+    pub(super) fn on_5xx(self) -> Meaning {
         match self {
-            Self::Ietf | Self::Oasis => UpstreamErrors::Unknown,
-            Self::Stripe => UpstreamErrors::Store,
+            Self::Ietf | Self::Oasis => Meaning::Unknown,
+            Self::Stripe => Meaning::Done,
         }
     }
 
@@ -122,7 +120,7 @@ fn ietf(refusal: Refusal) -> Response {
         Refusal::Principal(why) => Problem::new(Code::Principal, format!("{}.", sentence(&why))),
         Refusal::InProgress => {
             let problem = Problem::new(Code::Duplicate, "The first request with this key is still running.");
-            let problem = problem.retry_after(Duration::from_secs(1));
+            let problem = problem.retry_soon();
             Problem { members: Members::State { state: ClaimState::InProgress, status: None }, ..problem }
         }
         Refusal::Unknown => {
@@ -210,8 +208,7 @@ fn answered(status: Option<StatusCode>) -> String {
 
 /// Returns a response with a JSON body.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    let mut response = Response::new(Body::from(serde_json::to_vec(body).unwrap_or_default()));
+    let mut response = response::json(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

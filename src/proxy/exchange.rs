@@ -142,7 +142,7 @@ impl Exchange {
             None => {
                 tracing::warn!(route, "The lease of a key ended before its request could be sent");
                 let detail = "The lease of the key ended before the request could be forwarded. Nothing was done: send it again.";
-                let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
+                let problem = Problem::new(Code::StoreUnavailable, detail).retry_soon();
                 return Ending { outcome: Outcome::Failure, rest: Rest::Refusal(reply, problem) };
             }
             Some(Err(Failed::NotConnected(why))) => {
@@ -186,7 +186,8 @@ impl Exchange {
     /// Receives a response, and passes on all of it but the last piece.
     async fn receive(&self, response: Response<Incoming>, reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
-        let meaning = said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.rules.meaning(head.status));
+        let meaning =
+            said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.options.meaning(head.status));
         fields::to_caller(&mut head.headers, &self.proxy.via);
         let is_stored = meaning == Meaning::Done
             && body.size_hint().lower() <= self.route.options.response_bytes.0 as u64

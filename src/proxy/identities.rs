@@ -10,7 +10,7 @@ use super::principal::PrincipalSource;
 use super::route::pick;
 use crate::domain::terms::Retention;
 
-/// What stands for a parameter in the path of a sample: no route has such a segment.
+/// Segment of samples where a path has a parameter. No route has such a segment.
 const ANY_SEGMENT: &str = "any-0f83";
 
 /// The host of samples that no route names.
@@ -147,7 +147,7 @@ fn sample(pattern: &str) -> String {
     while let Some(at) = rest.find(['{', '}']) {
         sample.push_str(&rest[..at]);
         let braces = &rest[at..];
-        // Two braces stand for one.
+        // A doubled brace is an escaped one.
         if let Some((brace, after)) =
             [("{", "{{"), ("}", "}}")].iter().find_map(|(brace, two)| Some((brace, braces.strip_prefix(two)?)))
         {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::bytes::Bytes;
 pub use self::network::Network;
 pub use self::route::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, needs_no_key};
-pub use self::upstream::{UpstreamOptions, server_of};
+pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;
 pub use super::principal::PrincipalSource;
 use crate::domain::terms::Span;
@@ -81,7 +81,7 @@ pub struct IssuerOptions {
     /// File of the authorities for the certificate of the URL, in PEM. Empty: those of the system.
     #[serde(default)]
     pub ca_file: PathBuf,
-    /// Audiences of its tokens, one of which each token must name. Empty: any.
+    /// Audiences of its tokens. Each token must name one of them. Empty: any.
     #[serde(default)]
     pub audience: Vec<String>,
 }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, header};
 use base64::Engine as _;
@@ -67,7 +66,7 @@ impl From<NoPrincipal> for Refusal {
             }
             NoPrincipal::Token(why @ NoOwner::NoKeys) => {
                 let problem = Problem::new(Code::UpstreamUnavailable, format!("The request was not forwarded: {why}."));
-                Self::Problem(problem.retry_after(Duration::from_secs(1)))
+                Self::Problem(problem.retry_soon())
             }
             why => Self::Principal(why.to_string()),
         }

@@ -58,7 +58,7 @@ impl Proxy {
     ) -> Response {
         let Some(app) = self.registry.app(route.options.app.as_ref()).filter(|app| !app.disabled) else {
             let detail = "The app of this route is not known to the gateway, or disabled.";
-            let problem = Problem::new(Code::StoreUnavailable, detail).retry_after(Duration::from_secs(1));
+            let problem = Problem::new(Code::StoreUnavailable, detail).retry_soon();
             return refuse(route, Refusal::Problem(problem));
         };
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
@@ -66,12 +66,10 @@ impl Proxy {
         let (key, principal) = match self.identify(route, &request, client) {
             Ok(Some(identity)) => identity,
             Ok(None) => {
-                route.metrics.answered(Answered::Unprotected);
-                return self.forward(&route.upstream, request.map(Body::new), client).await;
+                return self.pass(route, Answered::Unprotected, request.map(Body::new), client).await;
             }
             Err(refusal) if is_observed => {
-                route.metrics.answered(refusal.label());
-                return self.forward(&route.upstream, request.map(Body::new), client).await;
+                return self.pass(route, refusal.label(), request.map(Body::new), client).await;
             }
             Err(refusal) => return refuse(route, refusal),
         };
@@ -79,9 +77,7 @@ impl Proxy {
         let (body, upload) = match self.read(body).await {
             Read::Whole(body) => (body, None),
             Read::TooLarge(body) if is_observed => {
-                route.metrics.answered(Answered::Refused);
-                let request = Request::from_parts(parts, Body::new(body));
-                return self.forward(&route.upstream, request, client).await;
+                return self.pass(route, Answered::Refused, Request::from_parts(parts, Body::new(body)), client).await;
             }
             Read::TooLarge(body) => match self.upload(&parts.headers, body) {
                 Ok(upload) => (Bytes::new(), Some(upload)),
@@ -113,6 +109,12 @@ impl Proxy {
                 response
             }
         }
+    }
+
+    /// Counts a request, and forwards it without protection.
+    async fn pass(&self, route: &Route, answered: Answered, request: Request<Body>, client: Client) -> Response {
+        route.metrics.answered(answered);
+        self.forward(&route.upstream, request, client).await
     }
 
     /// Claims the key, and runs the exchange or replays what is stored.

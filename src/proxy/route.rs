@@ -7,7 +7,6 @@ use axum::http::{HeaderName, Method, Uri};
 use super::authorizer::Authorizer;
 use super::fields::StoredFields;
 use super::options::{KeyRequirement, RouteOptions, UpstreamOptions};
-use super::status::StatusRules;
 use super::upstream::Upstream;
 use crate::domain::tenant::Operation;
 use crate::telemetry::metrics::proxy::RouteMetrics;
@@ -22,7 +21,6 @@ pub(super) struct Route {
     pub(super) key_headers: Vec<HeaderName>,
     /// Asked before each replay.
     pub(super) authorizer: Option<Authorizer>,
-    pub(super) rules: StatusRules,
     pub(super) stored_fields: StoredFields,
     pub(super) metrics: RouteMetrics,
 }
@@ -53,11 +51,6 @@ impl Route {
             upstream,
             key_headers: options.key_headers()?,
             authorizer: Authorizer::new(options, of).ok()?,
-            rules: StatusRules {
-                store: options.store.clone(),
-                release: options.release.clone(),
-                on_5xx: options.on_5xx.unwrap_or_else(|| options.dialect.on_5xx()),
-            },
             stored_fields: options.stored_fields().ok()?,
             metrics: RouteMetrics::new(&options.name),
             options: options.clone(),

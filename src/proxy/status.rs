@@ -14,57 +14,30 @@ pub enum StatusRule {
     Class(u16),
 }
 
-/// Meaning of a 5xx response.
+/// Meaning of a response for its claim. The names are those that `on_5xx` of a route takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UpstreamErrors {
+pub enum Meaning {
     /// Something may have happened.
+    #[serde(rename = "unknown")]
     Unknown,
-    /// It is stored and replayed as any response.
-    Store,
-    /// Nothing happened.
-    Release,
-}
-
-/// Meaning of a response for its claim.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Meaning {
     /// The operation is done. The response is stored.
+    #[serde(rename = "store")]
     Done,
     /// Certainly nothing happened: the key is free again.
+    #[serde(rename = "release")]
     NothingHappened,
-    /// Something may have happened.
-    Unknown,
 }
 
-/// The rules of a route.
-#[derive(Clone, Debug)]
-pub(super) struct StatusRules {
-    pub(super) store: Vec<StatusRule>,
-    pub(super) release: Vec<StatusRule>,
-    pub(super) on_5xx: UpstreamErrors,
-}
-
-impl StatusRules {
-    /// Returns the meaning of a status. An exact status beats a class; at the same precision `release` beats `store`.
-    pub(super) fn meaning(&self, status: StatusCode) -> Meaning {
-        let lists = [(&self.release, Meaning::NothingHappened), (&self.store, Meaning::Done)];
-        for exact in [true, false] {
-            for (rules, meaning) in lists {
-                if rules.iter().any(|rule| rule.is_exact() == exact && rule.matches(status)) {
-                    return meaning;
-                }
+/// Returns the meaning of a status. An exact status beats a class; at the same precision `release` beats `store`.
+pub(super) fn meaning(status: StatusCode, store: &[StatusRule], release: &[StatusRule], on_5xx: Meaning) -> Meaning {
+    for exact in [true, false] {
+        for (rules, meaning) in [(release, Meaning::NothingHappened), (store, Meaning::Done)] {
+            if rules.iter().any(|rule| rule.is_exact() == exact && rule.matches(status)) {
+                return meaning;
             }
         }
-        if !status.is_server_error() {
-            return Meaning::Unknown;
-        }
-        match self.on_5xx {
-            UpstreamErrors::Unknown => Meaning::Unknown,
-            UpstreamErrors::Store => Meaning::Done,
-            UpstreamErrors::Release => Meaning::NothingHappened,
-        }
     }
+    if status.is_server_error() { on_5xx } else { Meaning::Unknown }
 }
 
 impl StatusRule {
@@ -120,14 +93,15 @@ impl<'de> Deserialize<'de> for StatusRule {
 mod tests {
     use super::*;
 
-    fn rules(store: &[&str], release: &[&str], on_5xx: UpstreamErrors) -> StatusRules {
-        StatusRules { store: StatusRule::list(store), release: StatusRule::list(release), on_5xx }
+    fn meaning(status: u16, store: &[&str], release: &[&str], on_5xx: Meaning) -> Meaning {
+        let status = StatusCode::from_u16(status).unwrap();
+        super::meaning(status, &StatusRule::list(store), &StatusRule::list(release), on_5xx)
     }
 
     #[test]
     fn an_exact_status_beats_a_class_and_the_rest_is_unknown() {
-        let rules = rules(&["2xx", "301", "4xx", "503"], &["409", "429", "307"], UpstreamErrors::Unknown);
-        for (status, meaning) in [
+        let (store, release) = (["2xx", "301", "4xx", "503"], ["409", "429", "307"]);
+        for (status, expected) in [
             (200, Meaning::Done),
             (404, Meaning::Done),
             (503, Meaning::Done),
@@ -136,18 +110,17 @@ mod tests {
             (304, Meaning::Unknown),
             (500, Meaning::Unknown),
         ] {
-            assert_eq!(rules.meaning(StatusCode::from_u16(status).unwrap()), meaning, "{status}");
+            assert_eq!(meaning(status, &store, &release, Meaning::Unknown), expected, "{status}");
         }
     }
 
     #[test]
     fn a_server_error_has_the_meaning_of_the_route() {
-        for (on_5xx, meaning) in [
-            (UpstreamErrors::Unknown, Meaning::Unknown),
-            (UpstreamErrors::Store, Meaning::Done),
-            (UpstreamErrors::Release, Meaning::NothingHappened),
-        ] {
-            assert_eq!(rules(&["2xx"], &[], on_5xx).meaning(StatusCode::BAD_GATEWAY), meaning);
+        for (on_5xx, expected) in
+            [("unknown", Meaning::Unknown), ("store", Meaning::Done), ("release", Meaning::NothingHappened)]
+        {
+            let on_5xx = toml::Value::from(on_5xx).try_into().unwrap();
+            assert_eq!(meaning(502, &["2xx"], &[], on_5xx), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Request bodies that are too long to be read before their key is claimed. Their `Content-Digest` (RFC 9530) stands for them in the
+//! Request bodies that are too long to be read before their key is claimed. Their `Content-Digest` (RFC 9530) replaces them in the
 //! fingerprint, and is verified while they are sent on.
 
 use std::pin::Pin;

@@ -1,45 +1,46 @@
-//! Signals that a gateway handles.
+//! Signals to the process.
+
+use std::future::poll_fn;
+use std::task::Poll;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+pub use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind, signal};
 
-/// Signal handlers of the process.
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-pub(super) enum Request {
-    /// Stop, by the signal of this name.
-    Stop(&'static str),
-    /// Reload the configuration.
-    Reload,
-}
+/// Handlers of some signals.
+pub struct Signals(Vec<(unix::Signal, Signal)>);
 
 impl Signals {
-    pub(super) fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: listen(SignalKind::hangup())?,
+    /// Handles these signals from now on.
+    ///
+    /// # Errors
+    /// One of them cannot be handled.
+    pub fn new(signals: &[Signal]) -> anyhow::Result<Self> {
+        let handler = |number: &Signal| {
+            let handler = signal(SignalKind::from_raw(number.as_raw())).context("cannot listen for signals")?;
+            Ok((handler, *number))
+        };
+        Ok(Self(signals.iter().map(handler).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let next = self.0.iter_mut().find_map(|(handler, number)| match handler.poll_recv(cx) {
+                Poll::Ready(Some(())) => Some(*number),
+                _ => None,
+            });
+            next.map_or(Poll::Pending, Poll::Ready)
         })
+        .await
     }
 
-    pub(super) async fn next(&mut self) -> Request {
-        tokio::select! {
-            _ = self.terminate.recv() => Request::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Request::Stop("SIGINT"),
-            _ = self.hangup.recv() => Request::Reload,
-        }
-    }
-
-    /// Waits for the next signal to stop, and ignores others.
-    pub(super) async fn stop(&mut self) -> &'static str {
+    /// Waits for the next signal that is none of these; they are ignored.
+    pub async fn next_except(&mut self, ignored: &[Signal]) -> Signal {
         loop {
-            if let Request::Stop(name) = self.next().await {
-                return name;
+            let signal = self.next().await;
+            if !ignored.contains(&signal) {
+                return signal;
             }
         }
     }

@@ -235,6 +235,12 @@ impl Problem {
         Self { retry_after: Some(wait), ..self }
     }
 
+    /// Adds that a retry can succeed within a second.
+    #[must_use]
+    pub fn retry_soon(self) -> Self {
+        self.retry_after(Duration::from_secs(1))
+    }
+
     /// Returns the problem of a field that is missing, unknown or wrong.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::InvalidRequest, detail)

@@ -1,7 +1,5 @@
 //! Responses to clients that a listener rejects by itself, before there is a request that a service could answer.
 
-use std::time::Duration;
-
 use axum::response::{IntoResponse as _, Response};
 
 use super::head;
@@ -22,7 +20,7 @@ fn problem(rejection: Rejection, limits: &Limits) -> Problem {
         Rejection::TooManyConnections => {
             let detail =
                 "The gateway has as many connections as it may have; reuse yours, and try again after Retry-After.";
-            Problem::new(Code::Overloaded, detail).retry_after(Duration::from_secs(1))
+            Problem::new(Code::Overloaded, detail).retry_soon()
         }
         Rejection::TlsRequired => Problem::invalid("This port speaks HTTPS only. Use https:// instead of http://."),
         Rejection::HeadTooLarge => head::too_large(limits),

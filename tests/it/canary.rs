@@ -35,8 +35,8 @@ fn digest(secret: &str) -> String {
     format!("sha256:{}", hex::encode(&Sha256::digest(secret)))
 }
 
-/// What must not be found: all that is planted, what the digests of secrets are (they let nobody in, but are nobody's
-/// business), and the key of the certificate, line by line.
+/// What must not be found: all that is planted, what the digests of secrets are (they admit no caller, but are private
+/// too), and the key of the certificate, line by line.
 fn planted(key: &str) -> Vec<String> {
     let plain = [PASSWORD, SECRET, TOKEN, NONCE, CONTENTS, FINGERPRINT, RESULT, WRONG].map(str::to_owned);
     let digests = [SECRET, TOKEN].map(|secret| digest(secret)["sha256:".len()..].to_owned());

@@ -237,7 +237,7 @@ async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     gateway.kill();
-    // It has given the outcome up once, kept it, and goes on.
+    // It has given the outcome up once, kept it, and continues.
     program.says("not_settled").await;
     let gateway = setup.listen(&address.to_string()).start().await;
     let said = program.ended().await;

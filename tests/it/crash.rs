@@ -1,4 +1,4 @@
-//! kill -9: what a gateway has answered holds after any crash, of its own or of its store, and it is back soon.
+//! kill -9: what a gateway has answered holds after any crash of the gateway or of its store, and it is back soon.
 
 use std::collections::BTreeSet;
 use std::path::Path;

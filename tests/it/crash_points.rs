@@ -125,7 +125,7 @@ async fn an_outcome_is_there(setup: &Setup) {
     }
 }
 
-/// Callers go on while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
+/// Callers continue while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
 async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let seed = fresh::number() >> 8;
     print(format_args!("seed {seed}"));

@@ -1,6 +1,6 @@
 //! Black-box tests: real gateways, real servers, real sockets. One binary; `oncegate-testkit` starts what they talk to.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails where it stands")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue fails at that line")]
 
 mod support;
 

@@ -46,13 +46,13 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
 
     // An order, and the same one again while it is in progress, and when it is done: all go ahead.
     let first = claim(&shop, order, "A-1", None).await.expect(201);
-    let meanwhile = claim(&shop, order, "A-1", None).await.expect(201);
-    assert_eq!((first.body.get("would_be"), &meanwhile.body["would_be"]), (None, &json!("duplicate")));
+    let during = claim(&shop, order, "A-1", None).await.expect(201);
+    assert_eq!((first.body.get("would_be"), &during.body["would_be"]), (None, &json!("duplicate")));
     assert_eq!(report(&shop, &first, order, "success").await, "succeeded");
     let after = claim(&shop, order, "A-1", None).await.expect(201);
     let nothing_to_do = claim(&shop, order, "A-1", None).await.expect(201);
     // Two of the three ran: those are double executions, and the third one noticed by itself.
-    for (granted, outcome) in [(&meanwhile, "success"), (&after, "success"), (&nothing_to_do, "failure")] {
+    for (granted, outcome) in [(&during, "success"), (&after, "success"), (&nothing_to_do, "failure")] {
         assert_eq!(report(&shop, granted, order, outcome).await, "observed");
     }
     // An unknown claim, and a badly chosen fingerprint.

@@ -319,7 +319,7 @@ async fn quotas_change_with_the_configuration() {
         shop.claim(json!(number)).await.expect(201);
     }
     while shop.claim(json!("more")).await.status != 429 {}
-    // The same quota goes on where it was.
+    // The same quota continues where it was.
     reload(&format!("{slow}[apps.bank]\ndisabled = true\n")).await;
     assert_exceeded(&shop.claim(json!("more")).await, "requests_per_second");
     reload(&quota("requests_per_second = 2\nburst = \"1s\"")).await;

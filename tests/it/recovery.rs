@@ -55,7 +55,7 @@ impl Load {
     async fn end(self) -> Vec<(u16, Duration)> {
         self.stop.store(true, Ordering::Relaxed);
         let response = futures_util::future::join_all(self.callers).await;
-        response.into_iter().flat_map(|response| response.expect("a caller goes on")).collect()
+        response.into_iter().flat_map(|response| response.expect("a caller continues")).collect()
     }
 }
 

@@ -193,7 +193,7 @@ async fn a_handshake_that_was_not_finished_does_not_hold_up_the_end() {
     assert!(answered_within(SOON, gateway.ended()).await.success());
 }
 
-/// The certificate changes again and again; connections that stand go on, new ones are shown the new one, and no request
+/// The certificate changes again and again; open connections continue, new ones are shown the new one, and no request
 /// fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_changes_under_load_without_one_failed_request() {

@@ -1,4 +1,4 @@
-//! Waiting for a claim in progress: through two gateways that share a store, and through all that goes wrong meanwhile.
+//! Waiting for a claim in progress: through two gateways that share a store, and through all faults in the meantime.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ fn is_name(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte == b'_'
 }
 
-/// The log messages that the page explains are those of the code. `…` stands for what varies.
+/// The log messages that the page explains are those of the code. `…` replaces what varies.
 pub(crate) fn messages(sources: &[Source]) -> Vec<String> {
     let Some(page) = sources.iter().find(|source| source.path == LOGS) else { return Vec::new() };
     let code: String = sources.iter().filter(|source| source.path.contains("src/")).map(unbroken).collect();

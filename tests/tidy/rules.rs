@@ -246,7 +246,7 @@ pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// The project speaks of itself alone: no folder of somebody's machine, no host of a package registry.
+/// The project speaks of itself alone: no folder of one machine, no host of a package registry.
 pub(crate) fn places(sources: &[Source]) -> Vec<String> {
     // Put together here, so that this file passes its own rule.
     let folders = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"]].map(|halves| halves.concat());
@@ -292,9 +292,11 @@ pub(crate) fn words(sources: &[Source]) -> Vec<String> {
     let kept = ["CHANGELOG.md", "openapi.yaml", "migrations/", "tests/tidy"];
     for source in sources.iter().filter(|source| !kept.iter().any(|path| source.path.starts_with(path))) {
         for (number, line) in source.text.lines().enumerate() {
-            let words = line.split(|char: char| !char.is_alphanumeric() && char != '_');
-            for (_, instead) in words.filter_map(|word| WORDS.iter().find(|(old, _)| *old == word)) {
-                found.push(format!("{}:{}: say {instead}", source.path, number + 1));
+            let words: Vec<_> = line.split(|char: char| !char.is_alphanumeric() && char != '_').collect();
+            for (old, instead) in WORDS {
+                let old: Vec<_> = old.split(' ').collect();
+                let times = words.windows(old.len()).filter(|window| *window == old).count();
+                found.extend((0..times).map(|_| format!("{}:{}: say {instead}", source.path, number + 1)));
             }
         }
     }

@@ -92,7 +92,7 @@ impl Source {
         names(&self.code)
     }
 
-    /// A path of this file from the crate's root; `None` if it leads out of the crate, or cannot be told.
+    /// A path of this file from the crate's root; `None` if it leads out of the crate, or cannot be determined.
     pub(crate) fn resolve<'a>(&'a self, words: &'a [String]) -> Option<Vec<&'a str>> {
         let mut at = self.module();
         let mut rest = words.iter().map(String::as_str).peekable();
@@ -134,7 +134,7 @@ fn walk(folder: &Path, prefix: &str, sources: &mut Vec<Source>) {
         let entry = entry.expect("the folder can be listed");
         let name = entry.file_name().into_string().expect("file names are UTF-8");
         let path = format!("{prefix}{name}");
-        let kind = entry.file_type().expect("the kind of a file can be told");
+        let kind = entry.file_type().expect("the kind of a file is known");
         let skipped = SKIPPED.contains(&name.as_str()) || (name.starts_with('.') && !SHOWN.contains(&name.as_str()));
         if kind.is_dir() && !skipped {
             walk(&entry.path(), &format!("{path}/"), sources);

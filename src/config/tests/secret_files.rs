@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a folder with these files, and returns a configuration in which `DIR` stands for it.
+/// Creates a folder with these files, and returns a configuration in which its path replaces `DIR`.
 fn given<'a>(files: &[(&str, &str)], text: &str, environment: &[(&'a str, &str)]) -> (tempfile::TempDir, Loaded<'a>) {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, text) in files {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, Method, Uri};
+use axum::http::{HeaderName, Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, PrincipalSource, span};
@@ -13,7 +13,7 @@ use crate::proxy::authorizer::Authorizer;
 use crate::proxy::dialect::Dialect;
 use crate::proxy::fields::StoredFields;
 use crate::proxy::options::UpstreamOptions;
-use crate::proxy::status::{StatusRule, UpstreamErrors};
+use crate::proxy::status::{self, Meaning, StatusRule};
 
 /// Table `[[proxy.routes]]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -60,7 +60,7 @@ pub struct RouteOptions {
     pub release: Vec<StatusRule>,
     /// Meaning of a 5xx response. The dialect has a default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_5xx: Option<UpstreamErrors>,
+    pub on_5xx: Option<Meaning>,
     /// Answer to a repeat of a request whose outcome is unknown.
     #[serde(default)]
     pub on_unknown: OnUnknown,
@@ -144,6 +144,12 @@ impl RouteOptions {
     /// Reports whether requests to a host are its own.
     pub fn has_host(&self, host: &str) -> bool {
         self.hosts.is_empty() || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
+    }
+
+    /// Returns the meaning of a response with this status.
+    pub(in crate::proxy) fn meaning(&self, status: StatusCode) -> Meaning {
+        let on_5xx = self.on_5xx.unwrap_or_else(|| self.dialect.on_5xx());
+        status::meaning(status, &self.store, &self.release, on_5xx)
     }
 
     /// Returns the operation of its claims.

@@ -1,6 +1,6 @@
-//! The tables of upstreams: their servers, and who vouches for their certificates.
+//! The tables of upstreams: their servers, and the authorities for their certificates.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::http::Uri;
 use axum::http::uri::{Authority, Scheme};
@@ -51,43 +51,35 @@ pub fn server_of(url: &str) -> Option<(Scheme, Authority)> {
 }
 
 impl UpstreamOptions {
-    /// Returns those of one server, with the defaults.
-    pub fn of(url: String, ca_file: PathBuf) -> Self {
-        Self {
-            urls: vec![url],
-            ca_file,
-            http2: false,
-            connect_timeout: span::<1>(),
-            timeout: span::<30>(),
-            exchange_max: span::<300>(),
-            idle: span::<4>(),
-            websocket_idle: span::<300>(),
-        }
-    }
-
-    /// Returns the authorities for certificates. None if no server needs one.
+    /// Returns the authorities for the certificates of its servers. None if no server needs one.
     ///
     /// # Errors
     /// There are none, for a person to read.
     pub fn authorities(&self) -> Result<RootCertStore, String> {
-        let mut authorities = RootCertStore::empty();
-        if !self.urls.iter().filter_map(|url| server_of(url)).any(|(scheme, _)| scheme == Scheme::HTTPS) {
-            return Ok(authorities);
-        }
-        if self.ca_file.as_os_str().is_empty() {
-            authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        } else {
-            let pem = std::fs::read(&self.ca_file).map_err(|error| format!("{}: {error}", self.ca_file.display()))?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let added = certificate.ok().and_then(|certificate| authorities.add(certificate).ok());
-                added.ok_or_else(|| format!("{} holds no certificates in PEM", self.ca_file.display()))?;
-            }
-        }
-        if authorities.is_empty() {
-            return Err("no authority for certificates is known; name a file of them in ca_file".to_owned());
-        }
-        Ok(authorities)
+        let is_https = |url: &String| server_of(url).is_some_and(|(scheme, _)| scheme == Scheme::HTTPS);
+        if self.urls.iter().any(is_https) { authorities(&self.ca_file) } else { Ok(RootCertStore::empty()) }
     }
+}
+
+/// Returns the authorities of a file, or those of the system if its path is empty.
+///
+/// # Errors
+/// There are none, for a person to read.
+pub fn authorities(ca_file: &Path) -> Result<RootCertStore, String> {
+    let mut authorities = RootCertStore::empty();
+    if ca_file.as_os_str().is_empty() {
+        authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    } else {
+        let pem = std::fs::read(ca_file).map_err(|error| format!("{}: {error}", ca_file.display()))?;
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let added = certificate.ok().and_then(|certificate| authorities.add(certificate).ok());
+            added.ok_or_else(|| format!("{} holds no certificates in PEM", ca_file.display()))?;
+        }
+    }
+    if authorities.is_empty() {
+        return Err("no authority for certificates is known; name a file of them in ca_file".to_owned());
+    }
+    Ok(authorities)
 }
 
 #[cfg(test)]

@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use axum::http::uri::Scheme;
 use axum::http::{Request, Uri};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
+use rustls::RootCertStore;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::keys::KeySet;
 use crate::domain::clock::Clock;
-use crate::proxy::options::{IssuerOptions, UpstreamOptions, server_of};
+use crate::proxy::options::{IssuerOptions, authorities, server_of};
 use crate::proxy::upstream::connector::Connector;
 use crate::proxy::upstream::pools::Pools;
 use crate::web::fields::millis;
@@ -118,11 +120,12 @@ impl Fetch {
         let host = uri.host().unwrap_or_default();
         let is_here = host == "localhost"
             || host.trim_matches(['[', ']']).parse().is_ok_and(|it: std::net::IpAddr| it.is_loopback());
-        if uri.scheme_str() != Some("https") && !is_here {
+        let is_https = uri.scheme() == Some(&Scheme::HTTPS);
+        if !is_https && !is_here {
             return Err(format!("{url:?} is not https: who can change the keys on their way can be every caller"));
         }
-        let of_server = UpstreamOptions::of(server, options.ca_file.clone());
-        let connector = Connector::new(of_server.authorities()?, TIMEOUT, false).ok_or("TLS cannot be used")?;
+        let authorities = if is_https { authorities(&options.ca_file)? } else { RootCertStore::empty() };
+        let connector = Connector::new(authorities, TIMEOUT, false).ok_or("TLS cannot be used")?;
         Ok(Self { uri, pools: Pools::new(&connector, TIMEOUT), wanted: Notify::new(), asked_ms: AtomicU64::new(0) })
     }
 

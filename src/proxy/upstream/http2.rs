@@ -24,7 +24,7 @@ use crate::web::fields::millis;
 /// Time between pings while requests are running.
 const PING: Duration = Duration::from_secs(10);
 
-/// Connections opened for one request: a server may close the first before the request has begun on it.
+/// Connections opened for one request: a server may close the first before the request has started on it.
 const CONNECTIONS_MAX: usize = 2;
 
 /// The connection to one server.
@@ -99,7 +99,7 @@ impl Http2 {
         Some(Err(Failed::NotConnected(why)))
     }
 
-    /// Lets the next request open a new connection. Requests on the present one go on.
+    /// Lets the next request open a new connection. Requests on the present one continue.
     pub(super) async fn reconnect(&self) {
         drop(self.shared.lock().await.take());
     }

@@ -109,9 +109,9 @@ mod tests {
         tokio::spawn(follow(upstream.clone(), Duration::from_millis(5), lookup));
         let answer_with = async |addresses: &[&'static str]| {
             *answer.lock().unwrap() = addresses.to_vec();
-            let begun = lookups.load(Ordering::SeqCst);
+            let before = lookups.load(Ordering::SeqCst);
             // The second one from now has the new answer, and the third one begins after its effect.
-            until("it is looked up", SOON, async || lookups.load(Ordering::SeqCst) >= begun + 3).await;
+            until("it is looked up", SOON, async || lookups.load(Ordering::SeqCst) >= before + 3).await;
         };
 
         answer_with(&["192.0.2.1"]).await;

@@ -14,7 +14,7 @@ impl From<AuthError> for Problem {
             AuthError::Unauthenticated => Code::Unauthenticated,
             AuthError::Disabled => Code::AppDisabled,
             AuthError::Loading => {
-                return Self::new(Code::Draining, refused.to_string()).retry_after(Duration::from_secs(1));
+                return Self::new(Code::Draining, refused.to_string()).retry_soon();
             }
         };
         Self::new(code, refused.to_string())
@@ -23,7 +23,6 @@ impl From<AuthError> for Problem {
 
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        const SOON: Duration = Duration::from_secs(1);
         match &failure {
             Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
             Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
@@ -47,7 +46,7 @@ impl From<Failure> for Problem {
                     sentence(&failure.to_string())
                 );
                 let members = Members::LockQuota { quota: "lock_names" };
-                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_after(SOON)
+                Self { members, ..Self::new(Code::QuotaExceeded, detail) }.retry_soon()
             }
             Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
             Failure::Store(certain) => {
@@ -68,7 +67,7 @@ impl From<Failure> for Problem {
                         "Nothing was changed. The operators of the gateway must see to the store.",
                     ),
                 };
-                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_after(SOON)
+                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_soon()
             }
             Failure::OutcomeUnknown(nonce) => {
                 let members = match nonce {

@@ -1,4 +1,4 @@
-//! A cluster of three primaries, one or two of them stopped: their keys follow the outage policies, and the others go on.
+//! A cluster of three primaries, one or two of them stopped: their keys follow the outage policies, and the others continue.
 
 use std::time::Duration;
 

@@ -176,7 +176,7 @@ async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
     client.claim(json!("before")).await.expect(201);
     let set_oldest_build = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");
     server.execute(&set_oldest_build(BUILD + 1)).await;
-    // Every connection has to hear of it, and each takes some of these keys.
+    // Every connection must notice it, and each takes some of these keys.
     let all_refuse = async || {
         let mut answers = Vec::new();
         for number in 0..32 {

@@ -32,7 +32,7 @@ async fn an_operator_finds_a_lock_and_ends_one_hold_of_it_or_all() {
     assert_eq!((&found.body["mode"], &found.body["waiting"]), (&json!("shared"), &json!(1)));
     assert_eq!(found.body["fence"], held.body["fence"]);
     for attempt in [&held.body["attempt"], &second.body["attempt"]] {
-        assert!(!found.text.contains(attempt.as_str().unwrap()), "nobody else learns an attempt: {}", found.text);
+        assert!(!found.text.contains(attempt.as_str().unwrap()), "no other caller learns an attempt: {}", found.text);
     }
     let hashes: Vec<_> = found.body["holders"].as_array().unwrap().iter().map(|holder| &holder["hash"]).collect();
     assert_eq!(hashes.len(), 2);

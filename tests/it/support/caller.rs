@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 /// The secret of every app here; whose it is, is in the key.
 const SECRET: &str = "caller_secret_0123456789abcdef";
 
-/// The table of an app; lines of its own may follow.
+/// The table of an app; further lines may follow.
 pub(crate) fn app(key: &str) -> String {
     let digest = hex::encode(&Sha256::digest(SECRET));
     format!("[apps.{key}]\nsecrets = [\"sha256:{digest}\"]\n")
