@@ -143,17 +143,18 @@ fn held_problem(held: &HeldLock) -> Problem {
 }
 
 fn full(bound: LockBound) -> Problem {
-    let detail = match bound {
-        LockBound::Holds => format!("The lock has {HOLDS_MAX} holds, and may not have more; nothing was done."),
-        LockBound::Tickets => {
-            format!("{TICKETS_MAX} requests queue for the lock, and no more may; ask later, or without `fair`.")
+    let (quota, detail) = match bound {
+        LockBound::Holds => {
+            ("lock_holds", format!("The lock has {HOLDS_MAX} holds, and may not have more; nothing was done."))
         }
-        LockBound::Withdrawn => "Too many requests for the lock were withdrawn; ask again in ten seconds.".into(),
-    };
-    let quota = match bound {
-        LockBound::Holds => "lock_holds",
-        LockBound::Tickets => "lock_tickets",
-        LockBound::Withdrawn => "lock_withdrawals",
+        LockBound::Tickets => {
+            let detail =
+                format!("{TICKETS_MAX} requests queue for the lock, and no more may; ask later, or without `fair`.");
+            ("lock_tickets", detail)
+        }
+        LockBound::Withdrawn => {
+            ("lock_withdrawals", "Too many requests for the lock were withdrawn; ask again in ten seconds.".into())
+        }
     };
     let members = Members::LockQuota { quota };
     Problem { members, ..Problem::new(Code::QuotaExceeded, detail) }.retry_soon()

@@ -97,8 +97,7 @@ pub(super) fn close(headers: &mut HeaderMap) {
 
 /// Turns the fields after an upstream's body into those for the caller.
 pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
-    remove_own(trailers);
-    trailers.remove(REPLAYED);
+    remove(trailers, |name| is_own(name) || *name == REPLAYED);
 }
 
 /// The fields of responses that a route stores.
@@ -178,16 +177,12 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<_> = named.collect();
     // A client must not take away what says who it is or how long its body is.
     let is_named = |name: &HeaderName| named.contains(name) && !NOT_HOP_BY_HOP.contains(name);
-    let is_removed = |name: &&HeaderName| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name);
-    let removed: Vec<_> = headers.keys().filter(is_removed).cloned().collect();
-    for name in removed {
-        headers.remove(name);
-    }
+    remove(headers, |name| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name));
 }
 
-fn remove_own(headers: &mut HeaderMap) {
-    let own: Vec<_> = headers.keys().filter(|name| is_own(name)).cloned().collect();
-    for name in own {
+fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    let removed: Vec<_> = headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    for name in removed {
         headers.remove(name);
     }
 }

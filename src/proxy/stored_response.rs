@@ -58,22 +58,18 @@ pub(super) struct StoredResponse {
 impl StoredResponse {
     /// Returns the stored form of a response to a caller; a tombstone if its fields are too long.
     pub(super) fn new(status: StatusCode, headers: &HeaderMap, stored: &StoredFields, body: Bytes, at: u64) -> Self {
-        let kept = || stored.of(headers);
-        if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
-            return Self::tombstone(status, headers, at);
-        }
-        let fields = kept().map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
+        let Some(kept) = kept(headers, stored) else { return Self::tombstone(status, headers, at) };
+        let fields = kept.map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
         Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(body), sealed: None }
     }
 
     /// Adds the fields that followed the body. If they are too long, the rest is a tombstone.
     pub(super) fn with_trailers(mut self, trailers: &HeaderMap, stored: &StoredFields) -> Self {
-        let kept = || stored.of(trailers);
-        if kept().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > FIELDS_BYTES_MAX {
+        if let Some(kept) = kept(trailers, stored) {
+            self.fields.extend(kept.map(|(name, value)| (format!("{TRAILER}{name}"), latin1(value))));
+        } else {
             self.body = None;
             self.fields.retain(|(name, _)| is_tombstones(name));
-        } else {
-            self.fields.extend(kept().map(|(name, value)| (format!("{TRAILER}{name}"), latin1(value))));
         }
         self
     }
@@ -175,6 +171,15 @@ impl StoredResponse {
     fn headers(&self) -> HeaderMap {
         headers(self.fields.iter().map(|(name, value)| (name.as_str(), value)))
     }
+}
+
+/// Returns the fields to store; `None` if they are too long.
+fn kept<'h>(
+    headers: &'h HeaderMap,
+    stored: &StoredFields,
+) -> Option<impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>> {
+    let bytes: usize = stored.of(headers).map(|(name, value)| name.as_str().len() + value.len()).sum();
+    (bytes <= FIELDS_BYTES_MAX).then(|| stored.of(headers))
 }
 
 /// Returns stored fields. Those that are none are left out.
