@@ -6,15 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 CARGO ?= cargo
-# On CI the lock file is law, and the runner does not stop at the first failure.
+# On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
-PROFILE := $(if $(CI),ci,default)
-# Most tests wait: for a lease to end, for a server to start. Twice as many as cores would starve those that must answer in time.
-TESTS_AT_ONCE = $$((3 * $$(getconf _NPROCESSORS_ONLN) / 2))
-# These measure response times, or need both cores, so they run by themselves. Without nextest, a second run of the test runner
-# does that.
-ALONE := isolation:: outage:: proxy::faults example_proxy
-PLAIN_TESTS = $(CARGO) test --workspace --all-features $(LOCKED) $(if $(CI),--no-fail-fast)
 
 .PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
@@ -22,16 +15,7 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: test-deps ## install what the tests need, then run all of them: generated clients, the clients' vectors and a sample of the brokers included
-	@# Compiling leaves gigabytes to write. Without sync, the fsyncs of the first tests would wait for them.
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(CARGO) nextest run --workspace --all-features $(LOCKED) --no-run && sync && \
-		$(CARGO) nextest run --workspace --all-features $(LOCKED) --profile $(PROFILE) --test-threads $(TESTS_AT_ONCE); \
-	else \
-		$(PLAIN_TESTS) --no-run && sync && \
-		$(PLAIN_TESTS) -- --test-threads $(TESTS_AT_ONCE) $(addprefix --skip ,$(ALONE)) && \
-		$(PLAIN_TESTS) -- --test-threads 1 $(ALONE); \
-	fi
-	@tests/generated/run
+	@scripts/run-tests
 	@scripts/test-clients vectors
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
