@@ -61,7 +61,7 @@ mutants: ## change the code one place at a time, and list the changes that no un
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.
 # Crates whose code no piece runs stay unoptimised, which takes less time to compile.
 INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev \
-	$(foreach package,oncegate oncegate-core oncegate-gateway oncegate-telemetry oncegate-transport,$(addprefix \
+	$(foreach package,oncegate oncegate-core oncegate-driver oncegate-gateway oncegate-redis oncegate-telemetry oncegate-transport,$(addprefix \
 	--config profile.dev.package.$(package).,opt-level=3 debug=false debug-assertions=false overflow-checks=false))
 
 bench: test-deps ## count the instructions of a call's pieces, and fail where they take a tenth more than is recorded

@@ -33,6 +33,8 @@ use oncegate::tenants::{App, CachedCredential, Registry};
 use oncegate::transport::listener;
 use oncegate::web;
 use oncegate::web::body::JsonBytes;
+use oncegate_redis::{Options, Redis};
+use oncegate_testkit::redis_server::RedisServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -58,7 +60,7 @@ type Named = (&'static str, fn(usize));
 
 /// Returns all pieces.
 pub(crate) fn all() -> impl Iterator<Item = Piece> {
-    const PIECES: [Named; 17] = [
+    const PIECES: [Named; 18] = [
         ("canonical.small", canonical_small),
         ("canonical.large", canonical_large),
         ("global_id", global_id),
@@ -74,6 +76,7 @@ pub(crate) fn all() -> impl Iterator<Item = Piece> {
         ("memory.claim", memory_claim),
         ("memory.duplicate", memory_duplicate),
         ("memory.settle", memory_settle),
+        ("redis.claim", redis_claim),
         ("gateway.claim", gateway_claim),
         ("request.claim", request_claim),
     ];
@@ -252,6 +255,20 @@ fn memory_settle(times: usize) {
         let settled = black_box(&engine).settle(settle, DEADLINE).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(settled), Ok(OutcomeResponse::Done { .. })));
     }
+}
+
+/// From the engine to a server and back, without the work of the server.
+fn redis_claim(times: usize) {
+    let requests = requests();
+    within_runtime(async {
+        let server = RedisServer::start().await.expect("scripts/install-test-deps installs it");
+        let engine = Redis::open(&format!("redis://{}", server.address()), Options::default()).expect("it is a URL");
+        while engine.probe().await.is_err() {}
+        for request in &requests[..times] {
+            let claimed = black_box(&engine).claim(request, DEADLINE).await;
+            assert!(matches!(black_box(claimed), Ok(ClaimResponse::Granted(_))));
+        }
+    });
 }
 
 /// The use case over the bare memory engine.
