@@ -15,7 +15,7 @@ use oncegate::gateway::lock::{AcquireAnswer, AcquireCall, UnlockAnswer};
 use oncegate::gateway::{Failure, Gateway};
 use oncegate::tenants::App;
 use oncegate_testkit::history::locks::workload::{LockService, LockWorkload};
-use oncegate_testkit::history::locks::{Acquire, Judge, LockAnswer, LockCall, LockHistory, LockReply, Rule};
+use oncegate_testkit::history::locks::{Acquire, LockAnswer, LockCall, LockHistory, LockReply, Oracle, Rule};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -27,8 +27,8 @@ use crate::trace::{NO_KEY, Place};
 use crate::world::World;
 
 /// Unanswered calls arrive up to eight seconds later, after a deadline.
-const JUDGE: Judge =
-    Judge { skew: Duration::from_millis(2), late: Duration::from_secs(12), slack: Duration::from_millis(500) };
+const ORACLE: Oracle =
+    Oracle { skew: Duration::from_millis(2), late: Duration::from_secs(12), slack: Duration::from_millis(500) };
 
 /// Callers of locks, and what they see.
 pub(crate) struct LockCallers {
@@ -92,15 +92,15 @@ impl LockCallers {
     /// Requests every lock once more, after all faults have ended, and checks the history.
     pub(crate) async fn audit(&self) {
         self.workload.request_every_lock(&self.services[0], &self.history).await;
-        let judged = self.history.judge(&JUDGE);
-        let rule = judged.as_ref().err().map_or("", |(_, violation)| match violation.rule {
+        let checked = self.history.check(&ORACLE);
+        let rule = checked.as_ref().err().map_or("", |(_, violation)| match violation.rule {
             Rule::Exclusion => "exclusion",
             Rule::Fence => "fence",
             Rule::Order => "order",
             Rule::Holds => "holds",
             Rule::Progress => "progress",
         });
-        self.world.check(NO_KEY, ensure(judged.is_ok(), rule, || format!("{judged:?}")));
+        self.world.check(NO_KEY, ensure(checked.is_ok(), rule, || format!("{checked:?}")));
     }
 }
 

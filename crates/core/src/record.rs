@@ -129,7 +129,7 @@ pub struct LiveClaim {
 impl LiveClaim {
     /// Returns the live claim of a record with this remaining time by the store's clock; `Some(0)` means that its time has ended.
     /// Only this function decides what an ended lease means.
-    pub fn judge(record: Record, left: Option<Duration>, fence: Option<u64>) -> Option<Self> {
+    pub fn of_stored(record: Record, left: Option<Duration>, fence: Option<u64>) -> Option<Self> {
         if left != Some(Duration::ZERO) {
             return Some(Self { record, left, fence });
         }

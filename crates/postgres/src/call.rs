@@ -11,7 +11,7 @@ use oncegate_driver::Reply;
 
 use super::arguments::{Change, FirstStep};
 use super::locks::LockCall;
-use super::routes::Place;
+use super::routes::Route;
 use super::row::Found;
 use super::session::Session;
 
@@ -140,12 +140,12 @@ pub(super) struct Pending<R: Request> {
     request: R,
     reply: Reply<R::Answer>,
     /// Given back when the call is answered or dropped: until then, other calls on its key take the same connection.
-    _place: Place,
+    _route: Route,
 }
 
 impl<R: Request> Pending<R> {
-    pub(super) fn new(request: R, reply: Reply<R::Answer>, place: Place) -> Self {
-        Self { request, reply, _place: place }
+    pub(super) fn new(request: R, reply: Reply<R::Answer>, route: Route) -> Self {
+        Self { request, reply, _route: route }
     }
 }
 
@@ -297,9 +297,9 @@ mod tests {
 
     /// A call, and where its answer arrives.
     fn pending<R: Request>(request: R) -> (Box<Pending<R>>, impl Future<Output = Answer<R>>) {
-        let place = Routes::new(std::iter::once(Arc::<Readiness>::default())).take(request.key());
+        let route = Routes::new(std::iter::once(Arc::<Readiness>::default())).take(request.key());
         let (reply, answer) = Reply::new();
-        (Box::new(Pending::new(request, reply, place)), answer.map(Result::ok))
+        (Box::new(Pending::new(request, reply, route)), answer.map(Result::ok))
     }
 
     fn found(claim: &ClaimRequest) -> LiveClaim {

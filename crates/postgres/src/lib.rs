@@ -111,9 +111,9 @@ impl Postgres {
 
     /// Sends a request on a key.
     async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
-        let place = self.routes.take(request.key());
-        let worker = &self.connections.workers()[place.worker];
-        worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, place)))).await
+        let route = self.routes.take(request.key());
+        let worker = &self.connections.workers()[route.worker];
+        worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, route)))).await
     }
 
     /// Claims, or marks the claim in the way if it is still the one that was found.
@@ -153,9 +153,9 @@ impl Postgres {
         work: impl FnOnce(Reply<Answer>) -> LockWork,
     ) -> Result<Answer, EngineError> {
         let key = LockKey { app: app.to_string(), name: name.to_string() };
-        let place = self.routes.take(&key);
-        let worker = &self.connections.workers()[place.worker];
-        worker.call(|reply| Call::Lock(Box::new(LockCall { key, work: work(reply), _place: place }))).await
+        let route = self.routes.take(&key);
+        let worker = &self.connections.workers()[route.worker];
+        worker.call(|reply| Call::Lock(Box::new(LockCall { key, work: work(reply), _route: route }))).await
     }
 }
 

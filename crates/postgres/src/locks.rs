@@ -10,7 +10,7 @@ use sqlx::{Postgres, Row as _, query};
 use super::failure::{Failure, Remedy};
 use super::record::view;
 use super::rounds::{Batched, Found, failed};
-use super::routes::Place;
+use super::routes::Route;
 use super::session::Session;
 
 const STATEMENT: &str = include_str!("change_locks.sql");
@@ -33,7 +33,7 @@ pub(super) struct LockCall {
     pub(super) key: LockKey,
     pub(super) work: LockWork,
     /// Given back when the call is answered or dropped: until then, other calls on its lock take the same connection.
-    pub(super) _place: Place,
+    pub(super) _route: Route,
 }
 
 pub(super) enum LockWork {
@@ -174,7 +174,7 @@ mod tests {
 
     fn call(work: LockWork) -> LockCall {
         let key = LockKey { app: "shop".into(), name: "a".into() };
-        LockCall { _place: Routes::new(std::iter::once(Arc::<Readiness>::default())).take(&key), key, work }
+        LockCall { _route: Routes::new(std::iter::once(Arc::<Readiness>::default())).take(&key), key, work }
     }
 
     fn change() -> RecordChange {

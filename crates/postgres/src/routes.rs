@@ -30,7 +30,7 @@ struct Load {
 }
 
 /// The route of a call, which is under way until this is dropped.
-pub(super) struct Place {
+pub(super) struct Route {
     routes: Arc<Routes>,
     slot: usize,
     pub(super) worker: usize,
@@ -46,7 +46,7 @@ impl Routes {
     }
 
     /// Returns the route of a new call on this key.
-    pub(super) fn take(self: &Arc<Self>, key: &impl Hash) -> Place {
+    pub(super) fn take(self: &Arc<Self>, key: &impl Hash) -> Route {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let slot = usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or(0);
@@ -57,7 +57,7 @@ impl Routes {
         let held = held.map_or(fresh, |before| join(before).unwrap_or(fresh));
         let worker = usize::try_from(held >> WORKER_SHIFT).unwrap_or(0);
         self.workers[worker].calls.fetch_add(1, Ordering::Relaxed);
-        Place { routes: self.clone(), slot, worker }
+        Route { routes: self.clone(), slot, worker }
     }
 
     /// Returns the first worker that is ready and has room; else the ready one with the fewest calls; else the one that became
@@ -76,7 +76,7 @@ impl Routes {
     }
 }
 
-impl Drop for Place {
+impl Drop for Route {
     fn drop(&mut self) {
         self.routes.workers[self.worker].calls.fetch_sub(1, Ordering::Relaxed);
         self.routes.slots[self.slot].fetch_sub(1, Ordering::AcqRel);
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn few_calls_share_a_worker_and_many_are_spread() {
         let routes = ready(3);
-        let places: Vec<_> = (0..1000).map(|number| routes.take(&key(number))).collect();
-        assert!(places[..ROOM].iter().all(|place| place.worker == 0));
-        let count = |worker| places.iter().filter(|place| place.worker == worker).count();
+        let taken: Vec<_> = (0..1000).map(|number| routes.take(&key(number))).collect();
+        assert!(taken[..ROOM].iter().all(|route| route.worker == 0));
+        let count = |worker| taken.iter().filter(|route| route.worker == worker).count();
         assert!((0..3).all(|worker| (250..420).contains(&count(worker))), "{} {} {}", count(0), count(1), count(2));
     }
 
@@ -129,21 +129,21 @@ mod tests {
     fn a_worker_that_is_not_ready_is_passed_over_while_another_is() {
         let routes = ready(3);
         routes.workers[0].readiness.set(false);
-        assert!((0..500).map(|number| routes.take(&key(number))).all(|place| place.worker == 1));
-        let places: Vec<_> = (0..500).map(|number| routes.take(&key(number))).collect();
-        assert!(places.iter().all(|place| place.worker != 0));
-        drop(places);
+        assert!((0..500).map(|number| routes.take(&key(number))).all(|route| route.worker == 1));
+        let taken: Vec<_> = (0..500).map(|number| routes.take(&key(number))).collect();
+        assert!(taken.iter().all(|route| route.worker != 0));
+        drop(taken);
         // Without any, the one that was ready last.
         for worker in [1, 0, 2, 0] {
             for other in [0, 1, 2, worker] {
                 routes.workers[other].readiness.set(false);
             }
-            assert!((0..30).map(|number| routes.take(&key(number))).all(|place| place.worker == worker));
+            assert!((0..30).map(|number| routes.take(&key(number))).all(|route| route.worker == worker));
         }
     }
 
     #[test]
-    fn places_are_given_back() {
+    fn routes_are_given_back() {
         let routes = ready(2);
         drop((0..1000).map(|number| routes.take(&key(number))).collect::<Vec<_>>());
         assert!(routes.workers.iter().all(|load| load.calls.load(Ordering::Relaxed) == 0));

@@ -79,7 +79,7 @@ fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineErr
         Ok(record) => record,
         Err(unreadable) => return Ok(Err(unreadable.into())),
     };
-    Ok(Ok(LiveClaim::judge(record, left, Some(fence)).map(|held| Found { held, row: version })))
+    Ok(Ok(LiveClaim::of_stored(record, left, Some(fence)).map(|held| Found { held, row: version })))
 }
 
 /// Reads a key: the app is in this column, the global ID in the next.

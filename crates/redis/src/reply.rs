@@ -33,7 +33,7 @@ pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
     let [Value::BulkString(value), Value::Int(left_ms)] = &*items else { return Err(unexpected()) };
     let record = value::decode(value)?;
     let left = left_of(&record, *left_ms);
-    Ok(LiveClaim::judge(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
+    Ok(LiveClaim::of_stored(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
 }
 
 /// Returns the remaining time of a record, by the server's count: negative if nothing ends it.

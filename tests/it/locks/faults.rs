@@ -1,5 +1,5 @@
 //! Histories of locks under faults: many callers acquire, queue, share, re-enter, hang up and crash at gateways whose store stops,
-//! whose messages are lost, and which are killed while they hold waiters. Exclusion, order and fences are judged.
+//! whose messages are lost, and which are killed while they hold waiters. The oracle checks exclusion, order and fences.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::history::SKEW;
 use oncegate_testkit::history::locks::http_service::HttpLockService;
 use oncegate_testkit::history::locks::workload::{LockService, LockWorkload};
-use oncegate_testkit::history::locks::{Judge, LockAnswer, LockHistory};
+use oncegate_testkit::history::locks::{LockAnswer, LockHistory, Oracle};
 use oncegate_testkit::output::print;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -31,7 +31,7 @@ const AWAY: Duration = Duration::from_millis(1200);
 const GRANTS: usize = 25;
 
 /// Unanswered calls arrive when a fault ends, and a busy machine delays them.
-const JUDGE: Judge = Judge { skew: SKEW, late: Duration::from_secs(4), slack: Duration::from_secs(5) };
+const ORACLE: Oracle = Oracle { skew: SKEW, late: Duration::from_secs(4), slack: Duration::from_secs(5) };
 
 /// Callers at work, and what they see.
 struct Work {
@@ -67,14 +67,14 @@ impl Work {
         until("locks are granted", SOON, async || grants() >= before + GRANTS).await;
     }
 
-    async fn judged(self) {
+    async fn check(self) {
         self.goes_on().await;
         self.stop.cancel();
         self.calling.await.expect("no caller panics");
         let queued = self.history.count(|answer| matches!(answer, LockAnswer::Held { position: Some(_), .. }));
         print(format_args!("seed {}: {queued} answers with a position", self.seed));
         assert!(queued > 0, "callers queue");
-        if let Err((lock, violation)) = self.history.judge(&JUDGE) {
+        if let Err((lock, violation)) = self.history.check(&ORACLE) {
             panic!("seed {}: {lock}: {violation:?}", self.seed);
         }
     }
@@ -87,7 +87,7 @@ async fn in_memory_callers_that_hang_up_and_crash_see_what_locks_promise() {
     for _ in 0..3 {
         work.goes_on().await;
     }
-    work.judged().await;
+    work.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +101,7 @@ async fn on_a_disk_a_gateway_that_is_killed_with_waiters_keeps_what_locks_promis
         gateway.kill();
         gateway = gateway::on_disk(folder.path()).listen(&address).start().await;
     }
-    work.judged().await;
+    work.check().await;
 }
 
 /// A store that stops and resumes, as by SIGSTOP and SIGCONT.
@@ -149,7 +149,7 @@ async fn locks_keep_their_promises(server: &impl Stops, url: &str, proxy: &TcpPr
     server.resume();
     work.goes_on().await;
     dying.kill();
-    work.judged().await;
+    work.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

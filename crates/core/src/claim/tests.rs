@@ -241,7 +241,7 @@ fn an_ended_record_is_absent_unless_the_end_of_its_lease_means_unknown() {
         (ClaimState::Unknown, unknown, None),
     ] {
         let record = Record { state, terms, ..request('A').record() };
-        let judged = LiveClaim::judge(record, Some(Duration::ZERO), None);
+        let judged = LiveClaim::of_stored(record, Some(Duration::ZERO), None);
         assert_eq!(judged.as_ref().map(|live| live.record.state), expected);
         assert_eq!(judged.and_then(|live| live.left), None);
     }
@@ -303,7 +303,7 @@ proptest! {
                 Call::TimePasses => ('-', Effect::Keep, false),
             };
             if matches!(call, Call::TimePasses) {
-                let ended = before.map(|live| LiveClaim::judge(live.record, live.left.map(|_| Duration::ZERO), None));
+                let ended = before.map(|live| LiveClaim::of_stored(live.record, live.left.map(|_| Duration::ZERO), None));
                 live = ended.flatten();
                 continue;
             }

@@ -69,7 +69,7 @@ fn lookup(name: &str) -> (Call, impl Sized + use<>) {
     let routes = Routes::new(std::iter::once(Arc::<Readiness>::default()));
     let key = LockKey { app: "shop".into(), name: name.into() };
     let (reply, answer) = Reply::<RecordView>::new();
-    let call = LockCall { _place: routes.take(&key), key, work: LockWork::Read(reply) };
+    let call = LockCall { _route: routes.take(&key), key, work: LockWork::Read(reply) };
     (Call::Lock(Box::new(call)), answer)
 }
 

@@ -1,8 +1,8 @@
-//! Histories of locks: the calls for a lock, the answers and their times. `judge` checks them against the rules of locks.
+//! Histories of locks: the calls for a lock, the answers and their times. `oracle` checks them against the rules of locks.
 
 #[cfg(feature = "gateway")]
 pub mod http_service;
-pub mod judge;
+pub mod oracle;
 #[cfg(test)]
 mod tests;
 pub mod workload;
@@ -15,7 +15,7 @@ use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::Clock;
 use oncegate_core::lock::LockMode;
 
-pub use self::judge::{Judge, Rule, Violation};
+pub use self::oracle::{Oracle, Rule, Violation};
 
 /// A call for a lock.
 #[derive(Clone, Debug)]
@@ -131,9 +131,9 @@ impl LockHistory {
     ///
     /// # Errors
     /// Returns the first violation, after the name of its lock.
-    pub fn judge(&self, judge: &Judge) -> Result<(), (String, Violation)> {
+    pub fn check(&self, oracle: &Oracle) -> Result<(), (String, Violation)> {
         for (lock, events) in self.locks() {
-            judge.check(&events).map_err(|violation| (lock, violation))?;
+            oracle.check(&events).map_err(|violation| (lock, violation))?;
         }
         Ok(())
     }

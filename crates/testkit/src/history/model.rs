@@ -233,7 +233,7 @@ impl ModelState {
 impl Stored {
     /// Returns what is left after its end.
     fn after_its_end(self) -> Option<Self> {
-        let LiveClaim { record, fence, .. } = LiveClaim::judge(self.record, Some(Duration::ZERO), self.fence)?;
+        let LiveClaim { record, fence, .. } = LiveClaim::of_stored(self.record, Some(Duration::ZERO), self.fence)?;
         Some(Self { record, fence, ends: None })
     }
 

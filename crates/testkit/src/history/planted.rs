@@ -138,7 +138,7 @@ impl BuggyService {
         let left = slot.ends.map(|ends| ends.saturating_sub(self.clock.monotonic()));
         let left =
             if self.bug == Bug::LeaseNeverEnds { left.map(|left| left.max(Duration::from_secs(1))) } else { left };
-        Some((LiveClaim::judge(slot.record.clone(), left, Some(slot.fence))?, slot))
+        Some((LiveClaim::of_stored(slot.record.clone(), left, Some(slot.fence))?, slot))
     }
 
     fn next_fence(&self) -> u64 {

@@ -233,7 +233,7 @@ fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Li
     let (request, at) = reported?;
     let record = request.late_record()?;
     let left = record.settled_retention().duration().map(|lifetime| at.plus(lifetime).since(wall));
-    LiveClaim::judge(record, left, None)
+    LiveClaim::of_stored(record, left, None)
 }
 
 #[cfg(test)]

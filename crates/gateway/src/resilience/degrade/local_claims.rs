@@ -62,7 +62,7 @@ impl LocalClaim {
 
     fn live(&self, now: Duration) -> Option<LiveClaim> {
         let left = self.ends_at.map(|ends_at| ends_at.saturating_sub(now));
-        LiveClaim::judge(self.record.clone(), left, None)
+        LiveClaim::of_stored(self.record.clone(), left, None)
     }
 
     /// Reports whether the claim may be in progress in the store: it is here, or its lease has ended here, and may have been

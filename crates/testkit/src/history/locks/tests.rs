@@ -6,7 +6,7 @@ use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::lock::LockMode::{self, Exclusive, Shared};
 
-use super::{Acquire, Judge, LockAnswer, LockCall, LockEvent, LockReply, Rule};
+use super::{Acquire, LockAnswer, LockCall, LockEvent, LockReply, Oracle, Rule};
 
 const LEASE: u64 = 1000;
 const NONE: Duration = Duration::ZERO;
@@ -52,8 +52,8 @@ fn released(times: (u64, u64), name: &str, holds: usize) -> LockEvent {
 }
 
 fn rule(events: &[LockEvent]) -> Option<Rule> {
-    let judge = Judge { skew: ms(5), late: ms(100), slack: ms(100) };
-    judge.check(events).err().map(|violation| violation.rule)
+    let oracle = Oracle { skew: ms(5), late: ms(100), slack: ms(100) };
+    oracle.check(events).err().map(|violation| violation.rule)
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Acquire, LockAnswer, LockCall, LockEvent, LockReply};
 
 /// Tolerances of the check.
 #[derive(Clone, Copy, Debug)]
-pub struct Judge {
+pub struct Oracle {
     /// How far the clocks of store and callers may drift apart within a lease.
     pub skew: Duration,
     /// How long after its caller has given up a call may take effect.
@@ -76,7 +76,7 @@ enum Owner<'a> {
     Itself(&'a str),
 }
 
-impl Judge {
+impl Oracle {
     /// Checks the events of one lock.
     ///
     /// # Errors
