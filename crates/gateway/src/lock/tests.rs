@@ -187,6 +187,20 @@ async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
     assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "{again:?}");
 }
 
+/// There is nothing to try again: nothing was granted that could be left out.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_the_store_refuses_fails_at_once() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    let gateway = world.gateway(faulty.clone());
+    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    faulty.set(Fault::Refused);
+    let before = world.clock.monotonic();
+    let refused = gateway.release_lock(&world.app, &name(), held.attempt).await;
+    assert!(matches!(refused, Err(Failure::Store(Determinate::Unavailable(_)))), "{refused:?}");
+    assert_eq!(world.clock.monotonic(), before);
+}
+
 /// What the callers of a run saw: grants and releases, in the order of their answers.
 #[derive(Default)]
 struct History {
