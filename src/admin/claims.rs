@@ -10,6 +10,7 @@ use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use self::change::superseded;
 use super::Admin;
 use super::query::{Query, page};
 use crate::domain::canonical::Canonical;
@@ -75,16 +76,20 @@ impl Named<'_> {
 }
 
 impl Target {
-    /// Returns the live claim.
-    async fn inspect(&self, admin: &Admin) -> Result<ClaimView, Problem> {
+    /// Returns the live claim. If a request names the attempt that its operator was shown, that one must still hold it.
+    async fn inspect(&self, admin: &Admin, shown: Option<&str>) -> Result<ClaimView, Problem> {
         let found = admin.gateway.inspect(&self.app, self.global_id).await?.ok_or_else(|| self.nothing())?;
-        match &self.contents {
-            Some(contents) if !found.claim.record.contents.matches(contents) => Err(Problem::new(
+        let record = &found.claim.record;
+        if self.contents.as_ref().is_some_and(|contents| !record.contents.matches(contents)) {
+            return Err(Problem::new(
                 Code::ContentsMismatch,
                 "A claim with this global ID but other contents stands; name it by `global_id` if that is what you mean.",
-            )),
-            _ => Ok(found),
+            ));
         }
+        if shown.is_some_and(|shown| shown != record.attempt.hash().to_string()) {
+            return Err(superseded(Some(record.state)));
+        }
+        Ok(found)
     }
 
     fn nothing(&self) -> Problem {
@@ -138,7 +143,7 @@ struct ShownBody<'a> {
 pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
     let ShowBody { app, operation, contents, global_id } = body.parse()?;
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
-    let found = target.inspect(&admin).await?;
+    let found = target.inspect(&admin, None).await?;
     let terms = found.claim.record.terms;
     Ok(json(&ShownBody {
         app: &target.app.key,

@@ -1,4 +1,4 @@
-//! The table `[proxy]` of the configuration. Tables and values with a subject of their own are in files below.
+//! The table `[proxy]` of the configuration. Upstreams, routes, and the values of some keys are in files below.
 
 mod bytes;
 mod network;

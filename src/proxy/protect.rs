@@ -111,10 +111,16 @@ impl Proxy {
         }
     }
 
-    /// Counts a request, and forwards it without protection.
-    async fn pass(&self, route: &Route, answered: Answered, request: Request<Body>, client: Client) -> Response {
+    /// Counts a request, and forwards it without protection. Not an `async fn`, which would hold the request twice.
+    fn pass<'a>(
+        &'a self,
+        route: &'a Route,
+        answered: Answered,
+        request: Request<Body>,
+        client: Client,
+    ) -> impl Future<Output = Response> + Send + use<'a> {
         route.metrics.answered(answered);
-        self.forward(&route.upstream, request, client).await
+        self.forward(&route.upstream, request, client)
     }
 
     /// Claims the key, and runs the exchange or replays what is stored.

@@ -74,8 +74,7 @@ pub(crate) async fn release(
     let ReleaseBody { app, operation, contents, global_id, attempt_hash, even_succeeded, reason } = body.parse()?;
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
     let even_succeeded = even_succeeded.unwrap_or(false);
-    let found = target.inspect(&admin).await?;
-    check_attempt(&found, attempt_hash.as_deref())?;
+    let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     if found.claim.record.state == ClaimState::Succeeded && !even_succeeded {
         return Err(succeeded());
     }
@@ -107,8 +106,7 @@ pub(crate) async fn settle(
         Outcome::Failure => "outcome: failure",
         Outcome::Unknown => "outcome: unknown",
     };
-    let found = target.inspect(&admin).await?;
-    check_attempt(&found, attempt_hash.as_deref())?;
+    let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     if found.claim.record.state == ClaimState::Succeeded {
         return Err(succeeded());
     }
@@ -120,15 +118,6 @@ pub(crate) async fn settle(
         result_of(&target, &changed)
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
-}
-
-/// Checks that the attempt that the operator was shown still holds the claim, if the request names it.
-pub(super) fn check_attempt(found: &ClaimView, shown: Option<&str>) -> Result<(), Problem> {
-    let record = &found.claim.record;
-    match shown {
-        Some(shown) if shown != record.attempt.hash().to_string() => Err(superseded(Some(record.state))),
-        _ => Ok(()),
-    }
 }
 
 pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, reason: Reason) -> Change {

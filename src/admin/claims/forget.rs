@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Named;
-use super::change::{change_of, check_attempt, superseded};
+use super::change::{change_of, superseded};
 use crate::admin::Admin;
 use crate::admin::audit::Reason;
 use crate::admin::auth::Operator;
@@ -48,8 +48,7 @@ pub(crate) async fn forget(
 ) -> Result<Response, Problem> {
     let ForgetBody { app, operation, contents, global_id, attempt_hash, reason } = body.parse()?;
     let target = Named { app, operation, contents, global_id }.find(&admin)?;
-    let found = target.inspect(&admin).await?;
-    check_attempt(&found, attempt_hash.as_deref())?;
+    let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     let record = &found.claim.record;
     let is_of_proxy = record.operation.as_ref().is_some_and(|of| of.as_ref().starts_with(Operation::PROXY_PREFIX));
     let tombstone = record.result.as_deref().filter(|_| is_of_proxy).and_then(admin.forget);
