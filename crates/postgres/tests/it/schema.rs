@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use oncegate_core::engine::{Determinate, Engine as _, EngineError};
 use oncegate_database::schema::{self, BUILD};
 use oncegate_database::{Address, DatabaseError, connect};
+use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -59,4 +61,16 @@ async fn the_status_has_what_is_missing_and_whether_this_build_fits() {
     PostgresServer::execute_at(&url, "UPDATE oncegate_migrations SET success = false WHERE version = 2").await;
     let pending: Vec<_> = status(&url).await.pending.into_iter().map(|(version, _)| version).collect();
     assert_eq!(pending, [2, old.newest]);
+}
+
+#[tokio::test]
+async fn a_probe_checks_whether_the_database_is_still_for_this_build() {
+    let Some(server) = PostgresServer::start().await else { return };
+    // Without heartbeats, which would find it as well.
+    let options = Options { heartbeat_interval: Duration::from_hours(1), ..super::options() };
+    let engine = Postgres::open(&format!("{}&connections=1", server.url()), options).unwrap();
+    super::soon("service", async || engine.probe().await.is_ok()).await;
+    server.execute(&format!("UPDATE oncegate_schema SET oldest_build = {}", BUILD + 1)).await;
+    let probed = engine.probe().await;
+    assert!(matches!(probed, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{probed:?}");
 }

@@ -7,6 +7,8 @@ use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+use oncegate_database::{Address, schema};
+use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 
@@ -114,6 +116,30 @@ async fn nothing_goes_that_a_running_statement_could_be_older_than() {
     running.await.unwrap().unwrap();
     server.execute("UPDATE oncegate_claims SET sweep_at = clock_timestamp()").await;
     assert!(!is_left(&server, &request).await);
+}
+
+#[tokio::test]
+async fn all_that_has_ended_is_swept_when_an_engine_opens() {
+    let Some(server) = PostgresServer::start().await else { return };
+    schema::migrate(&Address::parse(&server.url()).unwrap(), Duration::from_secs(10)).await.unwrap();
+    // Of claims more steps than of locks.
+    server
+        .execute(
+            "CREATE TEMPORARY TABLE old AS \
+             SELECT number, clock_timestamp() - interval '1 hour' AS at FROM generate_series(1, 2200) AS number; \
+             INSERT INTO oncegate_claims (fence, expires_at, sweep_at, state, app, global_id, value) \
+             SELECT 1, at, at, 's', 'shop', decode(lpad(to_hex(number), 32, '0'), 'hex'), '' FROM old; \
+             INSERT INTO oncegate_locks (app, name, value, ends_at, sweep_at) \
+             SELECT 'shop', 'n' || number, decode('010203040506070809', 'hex'), at, at FROM old WHERE number <= 700",
+        )
+        .await;
+    let options = Options { sweep_interval: Duration::from_hours(1), ..super::options() };
+    let _engine = Postgres::open(&server.url(), options).unwrap();
+    soon("all are swept", async || {
+        let counts = "SELECT (SELECT count(*) FROM oncegate_claims) || ' ' || (SELECT count(*) FROM oncegate_locks)";
+        server.query(counts).await == "0 0"
+    })
+    .await;
 }
 
 #[tokio::test]

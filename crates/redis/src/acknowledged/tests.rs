@@ -130,6 +130,17 @@ async fn one_exchange_repeats_the_wait_for_all_that_it_covers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_several_exchanges_that_fall_short_one_repeats_the_wait() {
+    let fake = Fake::new([(AT_ONCE, 0), (AT_ONCE, 0), (SECOND, 1)], ENOUGH).await;
+    let ((first, answer), (second, other)) = (fake.exchange(5 * SECOND), fake.exchange(5 * SECOND));
+    let (first, second) = (tokio::spawn(first), tokio::spawn(second));
+    sleep(Duration::from_millis(5)).await;
+    assert!(second.is_finished() && !first.is_finished());
+    assert!(is_given(answer.await) && is_given(other.await));
+    assert_eq!(fake.count("WAIT"), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_is_a_replica_now_acknowledges_nothing_any_more() {
     let fake = Fake::new([], "-READONLY x\r\n").await;
     let (exchange, answer) = fake.exchange(5 * SECOND);
