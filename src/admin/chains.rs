@@ -81,10 +81,10 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
     let apps = admin.registry.apps().into_iter().filter(|app| app.chain == chain).map(|app| app.key.clone());
     let from = &status.active;
     let standing = match admin.gateway.count_claims(chain, apps.collect()).await {
-        ClaimCount::Counted(COUNTED_MAX) => format!("At least {COUNTED_MAX} claims stand on `{from}`"),
-        ClaimCount::Counted(1) => format!("1 claim stands on `{from}`"),
-        ClaimCount::Counted(count) => format!("{count} claims stand on `{from}`"),
-        ClaimCount::Unknown => format!("How many claims stand on `{from}` is not known"),
+        ClaimCount::Counted(COUNTED_MAX) => format!("At least {COUNTED_MAX} claims are stored on `{from}`"),
+        ClaimCount::Counted(1) => format!("1 claim is stored on `{from}`"),
+        ClaimCount::Counted(count) => format!("{count} claims are stored on `{from}`"),
+        ClaimCount::Unknown => format!("How many claims are stored on `{from}` is not known"),
     };
     let detail = format!(
         "Nothing was changed. {standing}; engine `{to}` knows none of them, so that whatever is in progress or was done can \

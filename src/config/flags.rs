@@ -28,7 +28,7 @@ pub struct Flags {
     /// Folder of the default disk engine and of the gateway's own persistent data
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<String>,
-    /// Level of the log: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate::engine=debug`
+    /// Level of the log: off, error, warn, info, debug or trace, and exceptions such as `info,oncegate_redis=debug`
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
 }

@@ -226,7 +226,7 @@ async fn a_switch_that_may_not_or_cannot_be_made_changes_nothing() {
     let switch = async |body: Value| alice.post("/admin/v1/chains/default/switch", &body).await;
     let refused = switch(json!({ "to": "b", "reason": "INC-42" })).await;
     assert_eq!(refused.code(), (409, "loss_not_accepted"));
-    assert!(refused.text.contains("How many claims stand on `a` is not known"), "{}", refused.text);
+    assert!(refused.text.contains("How many claims are stored on `a` is not known"), "{}", refused.text);
     assert!(refused.text.contains("It does not know the locks that are held on `a` either"), "{}", refused.text);
     let refused = switch(order("c")).await;
     assert_eq!(refused.code(), (400, "invalid_request"));

@@ -81,7 +81,7 @@ impl LogOptions {
 
 /// Invalid log level.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}; write off, error, warn, info, debug or trace, and exceptions such as \"info,oncegate::engine=debug\"")]
+#[error("{0}; write off, error, warn, info, debug or trace, and exceptions such as \"info,oncegate_redis=debug\"")]
 pub struct InvalidLevel(String);
 
 /// Log of a process. A separate thread writes the lines, so that a slow reader never blocks the gateway.
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn levels_and_exceptions_are_taken() {
         for level in
-            ["info", "WARN", "off", "info,oncegate::engine=debug", "warn, oncegate=trace", "oncegate[claim]=info"]
+            ["info", "WARN", "off", "info,oncegate_redis=debug", "warn, oncegate=trace", "oncegate[claim]=info"]
         {
             assert_eq!(options(level).check(), Ok(()), "{level}");
         }

@@ -141,7 +141,7 @@ fn the_listeners_need_different_ports() {
 
 #[test]
 fn an_unknown_level_is_refused() {
-    insta::assert_snapshot!(environment(&[("ONCEGATE_LOG__LEVEL", "inf")]).refused(), @r#"environment variable ONCEGATE_LOG__LEVEL: log.level: `inf` is neither a level nor target=level; write off, error, warn, info, debug or trace, and exceptions such as "info,oncegate::engine=debug""#);
+    insta::assert_snapshot!(environment(&[("ONCEGATE_LOG__LEVEL", "inf")]).refused(), @r#"environment variable ONCEGATE_LOG__LEVEL: log.level: `inf` is neither a level nor target=level; write off, error, warn, info, debug or trace, and exceptions such as "info,oncegate_redis=debug""#);
 }
 
 #[test]
