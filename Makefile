@@ -16,7 +16,8 @@ help: ## list these targets
 
 test: test-deps ## install what the tests need, then run all of them: generated clients, the clients' vectors and a sample of the brokers included
 	@scripts/run-tests
-	@scripts/test-clients vectors
+	@# The gateway as the tests have compiled it: a build of the program alone would have other features.
+	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" scripts/test-clients vectors
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
 	@tests/generated/run
