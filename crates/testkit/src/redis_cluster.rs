@@ -26,8 +26,8 @@ pub struct RedisCluster {
     ways: Vec<Way>,
 }
 
-/// The ways to a node: for commands, from clients and replicas, and for the bus between nodes. Each node calls from an address
-/// of its own, so that the ways distinguish nodes from clients.
+/// The ways to a node: for commands, from clients and replicas, and for the bus between nodes. Each node calls from a
+/// different address, so that the ways distinguish nodes from clients.
 struct Way {
     commands: TcpProxy,
     bus: TcpProxy,

@@ -236,7 +236,7 @@ impl Core {
             return None;
         }
         let left = until.saturating_sub(self.now());
-        // Fails if another caller has ended it, or a freeze has just begun.
+        // Fails if another caller has ended it, or a freeze has just started.
         if left == 0 && frozen_until.compare_exchange(until, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             let is_any = self.freeze.frozen_until.iter().any(|(_, until)| until.load(Ordering::Acquire) > 0);
             self.metrics.set_held(is_any);
