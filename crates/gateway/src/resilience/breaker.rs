@@ -243,6 +243,13 @@ impl Pass<'_> {
         breaker.change(word, to, now).filter(|_| from.state() != to.state()).map(|_| to.state())
     }
 
+    /// Sets an earlier start: the store has answered nothing since then, not even an earlier try of the same call.
+    #[must_use]
+    pub fn unanswered_since(mut self, started: Duration) -> Self {
+        self.started = started;
+        self
+    }
+
     /// Returns whether the breaker was closed when the call began.
     pub fn was_closed(&self) -> bool {
         Phase::of(self.word) == Phase::Closed

@@ -208,7 +208,8 @@ where
         let pause = sleep(RetryRule::of_call(&task.budget).pause(guard.entropy.bits()));
         guard.unless_opened(task.shard, pause.map(Ok)).await.ok()?;
         let started = guard.clock.monotonic();
-        let pass = guard.enter(task.shard, started).ok()?;
+        // Without that, a silent store would open the breaker later, the more of its calls are hedged.
+        let pass = guard.enter(task.shard, started).ok()?.unanswered_since(task.started);
         let left = task.budget.all_tries.saturating_sub(started.saturating_sub(task.started));
         is_sent.store(true, Ordering::Relaxed);
         let second = timeout(left, guard.unless_opened(task.shard, (self.send)()));
