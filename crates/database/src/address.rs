@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -66,8 +67,17 @@ const SESSION: [(&str, &str); 6] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("plan_cache_mode", "force_generic_plan"),
+    // Since it may not scan a table, the server takes even the one-row table of the schema for costly enough to compile.
     ("jit", "off"),
 ];
+
+/// Returns the SQL that begins a transaction with the settings of every session. Behind a pooler there is no other place for them.
+pub fn begin_with_settings() -> &'static str {
+    static BEGIN: LazyLock<String> = LazyLock::new(|| {
+        SESSION.iter().fold("BEGIN".to_owned(), |sql, (name, value)| format!("{sql}; SET LOCAL {name} = {value}"))
+    });
+    &BEGIN
+}
 
 impl Address {
     /// Parses a URL. Connects to no server, but may read a password file.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use oncegate_core::engine::Determinate;
+use oncegate_database::address::begin_with_settings;
 use oncegate_database::{Address, connect, schema};
 use oncegate_driver::Server;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
@@ -77,8 +78,7 @@ impl Session {
             // The answer is complete only when the server is ready for the next statement: then it has committed.
             return query.fetch_all(&mut self.connection).await;
         }
-        let begin = "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL enable_seqscan = off";
-        let mut transaction = self.connection.begin_with(begin).await?;
+        let mut transaction = self.connection.begin_with(begin_with_settings()).await?;
         let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)

@@ -122,6 +122,24 @@ async fn commits_are_synchronous_whatever_the_database_is_set_to() {
     }
 }
 
+/// Otherwise the server compiles a statement for each check of the schema, which takes longer than a call may.
+#[tokio::test]
+async fn statements_have_the_same_settings_behind_a_pooler() {
+    let Some(server) = PostgresServer::start().await else { return };
+    open(&server.url()).probe().await.unwrap();
+    let noted = "CREATE TABLE noted (settings text); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        INSERT INTO noted SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings \
+        WHERE name IN ('synchronous_commit', 'plan_cache_mode', 'jit') OR name LIKE 'enable%'; RETURN NEW; END $$; \
+        CREATE TRIGGER note BEFORE INSERT ON oncegate_claims FOR EACH ROW EXECUTE FUNCTION note()";
+    server.execute(noted).await;
+    for keys in ["", "&pooler=transaction"] {
+        granted(&open(&format!("{}{keys}", server.url())), &fresh_claim()).await;
+    }
+    assert_eq!(server.query("SELECT count(*) FROM noted").await, "2");
+    assert_eq!(server.query("SELECT count(DISTINCT settings) FROM noted").await, "1");
+    assert_eq!(server.query("SELECT count(*) FROM noted WHERE settings LIKE '%jit=off%'").await, "2");
+}
+
 #[tokio::test]
 async fn a_server_that_does_not_sync_is_not_called_durable() {
     let Some(server) = PostgresServer::start_with(&["fsync = off"]).await else { return };
