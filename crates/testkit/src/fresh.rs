@@ -1,5 +1,24 @@
 //! Values that no other test and no earlier run has used.
 
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Ports below those that the kernel gives to outgoing connections, which could take the port of a server while it is down.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// Returns a port of the loopback interface on which nothing listens, and which this process has not returned before.
+pub fn port() -> u16 {
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
+    for _ in PORTS {
+        let port = PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
+}
+
 /// Returns a number for new contents, or for a seed. A test prints its seed, so that it can be run again.
 #[expect(clippy::disallowed_methods, reason = "tests are where seeds come from")]
 pub fn number() -> u64 {

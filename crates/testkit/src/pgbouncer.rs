@@ -1,6 +1,6 @@
 //! A `PgBouncer` for one test in front of a PostgreSQL server: transaction pooling over few connections; killed on drop.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tempfile::TempDir;
 
+use crate::fresh;
 use crate::missing::tool;
 use crate::postgres_server::{command, give_to_server};
 
@@ -38,8 +39,7 @@ impl PgBouncer {
     }
 
     fn launch(server: SocketAddr, user: &str) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("its address");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fresh::port()));
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("pgbouncer.ini");
         let lines = format!(

@@ -1,7 +1,7 @@
 //! A PostgreSQL server for one test, on a free port of the loopback interface and in a temporary folder; killed on drop. It can
 //! be frozen, killed and restarted, lose its data, and have a standby to promote.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
-use crate::{folder, missing};
+use crate::{folder, fresh, missing};
 
 /// A running, frozen or killed server.
 pub struct PostgresServer {
@@ -91,7 +91,7 @@ impl PostgresServer {
     async fn serve(mut self) -> Self {
         for _ in 0..5 {
             // Another process may take the port first. Then the server exits.
-            self.port = free_port();
+            self.port = fresh::port();
             self.launch();
             if self.is_ready().await {
                 return self;
@@ -368,9 +368,4 @@ fn own_uid() -> u32 {
 fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().expect("the command runs");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
 
-use crate::redis_server::{RedisServer, free_port};
+use crate::fresh;
+use crate::redis_server::RedisServer;
 use crate::tcp_proxy::{Mode, TcpProxy};
 use crate::wait::until;
 
@@ -311,7 +312,7 @@ async fn start_node(config: &[&str]) -> Option<RedisServer> {
     let timeout = NODE_TIMEOUT.as_millis();
     let mut lines = vec![
         "cluster-enabled yes".to_owned(),
-        format!("cluster-port {}", free_port()),
+        format!("cluster-port {}", fresh::port()),
         format!("cluster-node-timeout {timeout}"),
         "cluster-require-full-coverage no".to_owned(),
         "repl-diskless-sync-delay 0".to_owned(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 use redis::FromRedisValue;
 use tempfile::TempDir;
 
-use crate::redis_server::{RedisServer, free_port};
+use crate::fresh;
+use crate::redis_server::RedisServer;
 use crate::wait::until;
 
 /// Name of the primary.
@@ -52,8 +53,10 @@ impl RedisSentinels {
         let is_tls = config.contains(&"tls-replication yes");
         let of_tls = |line: &&str| is_tls && line.starts_with("tls-") && !line.starts_with("tls-port");
         let tls: Vec<_> = config.iter().copied().filter(of_tls).collect();
-        let sentinels = (0..3).map(|_| Sentinel::start(primary, &tls)).collect();
-        let group = Self { servers, sentinels };
+        let mut group = Self { servers, sentinels: Vec::new() };
+        // A Sentinel reads the replicas of a primary when it starts, and then every ten seconds.
+        group.replicas_in_step(replicas).await;
+        group.sentinels = (0..3).map(|_| Sentinel::start(primary, &tls)).collect();
         group.settled(replicas).await;
         Some(group)
     }
@@ -75,6 +78,11 @@ impl RedisSentinels {
             })
         })
         .await;
+        self.replicas_in_step(replicas).await;
+    }
+
+    /// Waits until this many replicas have what the primary has.
+    async fn replicas_in_step(&self, replicas: usize) {
         self.wait("all replicas are in step", |group| {
             group.servers.iter().any(|server| {
                 // A server that is demoted closes its connections.
@@ -113,8 +121,8 @@ impl RedisSentinels {
 
 impl Sentinel {
     fn start(primary: SocketAddr, tls: &[&str]) -> Self {
-        let (folder, port) = (tempfile::tempdir().expect("a folder for the Sentinel"), free_port());
-        let tls_port = (!tls.is_empty()).then(free_port);
+        let (folder, port) = (tempfile::tempdir().expect("a folder for the Sentinel"), fresh::port());
+        let tls_port = (!tls.is_empty()).then(fresh::port);
         let tls_line = tls_port.map(|port| format!("tls-port {port}"));
         let tls_lines = tls_line.as_deref().into_iter().chain(tls.iter().copied());
         let tls: String = tls_lines.flat_map(|line| [line, "\n"]).collect();

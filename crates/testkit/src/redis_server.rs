@@ -1,7 +1,7 @@
 //! A redis-server for one test, on a free port of the loopback interface and in a temporary folder; killed on drop. It can be
 //! frozen, killed and started again.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
-use crate::{folder, missing};
+use crate::{folder, fresh, missing};
 
 /// Start of the line of configuration that gets a free port.
 const TLS_PORT: &str = "tls-port ";
@@ -41,9 +41,9 @@ impl RedisServer {
         let mut server = Self { folder, port: 0, config, child: None, is_frozen: AtomicBool::default() };
         for _ in 0..5 {
             // Another process may take the port first. Then the server exits.
-            server.port = free_port();
+            server.port = fresh::port();
             for line in server.config.iter_mut().filter(|line| line.starts_with(TLS_PORT)) {
-                *line = format!("{TLS_PORT}{}", free_port());
+                *line = format!("{TLS_PORT}{}", fresh::port());
             }
             server.launch();
             if server.is_ready().await {
@@ -223,9 +223,4 @@ impl Drop for RedisServer {
 
 fn is_installed() -> bool {
     Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
 }

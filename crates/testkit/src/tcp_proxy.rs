@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::fresh;
+
 /// Treatment of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -80,7 +82,8 @@ impl TcpProxy {
     }
 
     async fn start_before(server: SocketAddr, is_redis: bool) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        // While it refuses connections, nothing else may take its port.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, fresh::port())).await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server: Mutex::new(server),

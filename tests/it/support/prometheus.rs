@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use oncegate_testkit::missing;
 use oncegate_testkit::wait::until;
+use oncegate_testkit::{fresh, missing};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ impl Prometheus {
         );
         let file = folder.path().join("prometheus.yml");
         std::fs::write(&file, config).expect("the configuration is written");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fresh::port()));
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
@@ -82,11 +82,6 @@ impl Drop for Prometheus {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
 }
 
 fn escaped(text: &str) -> String {

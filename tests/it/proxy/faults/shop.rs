@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use oncegate_testkit::fresh;
 use oncegate_testkit::wait::until;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
@@ -38,7 +39,7 @@ pub(super) struct Shop {
 impl Shop {
     pub(super) async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
+        let unused = (Ipv4Addr::LOCALHOST, fresh::port()).into();
         File::create(folder.path().join("effects")).unwrap();
         let child = launch(unused, folder.path().join("effects"));
         let shop = Self { folder, address: unused, child };
