@@ -127,6 +127,22 @@ async fn a_change_reaches_every_gateway_within_seconds() {
     }
 }
 
+/// Whatever a gateway does each second, all gateways of a registry do.
+#[tokio::test]
+async fn an_unchanged_registry_is_asked_for_its_version_only() {
+    let Some(server) = PostgresServer::start_with(&["log_statement = 'all'"]).await else { return };
+    let gateway = in_service(&server.url()).await;
+    let shop = create(&gateway, "shop").await;
+    answers(&client(&gateway, "shop", &shop), 200).await;
+    let count = |sql: &str| server.log().matches(sql).count();
+    let versions = || count("SELECT version, oldest_build FROM oncegate_registry");
+    let others = || [count("SELECT r.version, a.app"), count("UPDATE oncegate_app_secrets s SET last_used_at")];
+    until("the use of the secret is recorded", SOON, async || others()[1] == 1).await;
+    let (asked, before) = (versions(), others());
+    until("it asks again", SOON, async || versions() >= asked + 3).await;
+    assert_eq!(others(), before, "read, recorded");
+}
+
 #[tokio::test]
 async fn a_secret_is_revoked_once_it_is_unused() {
     let Some(server) = PostgresServer::start().await else { return };

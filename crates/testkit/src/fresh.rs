@@ -9,7 +9,10 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Returns a port of the loopback interface on which nothing listens, and which this process has not returned before.
 pub fn port() -> u16 {
-    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
+        let [low, high, ..] = number().to_le_bytes();
+        AtomicU16::new(u16::from_le_bytes([low, high]))
+    });
     for _ in PORTS {
         let port = PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
