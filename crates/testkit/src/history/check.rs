@@ -51,8 +51,8 @@ pub fn assert_explained(history: &History) {
 /// answer that no caller read, long after the caller was answered. Returns the number of keys that need this to be explained.
 ///
 /// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, without an
-/// owner. That blocks the key for a while, and is no double grant. A grant by a policy has an echo, however fast it was: the
-/// store may have executed the call before the policy answered it, and receives the grant by its delivery.
+/// owner. That blocks the key for a while, and is no double grant. A grant and an outcome by a policy have an echo, however fast
+/// they were: the store may have executed the call before the policy answered it, and receives it once more by its delivery.
 pub fn explained_with_echoes(history: &History, sent_twice_after: Duration) -> usize {
     let (mut unexplained, mut echoes) = (Vec::new(), 0);
     for (key, events) in &history.keys() {
@@ -72,7 +72,7 @@ pub fn explained_with_echoes(history: &History, sent_twice_after: Duration) -> u
 /// Returns the events, with those that the store may have received twice once more.
 pub(crate) fn with_echoes(events: &[Event], sent_twice_after: Duration) -> Vec<Event> {
     let echo = |event: &Event| match &event.reply {
-        Reply::Degraded(_, Answer::Granted { repeated: false, .. }) => Some(event.clone()),
+        Reply::Degraded(_, Answer::Granted { repeated: false, .. } | Answer::Done { .. }) => Some(event.clone()),
         Reply::Refused => None,
         _ => (event.took() >= sent_twice_after).then(|| Event { reply: Reply::Unknown, ..event.clone() }),
     };

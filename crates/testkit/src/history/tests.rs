@@ -292,6 +292,26 @@ fn a_grant_by_a_policy_may_reach_the_store_by_its_call_and_by_its_delivery() {
     assert!(!explained(&with_echoes(&events[1..], ms(1000))), "others have no echo");
 }
 
+/// An unknown outcome reached the store twice: before its claim was taken over, and by its delivery after the other has failed.
+#[test]
+fn an_outcome_by_a_policy_may_reach_the_store_by_its_call_and_by_its_delivery() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let Reply::Answered(spooled) = done(None, None) else { unreachable!() };
+    let taken = Answer::Granted { attempt: b.clone(), fence: None, repeated: false, taken_over: true, lease: ms(98) };
+    let take_over = Call::Claim { nonce: nonce('b'), terms: terms(), take_over: true };
+    let events = [
+        claim_call(0, 5, 'a', granted(&a, 98)),
+        outcome_call(6, 10, &a, Outcome::Unknown, Reply::Degraded("spool".into(), spooled)),
+        claim_call(11, 15, 'c', duplicate(1, ClaimState::Unknown)),
+        event(16, 20, take_over, Reply::Answered(taken)),
+        outcome_call(21, 25, &b, Outcome::Failure, done(None, Some(false))),
+        claim_call(30, 35, 'c', duplicate(1, ClaimState::Unknown)),
+    ];
+    assert!(explained(&events[..5]));
+    assert!(!explained(&events), "once");
+    assert!(explained(&with_echoes(&events, ms(1000))));
+}
+
 #[test]
 fn a_failure_whose_first_reply_was_lost_may_meet_another_claim() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
