@@ -28,6 +28,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
@@ -307,8 +308,7 @@ async fn what_certainly_did_not_happen_frees_the_key() {
         assert_eq!(upstream.requests(), before + 3, "{path}");
     }
     // Nothing listens there.
-    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let (_gateway, caller) = proxy(unused, "").await;
+    let (_gateway, caller) = proxy(fresh::port(), "").await;
     for _ in 0..2 {
         let refused = caller.post("/orders/a", "k-1", "one").await;
         assert_eq!((refused.status, &refused.json()["code"]), (502, &Value::from("upstream_unavailable")));

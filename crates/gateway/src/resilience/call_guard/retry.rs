@@ -208,7 +208,7 @@ where
         let pause = sleep(RetryRule::of_call(&task.budget).pause(guard.entropy.bits()));
         guard.unless_opened(task.shard, pause.map(Ok)).await.ok()?;
         let started = guard.clock.monotonic();
-        // Without that, a silent store would open the breaker later, the more of its calls are hedged.
+        // A silence begins with the call. From its second try on, hedged calls would open the breaker half a deadline late.
         let pass = guard.enter(task.shard, started).ok()?.unanswered_since(task.started);
         let left = task.budget.all_tries.saturating_sub(started.saturating_sub(task.started));
         is_sent.store(true, Ordering::Relaxed);
