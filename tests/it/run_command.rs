@@ -165,11 +165,14 @@ async fn a_command_that_ignores_the_end_of_the_lease_is_killed_if_that_is_asked_
 #[tokio::test]
 async fn signals_reach_the_command_and_stop_a_wait() {
     let site = Site::new().await;
-    // The child of the shell gets it as well: it would keep the shell waiting.
-    let script = "trap 'exit 9' INT; touch started; sleep 60";
-    let mut child = site.start(&["lock", "run", "job"], script).await;
+    // Both shells get it: the outer one waits for the inner one. A `sleep 60` instead would lose a signal that comes between
+    // its fork and its exec, where the shell's handler still runs, and would keep the outer one waiting.
+    let inner = "trap 'touch stopped; exit' INT; touch started; while :; do sleep 0.05; done";
+    let script = format!("trap 'exit 9' INT; /bin/sh -c \"{inner}\"; exit 1");
+    let mut child = site.start(&["lock", "run", "job"], &script).await;
     signal(&child, "INT");
     assert_eq!(code(&mut child).await, Some(9));
+    assert!(site.path().join("stopped").exists(), "it reaches the whole process group");
     assert_eq!(site.lock("job").await.0, 404, "it is released");
     site.hold("job").await;
     let mut waits = site.spawn(&["lock", "run", "job", "--fair", "--wait", "1m"], "");
