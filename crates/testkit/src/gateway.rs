@@ -16,6 +16,9 @@ use crate::{folder, strace};
 /// Longest wait for a line of the log.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Lines of the log that a failed test prints.
+const LOG_SHOWN: usize = 100;
+
 /// Options of a gateway to start.
 #[derive(Clone)]
 pub struct Setup {
@@ -244,8 +247,16 @@ impl Gateway {
 }
 
 impl Drop for Gateway {
+    /// Kills it. Prints the end of its log if the test fails, which may not happen again soon.
+    #[expect(clippy::print_stderr, reason = "it belongs to the output of the failed test")]
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking()
+            && let Ok(log) = self.log.lock()
+        {
+            let shown = &log[log.len().saturating_sub(LOG_SHOWN)..];
+            eprintln!("the log of the gateway at {}:\n{}", self.api, shown.join("\n"));
+        }
     }
 }
