@@ -68,6 +68,9 @@ func (c *Client) ClaimBatch(ctx context.Context, items []ClaimItem) ([]Claimed, 
 			return
 		}
 		c.eventOf(ctx, claims[at], result)
+		if grant, ok := result.(*Grant); ok && !grant.IsLive() {
+			grant.lease.lose("not_renewed")
+		}
 		answered[at].Result = result
 	})
 	if err != nil {

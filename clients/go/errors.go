@@ -37,7 +37,7 @@ const (
 type Cause struct {
 	URL string
 	// Kind is dns, refused, timeout, tls, connection (closed or broken), not_a_gateway (something else answered: check the URL),
-	// answer (the gateway answered 429 or 5xx) or too_late (the grant arrived after its lease had ended).
+	// answer (the gateway answered 429 or 5xx) or too_late (the grant or hold arrived after its lease had ended).
 	Kind   string
 	Detail string
 	// Status, Code and RequestID are those of the answer, if the gateway gave one.

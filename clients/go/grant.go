@@ -116,7 +116,7 @@ func (l *lease) lostReason() string {
 func (l *lease) keep(ctx context.Context, k keeper) {
 	l.keeper = k
 	l.running, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	// One that has ended already is released by the caller.
+	// With one that has ended already the caller deals.
 	if left := l.left(); left > 0 {
 		go l.run(left)
 	}

@@ -90,6 +90,9 @@ impl Client {
         let claimed = claims.iter().zip(answers).map(|(claim, answer)| {
             let claimed = self.claimed(claim, answer?)?;
             self.event_of(&claim.about, &claimed);
+            if let Claimed::Grant(grant) = &claimed {
+                grant.expire();
+            }
             Ok(claimed)
         });
         Ok(claimed.collect())

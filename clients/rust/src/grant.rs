@@ -165,6 +165,13 @@ impl Grant {
         }
     }
 
+    /// A claim whose lease has ended is lost.
+    pub(crate) fn expire(&self) {
+        if let Some(lease) = &self.0.lease {
+            lease.expire();
+        }
+    }
+
     /// Ends the renewal. A claim that is not reported ends with its lease.
     pub fn stop(&self) {
         if let Some(lease) = &self.0.lease {

@@ -46,7 +46,7 @@ impl Lease {
     pub(crate) fn keep(renewal: Renewal, ends: Instant) -> Arc<Self> {
         let (phase, _) = watch::channel(Phase::Running);
         let lease = Arc::new(Self { renewal, ends: Mutex::new(ends), phase });
-        // One that has ended already is released by the caller.
+        // With one that has ended already the caller deals.
         if !lease.left().is_zero() {
             tokio::spawn(Arc::clone(&lease).run());
         }
@@ -135,6 +135,13 @@ impl Lease {
         drop(ends);
         renewal.client.event(&renewal.about, "renewed", Level::Debug, Vec::new);
         Ok(())
+    }
+
+    /// A lease that has ended is lost.
+    pub(crate) fn expire(&self) {
+        if self.left().is_zero() {
+            self.lose("not_renewed");
+        }
     }
 
     /// Ends the lease, unless the outcome was reported before.

@@ -161,7 +161,10 @@ export class Client {
       const claim = claims[at] as Claim;
       if (answer instanceof Error) return answer;
       const result = this.resultOf(claim, answer);
-      return result ? this.noticed(claim, result) : rejected(answer.status, answer.fields);
+      if (!result) return rejected(answer.status, answer.fields);
+      this.noticed(claim, result);
+      if (result instanceof Grant) result.expire();
+      return result;
     });
   }
 

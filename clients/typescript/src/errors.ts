@@ -5,7 +5,7 @@ export interface Cause {
   url: string;
   /**
    * `connection`: closed or broken. `not_a_gateway`: something else answered, so check the URL. `answer`: the gateway answered 429 or
-   * 5xx. `too_late`: the grant arrived after its lease had ended, and was released.
+   * 5xx. `too_late`: the grant or hold arrived after its lease had ended, and was released.
    */
   kind: "dns" | "refused" | "timeout" | "tls" | "connection" | "not_a_gateway" | "answer" | "too_late";
   detail: string;

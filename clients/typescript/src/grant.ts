@@ -112,6 +112,11 @@ export class Grant {
     await this.report("unknown");
   }
 
+  /** For the client: a claim whose lease has ended is lost. */
+  expire(): void {
+    this.lease.expire();
+  }
+
   /** Ends the renewal. A claim that was not reported ends with its lease. */
   stop(): void {
     this.lease.stop();

@@ -38,7 +38,7 @@ export class Lease {
     private ends: number,
     private readonly keeping: Keeping | null,
   ) {
-    // One that has ended already is released by the caller.
+    // With one that has ended already the caller deals.
     if (keeping && this.isLive) this.schedule();
   }
 
@@ -56,6 +56,11 @@ export class Lease {
     clearTimeout(this.timer);
     this.stopped = true;
     this.stopping?.abort();
+  }
+
+  /** A lease that has ended is lost. */
+  expire(): void {
+    if (!this.isLive) this.lose("not_renewed");
   }
 
   async renew(withinMs: number): Promise<void> {

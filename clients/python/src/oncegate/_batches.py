@@ -31,6 +31,8 @@ def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
             answer = claim_answer(scopes[at], items[at], answered)
             if isinstance(answer, Duplicate) and answer.state == "in_progress":
                 scopes[at].emit("duplicate", state=answer.state)
+            if isinstance(answer, GrantState) and not answer.is_live:
+                answer.lose("not_renewed")
             results[at] = answer
         elif 400 <= answered.status < 500 and answered.status != 429:
             results[at] = Rejected(answered.status, answered.body)

@@ -42,6 +42,15 @@ class GrantState(Lease):
     report: Report | None = None
     settled: bool = False
 
+    @property
+    def holds(self) -> bool:
+        """False for a claim that is only observed, or was granted by the caller's own policy: it has nothing to renew or to lose."""
+        return self.attempt is not None and self.would_be is None
+
+    @property
+    def is_live(self) -> bool:
+        return not self.holds or super().is_live
+
 
 @dataclass(frozen=True)
 class Report:
@@ -91,7 +100,7 @@ def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState,
     try:
         return (yield from _claim(core, scope, terms))
     except Unavailable as unavailable:
-        if scope.cancelled or any(cause.kind == "too_late" for cause in unavailable.causes) or not core.proceeds:
+        if scope.cancelled or not core.proceeds:
             scope.emit("unavailable", causes=unavailable.causes)
             raise
         scope.emit("proceeded", causes=unavailable.causes)
@@ -109,7 +118,7 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
         answer = claim_answer(scope, terms, answered)
         if isinstance(answer, GrantState) and not answer.is_live:
             yield from release(answer)
-            cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended")
+            cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended, and was released")
             raise Unavailable([cause])
         if not (isinstance(answer, Duplicate) and answer.state == "in_progress"):
             return answer
@@ -187,7 +196,7 @@ def renewal(state: GrantState) -> Flow[bool]:
 
 
 def keep_renewing(state: GrantState) -> Flow[None]:
-    if state.attempt is not None and state.would_be is None:
+    if state.holds:
         yield from keep_lease(state, lambda: renewal(state))
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Union
 from . import options
 from ._core import Core, Flow, Pause, Request, Scope, call, find, fresh_nonce, json_object, wait_of_call
 from ._lease import Lease, keep_lease, renew
-from .errors import LockNotAcquired, Rejected, Unavailable
+from .errors import Cause, LockNotAcquired, Rejected, Unavailable
 from .values import LockHolder, LockRecord
 
 
@@ -76,12 +76,14 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
         if answered.status == 201:
             ends = answered.sent + body_of.get("lease_ms", 0) / 1000
             hold = HoldState(scope, body_of["attempt"], answered.at, ends, terms, body_of.get("fence"), body_of.get("holds", 1))
-            if not hold.is_live:
-                scope.emit("lock_lost", code="too_late")
-                yield from withdraw(scope, terms)
-                raise LockNotAcquired(terms.name, "too_late", 0.0)
             scope.emit("lock_acquired", fence=hold.fence)
-            return hold
+            if hold.is_live:
+                return hold
+            try:
+                yield from release(hold)
+            except (Unavailable, Rejected):
+                pass  # Each try has emitted its event.
+            raise Unavailable([Cause(core.urls[answered.at], "too_late", "the hold arrived after its lease had ended, and was released")])
         code = str(body_of.get("code", ""))
         retry_after = body_of.get("retry_after_ms", 1000) / 1000
         left = wait_ends - core.clock()

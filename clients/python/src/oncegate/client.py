@@ -233,7 +233,7 @@ class Grant:
 
     def renew(self) -> bool:
         """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""
-        if self._state.attempt is None:
+        if not self._state.holds:
             return True
         return self._client._transport.run(_claims.renewal(self._state))
 

@@ -12,7 +12,7 @@ class Cause:
 
     url: str
     #: `dns`, `refused`, `timeout`, `tls`, `connection` (closed or broken), `not_a_gateway` (check the URL), `answer` (5xx) or
-    #: `too_late` (granted after the lease had ended by the caller's clock; it was released).
+    #: `too_late` (the grant or hold arrived after its lease had ended by the caller's clock; it was released).
     kind: str
     detail: str
     status: int | None = None

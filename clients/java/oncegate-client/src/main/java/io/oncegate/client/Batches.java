@@ -44,7 +44,13 @@ final class Batches {
                 "/v1/claims/batch",
                 bodies,
                 context.options().claimWithin,
-                (at, answer) -> claiming.read(requests.get(at), answer));
+                (at, answer) -> {
+                    Claimed claimed = claiming.read(requests.get(at), answer);
+                    if (claimed instanceof Grant grant) {
+                        grant.start();
+                    }
+                    return claimed;
+                });
     }
 
     List<BatchItem<Settled>> settle(List<String> texts) throws InterruptedException {

@@ -28,7 +28,7 @@ public record Cause(
         NOT_A_GATEWAY,
         /** The gateway answered 5xx, or 429. */
         ANSWER,
-        /** The grant arrived after its lease had ended by this clock; it was released. */
+        /** The grant or hold arrived after its lease had ended by this clock; it was released. */
         TOO_LATE;
 
         /** Returns the name that all clients use, such as {@code not_a_gateway}. */
@@ -39,6 +39,14 @@ public record Cause(
 
     Cause(String url, Kind kind, String detail) {
         this(url, kind, detail, 0, null, null);
+    }
+
+    /**
+     * @param what the grant or hold that was released
+     */
+    static Cause tooLate(String url, String what) {
+        String detail = "the " + what + " arrived after its lease had ended, and was released";
+        return new Cause(url, Kind.TOO_LATE, detail);
     }
 
     @Override

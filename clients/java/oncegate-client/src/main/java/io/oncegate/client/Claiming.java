@@ -35,15 +35,13 @@ final class Claiming {
             return proceed(request, failed.error());
         }
         Claimed claimed = read(request, answer);
-        if (claimed instanceof Grant grant && !grant.isLive()) {
-            release(grant);
-            String url = context.options().urls.get(answer.gateway());
-            var cause =
-                    new Cause(
-                            url,
-                            Cause.Kind.TOO_LATE,
-                            "the grant arrived after its lease had ended; it was released");
-            return proceed(request, new Unavailable(List.of(cause)));
+        if (claimed instanceof Grant grant) {
+            if (!grant.isLive()) {
+                release(grant);
+                String url = context.options().urls.get(answer.gateway());
+                return proceed(request, new Unavailable(List.of(Cause.tooLate(url, "grant"))));
+            }
+            grant.start();
         }
         return claimed;
     }
@@ -74,14 +72,17 @@ final class Claiming {
         }
     }
 
-    /** Reads the answer to a claim call; throws {@link Rejected} on any other. */
+    /**
+     * Reads the answer to a claim call; throws {@link Rejected} on any other. A grant is not
+     * renewed before it is started.
+     */
     Claimed read(ClaimRequest request, Response answer) {
         String code = answer.text("code");
         String id =
                 answer.text("global_id") == null ? request.globalId() : answer.text("global_id");
         if (answer.status() == 201) {
             var grant = new Grant(context, reporter, request, answer);
-            grant.start();
+            grant.granted();
             return grant;
         }
         if (answer.status() == 409 && answer.text("state") != null) {
@@ -129,7 +130,7 @@ final class Claiming {
                     .run(
                             () -> {
                                 var grant = new Grant(context, reporter, request, answer);
-                                grant.start();
+                                grant.granted();
                                 release(grant);
                             });
         }

@@ -138,14 +138,14 @@ public final class Grant implements Claimed, AutoCloseable {
         stop();
     }
 
+    /** Begins to renew; a lease that has ended already is lost. */
     void start() {
-        granted();
         if (lease != null) {
             lease.start();
         }
     }
 
-    private void granted() {
+    void granted() {
         context.events()
                 .send(
                         "granted",

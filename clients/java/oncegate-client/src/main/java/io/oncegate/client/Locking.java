@@ -4,6 +4,7 @@ import io.oncegate.client.Rounds.Failed;
 import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.regex.Pattern;
@@ -121,6 +122,11 @@ final class Locking {
         var lease = new Lease(context, renewal, answer.gateway(), answer.leaseEnd(), "lock_lost");
         var hold = new Hold(this, name, terms.lease(), answer, lease);
         context.events().send("lock_acquired", new Subject(name, null), "fence", hold.fence());
+        if (!hold.isLive()) {
+            hold.close();
+            String url = context.options().urls.get(answer.gateway());
+            throw new Unavailable(List.of(Cause.tooLate(url, "hold")));
+        }
         lease.start();
         return hold;
     }
