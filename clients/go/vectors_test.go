@@ -452,12 +452,13 @@ func (s *script) exchange(at int, request *http.Request, body []byte, conn net.C
 	if delay, ok := answer["delay_ms"].(float64); ok {
 		time.Sleep(time.Duration(delay) * time.Millisecond)
 	}
-	defer func() {
+	if answer["accident"] != "silence" {
+		// Before it is written: the client may have it before the write returns.
 		s.mu.Lock()
 		s.last = time.Now()
 		s.mu.Unlock()
-		close(s.answered[number])
-	}()
+	}
+	defer close(s.answered[number])
 	switch answer["accident"] {
 	case "reset":
 		_ = conn.(*net.TCPConn).SetLinger(0)

@@ -109,6 +109,8 @@ class Script:
         self.on_read(number + 1)
         answer = exchange["answer"]
         if answer in ("reset", "close", "silence"):
+            if answer != "silence":
+                self._answering()
             self._answered()
             if answer == "reset":
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -129,14 +131,18 @@ class Script:
         whole = head.encode() + b"\r\n" + body
         cut = answer.get("cut_after_bytes")
         with self.changed:
+            self._answering()
             connection.sendall(whole[:cut])
             self._answered()
         return cut is None and headers["connection"] != "close"
 
+    def _answering(self) -> None:
+        """An answer will be sent now: the client may have it before the server knows that."""
+        self._last_answer = time.monotonic()
+
     def _answered(self) -> None:
         with self.changed:
             self.answered += 1
-            self._last_answer = time.monotonic()
             self.changed.notify_all()
 
     def _fault(self, fault: str) -> bool:

@@ -125,8 +125,9 @@ export class Script {
     const answer = this.filled(use(this.common.answers, exchange.answer));
     this.read[number]?.pass();
     if (answer.delay_ms) await pause(answer.delay_ms);
+    // Before it is written: the client may have it before the write returns.
+    if (answer !== "silence") this.last = performance.now();
     this.reply(answer, socket);
-    this.last = performance.now();
     this.answered[number]?.pass();
   }
 

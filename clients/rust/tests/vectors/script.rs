@@ -27,7 +27,7 @@ struct State {
     next: usize,
     values: HashMap<String, Value>,
     failures: Vec<String>,
-    answered_at: Duration,
+    answering_at: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -91,7 +91,7 @@ impl Script {
         }
         let exchanges = list(&vector["exchanges"]).to_vec();
         let (progress, _) = watch::channel(vec![Progress::Expected; exchanges.len()]);
-        let state = Mutex::new(State { answered_at: now(), ..State::default() });
+        let state = Mutex::new(State { answering_at: now(), ..State::default() });
         let script = Arc::new(Self { urls, common: common.clone(), exchanges, state, progress, _bound: bound });
         for (at, kind, listener) in listeners {
             let script = Arc::clone(&script);
@@ -268,7 +268,7 @@ impl Script {
             failed(format!("{body_text}, not {}", self.filled_with(&state.values, &expected["body"])));
         }
         let after = Duration::from_millis(exchange["after_ms"].as_u64().unwrap_or(0));
-        if now().saturating_sub(state.answered_at) < after {
+        if now().saturating_sub(state.answering_at) < after {
             failed(format!("it came before {after:?}"));
         }
         let answer = used(&self.common["answers"], &exchange["answer"]);
@@ -280,6 +280,10 @@ impl Script {
         let Some((number, answer)) = self.take(at, request) else { return false };
         self.reached(number, Progress::Read);
         tokio::time::sleep(Duration::from_millis(answer["delay_ms"].as_u64().unwrap_or(0))).await;
+        if answer["accident"] != "silence" {
+            // Before it is written: the client may have it before the write returns.
+            self.state.lock().expect("no panic").answering_at = now();
+        }
         let stays = match answer["accident"].as_str() {
             Some("reset") => {
                 connection.set_zero_linger().expect("an open connection");
@@ -301,7 +305,6 @@ impl Script {
                 connection.write_all(&bytes).await.is_ok() && cut.is_none() && !closes
             }
         };
-        self.state.lock().expect("no panic").answered_at = now();
         self.reached(number, Progress::Answered);
         stays
     }

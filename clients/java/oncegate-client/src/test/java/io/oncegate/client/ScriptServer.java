@@ -106,18 +106,17 @@ final class ScriptServer implements AutoCloseable {
         Object answer =
                 script.take(
                         at, words[0], words[1], headers, new String(body, StandardCharsets.UTF_8));
-        if (answer == null || answer.equals("close")) {
-            script.answered();
-            return false;
-        }
-        if (answer.equals("reset")) {
-            connection.setSoLinger(true, 0);
-            script.answered();
-            return false;
-        }
-        if (answer.equals("silence")) {
+        if ("silence".equals(answer)) {
             script.answered();
             return true;
+        }
+        if (answer == null || answer instanceof String) {
+            if ("reset".equals(answer)) {
+                connection.setSoLinger(true, 0);
+            }
+            script.answering();
+            script.answered();
+            return false;
         }
         return write(connection, object(answer));
     }
@@ -153,6 +152,7 @@ final class ScriptServer implements AutoCloseable {
         bytes.writeBytes(content);
         long cut = number(answer.get("cut_after_bytes"), Long.MAX_VALUE);
         byte[] all = bytes.toByteArray();
+        script.answering();
         connection.getOutputStream().write(Arrays.copyOf(all, (int) Math.min(all.length, cut)));
         connection.getOutputStream().flush();
         script.answered();
