@@ -117,7 +117,11 @@ final class Lease {
             throw new Rejected(answer);
         }
         synchronized (this) {
-            end = answer.leaseEnd();
+            // Answers may overtake each other.
+            end = answer.leaseEnd() - end > 0 ? answer.leaseEnd() : end;
+            if (stopped) {
+                return true;
+            }
         }
         context.events().send("renewed", call.subject());
         return true;
