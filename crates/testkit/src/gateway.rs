@@ -121,7 +121,13 @@ impl Setup {
         let log = Arc::new(Mutex::new(Vec::new()));
         let in_service = follow(&mut child, log.clone(), self.reads_log);
         match tokio::time::timeout(Duration::from_secs(30), in_service).await.expect("the gateway starts in time") {
-            Ok((api, admin)) => Ok(Gateway { child, api, admin, log, data_dir, folder }),
+            Ok((api, admin)) => {
+                let gateway = Gateway { child, api, admin, log, data_dir, folder };
+                if self.reads_log && self.engine.iter().chain([&self.config]).any(|text| text.contains("postgres:")) {
+                    gateway.store_was_tried().await;
+                }
+                Ok(gateway)
+            }
             Err(_closed) => {
                 let status = child.wait().expect("it has ended");
                 let log = log.lock().expect("the log").join("\n");
@@ -195,6 +201,19 @@ impl Gateway {
     /// Returns the path of its configuration file.
     pub fn config_file(&self) -> PathBuf {
         self.folder.path().join("oncegate.toml")
+    }
+
+    /// Waits until it has connected to its store, or could not. On a busy machine the migration of a new PostgreSQL database takes
+    /// longer than a call may.
+    async fn store_was_tried(&self) {
+        let is_tried = async {
+            while !["Connected to the store", "No connection to the store"].iter().any(|text| self.log().contains(text))
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // A test may have stopped the database.
+        let _ = tokio::time::timeout(Duration::from_secs(3), is_tried).await;
     }
 
     /// Waits until its log has `text` this many times. Lines are written a moment after the event.
