@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -175,6 +176,9 @@ impl PostgresServer {
             while all.iter().any(|id| is_alive(*id)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
+            if !*HAS_OWN_IPC {
+                remove_shared_memory(&self.data());
+            }
         }
     }
 
@@ -308,7 +312,9 @@ fn template() -> Option<PathBuf> {
         let mut command = command(&initdb);
         command.args(["--username=postgres", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8"]);
         run(command.args(["--wal-segsize=1", "--pgdata"]).arg(&data));
-        let settings = "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nlogging_collector = off\n";
+        // Shared memory in files of its folder goes with the folder. What is in /dev/shm stays there when a server is killed.
+        let settings = "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nlogging_collector = off\n\
+                        dynamic_shared_memory_type = mmap\n";
         std::fs::write(data.join("postgresql.auto.conf"), settings).expect("its configuration");
         if is_root() {
             run(Command::new("chown").arg(USER).arg(data.join("postgresql.auto.conf")));
@@ -328,15 +334,33 @@ pub fn program(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
+/// Whether servers run in IPC namespaces of their own, as far as the tests may make them. A killed server leaves a segment of
+/// System V shared memory, of which a kernel has few (4096 by default). With its namespace, it ends too.
+static HAS_OWN_IPC: LazyLock<bool> = LazyLock::new(|| {
+    is_root() && Command::new("unshare").args(["--ipc", "true"]).output().is_ok_and(|output| output.status.success())
+});
+
 /// Returns a command that runs as the user of the server.
 pub fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
+    if *HAS_OWN_IPC {
+        command = Command::new("unshare");
+        command.args(["--ipc", "setpriv"]);
+    }
     command.args(["--reuid", USER, "--clear-groups", "--"]).arg(program);
     command.current_dir("/");
     command
+}
+
+/// Removes the segment of System V shared memory that a killed server has left. Its id is the last word of line 7 of this file.
+fn remove_shared_memory(data: &Path) {
+    let lock = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+    if let Some(id) = lock.lines().nth(6).and_then(|line| line.split_whitespace().last()) {
+        let _ = Command::new("ipcrm").args(["--shmem-id", id]).output();
+    }
 }
 
 /// Returns the same command, run where a file system of this size is mounted at `place`. The mount ends with its last process.
@@ -368,4 +392,18 @@ fn own_uid() -> u32 {
 fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().expect("the command runs");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PostgresServer;
+
+    #[tokio::test]
+    async fn a_killed_server_leaves_no_shared_memory() {
+        let Some(mut server) = PostgresServer::start().await else { return };
+        let creator = server.pid().to_string();
+        server.kill();
+        let segments = std::fs::read_to_string("/proc/sysvipc/shm").expect("the kernel's table");
+        assert!(segments.lines().all(|line| line.split_whitespace().nth(4) != Some(&creator)), "{segments}");
+    }
 }
