@@ -116,7 +116,7 @@ func (l *lease) lostReason() string {
 func (l *lease) keep(ctx context.Context, k keeper) {
 	l.keeper = k
 	l.running, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	// With one that has ended already the caller deals.
+	// If it has ended already, the caller releases it or calls it lost.
 	if left := l.left(); left > 0 {
 		go l.run(left)
 	}

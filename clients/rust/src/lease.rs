@@ -46,7 +46,7 @@ impl Lease {
     pub(crate) fn keep(renewal: Renewal, ends: Instant) -> Arc<Self> {
         let (phase, _) = watch::channel(Phase::Running);
         let lease = Arc::new(Self { renewal, ends: Mutex::new(ends), phase });
-        // With one that has ended already the caller deals.
+        // If it has ended already, the caller releases it or calls it lost.
         if !lease.left().is_zero() {
             tokio::spawn(Arc::clone(&lease).run());
         }

@@ -38,7 +38,7 @@ export class Lease {
     private ends: number,
     private readonly keeping: Keeping | null,
   ) {
-    // With one that has ended already the caller deals.
+    // If it has ended already, the caller releases it or calls it lost.
     if (keeping && this.isLive) this.schedule();
   }
 
