@@ -206,14 +206,9 @@ impl Gateway {
     /// Waits until it has connected to its store, or could not. On a busy machine the migration of a new PostgreSQL database takes
     /// longer than a call may.
     async fn store_was_tried(&self) {
-        let is_tried = async {
-            while !["Connected to the store", "No connection to the store"].iter().any(|text| self.log().contains(text))
-            {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        // A test may have stopped the database.
-        let _ = tokio::time::timeout(Duration::from_secs(3), is_tried).await;
+        let tries = ["Connected to the store", "No connection to the store"];
+        let is_tried = async || tries.iter().any(|text| self.log().contains(text));
+        until("the store was tried", LOG_TIMEOUT, is_tried).await;
     }
 
     /// Waits until its log has `text` this many times. Lines are written a moment after the event.
