@@ -2,20 +2,18 @@
 
 use std::{
     env, fs,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
+use oncegate_testkit::postgres_server;
 use tokio::process::Command;
 
 use crate::programs::run;
 
 /// Debian installs the server's programs off `PATH`, in a folder per version.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
-
-/// Users to run the server as, since it refuses root; the first that exists.
-const UNPRIVILEGED: [&str; 2] = ["postgres", "nobody"];
 
 /// A claim as the engine writes it, by a separate statement.
 const SCRIPT: &str = "\
@@ -52,20 +50,17 @@ impl Programs {
 
     /// Creates the data directory inside `dir` and returns the command that serves it.
     pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
-        let data = dir.join("postgres");
+        let data = data(dir);
         fs::create_dir(&data).context("no directory for PostgreSQL")?;
-        let user = unprivileged()?;
-        if let Some((uid, gid)) = user {
-            // The server's user must also be able to enter the directory above.
-            fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
-            chown(&data, Some(uid), Some(gid)).context("cannot give the directory to PostgreSQL")?;
-        }
-        let mut initdb = self.command("initdb", user);
+        // The server's user must also be able to enter the directory above.
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
+        postgres_server::give_to_server(&data);
+        let mut initdb = self.server_command("initdb");
         initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "-D"]).arg(&data);
         run(initdb.current_dir(&data)).await?;
-        let mut server = self.command("postgres", user);
+        let mut server = self.server_command("postgres");
         server.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
-        server.args(["-c", "max_connections=200"]);
+        server.args(["-c", "max_connections=200", "-c", "dynamic_shared_memory_type=mmap"]);
         Ok(server)
     }
 
@@ -85,7 +80,7 @@ impl Programs {
     ) -> anyhow::Result<f64> {
         let script = dir.join("claim.sql");
         fs::write(&script, SCRIPT).context("cannot write to the temporary directory")?;
-        let mut pgbench = self.command("pgbench", None);
+        let mut pgbench = self.command("pgbench");
         pgbench.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-n", "-M", "prepared", "-j", "1"]);
         pgbench.args(["-c", &clients.to_string(), "-T", &seconds.to_string(), "-f"]).arg(&script).arg("postgres");
         let output = run(&mut pgbench).await?;
@@ -99,41 +94,32 @@ impl Programs {
     }
 
     fn sql(&self, port: u16, statement: &str) -> Command {
-        let mut psql = self.command("psql", None);
+        let mut psql = self.command("psql");
         psql.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres", "-qAtX", "-c", statement, "postgres"]);
         psql
     }
 
-    fn command(&self, name: &str, user: Option<(u32, u32)>) -> Command {
-        let program = self.folder.join(name);
-        let mut command = match user {
-            None => Command::new(program),
-            Some((uid, gid)) => {
-                // Replaces itself by the program, so that killing the child kills the server.
-                let mut command = Command::new("setpriv");
-                command
-                    .args([&format!("--reuid={uid}"), &format!("--regid={gid}"), "--clear-groups", "--"])
-                    .arg(program);
-                command
-            }
-        };
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(self.folder.join(name));
+        command.kill_on_drop(true);
+        command
+    }
+
+    /// Returns a command that runs as the user of the server, since that refuses root.
+    fn server_command(&self, name: &str) -> Command {
+        let mut command = Command::from(postgres_server::command(&self.folder.join(name)));
         command.kill_on_drop(true);
         command
     }
 }
 
-/// Returns the user and group to run a server as, if this process is root.
-fn unprivileged() -> anyhow::Result<Option<(u32, u32)>> {
-    if fs::metadata("/proc/self").context("no /proc")?.uid() != 0 {
-        return Ok(None);
-    }
-    let users = fs::read_to_string("/etc/passwd").context("cannot read the users of this machine")?;
-    let ids = |name: &str| {
-        let mut fields = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.split(':').skip(1);
-        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
-    };
-    let user = UNPRIVILEGED.iter().find_map(|name| ids(name));
-    user.map(Some).context("PostgreSQL does not run as root, and there is no user postgres or nobody")
+/// Removes what a killed server leaves in the kernel.
+pub(crate) fn clean_up(dir: &Path) {
+    postgres_server::remove_shared_memory(&data(dir));
+}
+
+fn data(dir: &Path) -> PathBuf {
+    dir.join("postgres")
 }
 
 /// Returns the rate in pgbench's report.

@@ -26,7 +26,7 @@ use tokio::{
 use crate::{
     client::{Connection, Target},
     contender::{Contender, Installed},
-    peers,
+    peers, postgres,
     proc::Watched,
 };
 
@@ -142,6 +142,7 @@ impl Running {
             // Fails only if it has ended.
             let _ = child.kill().await;
         }
+        postgres::clean_up(self.dir());
     }
 
     async fn start_noop(&mut self, listen: SocketAddr) -> anyhow::Result<()> {

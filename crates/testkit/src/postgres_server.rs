@@ -176,9 +176,7 @@ impl PostgresServer {
             while all.iter().any(|id| is_alive(*id)) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if !*HAS_OWN_IPC {
-                remove_shared_memory(&self.data());
-            }
+            remove_shared_memory(&self.data());
         }
     }
 
@@ -355,8 +353,12 @@ pub fn command(program: &Path) -> Command {
     command
 }
 
-/// Removes the segment of System V shared memory that a killed server has left. Its id is the last word of line 7 of this file.
-fn remove_shared_memory(data: &Path) {
+/// Removes the segment of System V shared memory that a killed server has left, if it ran in the IPC namespace of the tests.
+pub fn remove_shared_memory(data: &Path) {
+    if *HAS_OWN_IPC {
+        return;
+    }
+    // The last word of its line 7 is the id of the segment.
     let lock = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     if let Some(id) = lock.lines().nth(6).and_then(|line| line.split_whitespace().last()) {
         let _ = Command::new("ipcrm").args(["--shmem-id", id]).output();
