@@ -52,15 +52,17 @@ impl Programs {
     pub(crate) async fn prepare(&self, dir: &Path, port: u16) -> anyhow::Result<Command> {
         let data = data(dir);
         fs::create_dir(&data).context("no directory for PostgreSQL")?;
-        // The server's user must also be able to enter the directory above.
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
-        postgres_server::give_to_server(&data);
+        if postgres_server::is_root() {
+            // The server's user must also be able to enter the directory above.
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o711))?;
+            postgres_server::give_to_server(&data);
+        }
         let mut initdb = self.server_command("initdb");
         initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "-D"]).arg(&data);
         run(initdb.current_dir(&data)).await?;
         let mut server = self.server_command("postgres");
         server.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k", ""]);
-        server.args(["-c", "max_connections=200", "-c", "dynamic_shared_memory_type=mmap"]);
+        server.args(["-c", "max_connections=200", "-c", postgres_server::SHARED_MEMORY]);
         Ok(server)
     }
 
@@ -100,20 +102,16 @@ impl Programs {
     }
 
     fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(self.folder.join(name));
-        command.kill_on_drop(true);
-        command
+        Command::new(self.folder.join(name))
     }
 
     /// Returns a command that runs as the user of the server, since that refuses root.
     fn server_command(&self, name: &str) -> Command {
-        let mut command = Command::from(postgres_server::command(&self.folder.join(name)));
-        command.kill_on_drop(true);
-        command
+        postgres_server::command(&self.folder.join(name)).into()
     }
 }
 
-/// Removes what a killed server leaves in the kernel.
+/// Removes what a killed server leaves in the kernel. Does nothing if none was started in this directory.
 pub(crate) fn clean_up(dir: &Path) {
     postgres_server::remove_shared_memory(&data(dir));
 }

@@ -35,6 +35,9 @@ const FOLDERS: [&str; 8] = [
     "/usr/bin",
 ];
 
+/// Setting that keeps dynamic shared memory in files of the data folder. A killed server would leave those of /dev/shm behind.
+pub const SHARED_MEMORY: &str = "dynamic_shared_memory_type=mmap";
+
 /// User of the server if the tests run as root, which it refuses.
 const USER: &str = "nobody";
 
@@ -226,7 +229,7 @@ impl PostgresServer {
     fn launch(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("its log");
         let mut command = command(&program("postgres").expect("it was there before"));
-        command.arg("-D").arg(self.data()).args(["-c", &format!("port={}", self.port)]);
+        command.arg("-D").arg(self.data()).args(["-c", &format!("port={}", self.port), "-c", SHARED_MEMORY]);
         for line in &self.config {
             let (name, value) = line.split_once(" = ").expect("a name and a value");
             command.args(["-c", &format!("{name}={}", value.trim_matches('\''))]);
@@ -310,9 +313,7 @@ fn template() -> Option<PathBuf> {
         let mut command = command(&initdb);
         command.args(["--username=postgres", "--auth=trust", "--no-sync", "--no-locale", "--encoding=UTF8"]);
         run(command.args(["--wal-segsize=1", "--pgdata"]).arg(&data));
-        // Shared memory in files of its folder goes with the folder. What is in /dev/shm stays there when a server is killed.
-        let settings = "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nlogging_collector = off\n\
-                        dynamic_shared_memory_type = mmap\n";
+        let settings = "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nlogging_collector = off\n";
         std::fs::write(data.join("postgresql.auto.conf"), settings).expect("its configuration");
         if is_root() {
             run(Command::new("chown").arg(USER).arg(data.join("postgresql.auto.conf")));
@@ -338,7 +339,7 @@ static HAS_OWN_IPC: LazyLock<bool> = LazyLock::new(|| {
     is_root() && Command::new("unshare").args(["--ipc", "true"]).output().is_ok_and(|output| output.status.success())
 });
 
-/// Returns a command that runs as the user of the server.
+/// Returns a command that runs as the user of the server, in an IPC namespace of its own if the tests may make one.
 pub fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -381,7 +382,8 @@ pub fn give_to_server(place: &Path) {
     }
 }
 
-fn is_root() -> bool {
+/// Reports whether the tests run as root.
+pub fn is_root() -> bool {
     own_uid() == 0
 }
 
