@@ -1,51 +1,58 @@
-//! The commands of `README.md` and of the quick start, pasted as they stand, in order and in an empty folder, against a real
-//! gateway; their answers are compared with the page. And the pictures of measurements, compared with their figures.
+//! The commands of the pages that newcomers paste: README.md, the quick start, the proxy guide with its example, and the locks.
+//! One shell runs them as they stand, one page after the other in one folder, with the gateways that they start still running,
+//! and then all of them again. Answers are compared with the pages. The pictures of measurements are compared with their figures.
 
-use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Stdio;
 
+use oncegate_testkit::fresh;
 use oncegate_testkit::missing::tool;
 use serde_json::Value;
 
-use crate::support::gateway;
+/// The pages in the order of reading: from where each is followed, and the number of its commands.
+const PAGES: [(&str, &str, usize); 4] = [
+    (include_str!("../../README.md"), "## Quick start", 3),
+    (include_str!("../../docs/quick-start.md"), "# Quick start", 5),
+    (include_str!("../../docs/proxy-guide.md"), "# Make your POSTs", 4),
+    (include_str!("../../docs/locks.md"), "# Locks", 3),
+];
 
-/// The pages, and how many commands each has at least, beside the one that starts a gateway.
-const PAGES: [(&str, usize); 2] =
-    [(include_str!("../../README.md"), 2), (include_str!("../../docs/quick-start.md"), 4)];
-
-/// Commands that build and start a gateway. The test starts the binary under test in their place.
-const STARTS: [&str; 1] = ["cargo run --release -- serve\n"];
-/// Address of that gateway. The test's gateway listens elsewhere, and its `.curlrc` redirects curl.
-const LISTENS: &str = "127.0.0.1:8080";
+/// The ports that the pages name. The test replaces each with a free one, since other tests use ports too.
+const PORTS: [&str; 6] = ["8080", "9464", "8090", "9474", "8081", "9000"];
+/// Starts of servers are `curl -fs URL || COMMAND`: they run in a terminal of their own, and start nothing where one runs.
+const STARTS: &str = "curl -fs ";
+const EXAMPLE: &str = "examples/proxy/run\n";
 
 /// Fields that differ from run to run. Only their shape is compared: what stands between their digits.
-const VARYING: [&str; 9] = [
+const VARYING: [&str; 11] = [
     "attempt",
     "attempt_hash",
     "claimed_at",
     "expires_at",
     "fence",
+    "global_id",
     "lease_expires_at",
     "lease_ms",
     "request_id",
     "timestamp",
+    "waited_ms",
 ];
 
-/// A command of the page, and the answer that the page shows for it.
+/// A command of a page, and the answer that the page shows for it.
 struct Step {
     command: String,
     answer: Option<Value>,
 }
 
-#[tokio::test]
-async fn its_commands_answer_as_it_says_in_bash() {
-    follow("bash").await;
+#[test]
+fn pages_can_be_pasted_twice_in_bash() {
+    follow("bash");
 }
 
-#[tokio::test]
-async fn its_commands_answer_as_it_says_in_zsh() {
-    follow("zsh").await;
+#[test]
+fn pages_can_be_pasted_twice_in_zsh() {
+    follow("zsh");
 }
 
 #[test]
@@ -66,30 +73,29 @@ fn shows_its_figures(script: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
 }
 
-async fn follow(shell: &str) {
-    for (page, least) in PAGES {
-        follow_page(shell, page, least).await;
-    }
-}
-
-async fn follow_page(shell: &str, page: &str, least: usize) {
-    let (Some(mut command), Some(_)) = (tool(shell), tool("curl")) else { return };
-    let steps = steps(page);
-    let (starts, steps): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| STARTS.contains(&step.command.as_str()));
-    assert_eq!(starts.len(), 1, "the page starts one gateway");
-    assert!(steps.len() >= least, "the page has commands to follow");
-
-    let gateway = gateway::on_configured().start().await;
+fn follow(shell: &str) {
+    let (Some(mut command), Some(_), Some(_)) = (tool(shell), tool("curl"), tool("python3")) else { return };
+    let steps: Vec<Step> = PAGES.iter().flat_map(|page| steps_of(page)).chain([example()]).collect();
+    let twice: Vec<&Step> = steps.iter().chain(&steps).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("an empty folder");
-    let home = tempfile::tempdir().expect("a folder for curl's configuration");
-    std::fs::write(home.path().join(".curlrc"), leads_to(gateway.api())).expect("it is written");
-    let commands: Vec<_> = steps.iter().map(|step| step.command.as_str()).collect();
-    let script = commands.join(&format!("printf '\\n%s\\n' {MARK}\n"));
-    command.arg("-c").arg(script).current_dir(folder.path()).env("CURL_HOME", home.path()).stdin(Stdio::null());
-    let output = tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("it runs");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    let printed = String::from_utf8(output.stdout).expect("text");
-    for (step, printed) in steps.iter().zip(printed.split(MARK)) {
+    symlink(root.join("examples"), folder.path().join("examples")).expect("the examples of a checkout");
+    let programs = Path::new(env!("CARGO_BIN_EXE_oncegate")).parent().expect("the folder of the program");
+    command.arg("-c").arg(script(&twice)).arg(programs).current_dir(folder.path()).stdin(Stdio::null());
+    let output = command.env("ONCEGATE", env!("CARGO_BIN_EXE_oncegate")).output().expect("it runs");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let servers = std::fs::read_to_string(folder.path().join("servers")).expect("what the servers said");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{printed}{servers}");
+    for wrong in ["in use", "is held", "Traceback"] {
+        assert!(!servers.contains(wrong), "{wrong}: {servers}");
+    }
+    let answers: Vec<&str> = printed.split(MARK).collect();
+    assert_eq!(answers.len(), twice.len() + 1, "{printed}");
+    for (step, printed) in twice.iter().zip(answers) {
+        if step.command.contains("for i in 1 2") {
+            assert_eq!(printed.matches("HTTP/1.1 201").count(), 2, "{printed}");
+            assert_eq!(printed.to_lowercase().matches("idempotent-replayed: true").count(), 1, "{printed}");
+        }
         let Some(expected) = &step.answer else { continue };
         let answer: Value = serde_json::from_str(printed).unwrap_or_else(|_| panic!("{}: {printed}", step.command));
         assert_eq!(normalised(&answer), normalised(expected), "{}\n{answer}", step.command);
@@ -98,8 +104,45 @@ async fn follow_page(shell: &str, page: &str, least: usize) {
 
 const MARK: &str = "----done----";
 
-fn leads_to(address: SocketAddr) -> String {
-    format!("connect-to = \"{LISTENS}:{address}\"\n")
+/// The shell script of these steps. Its `$0` is the folder of the program under test.
+fn script(steps: &[&Step]) -> String {
+    let mut script = "PATH=$0:$PATH\nservers=\n".to_owned();
+    for step in steps {
+        let command = &step.command;
+        if let Some((url, start)) = command.strip_prefix(STARTS).and_then(|rest| rest.split_once(" || ")) {
+            script += &format!(
+                "{{ {STARTS}{url} || exec {}; }} >>servers 2>&1 </dev/null &\nservers=\"$servers $!\"\n\
+                 for i in $(seq 300); do curl -fs {url} >curled && break; sleep 0.1; done\n",
+                start.trim_end()
+            );
+        } else {
+            script += command;
+        }
+        script += &format!("printf '\\n%s\\n' {MARK}\n");
+    }
+    script += "eval \"kill $servers\" 2>curled\nwait\n";
+    let listen = format!("--listen 127.0.0.1:{} --admin-listen 127.0.0.1:{}", PORTS[0], PORTS[1]);
+    let script = script.replace("oncegate serve;", &format!("oncegate serve {listen};"));
+    PORTS.iter().fold(script, |script, port| script.replace(port, &free_port()))
+}
+
+/// A free port in whose digits no port of the pages is found again.
+fn free_port() -> String {
+    let ports = std::iter::repeat_with(|| fresh::port().to_string());
+    ports.into_iter().find(|port| !PORTS.iter().any(|of_page| port.contains(of_page))).expect("a free port")
+}
+
+fn steps_of(&(page, from, count): &(&str, &str, usize)) -> Vec<Step> {
+    let from = page.find(from).expect("the page has the heading");
+    let steps = steps(&page[from..]);
+    assert_eq!(steps.len(), count, "commands of the page: {from}");
+    steps
+}
+
+/// The example of the proxy, as the guide names it.
+fn example() -> Step {
+    assert!(PAGES[2].0.contains(EXAMPLE.trim_end()), "the guide names the example");
+    Step { command: EXAMPLE.to_owned(), answer: None }
 }
 
 /// The commands in the order of the page, each with the JSON block that directly follows it.
