@@ -14,6 +14,7 @@ mod fingerprint;
 pub mod identities;
 mod key;
 pub mod options;
+mod peer_fields;
 mod principal;
 mod protect;
 mod receive;
@@ -43,7 +44,8 @@ use self::cors::{CrossOrigin, FromUpstream};
 pub use self::dialect::Dialect;
 use self::encryption::EncryptionKeys;
 use self::fields::Client;
-use self::options::{Network, ProxyOptions, REFUSE};
+use self::options::{ProxyOptions, REFUSE};
+use self::peer_fields::PeerFields;
 use self::route::{Route, Routes, Way};
 pub use self::stored_response::forget;
 use self::token::Issuers;
@@ -81,7 +83,7 @@ pub struct Proxy {
     clock: Arc<dyn Clock>,
     limits: Limits,
     routes: Routes,
-    trusted_peers: Vec<Network>,
+    peer_fields: Arc<PeerFields>,
     cors_origins: Vec<HeaderValue>,
     /// Keys of stored responses.
     encryption: Arc<EncryptionKeys>,
@@ -106,7 +108,7 @@ impl Proxy {
             registry,
             limits,
             routes: routes(options, &clock)?,
-            trusted_peers: options.trusted_peers.clone(),
+            peer_fields: Arc::new(PeerFields::new(options)?),
             cors_origins: options.cors_origins().ok()?,
             encryption: Arc::new(options.encryption.read().ok()?),
             issuers: Arc::new(Issuers::new(&options.issuers, clock.clone()).ok()?),
@@ -173,6 +175,10 @@ impl Proxy {
             return problem.into_response();
         }
         let client = self.client(&request);
+        if !client.is_trusted {
+            self.peer_fields.report(request.headers(), client.address, self.clock.monotonic());
+            self.peer_fields.remove(request.headers_mut());
+        }
         let host = host(&request);
         if request.headers().contains_key(header::UPGRADE) {
             let is_websocket = websocket::is_asked_for(&request);
@@ -210,7 +216,7 @@ impl Proxy {
         let peer = request.extensions().get::<Peer>();
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.address.ip());
         let certificate = peer.and_then(|peer| peer.certificate);
-        let is_trusted = self.trusted_peers.iter().any(|network| network.contains(address));
+        let is_trusted = self.peer_fields.is_trusted(address);
         Client { address, is_trusted, is_tls: self.is_tls, certificate }
     }
 
@@ -230,7 +236,7 @@ impl Proxy {
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
-        let request = Request::from_parts(parts, counted(body, pieces.clone()));
+        let request = Request::from_parts(parts, counted(body, pieces.clone(), self.peer_fields.clone()));
         let forwarding = pin!(upstream.forward(request, || true));
         let forwarded = response_within(upstream.options.timeout.0, forwarding, &pieces).await;
         // `None` only where it may not be sent.

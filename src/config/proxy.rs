@@ -59,6 +59,9 @@ impl Config {
         if let Err(wrong) = proxy.cors_origins() {
             add("cors_origins", format!("{wrong:?} is no origin; write one like \"https://shop.example\""));
         }
+        if let Err(wrong) = proxy.strip_fields() {
+            add("strip_fields", wrong);
+        }
         for (place, issuer) in proxy.issuers.iter().enumerate() {
             if let Err(why) = issuer.check() {
                 add("issuers", why);
@@ -106,6 +109,9 @@ impl Config {
                  that pass certificates on in proxy.trusted_peers"
                     .to_owned(),
             );
+        }
+        if let Some(why) = self.proxy.stripped_of(route) {
+            problems.push(why);
         }
         if self.proxy.issuers.is_empty() && route.principal.contains(&PrincipalSource::Token) {
             problems.push("no issuer of tokens is known; name those that are believed in [[proxy.issuers]]".to_owned());

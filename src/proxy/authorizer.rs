@@ -9,7 +9,9 @@ use http_body_util::Empty;
 use rustls::RootCertStore;
 use tokio::time::timeout;
 
+use super::fields;
 use super::options::{RouteOptions, UpstreamOptions, authorities};
+use super::peer_fields::{METHOD_OVERRIDES, normal};
 use super::upstream::connector::Connector;
 use super::upstream::pools::Pools;
 use crate::web::problem::{Code, Problem};
@@ -17,11 +19,18 @@ use crate::web::problem::{Code, Problem};
 /// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Fields that are about the body of the request.
-const OF_BODY: [HeaderName; 6] = [
+/// Fields that are about the request itself: its body, its conditions, its host.
+static OF_REQUEST: [HeaderName; 12] = [
+    header::HOST,
+    header::RANGE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_UNMODIFIED_SINCE,
     header::CONTENT_LENGTH,
     header::CONTENT_TYPE,
     header::CONTENT_ENCODING,
@@ -59,12 +68,21 @@ impl Authorizer {
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = headers;
         let fields = request.headers_mut();
-        OF_BODY.iter().chain([&header::HOST]).for_each(|name| drop(fields.remove(name)));
+        let host = fields.get(header::HOST).cloned();
+        let uri = uri.path_and_query().map_or("/", |path| path.as_str());
         let about = [
-            (FORWARDED_METHOD, method.as_str()),
-            (FORWARDED_URI, uri.path_and_query().map_or("/", |path| path.as_str())),
+            (FORWARDED_HOST, host),
+            (FORWARDED_METHOD, HeaderValue::from_str(method.as_str()).ok()),
+            (FORWARDED_URI, HeaderValue::from_str(uri).ok()),
         ];
-        fields.extend(about.into_iter().filter_map(|(name, value)| Some((name, HeaderValue::from_str(value).ok()?))));
+        // Set, and in no other spelling: a server that reads the first of two must not read what the caller says.
+        fields::remove(fields, |name| {
+            let normal = normal(name);
+            OF_REQUEST.contains(name)
+                || METHOD_OVERRIDES.contains(&&*normal)
+                || about.iter().any(|(about, _)| about.as_str() == normal)
+        });
+        fields.extend(about.into_iter().filter_map(|(name, value)| Some((name, value?))));
         let status = match timeout(TIMEOUT, self.pools.here().request(request)).await {
             Ok(Ok(response)) if !response.status().is_server_error() => response.status(),
             failed => {

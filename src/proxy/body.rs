@@ -15,6 +15,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::error::Elapsed;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::peer_fields::PeerFields;
 use crate::transport::Incoming;
 
 type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
@@ -46,10 +47,15 @@ impl HttpBody for Resumed {
     }
 }
 
-/// Counts the pieces of a body that were taken, so that a long upload is not mistaken for a slow upstream.
-pub(super) fn counted(body: Body, pieces: Arc<AtomicU64>) -> Body {
-    Body::new(body.inspect_frame(move |_| {
+/// Counts the pieces of a body that were taken, so that a long upload is not mistaken for a slow upstream. Removes the trailers that
+/// the upstream must not get.
+pub(super) fn counted(body: Body, pieces: Arc<AtomicU64>, peer_fields: Arc<PeerFields>) -> Body {
+    Body::new(body.map_frame(move |mut frame| {
         pieces.fetch_add(1, Ordering::Relaxed);
+        if let Some(trailers) = frame.trailers_mut() {
+            peer_fields.remove_from_trailers(trailers);
+        }
+        frame
     }))
 }
 

@@ -8,6 +8,7 @@ use super::dialect::{Refusal, oasis};
 use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, ProxyOptions};
+use super::peer_fields::PeerFields;
 use super::principal::NoPrincipal;
 use super::protect::contents;
 use super::route::{Route, Way, ambiguous};
@@ -73,6 +74,9 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
         let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
         let (name, value) = field.ok_or_else(|| format!("\"{name}: {value}\" is no field"))?;
         headers.append(name, value);
+    }
+    if !sample.is_trusted {
+        PeerFields::new(options).ok_or("proxy.strip_fields is not valid")?.remove(&mut headers);
     }
     if let Some(what) = ambiguous(&uri) {
         return Ok(Explanation::Refused(format!("the path has {what}")));

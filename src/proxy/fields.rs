@@ -24,15 +24,14 @@ static NOT_HOP_BY_HOP: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, 
 static NEVER_STORED: [HeaderName; 3] =
     [header::SET_COOKIE, header::WWW_AUTHENTICATE, HeaderName::from_static("set-cookie2")];
 
-/// Prefix of the fields that only the gateway and upstreams use.
-const OWN_PREFIX: &str = "oncegate-";
+/// Beginning of the fields that only the gateway and upstreams use, before a `-` or what some upstreams take for one.
+const OWN_PREFIX: &str = "oncegate";
 
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(super) const OUTCOME: HeaderName = HeaderName::from_static("oncegate-outcome");
 pub(super) const REPEAT: HeaderName = HeaderName::from_static("oncegate-repeat");
 /// Client certificates as a trusted peer passes them on (RFC 9440).
 pub(super) const CLIENT_CERT: HeaderName = HeaderName::from_static("client-cert");
-const CLIENT_CERT_CHAIN: HeaderName = HeaderName::from_static("client-cert-chain");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -59,15 +58,10 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
     headers.remove(header::EXPECT);
 }
 
-/// Turns what [`end_hop`] has left of a request's fields into those for the upstream.
+/// Turns what [`end_hop`] has left of a request's fields into those for the upstream. What is left of the fields of peers is
+/// believed.
 pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
     let host = headers.get(header::HOST).cloned();
-    if !client.is_trusted {
-        for name in [FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, header::FORWARDED, CLIENT_CERT, CLIENT_CERT_CHAIN]
-        {
-            headers.remove(name);
-        }
-    }
     if let Ok(address) = HeaderValue::from_str(&client.address.to_canonical().to_string()) {
         headers.append(FORWARDED_FOR, address);
     }
@@ -156,7 +150,7 @@ fn is_for_proxies(name: &HeaderName) -> bool {
 }
 
 fn is_own(name: &HeaderName) -> bool {
-    name.as_str().starts_with(OWN_PREFIX)
+    name.as_str().strip_prefix(OWN_PREFIX).is_some_and(|rest| rest.starts_with(['-', '_']))
 }
 
 /// Returns the items of a field that is a list (RFC 9110, 5.6.1).
@@ -172,7 +166,7 @@ pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h 
 }
 
 /// Removes the fields of one connection, and those that only the gateway and upstreams use.
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named = items(headers, &header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
     let named: Vec<_> = named.collect();
     // A client must not take away what says who it is or how long its body is.
@@ -180,7 +174,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove(headers, |name| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name));
 }
 
-fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+/// Removes the fields with these names.
+pub(super) fn remove(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
     let removed: Vec<_> = headers.keys().filter(|name| is_removed(name)).cloned().collect();
     for name in removed {
         headers.remove(name);
@@ -197,8 +192,8 @@ mod tests {
         fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     }
 
-    fn client(is_trusted: bool) -> Client {
-        Client { address: "192.0.2.1".parse().unwrap(), is_trusted, is_tls: false, certificate: None }
+    fn client() -> Client {
+        Client { address: "192.0.2.1".parse().unwrap(), is_trusted: false, is_tls: false, certificate: None }
     }
 
     #[test]
@@ -215,10 +210,11 @@ mod tests {
             ("content-length", "1"),
             ("x-end", "1"),
             ("oncegate-repeat", "unknown"),
+            ("oncegate_repeat", "unknown"),
             ("expect", "100-continue"),
         ]);
         end_hop(&mut fields);
-        to_upstream(&mut fields, client(false), &VIA);
+        to_upstream(&mut fields, client(), &VIA);
         let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         let forwarded = ["x-end", "x-forwarded-for", "x-forwarded-proto"];
@@ -227,24 +223,23 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_peers_say_where_a_request_comes_from() {
-        let sent = [
-            ("x-forwarded-for", "10.0.0.1"),
-            ("x-forwarded-proto", "https"),
-            ("x-forwarded-host", "evil"),
-            ("client-cert", ":AQID:"),
-        ];
-        let mut fields = headers(&sent);
+    fn where_a_request_comes_from_is_added_to_what_peers_say() {
+        let mut fields = headers(&[]);
         fields.insert(header::HOST, HeaderValue::from_static("shop"));
-        to_upstream(&mut fields, client(false), &VIA);
-        assert_eq!(fields[FORWARDED_PROTO], "http");
-        assert!(!fields.contains_key(CLIENT_CERT));
-        assert_eq!(fields[FORWARDED_HOST], "shop");
+        to_upstream(&mut fields, client(), &VIA);
+        assert_eq!(
+            (&fields[FORWARDED_PROTO], &fields[FORWARDED_HOST]),
+            (&"http".parse().unwrap(), &"shop".parse().unwrap())
+        );
         assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["192.0.2.1"]);
-        let mut fields = headers(&sent);
-        to_upstream(&mut fields, client(true), &VIA);
-        assert_eq!(fields[FORWARDED_PROTO], "https");
-        assert_eq!(fields[CLIENT_CERT], ":AQID:");
+        let mut fields =
+            headers(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "https"), ("x-forwarded-host", "api")]);
+        fields.insert(header::HOST, HeaderValue::from_static("shop"));
+        to_upstream(&mut fields, client(), &VIA);
+        assert_eq!(
+            (&fields[FORWARDED_PROTO], &fields[FORWARDED_HOST]),
+            (&"https".parse().unwrap(), &"api".parse().unwrap())
+        );
         assert_eq!(fields.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(), ["10.0.0.1", "192.0.2.1"]);
     }
 

@@ -197,6 +197,7 @@ mod tests {
             r#"
             listen = "127.0.0.1:8081"
             trusted_peers = []
+            strip_fields = []
             unmatched = "refuse"
             cors_origins = []
             issuers = []

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::http::{HeaderValue, Uri};
+use axum::http::{HeaderName, HeaderValue, Uri, header};
 use serde::{Deserialize, Serialize};
 
 pub use self::bytes::Bytes;
@@ -18,6 +18,7 @@ pub use self::network::Network;
 pub use self::route::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, needs_no_key};
 pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;
+use super::peer_fields::PeerFields;
 pub use super::principal::PrincipalSource;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
@@ -33,6 +34,8 @@ pub struct ProxyOptions {
     pub tls: TlsOptions,
     /// Addresses whose `X-Forwarded-*`, `Forwarded` and trusted fields are believed.
     pub trusted_peers: Vec<Network>,
+    /// Names of further fields that only trusted peers may send, such as `True-Client-IP`.
+    pub strip_fields: Vec<String>,
     /// Name of the upstream for requests without a route; `refuse`: they are refused.
     pub unmatched: String,
     /// Origins whose scripts may read replays and refusals, and send keys.
@@ -48,6 +51,41 @@ pub struct ProxyOptions {
 }
 
 impl ProxyOptions {
+    /// Returns the names of the further fields that only trusted peers may send.
+    ///
+    /// # Errors
+    /// Says which of them no field can have, or which the proxy needs.
+    pub fn strip_fields(&self) -> Result<Vec<HeaderName>, String> {
+        let needed = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION];
+        let name = |name: &String| match name.parse::<HeaderName>() {
+            Ok(name) if needed.contains(&name) => {
+                Err(format!("{name:?} is a field that each request needs; leave it out"))
+            }
+            Ok(name) => Ok(name),
+            Err(_) => Err(format!("{name:?} is no name of a field; write one like \"True-Client-IP\"")),
+        };
+        self.strip_fields.iter().map(name).collect()
+    }
+
+    /// Returns the problem of a route that reads a principal or a key from a field that the proxy removes.
+    pub fn stripped_of(&self, route: &RouteOptions) -> Option<String> {
+        let peer_fields = PeerFields::new(self)?;
+        let removed = |name: &HeaderName| {
+            peer_fields
+                .contains(name)
+                .then(|| format!("the proxy removes `{name}` from requests of peers that are not trusted"))
+        };
+        let principal = route.principal.iter().find_map(|source| match source {
+            PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
+                let advice = format!("write \"trusted:{name}\" and name the peers in proxy.trusted_peers");
+                Some(format!("{}, so it makes no principal; {advice}", removed(name)?))
+            }
+            _ => None,
+        });
+        let key = || route.key_headers()?.iter().find_map(removed);
+        principal.or_else(|| Some(format!("{}, so it cannot have the key; name another in key_headers", key()?)))
+    }
+
     /// Returns the origins as requests name them.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The Idempotency-Key proxy in front of an API that misbehaves on request and counts its effects.
 
+mod belief;
 mod dialects;
 mod drain;
 mod engines;

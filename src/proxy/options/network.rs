@@ -1,5 +1,6 @@
 //! Addresses of peers.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -47,9 +48,15 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
 impl Serialize for Network {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{}/{}", self.address, self.bits))
+        serializer.collect_str(self)
     }
 }
 

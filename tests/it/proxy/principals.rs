@@ -105,6 +105,8 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         move |request: Request| async move {
             let field = |name: &str| request.headers()[name].to_str().unwrap().to_owned();
             let fields = ["authorization", "x-forwarded-method", "x-forwarded-uri"].map(field);
+            let spoofed = request.headers().values().filter(|value| value.as_bytes() == b"spoofed").count();
+            assert_eq!(spoofed, 0, "{:?}", request.headers());
             asked.lock().unwrap().push((request.method().to_string(), fields.join(" ")));
             StatusCode::from_u16(status.load(Ordering::SeqCst)).unwrap()
         }
@@ -113,7 +115,17 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
     let (_gateway, caller) = proxy(port, &format!("authorize = \"{url}\"\n")).await;
     assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 201);
     assert!(asked.lock().unwrap().is_empty(), "nothing is replayed");
-    assert!(caller.post("/orders/a", "k-1", "one").await.is_replay());
+    // The server must not read what a caller says of its own request, whatever value it takes.
+    let fields = [
+        ("idempotency-key", "k-1"),
+        ("authorization", "alice"),
+        ("x-forwarded-uri", "spoofed"),
+        ("x-forwarded-method", "spoofed"),
+        ("x_forwarded_uri", "spoofed"),
+        ("range", "spoofed"),
+        ("if-none-match", "spoofed"),
+    ];
+    assert!(caller.send("POST", "/orders/a", &fields, "one").await.is_replay());
     assert_eq!(asked.lock().unwrap()[..], [("GET".to_owned(), "alice POST /orders/a".to_owned())]);
     for (says, expected, code) in
         [(401, 403, "replay_refused"), (302, 403, "replay_refused"), (500, 502, "upstream_unavailable")]

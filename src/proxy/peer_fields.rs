@@ -1,0 +1,191 @@
+//! Fields that say where a request comes from, or who sends it: believed from trusted peers only, and from nobody in trailers.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, header};
+
+use super::fields;
+use super::options::{Network, PrincipalSource, ProxyOptions};
+
+/// Beginnings of their names. An application behind CGI or WSGI sees `_` and `-` as the same character.
+const PREFIXES: [&str; 7] =
+    ["forwarded", "x-forwarded", "x-real-ip", "x-original-", "x-rewrite-", "client-cert", "oncegate-"];
+
+/// Fields that change the method of a request for frameworks that read them.
+pub(super) const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// Fields that an upstream must not get after a body, as it could merge them into the head (RFC 9110, 6.5.1).
+static NOT_IN_TRAILERS: [HeaderName; 10] = [
+    header::AUTHORIZATION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::EXPECT,
+    header::HOST,
+    header::RANGE,
+    header::TRAILER,
+];
+
+/// Time after which the same peer is named in the log again.
+const REPORT_INTERVAL: Duration = Duration::from_hours(1);
+
+/// Peers that the log names in this time.
+const REPORTED_MAX: usize = 16;
+
+/// The names of these fields, and the peers that may send them.
+pub(super) struct PeerFields {
+    trusted_peers: Vec<Network>,
+    /// Those of the configuration, with `-` for `_`.
+    names: Vec<String>,
+    keys: Vec<HeaderName>,
+    /// Peers that the log has named, and when.
+    reported: Mutex<Vec<(IpAddr, Duration)>>,
+}
+
+impl PeerFields {
+    /// Returns those of these options. `None` if a name is not valid.
+    pub(super) fn new(options: &ProxyOptions) -> Option<Self> {
+        let mut names: Vec<_> = options.strip_fields().ok()?.iter().map(normal).collect();
+        for source in options.routes.iter().flat_map(|route| &route.principal) {
+            if let PrincipalSource::Trusted(name) = source {
+                names.push(normal(name));
+            }
+        }
+        let keys = options.routes.iter().map(|route| route.key_headers()).collect::<Option<Vec<_>>>()?.concat();
+        Some(Self { trusted_peers: options.trusted_peers.clone(), names, keys, reported: Mutex::default() })
+    }
+
+    /// Reports whether the fields of this peer are believed.
+    pub(super) fn is_trusted(&self, peer: IpAddr) -> bool {
+        self.trusted_peers.iter().any(|network| network.contains(peer))
+    }
+
+    /// Reports whether a field is removed unless a trusted peer sends it.
+    pub(super) fn contains(&self, name: &HeaderName) -> bool {
+        let name = normal(name);
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || self.names.contains(&name)
+    }
+
+    /// Removes these fields from a request of a peer that is not trusted.
+    pub(super) fn remove(&self, headers: &mut HeaderMap) {
+        fields::remove(headers, |name| self.contains(name));
+    }
+
+    /// Removes what an upstream must not get after a body, also from trusted peers: they replace fields of heads only.
+    pub(super) fn remove_from_trailers(&self, trailers: &mut HeaderMap) {
+        fields::remove_hop_by_hop(trailers);
+        fields::remove(trailers, |name| {
+            self.contains(name)
+                || NOT_IN_TRAILERS.contains(name)
+                || self.keys.contains(name)
+                || METHOD_OVERRIDES.contains(&&*normal(name))
+        });
+    }
+
+    /// Logs that a peer that is not trusted sends what load balancers send: once an hour for each of a few peers.
+    pub(super) fn report(&self, headers: &HeaderMap, peer: IpAddr, now: Duration) {
+        let name = HeaderName::from_static("x-forwarded-for");
+        if !headers.contains_key(name) && !headers.contains_key(header::FORWARDED) {
+            return;
+        }
+        let peer = peer.to_canonical();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|(_, at)| now.saturating_sub(*at) < REPORT_INTERVAL);
+        if reported.len() >= REPORTED_MAX || reported.iter().any(|(other, _)| *other == peer) {
+            return;
+        }
+        reported.push((peer, now));
+        drop(reported);
+        let line = self.line(peer);
+        tracing::warn!(
+            %peer,
+            line,
+            "A peer that is not trusted sends X-Forwarded-For or Forwarded, which the proxy replaces. If it is your load balancer, \
+             write this line into [proxy]"
+        );
+    }
+
+    /// Returns the line of the configuration that would trust a peer, too.
+    fn line(&self, peer: IpAddr) -> String {
+        let peers = self.trusted_peers.iter().map(ToString::to_string).chain([peer.to_string()]);
+        format!("trusted_peers = [{}]", peers.map(|peer| format!("\"{peer}\"")).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Returns a name with `-` for `_`.
+pub(super) fn normal(name: &HeaderName) -> String {
+    name.as_str().replace('_', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn peer_fields() -> PeerFields {
+        PeerFields {
+            trusted_peers: vec!["10.0.0.0/8".parse().unwrap()],
+            names: vec!["x-user".to_owned(), "true-client-ip".to_owned()],
+            keys: vec![HeaderName::from_static("idempotency-key")],
+            reported: Mutex::default(),
+        }
+    }
+
+    fn headers(names: &[&str]) -> HeaderMap {
+        names.iter().map(|name| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_static("1"))).collect()
+    }
+
+    #[test]
+    fn each_field_is_removed_in_each_spelling() {
+        let spoofed = [
+            "Forwarded",
+            "X-Forwarded-For",
+            "X_Forwarded_For",
+            "X_Forwarded-Port",
+            "X-Forwarded-Client-Cert",
+            "X-Forwarded",
+            "X-Real-IP",
+            "X_Real-IP",
+            "X-Original-URL",
+            "X_Rewrite_URL",
+            "Client-Cert",
+            "Client_Cert-Chain",
+            "Oncegate_Repeat",
+            "X_User",
+            "True-Client_IP",
+        ];
+        let mut fields = headers(&spoofed);
+        fields.extend(headers(&["authorization", "x-user-agent", "idempotency-key", "x-http-method"]));
+        peer_fields().remove(&mut fields);
+        let mut left: Vec<_> = fields.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "idempotency-key", "x-http-method", "x-user-agent"]);
+        let mut trailers = headers(&spoofed);
+        trailers.extend(headers(&["authorization", "host", "te", "idempotency-key", "x_http_method", "x-sum"]));
+        peer_fields().remove_from_trailers(&mut trailers);
+        assert_eq!(trailers.keys().collect::<Vec<_>>(), ["x-sum"]);
+    }
+
+    #[test]
+    fn a_peer_is_reported_once_an_hour_with_the_line_that_would_trust_it() {
+        let fields = peer_fields();
+        assert_eq!(fields.line([192, 0, 2, 1].into()), "trusted_peers = [\"10.0.0.0/8\", \"192.0.2.1\"]");
+        let reported = |names: &[&str], host: u8, minutes: u64| {
+            fields.report(&headers(names), [192, 0, 2, host].into(), Duration::from_mins(minutes));
+            fields.reported.lock().unwrap().len()
+        };
+        assert_eq!(reported(&["x-forwarded-proto"], 1, 0), 0);
+        assert_eq!(reported(&["forwarded"], 1, 0), 1);
+        assert_eq!(reported(&["x-forwarded-for"], 1, 59), 1);
+        assert_eq!(reported(&["x-forwarded-for"], 2, 59), 2);
+        assert_eq!(reported(&["x-forwarded-for"], 1, 60), 2);
+        for host in 10..100 {
+            assert!(reported(&["x-forwarded-for"], host, 61) <= REPORTED_MAX);
+        }
+    }
+}

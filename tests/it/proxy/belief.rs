@@ -1,0 +1,215 @@
+//! What the proxy believes of a request, on every way through it: with a key, without, unprotected, observed, as a WebSocket, to
+//! upstreams of both protocols.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use hyper::HeaderMap;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
+use oncegate_testkit::gateway::Gateway;
+use tokio::net::TcpListener;
+
+use super::address;
+use super::framing::exchange;
+use crate::support::gateway;
+
+/// A request as the upstream got it.
+struct Seen {
+    target: String,
+    headers: HeaderMap,
+    trailers: HeaderMap,
+}
+
+/// An upstream that remembers what it got, and answers 201.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<Seen>>>);
+
+impl Recorder {
+    /// Starts it; returns its port.
+    async fn start(is_http2: bool) -> (Self, u16) {
+        let recorder = Self::default();
+        let router = Router::new().fallback(record).with_state(recorder.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            if !is_http2 {
+                return axum::serve(listener, router).await.unwrap();
+            }
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = TowerToHyperService::new(router.clone());
+                let serving = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(serving);
+            }
+        });
+        (recorder, port)
+    }
+
+    fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+async fn record(State(recorder): State<Recorder>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let trailers = body.collect().await.ok().and_then(|body| body.trailers().cloned()).unwrap_or_default();
+    let target = format!("{} {}", head.method, head.uri.path_and_query().unwrap());
+    recorder.0.lock().unwrap().push(Seen { target, headers: head.headers, trailers });
+    Response::builder().status(201).header("location", "/orders/1").body(Body::from("done")).unwrap()
+}
+
+/// Returns the configuration of a proxy with a route for each kind.
+fn config(port: u16, is_http2: bool, is_observed: bool, of_proxy: &str) -> String {
+    let route = |name: &str, more: &str| {
+        format!(
+            "[[proxy.routes]]\nname = \"{name}\"\napp = \"default\"\npath = \"/{name}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n{more}"
+        )
+    };
+    let principal = "principal = [\"authorization\"]\n";
+    let routes = [
+        route("orders", principal),
+        route("optional", "key = \"optional\"\nprincipal = [\"trusted:x-user\"]\n"),
+        route("off", &format!("key = \"off\"\n{principal}")),
+    ];
+    let mode = if is_observed { "[defaults]\nmode = \"observe\"\n" } else { "" };
+    format!(
+        "{mode}[proxy]\nlisten = \"127.0.0.1:0\"\nunmatched = \"u\"\n{of_proxy}[proxy.upstreams.u]\nhttp2 = {is_http2}\n\
+         urls = [\"http://127.0.0.1:{port}\"]\n{}",
+        routes.concat()
+    )
+}
+
+/// Names and heads of the ways: method, path, and the fields that choose it.
+const WAYS: [(&str, &str, &str, &str); 7] = [
+    ("a key", "POST", "/orders", "idempotency-key: {key}\r\n"),
+    ("no key", "POST", "/optional", ""),
+    ("off", "POST", "/off", "idempotency-key: {key}\r\n"),
+    ("unmatched", "POST", "/elsewhere", ""),
+    ("another method", "PUT", "/orders", ""),
+    ("a safe method", "GET", "/orders", ""),
+    (
+        "a WebSocket",
+        "GET",
+        "/orders",
+        "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    ),
+];
+
+/// Gateways in front of a recorder, for each protocol of the upstream and each mode.
+async fn gateways(of_proxy: &str) -> Vec<(String, Recorder, Gateway)> {
+    let mut all = Vec::new();
+    for is_http2 in [false, true] {
+        for is_observed in [false, true] {
+            let (recorder, port) = Recorder::start(is_http2).await;
+            let config = config(port, is_http2, is_observed, of_proxy);
+            let gateway = gateway::on_memory().config(&config).start().await;
+            all.push((format!("http2 {is_http2}, observed {is_observed}"), recorder, gateway));
+        }
+    }
+    all
+}
+
+/// Sends a request on a way, with more fields, and trailers where the method has a body. Returns the answer.
+async fn send(gateway: &Gateway, way: (&str, &str, &str, &str), fields: &str, trailers: &str) -> String {
+    let (name, method, path, own) = way;
+    let own = own.replace("{key}", &name.replace(' ', "-"));
+    let body = match (method, trailers) {
+        ("GET", _) => "\r\n".to_owned(),
+        (_, "") => "content-length: 1\r\n\r\nx".to_owned(),
+        (_, trailers) => format!("transfer-encoding: chunked\r\n{trailers}"),
+    };
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}{fields}{body}");
+    exchange(&address(gateway), &request).await
+}
+
+const SPOOFED: [&str; 24] = [
+    "Forwarded",
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Port",
+    "X-Forwarded-Prefix",
+    "X-Forwarded-User",
+    "X-Forwarded-Client-Cert",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Method",
+    "X_Forwarded_For",
+    "X_Forwarded-Host",
+    "X-Real-IP",
+    "X_Real_IP",
+    "X-Original-URL",
+    "X-Rewrite-URL",
+    "Client-Cert",
+    "Client_Cert",
+    "Client-Cert-Chain",
+    "X-User",
+    "X_User",
+    "True-Client-IP",
+    "Oncegate-Repeat",
+    "Oncegate_Degraded",
+];
+
+/// Returns lines of fields with the names of all these, and their values.
+fn spoofed(value: &str) -> String {
+    SPOOFED.iter().map(|name| format!("{name}: {value}\r\n")).collect()
+}
+
+fn has(fields: &HeaderMap, value: &str) -> Vec<String> {
+    fields.iter().filter(|(_, it)| it.as_bytes() == value.as_bytes()).map(|(name, _)| name.to_string()).collect()
+}
+
+#[tokio::test]
+async fn fields_of_peers_that_are_not_trusted_reach_the_upstream_on_no_way() {
+    let settings = "trusted_peers = [\"192.0.2.0/24\"]\nstrip_fields = [\"True-Client-IP\"]\n";
+    for (case, recorder, gateway) in gateways(settings).await {
+        for way in WAYS {
+            let names = SPOOFED.join(", ");
+            let trailers = format!(
+                "trailer: x-sum, {names}, authorization, idempotency-key, host\r\n\r\n1\r\nx\r\n0\r\n{}\
+                 authorization: spoofed\r\nidempotency-key: spoofed\r\nhost: spoofed\r\nx-sum: 7\r\n\r\n",
+                spoofed("spoofed")
+            );
+            let answer = send(&gateway, way, &spoofed("spoofed"), &trailers).await;
+            assert!(answer.starts_with("HTTP/1.1 201"), "{case}, {}: {answer}", way.0);
+            let seen = recorder.take();
+            let [seen] = &seen[..] else { panic!("{case}, {}: {}", way.0, seen.len()) };
+            assert_eq!(has(&seen.headers, "spoofed"), [""; 0], "{case}, {}", way.0);
+            assert_eq!(has(&seen.trailers, "spoofed"), [""; 0], "{case}, {}", way.0);
+            let is_streamed = way.1 != "GET" && !(way.0 == "a key");
+            assert_eq!(seen.trailers.contains_key("x-sum"), is_streamed, "{case}, {}", way.0);
+            for (name, value) in
+                [("x-forwarded-for", "127.0.0.1"), ("x-forwarded-host", "shop.example"), ("x-forwarded-proto", "http")]
+            {
+                assert_eq!(seen.headers.get_all(name).iter().collect::<Vec<_>>(), [value], "{case}, {}", way.0);
+            }
+        }
+        let log = gateway.log();
+        let lines = log.lines().filter(|line| line.contains("A peer that is not trusted sends")).collect::<Vec<_>>();
+        assert_eq!(lines.len(), 1, "{case}");
+        assert!(lines[0].contains(r#"trusted_peers = [\"192.0.2.0/24\", \"127.0.0.1\"]"#), "{}", lines[0]);
+    }
+}
+
+#[tokio::test]
+async fn fields_of_trusted_peers_reach_the_upstream_on_every_way_but_not_as_trailers() {
+    let names = "x-forwarded-for: 10.0.0.1\r\nx-forwarded-port: 443\r\nx-user: bob\r\n";
+    for (case, recorder, gateway) in gateways("trusted_peers = [\"127.0.0.1\"]\n").await {
+        for way in WAYS {
+            let trailers = "trailer: x-user\r\n\r\n1\r\nx\r\n0\r\nx-user: eve\r\n\r\n";
+            let answer = send(&gateway, way, names, trailers).await;
+            assert!(answer.starts_with("HTTP/1.1 201"), "{case}, {}: {answer}", way.0);
+            let seen = recorder.take().remove(0);
+            assert_eq!(seen.headers["x-forwarded-port"], "443", "{case}, {}", way.0);
+            assert_eq!(seen.headers.get_all("x-user").iter().collect::<Vec<_>>(), ["bob"], "{case}, {}", way.0);
+            assert_eq!(seen.headers["x-forwarded-for"], "10.0.0.1", "{case}, {}: it is the first", way.0);
+            assert!(seen.trailers.is_empty(), "{case}, {}, {}: {:?}", way.0, seen.target, seen.trailers);
+        }
+        assert!(!gateway.log().contains("A peer that is not trusted"), "{case}");
+    }
+}
