@@ -18,7 +18,7 @@ use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeReque
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::global_id::GlobalId;
 use oncegate::domain::limits::Limits;
-use oncegate::domain::record::{Key, LiveClaim, Record};
+use oncegate::domain::record::{Key, LiveClaim, Realm, Record};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::conformance::DEADLINE;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
@@ -348,7 +348,7 @@ fn request(number: usize) -> ClaimRequest {
     let app = app("shop", &[]);
     let (operation, contents) = ("order.submit".parse().expect("it is a name"), contents(number));
     ClaimRequest {
-        key: Key { global_id: GlobalId::of(&app.key, &operation, &contents), app: app.key },
+        key: Key { global_id: GlobalId::of(&app.key, &operation, &contents), realm: Realm::Api, app: app.key },
         attempt: attempt_of(number),
         operation,
         contents,
@@ -366,6 +366,7 @@ fn requests() -> Vec<ClaimRequest> {
 
 fn asked(claim: ClaimRequest) -> ClaimCall {
     ClaimCall {
+        realm: Realm::Api,
         operation: claim.operation,
         contents: claim.contents,
         fingerprint: None,

@@ -15,7 +15,7 @@ use super::Admin;
 use super::query::{Query, page};
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::ClaimState;
+use crate::domain::record::{ClaimId, ClaimState, Realm};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::operator::{Filter, ListError};
@@ -39,7 +39,7 @@ struct Target {
     app: Arc<App>,
     operation: Option<Operation>,
     contents: Option<Canonical>,
-    global_id: GlobalId,
+    id: ClaimId,
 }
 
 /// The claim as a request names it: by operation and contents, or by global ID.
@@ -47,6 +47,8 @@ struct Named<'a> {
     app: AppKey,
     operation: Option<Operation>,
     contents: Option<&'a RawValue>,
+    /// The realm of a global ID. An operation has its own.
+    realm: Option<Realm>,
     global_id: Option<String>,
 }
 
@@ -57,28 +59,33 @@ impl Named<'_> {
     /// The app is unknown, or the name is incomplete or ambiguous.
     fn find(self, admin: &Admin) -> Result<Target, Problem> {
         let app = app(admin, &self.app)?;
-        let (operation, contents, global_id) = match (self.contents, self.global_id) {
-            (Some(contents), None) => {
+        let (operation, contents, id) = match (self.contents, self.global_id) {
+            (Some(contents), None) if self.realm.is_none() => {
                 let operation = self.operation.unwrap_or_default();
                 let contents = required_contents(Some(contents), &admin.limits)?;
                 let global_id = Gateway::global_id(&app, &operation, &contents);
-                (Some(operation), Some(contents), global_id)
+                let id = ClaimId { realm: Realm::of(&operation), global_id };
+                (Some(operation), Some(contents), id)
             }
-            (None, Some(global_id)) if self.operation.is_none() => (None, None, parsed("global_id", &global_id)?),
+            (None, Some(global_id)) if self.operation.is_none() => {
+                let (realm, global_id) = (self.realm.unwrap_or(Realm::Api), parsed("global_id", &global_id)?);
+                (None, None, ClaimId { realm, global_id })
+            }
             _ => {
                 return Err(Problem::invalid(
-                    "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id` alone.",
+                    "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id`, with \
+                     `\"realm\": \"proxy\"` for a record of the proxy.",
                 ));
             }
         };
-        Ok(Target { app, operation, contents, global_id })
+        Ok(Target { app, operation, contents, id })
     }
 }
 
 impl Target {
     /// Returns the live claim. If a request names the attempt that its operator was shown, that one must still hold it.
     async fn inspect(&self, admin: &Admin, shown: Option<&str>) -> Result<ClaimView, Problem> {
-        let found = admin.gateway.inspect(&self.app, self.global_id).await?.ok_or_else(|| self.nothing())?;
+        let found = admin.gateway.inspect(&self.app, self.id).await?.ok_or_else(|| self.nothing())?;
         let record = &found.claim.record;
         if self.contents.as_ref().is_some_and(|contents| !record.contents.matches(contents)) {
             return Err(Problem::new(
@@ -93,7 +100,7 @@ impl Target {
     }
 
     fn nothing(&self) -> Problem {
-        let (app, global_id) = (&self.app.key, self.global_id);
+        let (app, global_id) = (&self.app.key, self.id.global_id);
         let of = self.operation.as_ref().map(|operation| format!(" of operation `{operation}`")).unwrap_or_default();
         let detail = format!(
             "No claim{of} stands for app `{app}` under {global_id}: it was never claimed, was released, or has ended. Look \
@@ -124,6 +131,7 @@ struct ShowBody<'a> {
     operation: Option<Operation>,
     #[serde(borrow, default, deserialize_with = "body::present")]
     contents: Option<&'a RawValue>,
+    realm: Option<Realm>,
     global_id: Option<String>,
 }
 
@@ -141,8 +149,8 @@ struct ShownBody<'a> {
 
 /// `POST /admin/v1/claims/show`: the record of a live claim, without the attempt.
 pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
-    let ShowBody { app, operation, contents, global_id } = body.parse()?;
-    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let ShowBody { app, operation, contents, realm, global_id } = body.parse()?;
+    let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, None).await?;
     let terms = found.claim.record.terms;
     Ok(json(&ShownBody {
@@ -168,6 +176,7 @@ struct ListBody<'a> {
 pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let key = query.take_as::<AppKey>("app")?;
+    let realm = query.take("realm").map(|realm| read_realm(&realm)).transpose()?.unwrap_or(Realm::Api);
     let state = query.take("state").map(|state| read_state(&state)).transpose()?;
     let after = query.take_as::<GlobalId>("after")?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
@@ -175,7 +184,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    let found = admin.gateway.list(&app, Filter { state, after, internal }, limit + 1).await?;
+    let found = admin.gateway.list(&app, Filter { realm, state, after, internal }, limit + 1).await?;
     let (found, next) = page(found, limit, |last| last.global_id);
     Ok(json(&ListBody {
         app: &app.key,
@@ -191,6 +200,14 @@ fn read_state(text: &str) -> Result<ClaimState, Problem> {
         "succeeded" => Ok(ClaimState::Succeeded),
         "unknown" => Ok(ClaimState::Unknown),
         _ => Err(Problem::invalid("`state` is in_progress, succeeded or unknown; leave it out for all.")),
+    }
+}
+
+fn read_realm(text: &str) -> Result<Realm, Problem> {
+    match text {
+        "api" => Ok(Realm::Api),
+        "proxy" => Ok(Realm::Proxy),
+        _ => Err(Problem::invalid("`realm` is api, for claims of the API, or proxy, for records of the proxy.")),
     }
 }
 

@@ -12,6 +12,7 @@ use super::pipeline::Call;
 use super::success;
 use crate::domain::canonical::canonicalize_any;
 use crate::domain::limits::Limits;
+use crate::domain::record::Realm;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::{Retention, Span};
 use crate::gateway::WaitedClaim;
@@ -119,6 +120,7 @@ impl ClaimBody<'_> {
         let lease = checked_lease(self.lease, limits)?;
         check_retention(self.retention, limits)?;
         Ok(ClaimCall {
+            realm: Realm::Api,
             operation: check_operation(self.operation)?.unwrap_or_default(),
             contents: required_contents(self.contents, limits)?,
             fingerprint: fingerprint.transpose()?,

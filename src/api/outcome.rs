@@ -8,6 +8,7 @@ use super::pipeline::Call;
 use super::{answer, success};
 use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
+use crate::domain::record::ClaimId;
 use crate::domain::tenant::Operation;
 use crate::domain::terms::Retention;
 use crate::gateway::outcome::OutcomeCall;
@@ -47,6 +48,6 @@ impl OutcomeBody<'_> {
         let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;
         let outcome = self.outcome.with(result, self.retention)?;
         let operation = check_operation(self.operation)?;
-        Ok(OutcomeCall { global_id, attempt, outcome, operation, contents })
+        Ok(OutcomeCall { id: ClaimId::of_api(global_id), attempt, outcome, operation, contents })
     }
 }

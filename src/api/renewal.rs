@@ -6,6 +6,7 @@ use serde::Deserialize;
 use super::pipeline::Call;
 use super::{answer, success};
 use crate::domain::global_id::GlobalId;
+use crate::domain::record::ClaimId;
 use crate::domain::terms::Span;
 use crate::web::fields::{checked_lease, parsed};
 use crate::web::problem::Problem;
@@ -22,6 +23,6 @@ pub(super) async fn renewal(call: Call<'_>, global_id: GlobalId) -> Result<Respo
     let body: RenewalBody = call.parse()?;
     let attempt = parsed("attempt", &body.attempt)?;
     let lease = checked_lease(body.lease, &call.api.limits)?;
-    let body = answer::renewed(&call.api.gateway.renew(call.app, global_id, attempt, lease).await?)?;
+    let body = answer::renewed(&call.api.gateway.renew(call.app, ClaimId::of_api(global_id), attempt, lease).await?)?;
     Ok(success(&body))
 }

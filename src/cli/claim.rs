@@ -81,6 +81,9 @@ pub(super) enum Action {
         /// Key of the app, such as shop
         #[arg(long)]
         app: AppKey,
+        /// List claims of the API, or records of the Idempotency-Key proxy
+        #[arg(long, default_value = "api")]
+        realm: Realm,
         /// List only claims in this state
         #[arg(long)]
         state: Option<State>,
@@ -110,6 +113,9 @@ pub(super) struct ClaimName {
     /// Global ID of the claim, in place of operation and contents
     #[arg(long, value_name = "ID", conflicts_with = "contents")]
     global_id: Option<GlobalId>,
+    /// Realm of the global ID: `proxy` for a record of the Idempotency-Key proxy [default: api]
+    #[arg(long, requires = "global_id")]
+    realm: Option<Realm>,
     #[arg(allow_hyphen_values = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
     contents: Option<String>,
 }
@@ -133,6 +139,14 @@ pub(super) enum Outcome {
     Failure,
     /// Neither is known
     Unknown,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+pub(super) enum Realm {
+    /// Claims of the API
+    Api,
+    /// Records of the Idempotency-Key proxy
+    Proxy,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -172,11 +186,11 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             }
             query.post("/admin/v1/claims/settle", &body.into(), out, show::changed)
         }
-        Action::List { app, state, after, limit, internal, query } => {
+        Action::List { app, realm, state, after, limit, internal, query } => {
             let state = state.map(|state| format!("&state={}", word(&state))).unwrap_or_default();
             let internal = if internal { "&internal=true" } else { "" };
             let client = AdminClient::new(query.admin)?;
-            let filter = format!("app={app}{state}{internal}");
+            let filter = format!("app={app}&realm={}{state}{internal}", word(&realm));
             let page = list(&client, &filter, after.map(|after| after.to_string()), limit as usize)?;
             query.output.print(&page, out, show::list)
         }
@@ -223,6 +237,8 @@ impl ClaimName {
         let mut body = Map::from_iter([("app".to_owned(), Value::from(self.app.as_ref()))]);
         if let Some(global_id) = &self.global_id {
             body.insert("global_id".into(), global_id.to_string().into());
+            let realm = self.realm.as_ref().map(|realm| ("realm".to_owned(), Value::from(word(realm))));
+            body.extend(realm);
         }
         if let Some(contents) = &self.contents {
             let contents = read_contents(contents, input)?;

@@ -37,6 +37,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("NOTICED AT", |overlap| cell(&overlap["noticed_at"])),
     ("APP", |overlap| cell(&overlap["app"])),
     ("OPERATION", |overlap| cell(&overlap["operation"])),
+    ("REALM", |overlap| cell(&overlap["realm"])),
     ("GLOBAL ID", |overlap| cell(&overlap["global_id"])),
     ("POLICY", |overlap| cell(&overlap["policy"])),
     ("STATE", |overlap| cell(&overlap["state"])),

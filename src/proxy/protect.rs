@@ -25,7 +25,7 @@ use super::upload::Upload;
 use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
-use crate::domain::record::ClaimState;
+use crate::domain::record::{ClaimState, Realm};
 use crate::domain::terms::{Mode, Span};
 use crate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use crate::gateway::{ClaimView, Failure};
@@ -145,6 +145,7 @@ impl Proxy {
         let (parts, also) = (&route.options.fingerprint, route.options.dialect.fingerprint_field());
         let fingerprint = fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), content);
         let call = |take_over, nonce| ClaimCall {
+            realm: Realm::Proxy,
             operation: route.operation.clone(),
             contents: contents.clone(),
             fingerprint: fingerprint.clone(),

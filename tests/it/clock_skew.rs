@@ -10,7 +10,7 @@ use oncegate::domain::canonical::canonicalize;
 use oncegate::domain::claim::{Outcome, OutcomeResponse, RenewalResponse};
 use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate::domain::limits::Limits;
-use oncegate::domain::record::ClaimState;
+use oncegate::domain::record::{ClaimId, ClaimState, Realm};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate::engine::Engine;
 use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
@@ -91,6 +91,7 @@ impl Stage {
     async fn claim(&self, gateway: &Gateway, contents: &str) -> ClaimAnswer {
         let contents = canonicalize(format!("{contents:?}").as_bytes()).unwrap();
         let request = ClaimCall {
+            realm: Realm::Api,
             operation: "order.submit".parse().unwrap(),
             contents,
             fingerprint: None,
@@ -121,8 +122,8 @@ impl Stage {
     }
 
     async fn settle(&self, gateway: &Gateway, granted: &Granted, outcome: Outcome) -> OutcomeResponse {
-        let (global_id, attempt) = (granted.global_id, granted.attempt.clone());
-        let report = OutcomeCall { global_id, attempt, outcome, operation: None, contents: None };
+        let (id, attempt) = (ClaimId::of_api(granted.global_id), granted.attempt.clone());
+        let report = OutcomeCall { id, attempt, outcome, operation: None, contents: None };
         match gateway.settle(&self.app, report).await.unwrap() {
             Reported::Settled { settled, .. } => settled,
             other => panic!("{other:?}"),
@@ -135,7 +136,7 @@ impl Stage {
             manual.advance(LEASE);
         }
         until("the lease ends", LEASE * 10, async || {
-            self.behind.inspect(&self.app, granted.global_id).await.unwrap().is_none()
+            self.behind.inspect(&self.app, ClaimId::of_api(granted.global_id)).await.unwrap().is_none()
         })
         .await;
     }
@@ -186,7 +187,10 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
                     "{outcome:?}: {response:?}"
                 );
             }
-            let renewed = gateway.renew(&stage.app, old.global_id, old.attempt.clone(), Some(HOUR)).await.unwrap();
+            let renewed = gateway
+                .renew(&stage.app, ClaimId::of_api(old.global_id), old.attempt.clone(), Some(HOUR))
+                .await
+                .unwrap();
             assert!(matches!(renewed.renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
         }
         assert_eq!(stage.holder(older, contents).await, new.attempt);

@@ -11,6 +11,7 @@ mod framing;
 mod http2;
 mod leases;
 mod principals;
+mod realm;
 mod running;
 mod servers;
 mod tokens;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::global_id::GlobalId;
-use oncegate::domain::record::Key;
+use oncegate::domain::record::{ClaimId, Key};
 use oncegate::domain::tenant::Operation;
 use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
 use oncegate::gateway::Gateway;
@@ -102,7 +102,7 @@ impl Business {
         let global_id = Gateway::global_id(&app, &operation, &contents);
         let (number, is_new) = {
             let known = &mut *self.world.known();
-            let number = known.number(&Key { app: app.key.clone(), global_id });
+            let number = known.number(&Key::new(&app.key, ClaimId::of_api(global_id)));
             let spools = operations.iter().any(|own| app.terms_of(own).outcome_on_outage == OutcomeOnOutage::Spool);
             let choice = Choice { claims: app.terms_of(&operation).claim_on_outage, spools };
             (number, known.of(number).ledger.choice.replace(choice).is_none())

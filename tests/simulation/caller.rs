@@ -13,7 +13,7 @@ use oncegate::domain::claim::{
     ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate::domain::operator::ReleaseRequest;
-use oncegate::domain::record::{ClaimState, Key};
+use oncegate::domain::record::{ClaimId, ClaimState, Key, Realm};
 use oncegate::domain::terms::Retention;
 use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate::gateway::outcome::{OutcomeCall, Reported};
@@ -174,7 +174,7 @@ impl Caller {
         let name = Name::nonce(self.world.rng.next_u64());
         let call = self.begin(gateway, <Key as EngineCall>::NAME, "GET", name, &target, deadline);
         let Some((call, running)) = call else { return };
-        let answer = running.answer(running.gateway.inspect(&target.app, target.global_id)).await;
+        let answer = running.answer(running.gateway.inspect(&target.app, ClaimId::of_api(target.global_id))).await;
         match answer {
             Some(answer) => self.world.replied(&call, &answer),
             None => self.world.abort(&call),
@@ -189,7 +189,7 @@ impl Caller {
         let name = Name::of(&attempt);
         let call = self.begin(gateway, <ReleaseRequest as EngineCall>::NAME, "release", name, &target, deadline);
         let Some((call, running)) = call else { return };
-        let release = running.gateway.release(&target.app, target.global_id, attempt, true);
+        let release = running.gateway.release(&target.app, ClaimId::of_api(target.global_id), attempt, true);
         match running.answer(release).await {
             Some(answer) => self.world.replied(&call, &answer),
             None => self.world.abort(&call),
@@ -319,7 +319,7 @@ impl Caller {
         let (call, running) =
             self.begin(gateway, <Timed<OutcomeRequest> as EngineCall>::NAME, what, name, target, deadline)?;
         let report = OutcomeCall {
-            global_id: target.global_id,
+            id: ClaimId::of_api(target.global_id),
             attempt: attempt.clone(),
             outcome: outcome.clone(),
             operation,
@@ -344,7 +344,7 @@ impl Caller {
         let name = Name::of(attempt);
         let call = self.begin(gateway, <Timed<RenewalRequest> as EngineCall>::NAME, "renewal", name, target, deadline);
         let (call, running) = call?;
-        let renewal = running.gateway.renew(&target.app, target.global_id, attempt.clone(), lease);
+        let renewal = running.gateway.renew(&target.app, ClaimId::of_api(target.global_id), attempt.clone(), lease);
         let answer = running.answer(renewal).await;
         match &answer {
             Some(answer) => self.world.renewed(&call, answer),
@@ -471,6 +471,7 @@ impl ClaimPlan {
 
     fn request(&self, target: &Target) -> ClaimCall {
         ClaimCall {
+            realm: Realm::Api,
             operation: target.operation.clone(),
             contents: target.contents.clone(),
             fingerprint: self.fingerprint.then(|| canonicalize_any(b"7", "fingerprint").expect("JSON")),

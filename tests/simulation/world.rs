@@ -194,7 +194,7 @@ impl World {
         for (gateway, host) in (0..).zip(hosts) {
             let journal = host.gateway().map(|running| running.journal);
             for overlap in journal.iter().flat_map(|journal| journal.overlaps(None, None, usize::MAX)) {
-                let key = Key { app: overlap.app.clone(), global_id: overlap.global_id };
+                let key = Key { app: overlap.app.clone(), realm: overlap.realm, global_id: overlap.global_id };
                 overlaps.entry(key).or_default().push((gateway, overlap));
             }
         }

@@ -83,7 +83,7 @@ mod tests {
     use super::super::attempt::{Attempt, Nonce};
     use super::super::claim::{ClaimRequest, ClaimResponse, Effect, Mismatch, claim};
     use super::super::clock::Timestamp;
-    use super::super::record::{Contents, Key, LiveClaim};
+    use super::super::record::{Contents, Key, LiveClaim, Realm};
     use super::super::terms::{LeaseEnd, Retention, Terms};
     use super::*;
     use crate::canonical::{NotCanonical, canonicalize};
@@ -182,7 +182,7 @@ mod tests {
 
             let hour = std::time::Duration::from_hours(1);
             let requests = [0, 1].map(|index: usize| ClaimRequest {
-                key: Key { app: "shop".parse().unwrap(), global_id: ids[index] },
+                key: Key { app: "shop".parse().unwrap(), realm: Realm::Api, global_id: ids[index] },
                 attempt: Attempt::new(Timestamp::from_micros(1), Nonce::from_bits(index as u64)),
                 operation: Operation::default(),
                 contents: contents[index].clone(),

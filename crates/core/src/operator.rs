@@ -6,7 +6,7 @@ use super::clock::Timestamp;
 use super::engine::SharedRecord;
 use super::global_id::GlobalId;
 use super::lock::LockName;
-use super::record::{ClaimState, Key, LiveClaim, Record};
+use super::record::{ClaimState, Key, LiveClaim, Realm, Record};
 use super::tenant::AppKey;
 
 /// Ends a claim in any state, also a succeeded one, which no outcome undoes; or replaces the result of a succeeded one.
@@ -47,11 +47,13 @@ pub fn release(live: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, R
     }
 }
 
-/// Lists claims of an app, in the order of their global IDs.
+/// Lists claims of an app and realm, in the order of their global IDs.
 #[derive(Clone, Debug)]
 pub struct ListRequest {
     /// The app.
     pub app: AppKey,
+    /// The realm.
+    pub realm: Realm,
     /// Only claims in this state.
     pub state: Option<ClaimState>,
     /// Only claims after this one, the last of the previous page.

@@ -7,7 +7,7 @@ use super::attempt::{Attempt, AttemptHash};
 use super::clock::Timestamp;
 use super::global_id::GlobalId;
 use super::outage_policy::OutagePolicy;
-use super::record::ClaimState;
+use super::record::{ClaimState, Realm};
 use super::tenant::{AppKey, Operation};
 
 /// An operation that two attempts were granted.
@@ -19,6 +19,8 @@ pub struct Overlap {
     pub app: AppKey,
     /// The operation, if known.
     pub operation: Option<Operation>,
+    /// The realm of the claim.
+    pub realm: Realm,
     /// The claim.
     pub global_id: GlobalId,
     /// The policy that answered instead of the store.

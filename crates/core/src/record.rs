@@ -1,8 +1,9 @@
 //! Claims in a store: key, state, record, and whether the record's time has ended.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::attempt::Attempt;
@@ -11,13 +12,88 @@ use super::global_id::GlobalId;
 use super::tenant::{AppKey, Operation};
 use super::terms::{LeaseEnd, Retention, Terms};
 
-/// The key of a claim in every store. It contains the app, so no app can reach another's claims.
+/// Realm of a claim. Claims of different realms are different records, also with the same app and global ID, so no call of the
+/// API reaches a record of the proxy.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Realm {
+    /// Claims of the API.
+    Api,
+    /// Records of the Idempotency-Key proxy, which hold responses.
+    Proxy,
+}
+
+/// Name of a claim within its app.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClaimId {
+    /// The realm.
+    pub realm: Realm,
+    /// The ID of operation and contents.
+    pub global_id: GlobalId,
+}
+
+/// The key of a claim in every store. It contains the app, so no app can reach another's claims, and the realm.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
     /// The app.
     pub app: AppKey,
+    /// The realm.
+    pub realm: Realm,
     /// The ID of operation and contents.
     pub global_id: GlobalId,
+}
+
+impl Realm {
+    /// Prefix of the namespaces of the proxy's records. No app key contains a colon.
+    const PROXY: &str = "proxy:";
+
+    /// Returns the realm of an operation's claims. Callers of the API cannot use the proxy's operations.
+    pub fn of(operation: &Operation) -> Self {
+        if operation.as_ref().starts_with(Operation::PROXY_PREFIX) { Self::Proxy } else { Self::Api }
+    }
+
+    /// Returns the text by which stores separate the claims of an app and realm from all others: the app key, for the proxy's
+    /// records after `proxy:`.
+    pub fn namespace(self, app: &AppKey) -> Cow<'_, str> {
+        match self {
+            Self::Api => Cow::Borrowed(app.as_ref()),
+            Self::Proxy => Cow::Owned([Self::PROXY, app.as_ref()].concat()),
+        }
+    }
+
+    /// Returns the realm of a namespace, and the key of its app.
+    pub fn of_namespace(namespace: &str) -> (Self, &str) {
+        namespace.strip_prefix(Self::PROXY).map_or((Self::Api, namespace), |app| (Self::Proxy, app))
+    }
+}
+
+impl ClaimId {
+    /// Returns the name of a claim of the API.
+    pub const fn of_api(global_id: GlobalId) -> Self {
+        Self { realm: Realm::Api, global_id }
+    }
+
+    /// Returns the name of a record of the proxy.
+    pub const fn of_proxy(global_id: GlobalId) -> Self {
+        Self { realm: Realm::Proxy, global_id }
+    }
+}
+
+impl Key {
+    /// Returns the key of an app's claim.
+    pub fn new(app: &AppKey, ClaimId { realm, global_id }: ClaimId) -> Self {
+        Self { app: app.clone(), realm, global_id }
+    }
+
+    /// Returns the name of the claim within its app.
+    pub const fn id(&self) -> ClaimId {
+        ClaimId { realm: self.realm, global_id: self.global_id }
+    }
+
+    /// Returns the namespace: see [`Realm::namespace`].
+    pub fn namespace(&self) -> Cow<'_, str> {
+        self.realm.namespace(&self.app)
+    }
 }
 
 /// State of a claim. Without a record it is absent.

@@ -1,6 +1,6 @@
 //! The layout of the database: keys and rows.
 //!
-//! `claims` has a row for each claim, under `<app> 0x00 <global ID>`, and the watermarks and shared records, under keys that no
+//! `claims` has a row for each claim, under `<namespace> 0x00 <global ID>`, and the watermarks and shared records, under keys that no
 //! app can have. `ends` has `<instant> <key>` for each of them that ends by itself, so that ended ones are found in order.
 
 use oncegate_core::clock::Timestamp;
@@ -135,7 +135,7 @@ fn split_header(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
 
 /// Returns the key of a claim's row.
 pub(super) fn row_key(key: &Key) -> Vec<u8> {
-    [key.app.as_ref().as_bytes(), &[0], key.global_id.as_bytes()].concat()
+    [key.namespace().as_bytes(), &[0], key.global_id.as_bytes()].concat()
 }
 
 /// Returns the key of a shared record. No two have the same: an app key holds no zero byte.

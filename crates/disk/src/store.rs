@@ -10,7 +10,6 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{LockListRequest, LockPage};
-use oncegate_core::tenant::AppKey;
 
 use super::row::{LOCK_PREFIX, Row, Stored, StoredRecord, WATERMARKS_KEY, Watermarks};
 use super::{Options, torn};
@@ -117,19 +116,19 @@ impl Store {
         Ok(LockPage { records, now })
     }
 
-    /// Returns up to `count` rows of an app's claims after this global ID, in order.
+    /// Returns up to `count` rows of a namespace's claims after this global ID, in order.
     pub(super) fn rows(
         &self,
-        app: &AppKey,
+        namespace: &str,
         after: Option<GlobalId>,
         count: usize,
     ) -> Result<Vec<(GlobalId, Row)>, EngineError> {
-        let app = app.as_ref().as_bytes();
+        let namespace = namespace.as_bytes();
         let from = match after {
-            Some(after) => [app, &[0], after.as_bytes(), &[0]].concat(),
-            None => [app, &[0]].concat(),
+            Some(after) => [namespace, &[0], after.as_bytes(), &[0]].concat(),
+            None => [namespace, &[0]].concat(),
         };
-        let to = [app, &[1]].concat();
+        let to = [namespace, &[1]].concat();
         let row = |entry: fjall::Guard| {
             let (key, row) = entry.into_inner().map_err(|error| unreadable(&error))?;
             let global_id = key.last_chunk().ok_or_else(|| EngineError::incompatible("a key is truncated"))?;

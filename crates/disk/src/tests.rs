@@ -14,7 +14,7 @@ use oncegate_core::claim::Outcome;
 use oncegate_core::clock::{ManualClock, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, Subject, fresh_claim};
 use oncegate_core::engine::{Determinate, Metadata, SharedRecord};
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::{LeaseEnd, Terms};
 use tempfile::TempDir;
 
@@ -95,10 +95,11 @@ async fn a_list_finds_the_one_matching_claim_among_many() {
     let last = &requests[999];
     disk.settle(&settle(last, Outcome::Unknown), DEADLINE).await.unwrap();
     let app = last.key.app.clone();
-    let unknown = ListRequest { app: app.clone(), state: Some(ClaimState::Unknown), after: None, limit: 10 };
+    let unknown =
+        ListRequest { app: app.clone(), realm: Realm::Api, state: Some(ClaimState::Unknown), after: None, limit: 10 };
     let found: Vec<_> = disk.list(&unknown).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
     assert_eq!(found, [last.key.global_id]);
-    let all = ListRequest { app, state: None, after: None, limit: 2000 };
+    let all = ListRequest { app, realm: Realm::Api, state: None, after: None, limit: 2000 };
     let found: Vec<_> = disk.list(&all).await.unwrap().into_iter().map(|listed| listed.global_id).collect();
     assert_eq!(found, requests.iter().map(|request| request.key.global_id).collect::<Vec<_>>());
 }

@@ -218,7 +218,7 @@ fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestam
 /// Reads the next claims of an app, and returns those of the list. The changes of the same batch are not among them: their
 /// callers have no answer yet.
 pub(super) fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Result<Page, EngineError> {
-    let rows = store.rows(&request.app, request.after, LISTED_PER_CALL)?;
+    let rows = store.rows(&request.realm.namespace(&request.app), request.after, LISTED_PER_CALL)?;
     let mut next = rows.last().map(|(global_id, _)| *global_id).filter(|_| rows.len() == LISTED_PER_CALL);
     let mut listed = Vec::new();
     for (global_id, row) in rows {

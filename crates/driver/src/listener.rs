@@ -97,7 +97,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use oncegate_core::global_id::GlobalId;
-    use oncegate_core::record::Key;
+    use oncegate_core::record::{Key, Realm};
     use tokio::time::Instant;
 
     use super::*;
@@ -129,7 +129,11 @@ mod tests {
     }
 
     fn channel(number: u8) -> Channel {
-        Channel::of_claim(&Key { app: "shop".parse().unwrap(), global_id: GlobalId::from_bytes([number; 16]) })
+        Channel::of_claim(&Key {
+            app: "shop".parse().unwrap(),
+            realm: Realm::Api,
+            global_id: GlobalId::from_bytes([number; 16]),
+        })
     }
 
     fn start() -> (Arc<Fake>, Arc<Hub>) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::engine::EngineError;
+use oncegate_core::record::Realm;
 use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
@@ -102,9 +103,11 @@ impl Gateway {
         let Some(engine) = engine.filter(|engine| engine.capabilities().lists) else { return ClaimCount::Unknown };
         let count = async {
             let mut counted = 0;
-            for app in apps {
+            let all = apps.iter().flat_map(|app| [(app, Realm::Api), (app, Realm::Proxy)]);
+            for (app, realm) in all {
+                let filter = Filter { realm, state: None, after: None, internal: false };
                 let limit = COUNTED_MAX - counted;
-                counted += filtered(engine, &app, Filter::default(), limit).await?.len();
+                counted += filtered(engine, app, filter, limit).await?.len();
                 if counted >= COUNTED_MAX {
                     break;
                 }

@@ -11,7 +11,7 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::{ClaimState, Key, fingerprint_digest};
+use oncegate_core::record::{ClaimState, Key, Realm, fingerprint_digest};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{ClaimOnOutage, Mode, Retention, Terms};
 use oncegate_telemetry::metrics::{ClaimResult, observed};
@@ -28,6 +28,8 @@ use crate::tenants::App;
 /// A claim call.
 #[derive(Debug)]
 pub struct ClaimCall {
+    /// The realm of the claim.
+    pub realm: Realm,
     /// The operation.
     pub operation: Operation,
     /// The contents, which make two operations the same.
@@ -146,7 +148,7 @@ impl Gateway {
     }
 
     pub(super) fn prepare(&self, app: &App, call: ClaimCall) -> Result<Prepared, Failure> {
-        let ClaimCall { operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
+        let ClaimCall { realm, operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
         if nonce.as_ref().is_some_and(Nonce::is_observed) {
             return Err(Failure::NonceReserved);
         }
@@ -165,7 +167,7 @@ impl Gateway {
             ..own.terms
         };
         let request = ClaimRequest {
-            key: Key { app: app.key.clone(), global_id: GlobalId::of(&app.key, &operation, &contents) },
+            key: Key { app: app.key.clone(), realm, global_id: GlobalId::of(&app.key, &operation, &contents) },
             attempt: self.issuer.issue(nonce),
             operation,
             contents,

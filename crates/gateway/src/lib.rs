@@ -35,7 +35,7 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::{ClaimId, Key, LiveClaim};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::Retention;
 use oncegate_telemetry::metrics::app::AppMetrics;
@@ -143,12 +143,12 @@ impl Gateway {
         self.metrics.store(Arc::new(apps.iter().map(metrics).collect()));
     }
 
-    /// Returns the live claim of an ID, if there is one.
+    /// Returns the live claim of this name, if there is one.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn inspect(&self, app: &App, global_id: GlobalId) -> Result<Option<ClaimView>, Failure> {
-        let key = Key { app: app.key.clone(), global_id };
+    pub async fn inspect(&self, app: &App, id: ClaimId) -> Result<Option<ClaimView>, Failure> {
+        let (key, global_id) = (Key::new(&app.key, id), id.global_id);
         let call = async { self.policies(app)?.read(&key).await };
         let span = traces::child!("lookup", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let claim = traces::in_span!(span, within(app.terms.deadline, call)).map_err(read_failure)?;

@@ -10,7 +10,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Capabilities, Engine, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{ClaimState, Key};
+use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
@@ -60,8 +60,10 @@ pub enum ListError {
 }
 
 /// Filter of a list of claims.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Filter {
+    /// The realm of the claims.
+    pub realm: Realm,
     /// Only claims in this state.
     pub state: Option<ClaimState>,
     /// Only claims after this global ID.
@@ -89,15 +91,15 @@ impl Gateway {
     pub async fn release(
         &self,
         app: &App,
-        global_id: GlobalId,
+        id: ClaimId,
         attempt: Attempt,
         even_succeeded: bool,
     ) -> Result<Changed, Failure> {
         if !even_succeeded {
             // A success may be reported after the operator has looked. A failure never undoes one.
-            return self.settle_by_operator(app, global_id, attempt, Outcome::Failure).await;
+            return self.settle_by_operator(app, id, attempt, Outcome::Failure).await;
         }
-        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt, result: None };
+        let request = ReleaseRequest { key: Key::new(&app.key, id), attempt, result: None };
         let call = async { self.policies(app)?.release(&request).await };
         let released = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
         Ok(match released {
@@ -114,11 +116,11 @@ impl Gateway {
     pub async fn replace_result(
         &self,
         app: &App,
-        global_id: GlobalId,
+        id: ClaimId,
         attempt: Attempt,
         result: Box<str>,
     ) -> Result<ReleaseResponse, Failure> {
-        let request = ReleaseRequest { key: Key { app: app.key.clone(), global_id }, attempt, result: Some(result) };
+        let request = ReleaseRequest { key: Key::new(&app.key, id), attempt, result: Some(result) };
         let call = async { self.policies(app)?.release(&request).await };
         within(app.terms.deadline, call).await.map_err(|error| failure(error, None))
     }
@@ -130,11 +132,11 @@ impl Gateway {
     pub async fn settle_by_operator(
         &self,
         app: &App,
-        global_id: GlobalId,
+        id: ClaimId,
         attempt: Attempt,
         outcome: Outcome,
     ) -> Result<Changed, Failure> {
-        let request = OutcomeRequest { key: Key { app: app.key.clone(), global_id }, attempt, outcome, late: None };
+        let request = OutcomeRequest { key: Key::new(&app.key, id), attempt, outcome, late: None };
         // An operator needs the store's answer, and can repeat the call.
         let context = CallContext { deadline: app.terms.deadline, on_outage: OutcomeOnOutage::FailClosed };
         let call = async { self.policies(app)?.settle(&request, context).await };
@@ -202,7 +204,8 @@ pub(super) async fn filtered(
     filter: Filter,
     limit: usize,
 ) -> Result<Vec<ListedClaim>, EngineError> {
-    let mut request = ListRequest { app: app.clone(), state: filter.state, after: filter.after, limit };
+    let Filter { realm, state, after, internal } = filter;
+    let mut request = ListRequest { app: app.clone(), realm, state, after, limit };
     let mut found: Vec<ListedClaim> = Vec::new();
     loop {
         let page = engine.list(&request).await?;
@@ -210,7 +213,7 @@ pub(super) async fn filtered(
         request.after = page.last().map(|last| last.global_id);
         let is_internal =
             |listed: &ListedClaim| listed.claim.record.operation.as_ref().is_some_and(Operation::is_internal);
-        found.extend(page.into_iter().filter(|listed| filter.internal || !is_internal(listed)));
+        found.extend(page.into_iter().filter(|listed| internal || !is_internal(listed)));
         if is_last || found.len() >= limit {
             found.truncate(limit);
             return Ok(found);

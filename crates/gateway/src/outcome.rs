@@ -11,7 +11,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::{Contents, Key};
+use oncegate_core::record::{ClaimId, Contents, Key};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::OutcomeOnOutage;
 use oncegate_telemetry::metrics::{OutcomeResult, ReportedOutcome};
@@ -32,7 +32,7 @@ const LATE_GRACE: Duration = Duration::from_hours(24);
 #[derive(Debug)]
 pub struct OutcomeCall {
     /// The claim.
-    pub global_id: GlobalId,
+    pub id: ClaimId,
     /// The attempt that reports.
     pub attempt: Attempt,
     /// Outcome of the work.
@@ -160,7 +160,7 @@ impl Gateway {
             metrics.settled(operation, outcome, OutcomeResult::Observed);
             metrics.observed_outcome(operation, outcome, observed_label(report.attempt.nonce().would_be()));
         }
-        Reported::Observed { global_id: report.global_id }
+        Reported::Observed { global_id: report.id.global_id }
     }
 
     fn prepare_settle(
@@ -174,11 +174,11 @@ impl Gateway {
         let named = report.operation.as_ref();
         if let Some(contents) = &report.contents {
             let operation = named.cloned().unwrap_or_default();
-            if GlobalId::of(&app.key, &operation, contents) != report.global_id {
+            if GlobalId::of(&app.key, &operation, contents) != report.id.global_id {
                 return Err(Failure::NotItsContents);
             }
         }
-        let key = Key { app: app.key.clone(), global_id: report.global_id };
+        let key = Key::new(&app.key, report.id);
         let granted = self.granted.of(app, &key);
         let terms = granted.as_ref().or(named).map_or(&app.terms, |operation| app.terms_of(operation));
         let request = OutcomeRequest {

@@ -8,7 +8,7 @@ use oncegate_core::claim::{RenewalRequest, RenewalResponse};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::Key;
+use oncegate_core::record::{ClaimId, Key};
 use oncegate_telemetry::traces;
 
 use super::{Failure, Gateway, failure, within};
@@ -35,10 +35,11 @@ impl Gateway {
     pub async fn renew(
         &self,
         app: &App,
-        global_id: GlobalId,
+        id: ClaimId,
         attempt: Attempt,
         lease: Option<Duration>,
     ) -> Result<RenewalAnswer, Failure> {
+        let global_id = id.global_id;
         if attempt.nonce().is_observed() {
             // The attempt holds nothing, but observe mode must not stop its caller.
             let left = lease.unwrap_or(app.terms.terms.lease);
@@ -48,7 +49,7 @@ impl Gateway {
         }
         let started = self.clock.monotonic();
         let deadline = app.terms.deadline;
-        let request = RenewalRequest { key: Key { app: app.key.clone(), global_id }, attempt, lease };
+        let request = RenewalRequest { key: Key::new(&app.key, id), attempt, lease };
         let call = async { self.policies(app)?.renew(&request, deadline).await };
         let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let answer = traces::in_span!(span, within(deadline, call)).map_err(|error| failure(error, None))?;

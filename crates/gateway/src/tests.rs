@@ -11,7 +11,7 @@ use oncegate_core::engine::Engine;
 use oncegate_core::engine::capability::Capability;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimId, ClaimState, Realm};
 use oncegate_core::terms::{Mode, Terms};
 
 use super::*;
@@ -72,6 +72,7 @@ fn contents(text: &str) -> Canonical {
 
 fn call(text: &str) -> ClaimCall {
     ClaimCall {
+        realm: Realm::Api,
         operation: Operation::default(),
         contents: contents(text),
         fingerprint: None,
@@ -87,7 +88,7 @@ fn success(result: Option<&str>) -> Outcome {
 }
 
 fn report(global_id: GlobalId, attempt: &Attempt, outcome: Outcome) -> OutcomeCall {
-    OutcomeCall { global_id, attempt: attempt.clone(), outcome, operation: None, contents: None }
+    OutcomeCall { id: ClaimId::of_api(global_id), attempt: attempt.clone(), outcome, operation: None, contents: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,9 +163,9 @@ async fn a_batch_of_outcomes_is_answered_in_order() {
         panic!("{answers:?}")
     };
     assert_eq!(*global_id, first.0);
-    assert!(world.gateway.inspect(&world.app, second.0).await.unwrap().is_none());
+    assert!(world.gateway.inspect(&world.app, ClaimId::of_api(second.0)).await.unwrap().is_none());
     let state = |view: ClaimView| view.claim.record.state;
-    let found = world.gateway.inspect(&world.app, first.0).await.unwrap();
+    let found = world.gateway.inspect(&world.app, ClaimId::of_api(first.0)).await.unwrap();
     assert_eq!(found.map(state), Some(ClaimState::Succeeded));
 }
 
@@ -181,7 +182,7 @@ async fn an_outcome_is_recorded_late_until_its_attempt_is_older_than_its_retenti
     // A minute of retention, and a day of grace.
     for wait in [0, 24 * 3600 + 60, 1] {
         tokio::time::sleep(SECOND * wait).await;
-        let _ = world.gateway.release(&world.app, global_id, attempt.clone(), true).await;
+        let _ = world.gateway.release(&world.app, ClaimId::of_api(global_id), attempt.clone(), true).await;
         let answer = world.gateway.settle(&world.app, late()).await;
         let Ok(Reported::Settled { settled, .. }) = answer else { panic!("{answer:?}") };
         recorded.push(settled != oncegate_core::claim::OutcomeResponse::Expired);
@@ -287,7 +288,7 @@ async fn claims_are_listed_in_pages_without_those_of_the_gateway_itself() {
     let internal = ClaimCall { operation: "oncegate:mark".parse().unwrap(), ..call("e") };
     let Ok(ClaimAnswer::Granted(internal)) = world.gateway.claim(&world.app, internal).await else { panic!() };
     ids.sort();
-    let all = Filter::default();
+    let all = Filter { realm: Realm::Api, state: None, after: None, internal: false };
     assert_eq!(world.list(all, 10).await, ids);
     for limit in 1..4 {
         assert_eq!(world.list(all, limit).await, ids[..limit]);
@@ -324,7 +325,12 @@ async fn an_operator_releases_a_success_only_if_that_is_meant() {
     let world = World::new("shop");
     let (global_id, attempt) = world.settled("a", "1").await;
     let release = async |even_succeeded| {
-        world.gateway.release(&world.app, global_id, attempt.clone(), even_succeeded).await.ok().unwrap()
+        world
+            .gateway
+            .release(&world.app, ClaimId::of_api(global_id), attempt.clone(), even_succeeded)
+            .await
+            .ok()
+            .unwrap()
     };
     assert!(matches!(release(false).await, Changed::AlreadySucceeded));
     assert!(matches!(release(true).await, Changed::Released));

@@ -32,7 +32,7 @@ const fn ascii(letter: u8) -> i8 {
 #[derive(Default)]
 #[cfg_attr(test, derive(PartialEq, Debug))]
 pub(super) struct FirstStep {
-    app: String,
+    namespace: String,
     global_id: Vec<u8>,
     kind: i8,
     state: i8,
@@ -48,7 +48,7 @@ impl FirstStep {
     /// Only reads.
     pub(super) fn read(key: &Key) -> Self {
         Self {
-            app: key.app.to_string(),
+            namespace: key.namespace().into_owned(),
             global_id: key.global_id.as_bytes().to_vec(),
             kind: ascii(b'r'),
             state: RELEASED,
@@ -161,7 +161,7 @@ macro_rules! column {
 /// Returns the first statement.
 pub(super) fn first(steps: &[FirstStep]) -> Query<'static, Postgres, PgArguments> {
     query(FIRST)
-        .bind(column!(steps, app))
+        .bind(column!(steps, namespace))
         .bind(column!(steps, global_id))
         .bind(column!(steps, kind))
         .bind(column!(steps, state))
@@ -176,7 +176,7 @@ pub(super) fn first(steps: &[FirstStep]) -> Query<'static, Postgres, PgArguments
 /// Returns the second statement.
 pub(super) fn second(changes: &[&Change]) -> Query<'static, Postgres, PgArguments> {
     query(SECOND)
-        .bind(column!(changes, row.app))
+        .bind(column!(changes, row.namespace))
         .bind(column!(changes, row.global_id))
         .bind(column!(changes, row.fence))
         .bind(column!(changes, row.state))
@@ -228,7 +228,7 @@ mod tests {
 
     fn found(record: Record) -> Found {
         let row = RowVersion {
-            app: "shop".into(),
+            namespace: "shop".into(),
             global_id: vec![1],
             fence: 3,
             state: ascii(b'p'),
@@ -243,7 +243,10 @@ mod tests {
         let claim = fresh_claim();
         let (key, record) = (&claim.key, claim.record());
         let read = FirstStep::read(key);
-        assert_eq!((read.app.as_str(), read.global_id.as_slice()), (key.app.as_ref(), &key.global_id.as_bytes()[..]));
+        assert_eq!(
+            (read.namespace.as_str(), read.global_id.as_slice()),
+            (key.app.as_ref(), &key.global_id.as_bytes()[..])
+        );
         assert_eq!((read.kind, read.state), (ascii(b'r'), RELEASED));
         let put = FirstStep::put(key, &record, "value".into(), Some(SECOND), Some(SECOND * 2));
         assert_eq!((put.kind, put.state, put.value.as_slice()), (ascii(b'p'), ascii(b'p'), &b"value"[..]));

@@ -87,12 +87,12 @@ impl Drop for Route {
 mod tests {
     use super::*;
     use oncegate_core::global_id::GlobalId;
-    use oncegate_core::record::Key;
+    use oncegate_core::record::{Key, Realm};
 
     fn key(number: u32) -> Key {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&number.to_be_bytes());
-        Key { app: "shop".parse().unwrap(), global_id: GlobalId::from_bytes(bytes) }
+        Key { app: "shop".parse().unwrap(), realm: Realm::Api, global_id: GlobalId::from_bytes(bytes) }
     }
 
     fn ready(workers: usize) -> Arc<Routes> {

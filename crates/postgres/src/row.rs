@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 use oncegate_core::engine::{EngineError, value};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::ListedClaim;
-use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::record::{Key, LiveClaim, Realm};
 use oncegate_core::tenant::AppKey;
 
 /// A claim that was found, and the row that it was read from.
@@ -20,7 +20,7 @@ pub(super) struct Found {
 /// Identifies a version of a row, so that it is changed only if it is still the one that was read.
 #[derive(Clone)]
 pub(super) struct RowVersion {
-    pub(super) app: String,
+    pub(super) namespace: String,
     pub(super) global_id: Vec<u8>,
     pub(super) fence: i64,
     pub(super) state: i8,
@@ -68,7 +68,7 @@ fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineErr
     let left = row.try_get::<Option<i64>, _>(5)?.map(duration);
     let fence = fence(row, 3)?;
     let version = RowVersion {
-        app: key.app.to_string(),
+        namespace: key.namespace().into_owned(),
         global_id: key.global_id.as_bytes().to_vec(),
         fence: row.try_get(3)?,
         state: row.try_get(4)?,
@@ -82,12 +82,13 @@ fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineErr
     Ok(Ok(LiveClaim::of_stored(record, left, Some(fence)).map(|held| Found { held, row: version })))
 }
 
-/// Reads a key: the app is in this column, the global ID in the next.
+/// Reads a key: the namespace is in this column, the global ID in the next.
 pub(super) fn key(row: &PgRow, at: usize) -> sqlx::Result<Key> {
     let unreadable = |what: &str| sqlx::Error::Decode(format!("a key with an unreadable {what}").into());
-    let app: AppKey = row.try_get::<&str, _>(at)?.parse().map_err(|_| unreadable("app"))?;
+    let (realm, app) = Realm::of_namespace(row.try_get(at)?);
+    let app: AppKey = app.parse().map_err(|_| unreadable("app"))?;
     let bytes: [u8; 16] = row.try_get::<&[u8], _>(at + 1)?.try_into().map_err(|_| unreadable("global ID"))?;
-    Ok(Key { app, global_id: GlobalId::from_bytes(bytes) })
+    Ok(Key { app, realm, global_id: GlobalId::from_bytes(bytes) })
 }
 
 /// Reads a fence. The table holds no negative ones.

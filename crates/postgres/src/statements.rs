@@ -34,7 +34,7 @@ impl Statement for ListRequest {
     async fn run(self, session: &mut Session) -> Result<Vec<ListedClaim>, EngineError> {
         let after = self.after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
         let page = query(include_str!("list.sql"))
-            .bind(self.app.to_string())
+            .bind(self.realm.namespace(&self.app).into_owned())
             .bind(after)
             .bind(arguments::listed_letter(self.state))
             .bind(i64::try_from(self.limit).unwrap_or(i64::MAX));
@@ -57,7 +57,7 @@ impl Statement for Mark {
     /// Returns whether the claim is marked now.
     async fn run(self, session: &mut Session) -> Result<bool, EngineError> {
         let mark = query(include_str!("mark.sql"))
-            .bind(self.key.app.to_string())
+            .bind(self.key.namespace().into_owned())
             .bind(self.key.global_id.as_bytes().to_vec())
             .bind(self.fence.cast_signed());
         let marked = session.run(mark).await.and_then(|rows| rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0));

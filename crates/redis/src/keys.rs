@@ -1,8 +1,10 @@
 //! Names of the keys in the store. They are part of the stored format: never changed.
 
+use std::borrow::Cow;
+
 use oncegate_core::engine::{Channel, RecordName};
 use oncegate_core::hex;
-use oncegate_core::record::Key;
+use oncegate_core::record::{Key, Realm};
 
 use super::marker::Marker;
 use super::slots;
@@ -31,6 +33,17 @@ pub(super) enum Spread {
     None,
 }
 
+/// Between ID and app in the channels of the proxy's records. In their keys the realm comes first.
+const OF_PROXY: &str = "}:proxy:";
+
+/// Returns how the keys of a realm begin, after the prefix.
+const fn space(realm: Realm) -> &'static str {
+    match realm {
+        Realm::Api => "og:",
+        Realm::Proxy => "ogp:",
+    }
+}
+
 /// Between a name of metadata and the hash tag of a marker.
 const BESIDE: &str = ".at.";
 
@@ -49,19 +62,26 @@ impl Keys {
     pub(super) fn claim(&self, key: &Key) -> KeyName {
         let id = &mut [0; 32];
         let bytes = key.global_id.as_bytes();
-        let text = [&self.prefix, "og:{", hex::write(bytes, id), "}:", key.app.as_ref()].concat();
+        let text = [&self.prefix, space(key.realm), "{", hex::write(bytes, id), "}:", key.app.as_ref()].concat();
         // A global ID is a digest, so each of its bytes is as good as a hash.
         KeyName { text, spread: Spread::Hash(bytes[0]) }
     }
 
     /// Returns the name of a channel: that of the record's key.
     pub(super) fn channel(&self, channel: &Channel) -> String {
-        [&self.prefix, "og:", channel.as_str()].concat()
+        let name = channel.as_str();
+        match name.split_once(OF_PROXY).filter(|_| name.starts_with('{')) {
+            Some((id, app)) => [&self.prefix, space(Realm::Proxy), id, "}:", app].concat(),
+            None => [&self.prefix, space(Realm::Api), name].concat(),
+        }
     }
 
     /// Returns the channel of such a name.
-    pub(super) fn channel_of<'n>(&self, name: &'n str) -> Option<&'n str> {
-        name.strip_prefix(&*self.prefix)?.strip_prefix("og:")
+    pub(super) fn channel_of<'n>(&self, name: &'n str) -> Option<Cow<'n, str>> {
+        let name = name.strip_prefix(&*self.prefix)?;
+        let of_proxy =
+            || name.strip_prefix(space(Realm::Proxy)).map(|name| Cow::Owned(name.replacen("}:", OF_PROXY, 1)));
+        name.strip_prefix(space(Realm::Api)).map(Cow::Borrowed).or_else(of_proxy)
     }
 
     /// Returns the key of a shared record. Metadata always takes the first connection, and locks are spread over all. In a cluster,
@@ -109,9 +129,16 @@ mod tests {
     #[test]
     fn keys_keep_their_names() {
         let keys = Keys::new(&Url::parse("redis://h?prefix=shop:").unwrap());
-        let key = Key { app: "orders".parse().unwrap(), global_id: GlobalId::from_bytes([0xa5; 16]) };
+        let key =
+            Key { app: "orders".parse().unwrap(), realm: Realm::Api, global_id: GlobalId::from_bytes([0xa5; 16]) };
         assert_eq!(keys.claim(&key).text, format!("shop:og:{{{}}}:orders", "a5".repeat(16)));
-        assert_eq!(keys.channel(&Channel::of_claim(&key)), keys.claim(&key).text);
+        let of_proxy = Key { realm: Realm::Proxy, ..key.clone() };
+        assert_eq!(keys.claim(&of_proxy).text, format!("shop:ogp:{{{}}}:orders", "a5".repeat(16)));
+        for key in [&key, &of_proxy] {
+            let channel = Channel::of_claim(key);
+            assert_eq!(keys.channel(&channel), keys.claim(key).text);
+            assert_eq!(keys.channel_of(&keys.channel(&channel)).as_deref(), Some(channel.as_str()));
+        }
         let metadata = RecordName::Metadata("chain.main".into());
         assert_eq!(keys.record(&metadata).text, "shop:og:note:chain.main");
         let lock = RecordName::Lock("orders".parse().unwrap(), "a:b".parse().unwrap());

@@ -295,7 +295,11 @@ mod tests {
             let of_locks: std::collections::BTreeSet<_> = (0..50).map(|number| lock(&format!("n{number}"))).collect();
             let claim = |number: u8| {
                 let global_id = oncegate_core::global_id::GlobalId::from_bytes([number; 16]);
-                redis.shard_of(&Key { app: "shop".parse().unwrap(), global_id })
+                redis.shard_of(&Key {
+                    app: "shop".parse().unwrap(),
+                    realm: oncegate_core::record::Realm::Api,
+                    global_id,
+                })
             };
             let of_claims: std::collections::BTreeSet<_> = (0..50).map(claim).collect();
             assert!(of_locks.len() == 3 && of_claims.len() == 3);

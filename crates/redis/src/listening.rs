@@ -117,7 +117,7 @@ fn pushed(hub: &Hub, keys: &Keys, push: &PushInfo) -> Result<(), &'static str> {
         Some(Value::BulkString(name)) => std::str::from_utf8(name).ok().and_then(|name| keys.channel_of(name)),
         _ => None,
     };
-    let channel = channel.unwrap_or_default();
+    let channel = &*channel.unwrap_or_default();
     match push.kind {
         PushKind::SMessage => hub.notify(channel),
         PushKind::SSubscribe => hub.confirm(channel),

@@ -16,7 +16,7 @@ use crate::admin::auth::Operator;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::Timestamp;
 use crate::domain::global_id::GlobalId;
-use crate::domain::record::ClaimState;
+use crate::domain::record::{ClaimState, Realm};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::Retention;
 use crate::gateway::ClaimView;
@@ -34,6 +34,7 @@ struct ReleaseBody<'a> {
     operation: Option<Operation>,
     #[serde(borrow, default, deserialize_with = "body::present")]
     contents: Option<&'a RawValue>,
+    realm: Option<Realm>,
     global_id: Option<String>,
     attempt_hash: Option<String>,
     even_succeeded: Option<bool>,
@@ -47,6 +48,7 @@ struct SettleBody<'a> {
     operation: Option<Operation>,
     #[serde(borrow, default, deserialize_with = "body::present")]
     contents: Option<&'a RawValue>,
+    realm: Option<Realm>,
     global_id: Option<String>,
     attempt_hash: Option<String>,
     outcome: OutcomeName,
@@ -71,8 +73,9 @@ pub(crate) async fn release(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let ReleaseBody { app, operation, contents, global_id, attempt_hash, even_succeeded, reason } = body.parse()?;
-    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let ReleaseBody { app, operation, contents, realm, global_id, attempt_hash, even_succeeded, reason } =
+        body.parse()?;
+    let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let even_succeeded = even_succeeded.unwrap_or(false);
     let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     if found.claim.record.state == ClaimState::Succeeded && !even_succeeded {
@@ -83,7 +86,7 @@ pub(crate) async fn release(
     let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
-        let changed = gateway.release(&target.app, target.global_id, attempt, even_succeeded).await?;
+        let changed = gateway.release(&target.app, target.id, attempt, even_succeeded).await?;
         result_of(&target, &changed)
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
@@ -96,8 +99,8 @@ pub(crate) async fn settle(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let body: SettleBody<'_> = body.parse()?;
-    let SettleBody { app, operation, contents, global_id, attempt_hash, result, retention, reason, .. } = body;
-    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let SettleBody { app, operation, contents, realm, global_id, attempt_hash, result, retention, reason, .. } = body;
+    let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     check_retention(retention, &admin.limits)?;
     let result = result.map(|result| body::result(result, admin.limits.result_bytes)).transpose()?;
     let outcome = body.outcome.with(result, retention)?;
@@ -114,7 +117,7 @@ pub(crate) async fn settle(
     let attempt = found.claim.record.attempt;
     let gateway = admin.gateway.clone();
     let action = async move {
-        let changed = gateway.settle_by_operator(&target.app, target.global_id, attempt, outcome).await?;
+        let changed = gateway.settle_by_operator(&target.app, target.id, attempt, outcome).await?;
         result_of(&target, &changed)
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
@@ -125,7 +128,7 @@ pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, 
     Change {
         app: Some(target.app.key.clone()),
         operation: record.operation.clone(),
-        global_id: Some(target.global_id),
+        global_id: Some(target.id.global_id),
         attempt_hash: Some(record.attempt.hash()),
         ..Change::new(name, reason)
     }
@@ -134,7 +137,7 @@ pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, 
 /// Returns the result of a change, for the operator and for the audit trail.
 fn result_of(target: &Target, changed: &Changed) -> Result<Done<ChangedBody>, Problem> {
     let body = |state, expires_at| {
-        (ChangedBody { app: target.app.key.clone(), global_id: target.global_id, state, expires_at }, state)
+        (ChangedBody { app: target.app.key.clone(), global_id: target.id.global_id, state, expires_at }, state)
     };
     match *changed {
         Changed::Released => Ok(body("released", None)),

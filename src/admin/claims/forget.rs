@@ -15,6 +15,7 @@ use crate::admin::audit::Reason;
 use crate::admin::auth::Operator;
 use crate::domain::global_id::GlobalId;
 use crate::domain::operator::ReleaseResponse;
+use crate::domain::record::Realm;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::web::body::{self, JsonBytes};
 use crate::web::problem::Problem;
@@ -47,10 +48,11 @@ pub(crate) async fn forget(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let ForgetBody { app, operation, contents, global_id, attempt_hash, reason } = body.parse()?;
-    let target = Named { app, operation, contents, global_id }.find(&admin)?;
+    let realm = global_id.is_some().then_some(Realm::Proxy);
+    let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     let record = &found.claim.record;
-    let is_of_proxy = record.operation.as_ref().is_some_and(|of| of.as_ref().starts_with(Operation::PROXY_PREFIX));
+    let is_of_proxy = target.id.realm == Realm::Proxy;
     let tombstone = record.result.as_deref().filter(|_| is_of_proxy).and_then(admin.forget);
     let tombstone = tombstone.ok_or_else(|| {
         Problem::invalid(
@@ -60,10 +62,10 @@ pub(crate) async fn forget(
     let change = change_of("proxy.forget", &target, &found, reason);
     let (gateway, attempt) = (admin.gateway.clone(), record.attempt.clone());
     let action = async move {
-        match gateway.replace_result(&target.app, target.global_id, attempt, tombstone).await? {
+        match gateway.replace_result(&target.app, target.id, attempt, tombstone).await? {
             ReleaseResponse::Done => {
                 let state = "forgotten";
-                Ok((ForgottenBody { app: target.app.key.clone(), global_id: target.global_id, state }, state))
+                Ok((ForgottenBody { app: target.app.key.clone(), global_id: target.id.global_id, state }, state))
             }
             ReleaseResponse::Absent => Err(target.nothing()),
             ReleaseResponse::Superseded => Err(superseded(None)),

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 use super::Exchange;
 use crate::domain::backoff::Backoff;
 use crate::domain::claim::{Outcome, RenewalResponse};
+use crate::domain::record::ClaimId;
 use crate::domain::terms::Retention;
 use crate::gateway::Failure;
 use crate::gateway::outcome::OutcomeCall;
@@ -72,8 +73,12 @@ impl Exchange {
         loop {
             sleep(lease / 3).await;
             // Boxed: most exchanges end before.
-            let renewing =
-                Box::pin(self.proxy.gateway.renew(&self.app, self.global_id, self.attempt.clone(), Some(lease)));
+            let renewing = Box::pin(self.proxy.gateway.renew(
+                &self.app,
+                ClaimId::of_proxy(self.global_id),
+                self.attempt.clone(),
+                Some(lease),
+            ));
             match renewing.await {
                 Ok(answer) => {
                     let left =
@@ -91,7 +96,7 @@ impl Exchange {
         let mut failures = 0;
         loop {
             let call = OutcomeCall {
-                global_id: self.global_id,
+                id: ClaimId::of_proxy(self.global_id),
                 attempt: self.attempt.clone(),
                 outcome: outcome.clone(),
                 operation: Some(self.route.operation.clone()),

@@ -20,7 +20,7 @@ async fn an_erased_response_is_not_replayed_and_its_request_does_not_run_again()
     let caller = Caller { http: Client::builder(TokioExecutor::new()).build_http(), address: address(&gateway) };
     let alice = alice(&gateway);
     let first = caller.post("/orders/a", "k-1", "one").await;
-    let claims = alice.get("/admin/v1/claims?app=default").await.expect(200);
+    let claims = alice.get("/admin/v1/claims?app=default&realm=proxy").await.expect(200);
     let global_id = &claims.body["claims"][0]["global_id"];
     let forget = json!({ "app": "default", "global_id": global_id, "reason": "PRIV-7" });
     let forgotten = alice.post("/admin/v1/proxy/forget", &forget).await.expect(200);
@@ -34,12 +34,12 @@ async fn an_erased_response_is_not_replayed_and_its_request_does_not_run_again()
     let audit = alice.get("/admin/v1/audit").await.expect(200);
     let entry = &audit.body["entries"][0];
     assert_eq!((&entry["action"], &entry["reason"]), (&Value::from("proxy.forget"), &Value::from("PRIV-7")));
-    let shown =
-        alice.post("/admin/v1/claims/show", &json!({ "app": "default", "global_id": global_id })).await.expect(200);
+    let named = json!({ "app": "default", "realm": "proxy", "global_id": global_id });
+    let shown = alice.post("/admin/v1/claims/show", &named).await.expect(200);
     assert!(!shown.text.contains("body"), "{}", shown.text);
     assert_eq!(upstream.effects(), 1);
     // A claim of the API has no response.
     let granted = gateway.client().claim(fresh::contents()).await.expect(201);
     let other = json!({ "app": "default", "global_id": granted.body["global_id"], "reason": "r" });
-    assert_eq!(alice.post("/admin/v1/proxy/forget", &other).await.code(), (400, "invalid_request"));
+    assert_eq!(alice.post("/admin/v1/proxy/forget", &other).await.code(), (404, "not_found"));
 }

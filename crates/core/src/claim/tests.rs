@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::global_id::GlobalId;
-use crate::record::fingerprint_digest;
+use crate::record::{Realm, fingerprint_digest};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -25,7 +25,7 @@ fn request(name: char) -> ClaimRequest {
     let contents = Canonical::trusted("\"order-1\"");
     let (app, operation) = ("shop".parse().unwrap(), Operation::default());
     ClaimRequest {
-        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        key: Key { global_id: GlobalId::of(&app, &operation, &contents), realm: Realm::Api, app },
         attempt: attempt(name),
         operation,
         contents,

@@ -12,6 +12,7 @@ mod locks;
 mod notifications;
 mod operators;
 mod outcomes;
+mod realms;
 mod records;
 mod requests;
 mod subject;
@@ -24,6 +25,7 @@ pub use self::locks::*;
 pub use self::notifications::*;
 pub use self::operators::*;
 pub use self::outcomes::*;
+pub use self::realms::*;
 pub use self::records::*;
 pub use self::requests::{DEADLINE, fresh_claim};
 pub use self::subject::Subject;
@@ -59,6 +61,10 @@ macro_rules! conformance {
             a_late_record_with_contents_still_compares_them
             a_late_failure_releases_nothing
             apps_do_not_see_each_other
+            the_same_id_in_two_realms_is_two_records
+            a_record_of_the_proxy_is_kept_as_any_claim
+            a_list_has_one_realm
+            a_notification_has_one_realm
             a_read_returns_the_live_claim
             long_contents_are_kept_as_a_digest_and_still_compared
             fences_rise_strictly_where_promised

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
 use self::records::Records;
-use self::shard::{AppNumber, NEVER, Shard, Slot, SlotKey};
+use self::shard::{NEVER, Shard, Slot, SlotKey, namespace_number};
 use super::notification::Hub;
 use super::{
     Capabilities, ChangeResponse, Channel, Determinate, Engine, EngineError, RecordChange, RecordName, RecordView,
@@ -46,7 +46,7 @@ const SWEPT_PER_CALL: usize = 4;
 pub struct Memory {
     clock: SteadyClock,
     fence: AtomicU64,
-    apps: RwLock<HashMap<AppKey, AppNumber>>,
+    apps: RwLock<HashMap<AppKey, u32>>,
     apps_next: AtomicU32,
     hasher: DefaultHashBuilder,
     shards: Box<[Mutex<Shard>]>,
@@ -87,7 +87,7 @@ impl Memory {
         admit: impl FnOnce(&Effect) -> Result<(), EngineError>,
     ) -> Result<Answer, EngineError> {
         let claim = key;
-        let key = (self.app_number(&key.app), key.global_id);
+        let key = self.slot_key(key);
         let mut shard = self.shard(&key);
         let now = self.clock.now();
         self.release_bytes(shard.sweep(now, SWEPT_PER_CALL));
@@ -124,7 +124,11 @@ impl Memory {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn app_number(&self, app: &AppKey) -> AppNumber {
+    fn slot_key(&self, key: &Key) -> SlotKey {
+        (namespace_number(self.app_number(&key.app), key.realm), key.global_id)
+    }
+
+    fn app_number(&self, app: &AppKey) -> u32 {
         if let Some(number) = self.known_app(app) {
             return number;
         }
@@ -132,7 +136,7 @@ impl Memory {
         *apps.entry(app.clone()).or_insert_with(|| self.apps_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn known_app(&self, app: &AppKey) -> Option<AppNumber> {
+    fn known_app(&self, app: &AppKey) -> Option<u32> {
         self.apps.read().unwrap_or_else(PoisonError::into_inner).get(app).copied()
     }
 
@@ -190,7 +194,7 @@ impl Engine for Memory {
     }
 
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
-        let key = (self.app_number(&key.app), key.global_id);
+        let key = self.slot_key(key);
         self.shard(&key).live_claim(&key, self.clock.now())
     }
 
@@ -200,10 +204,16 @@ impl Engine for Memory {
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let Some(app) = self.known_app(&request.app) else { return Ok(Vec::new()) };
+        let namespace = namespace_number(app, request.realm);
         // The tables have no order, so every page reads all claims, and keeps the first ones after the previous page.
         let mut found = BTreeMap::new();
         for shard in &self.shards {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).collect(app, request, self.clock.now(), &mut found)?;
+            shard.lock().unwrap_or_else(PoisonError::into_inner).collect(
+                namespace,
+                request,
+                self.clock.now(),
+                &mut found,
+            )?;
             // A shard may hold a hundred thousand claims: let other tasks run.
             yield_now().await;
         }

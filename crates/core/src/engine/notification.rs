@@ -23,7 +23,7 @@ pub struct Channel(Arc<str>);
 impl Channel {
     /// Returns the channel of a claim.
     pub fn of_claim(key: &Key) -> Self {
-        Self(format!("{{{}}}:{}", key.global_id, key.app).into())
+        Self(format!("{{{}}}:{}", key.global_id, key.namespace()).into())
     }
 
     /// Returns the channel of a lock.
@@ -51,7 +51,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Returns a subscription that is never notified: its owner has to poll.
+    /// Returns a subscription that is never notified: its namespace has to poll.
     pub fn none() -> Self {
         Self { signal: Arc::new(Signal::new(State::Ended)), from: None }
     }
@@ -317,7 +317,7 @@ mod tests {
         let mut old = hub.subscribe(&channel("a"));
         hub.confirm("a");
         hub.end_all();
-        assert!(!old.is_live() && old.notified().now_or_never().is_none(), "owners poll, each at its own time");
+        assert!(!old.is_live() && old.notified().now_or_never().is_none(), "namespaces poll, each at its own time");
         let again = hub.subscribe(&channel("a"));
         assert_eq!(count.load(Ordering::SeqCst), 2);
         hub.confirm("a");

@@ -23,7 +23,7 @@ async fn acknowledged_claims_survive_a_kill_at_any_moment() {
         let disk = Disk::open(folder.path(), clock.clone(), quiet()).unwrap();
         for line in &lines {
             let [global_id, attempt, state] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            let key = Key { app: fresh_claim().key.app, global_id: global_id.parse().unwrap() };
+            let key = Key { global_id: global_id.parse().unwrap(), ..fresh_claim().key };
             let live = disk.read(&key).await.unwrap().unwrap_or_else(|| panic!("round {round}: {line} is lost"));
             assert_eq!(live.record.attempt.to_string(), attempt, "round {round}");
             assert!(state == "claimed" || live.record.state == ClaimState::Succeeded, "round {round}: {line}");

@@ -15,6 +15,7 @@ use oncegate_core::engine::{
 };
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{ClaimId, Realm};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use tokio::task::JoinHandle;
@@ -107,6 +108,7 @@ fn contents() -> Canonical {
 
 fn call() -> ClaimCall {
     ClaimCall {
+        realm: Realm::Api,
         operation: Operation::default(),
         contents: contents(),
         fingerprint: None,
@@ -128,7 +130,13 @@ impl World {
 
     async fn report(&self, attempt: &Attempt, outcome: Outcome) {
         let global_id = GlobalId::of(&self.app.key, &Operation::default(), &contents());
-        let report = OutcomeCall { global_id, attempt: attempt.clone(), outcome, operation: None, contents: None };
+        let report = OutcomeCall {
+            id: ClaimId::of_api(global_id),
+            attempt: attempt.clone(),
+            outcome,
+            operation: None,
+            contents: None,
+        };
         self.gateway.settle(&self.app, report).await.unwrap();
     }
 
@@ -425,7 +433,7 @@ async fn a_driver_that_fails_leaves_no_queue() {
     world.hold().await;
     let waits = world.wait(call(), LONG).await;
     let key =
-        Key { app: world.app.key.clone(), global_id: GlobalId::of(&world.app.key, &Operation::default(), &contents()) };
+        Key::new(&world.app.key, ClaimId::of_api(GlobalId::of(&world.app.key, &Operation::default(), &contents())));
     world.gateway.waiters.abandon(&key);
     assert!(!world.gateway.waiters.state().queues.contains_key(&key));
     waits.abort();

@@ -8,7 +8,7 @@ use oncegate_core::claim::{ClaimRequest, Outcome};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Determinate, Engine, EngineError, value};
 use oncegate_core::operator::ListRequest;
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::postgres_server::PostgresServer;
 
@@ -207,7 +207,10 @@ async fn a_list_shows_what_stands_page_by_page() {
         let mut listed = Vec::new();
         let mut after = None;
         loop {
-            let page = engine.list(&ListRequest { app: app.clone(), state, after, limit: 3 }).await.unwrap();
+            let page = engine
+                .list(&ListRequest { app: app.clone(), realm: Realm::Api, state, after, limit: 3 })
+                .await
+                .unwrap();
             let Some(last) = page.last() else { break };
             assert!(page.len() <= 3);
             after = Some(last.global_id);
@@ -217,7 +220,7 @@ async fn a_list_shows_what_stands_page_by_page() {
         assert!(listed.windows(2).all(|pair| pair[0].global_id.as_bytes() < pair[1].global_id.as_bytes()));
         assert!(listed.iter().all(|listed| state.is_none_or(|state| listed.claim.record.state == state)));
     }
-    let other = ListRequest { app: "another".parse().unwrap(), state: None, after: None, limit: 10 };
+    let other = ListRequest { app: "another".parse().unwrap(), realm: Realm::Api, state: None, after: None, limit: 10 };
     assert_eq!(engine.list(&other).await.unwrap(), []);
     assert!(engine.capabilities().lists);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Channel, Determinate, Engine, EngineError};
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimState, Key, Realm};
 use oncegate_redis::{Options, Redis};
 
 use super::{
@@ -160,16 +160,19 @@ async fn a_revoked_password_is_reported_and_never_shown() {
 async fn a_user_with_the_least_rights_can_do_everything() {
     let Some(server) = RedisServer::start().await else { return };
     server.query::<String>(
-        "ACL SETUSER least on >hunter2 resetkeys ~og:* resetchannels &og:* nocommands +set +get +del +pttl +pexpire +evalsha +eval +script|load \
+        "ACL SETUSER least on >hunter2 resetkeys ~og:* ~ogp:* resetchannels &og:* &ogp:* nocommands +set +get +del +pttl +pexpire +evalsha +eval +script|load \
          +info +echo +ping +time +hello +ssubscribe +sunsubscribe +spublish",
     );
     let redis = open(&format!("redis://least:hunter2@{}", server.address()));
-    let request = fresh_claim();
-    granted(&redis, &request).await;
-    assert!(is_duplicate(&redis, &again(&request)).await);
-    redis.renew(&renew(&request, None), DEADLINE).await.unwrap();
-    redis.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
-    soon("notifications", async || redis.subscribe(&Channel::of_claim(&request.key)).await.is_live()).await;
+    for realm in [Realm::Api, Realm::Proxy] {
+        let request = fresh_claim();
+        let request = ClaimRequest { key: Key { realm, ..request.key.clone() }, ..request };
+        granted(&redis, &request).await;
+        assert!(is_duplicate(&redis, &again(&request)).await);
+        redis.renew(&renew(&request, None), DEADLINE).await.unwrap();
+        redis.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
+        soon("notifications", async || redis.subscribe(&Channel::of_claim(&request.key)).await.is_live()).await;
+    }
     redis.probe().await.unwrap();
     assert!(!redis.capabilities().durable, "CONFIG is forbidden, so nothing is promised");
 }

@@ -12,7 +12,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
-use oncegate_core::record::{Contents, Key, LiveClaim, Record};
+use oncegate_core::record::{Contents, Key, LiveClaim, Realm, Record};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
@@ -131,7 +131,7 @@ fn any_claim() -> ClaimRequest {
     let lease = Duration::from_hours(1);
     let retention = Retention::For(lease);
     ClaimRequest {
-        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        key: Key { global_id: GlobalId::of(&app, &operation, &contents), realm: Realm::Api, app },
         attempt: Attempt::new(Timestamp::from_micros(0), Nonce::from_bits(0)),
         operation,
         contents,

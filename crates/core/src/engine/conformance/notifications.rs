@@ -17,7 +17,7 @@ use crate::record::{ClaimState, Key};
 const SOON: Duration = Duration::from_secs(10);
 
 /// Returns a live subscription. `None` if the engine has no notifications where it runs, such as behind a pooler.
-async fn subscribed(on: &Subject, key: &Key) -> Option<Subscription> {
+pub(super) async fn subscribed(on: &Subject, key: &Key) -> Option<Subscription> {
     for _ in 0..50 {
         let subscription = on.engine.subscribe(&Channel::of_claim(key)).await;
         drop(timeout(Duration::from_millis(100), subscription.established()).await);
@@ -29,11 +29,11 @@ async fn subscribed(on: &Subject, key: &Key) -> Option<Subscription> {
     None
 }
 
-fn waiting(request: &ClaimRequest) -> ClaimRequest {
+pub(super) fn waiting(request: &ClaimRequest) -> ClaimRequest {
     ClaimRequest { waits: true, ..again(request) }
 }
 
-async fn assert_notified(subscription: &mut Subscription, by: &str) {
+pub(super) async fn assert_notified(subscription: &mut Subscription, by: &str) {
     assert!(timeout(SOON, subscription.notified()).await.is_ok(), "not notified by {by}");
 }
 

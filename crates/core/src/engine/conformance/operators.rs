@@ -9,7 +9,7 @@ use crate::attempt::{Attempt, Nonce};
 use crate::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalResponse};
 use crate::global_id::GlobalId;
 use crate::operator::{ListRequest, ReleaseRequest, ReleaseResponse};
-use crate::record::{ClaimState, Key, Record};
+use crate::record::{ClaimState, Key, Realm, Record};
 use crate::terms::{LeaseEnd, Retention, Terms};
 
 /// An operator's release, of a claim in each state that there is.
@@ -221,5 +221,5 @@ fn lister() -> (String, Vec<GlobalId>) {
 }
 
 fn list_of(app_name: &str, after: Option<GlobalId>, limit: usize) -> ListRequest {
-    ListRequest { app: app(app_name), state: None, after, limit }
+    ListRequest { app: app(app_name), realm: Realm::Api, state: None, after, limit }
 }

@@ -8,7 +8,7 @@ use crate::canonical::Canonical;
 use crate::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest};
 use crate::clock::SystemClock;
 use crate::global_id::GlobalId;
-use crate::record::{ClaimState, Contents, Key};
+use crate::record::{ClaimState, Contents, Key, Realm};
 use crate::tenant::{AppKey, Operation};
 use crate::terms::{LeaseEnd, Retention, Terms};
 
@@ -48,7 +48,7 @@ pub(super) fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
     let (app, operation) = (app(app_name), Operation::default());
     let contents = Canonical::trusted(contents);
     ClaimRequest {
-        key: Key { global_id: GlobalId::of(&app, &operation, &contents), app },
+        key: Key { global_id: GlobalId::of(&app, &operation, &contents), realm: Realm::Api, app },
         attempt: attempt(),
         operation,
         contents,

@@ -9,17 +9,22 @@ use super::super::{EngineError, value};
 use crate::clock::Timestamp;
 use crate::global_id::GlobalId;
 use crate::operator::ListRequest;
-use crate::record::{LiveClaim, Record};
+use crate::record::{LiveClaim, Realm, Record};
 
 /// Bytes of a claim beyond its stored text, rounded up: a slot in a table that may have just doubled, an entry of a tree
 /// that may be half full, and the overhead of the allocator.
 const CLAIM_OVERHEAD_BYTES: i64 = 190;
 
-/// Number of an app in this process. It keeps keys small.
-pub(super) type AppNumber = u32;
+/// Number of an app and realm in this process. It keeps keys small.
+pub(super) type NamespaceNumber = u32;
+
+/// Returns the number of an app and realm, by the number of the app.
+pub(super) fn namespace_number(app: u32, realm: Realm) -> NamespaceNumber {
+    app * 2 + u32::from(realm == Realm::Proxy)
+}
 
 /// Key of a claim.
-pub(super) type SlotKey = (AppNumber, GlobalId);
+pub(super) type SlotKey = (NamespaceNumber, GlobalId);
 
 /// End of a claim that does not end by itself.
 pub(super) const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
@@ -52,12 +57,12 @@ impl Shard {
     /// Adds the claims of this shard to a list, which keeps the first ones of all shards.
     pub(super) fn collect(
         &self,
-        app: AppNumber,
+        namespace: NamespaceNumber,
         request: &ListRequest,
         now: Timestamp,
         found: &mut BTreeMap<GlobalId, (Timestamp, LiveClaim)>,
     ) -> Result<(), EngineError> {
-        let is_listed = |key: &&SlotKey| key.0 == app && request.after.is_none_or(|after| key.1 > after);
+        let is_listed = |key: &&SlotKey| key.0 == namespace && request.after.is_none_or(|after| key.1 > after);
         for key in self.slots.keys().filter(is_listed) {
             // Decode only claims that would be kept.
             if found.len() >= request.limit && found.last_key_value().is_none_or(|(last, _)| key.1 > *last) {

@@ -287,6 +287,7 @@ impl Core {
             id: 0,
             app: entry.app().clone(),
             operation: entry.operation().or(theirs.record.operation.as_ref()).filter(|own| !is_of_marks(own)).cloned(),
+            realm: entry.key().realm,
             global_id: entry.key().global_id,
             policy: entry.policy,
             ours: MaskedAttempt::from(ours),

@@ -100,13 +100,13 @@ impl LocalClaims {
 
     /// Reports whether entries wait on this key.
     pub(super) fn has_waiting_on(&self, key: &Key) -> bool {
-        self.has_waiting() && self.inner().app(key).is_some_and(|app| app.waiting(&key.global_id).is_some())
+        self.has_waiting() && self.inner().app(key).is_some_and(|app| app.waiting(&key.id()).is_some())
     }
 
     /// Returns the entries that wait on this key, in order.
     pub(super) fn waiting_on(&self, key: &Key) -> Vec<(Seq, Arc<Entry>)> {
         let inner = self.inner();
-        let waiting = inner.app(key).and_then(|app| app.waiting(&key.global_id));
+        let waiting = inner.app(key).and_then(|app| app.waiting(&key.id()));
         waiting.map(|waiting| waiting.iter().cloned().collect()).unwrap_or_default()
     }
 
@@ -132,7 +132,7 @@ impl LocalClaims {
     /// Returns the record of this attempt, even if it has ended.
     pub(super) fn record_of(&self, key: &Key, attempt: &Attempt) -> Option<Record> {
         let inner = self.inner();
-        let claim = inner.app(key)?.claim_of(&key.global_id, attempt)?;
+        let claim = inner.app(key)?.claim_of(&key.id(), attempt)?;
         Some(claim.record.clone())
     }
 
@@ -173,7 +173,7 @@ impl LocalClaims {
         for seq in seqs {
             inner.waiting.remove(seq);
         }
-        inner.change(&key.app, now, |app| app.remove_delivered(key.global_id, seqs, theirs, now));
+        inner.change(&key.app, now, |app| app.remove_delivered(key.id(), seqs, theirs, now));
         self.count(&inner);
     }
 
@@ -186,12 +186,12 @@ impl LocalClaims {
                 ClaimResponse::Granted(grant) => {
                     let record = Record { attempt: grant.attempt.clone(), ..request.record() };
                     let left = grant.lease_left.unwrap_or(request.terms.lease);
-                    app.remember(request.key.global_id, record, Some(left), now);
+                    app.remember(request.key.id(), record, Some(left), now);
                 }
                 // Responses may arrive out of order: one from before a grant or a renewal must not hide it.
-                ClaimResponse::Duplicate(held) if is_outlasted(held, app.claim(&request.key.global_id), now) => {}
+                ClaimResponse::Duplicate(held) if is_outlasted(held, app.claim(&request.key.id()), now) => {}
                 ClaimResponse::Duplicate(held) => {
-                    app.remember(request.key.global_id, held.record.clone(), held.left, now);
+                    app.remember(request.key.id(), held.record.clone(), held.left, now);
                 }
                 ClaimResponse::Mismatch(_) => {}
             }
@@ -204,7 +204,7 @@ impl LocalClaims {
         if !inner.decides_locally(&request.key.app) {
             return;
         }
-        let id = request.key.global_id;
+        let id = request.key.id();
         inner.change(&request.key.app, now, |app| {
             let own = app.claim_of(&id, &request.attempt);
             match (answer, own.and_then(|claim| claim.live(now))) {
@@ -230,7 +230,7 @@ impl LocalClaims {
         if !inner.decides_locally(&request.key.app) {
             return;
         }
-        let id = request.key.global_id;
+        let id = request.key.id();
         inner.change(&request.key.app, now, |app| {
             let record = match app.claim(&id) {
                 // The store may hold the attempt of another gateway that granted the same nonce.
@@ -264,7 +264,7 @@ impl Inner {
     }
 
     fn claim(&self, key: &Key) -> Option<&LocalClaim> {
-        self.app(key)?.claim(&key.global_id)
+        self.app(key)?.claim(&key.id())
     }
 
     fn decides_locally(&self, app: &AppKey) -> bool {

@@ -231,7 +231,7 @@ fn mark_name(key: &Key, slot: u32) -> (Key, Operation, Canonical) {
     let contents = Canonical::trusted(&format!("\"{}/{slot}\"", key.global_id));
     let operation: Operation = OPERATION.parse().unwrap_or_default();
     let global_id = GlobalId::of(&key.app, &operation, &contents);
-    (Key { app: key.app.clone(), global_id }, operation, contents)
+    (Key { app: key.app.clone(), realm: key.realm, global_id }, operation, contents)
 }
 
 /// Returns the claim that is the mark of a grant.

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use hashbrown::HashSet;
 use oncegate_core::attempt::AttemptHash;
-use oncegate_core::global_id::GlobalId;
 use oncegate_core::overlap::Overlap;
+use oncegate_core::record::ClaimId;
 use oncegate_core::share::Newest;
 use oncegate_core::tenant::AppKey;
 
@@ -17,7 +17,7 @@ pub(super) struct RecentOverlaps(Mutex<Inner>);
 
 struct Inner {
     overlaps: Newest<Overlap>,
-    known: HashSet<(AppKey, GlobalId, AttemptHash, AttemptHash)>,
+    known: HashSet<(AppKey, ClaimId, AttemptHash, AttemptHash)>,
 }
 
 impl Default for RecentOverlaps {
@@ -54,10 +54,11 @@ impl RecentOverlaps {
 }
 
 /// Returns the identity of an overlap: the same two attempts are one overlap, in either order.
-fn identity(overlap: &Overlap) -> (AppKey, GlobalId, AttemptHash, AttemptHash) {
+fn identity(overlap: &Overlap) -> (AppKey, ClaimId, AttemptHash, AttemptHash) {
+    let id = ClaimId { realm: overlap.realm, global_id: overlap.global_id };
     let (ours, theirs) = (overlap.ours, overlap.theirs);
     let [one, other] = if ours.timestamp <= theirs.timestamp { [ours, theirs] } else { [theirs, ours] };
-    (overlap.app.clone(), overlap.global_id, one.hash, other.hash)
+    (overlap.app.clone(), id, one.hash, other.hash)
 }
 
 #[cfg(test)]
@@ -74,6 +75,7 @@ mod tests {
             id,
             app: app.parse().unwrap(),
             operation: None,
+            realm: request.key.realm,
             global_id: request.key.global_id,
             policy: OutagePolicy::Spool,
             ours: MaskedAttempt::from(&request.attempt),

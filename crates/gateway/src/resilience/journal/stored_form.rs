@@ -14,7 +14,7 @@ use oncegate_core::global_id::GlobalId;
 use oncegate_core::hex;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::overlap::{MaskedAttempt, Overlap};
-use oncegate_core::record::{ClaimState, Contents, Key};
+use oncegate_core::record::{ClaimState, Contents, Key, Realm};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use serde::{Deserialize, Serialize};
@@ -49,8 +49,8 @@ impl FrameContent {
         match serde_json::from_slice::<Form>(payload).ok()? {
             Form::Delivered { seqs } => Some(Self::Delivered(seqs)),
             Form::Overlap(overlap) => Some(Self::Overlap(overlap)),
-            Form::Entry { seq, chain, policy, at, app, global_id, attempt, journaled } => {
-                let key = Key { app, global_id };
+            Form::Entry { seq, chain, policy, at, app, realm, global_id, attempt, journaled } => {
+                let key = Key { app, realm, global_id };
                 let journaled = match journaled {
                     JournaledForm::Granted(form) => JournaledOperation::Granted(form.read(key, attempt)?),
                     JournaledForm::Renewed { lease_ms } => JournaledOperation::Renewed(RenewalRequest {
@@ -77,6 +77,7 @@ enum Form {
         #[serde(with = "micros")]
         at: Timestamp,
         app: AppKey,
+        realm: Realm,
         #[serde(with = "text")]
         global_id: GlobalId,
         #[serde(with = "text")]
@@ -97,9 +98,9 @@ impl Form {
             JournaledOperation::Renewed(request) => JournaledForm::Renewed { lease_ms: request.lease.map(millis) },
             JournaledOperation::Reported(request) => JournaledForm::Reported(ReportedForm::of(request)),
         };
-        let Key { app, global_id } = entry.key().clone();
+        let Key { app, realm, global_id } = entry.key().clone();
         let (chain, attempt) = (entry.chain.as_ref().into(), entry.attempt().clone());
-        Self::Entry { seq, chain, policy: entry.policy, at: entry.at, app, global_id, attempt, journaled }
+        Self::Entry { seq, chain, policy: entry.policy, at: entry.at, app, realm, global_id, attempt, journaled }
     }
 }
 
@@ -241,6 +242,7 @@ struct OverlapForm {
     id: Seq,
     app: AppKey,
     operation: Option<Operation>,
+    realm: Realm,
     #[serde(with = "text")]
     global_id: GlobalId,
     #[serde(with = "PolicyForm")]
@@ -336,7 +338,7 @@ mod tests {
     #[test]
     fn an_entry_of_this_release_is_read_by_every_later_one() {
         let text = r#"{"kind":"entry","seq":3,"chain":"default","policy":"spool","at":1700000000000001,"app":"shop",
-            "global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","attempt":"1700000000000000-0123456789abcdef",
+            "realm":"api","global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","attempt":"1700000000000000-0123456789abcdef",
             "reported":{"outcome":{"success":{"result":"{}","retention":"30d"}},"late":{"operation":"order.submit",
             "contents":{"canonical":"{\"order_id\":\"A-1\"}"},"terms":{"lease_ms":30000,"retention":"24h",
             "unknown_retention":"7d","on_lease_end":"release"}}}}"#;
@@ -350,7 +352,7 @@ mod tests {
     #[test]
     fn an_overlap_of_this_release_is_read_by_every_later_one_and_written_the_same() {
         let text = concat!(
-            r#"{"kind":"overlap","seq":7,"app":"shop","operation":null,"global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","#,
+            r#"{"kind":"overlap","seq":7,"app":"shop","operation":null,"realm":"proxy","global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","#,
             r#""policy":"fail_open","ours":{"timestamp":1700000000000000,"hash":"9f86d081"},"#,
             r#""theirs":{"timestamp":1700000000000001,"hash":"60303ae2"},"state":"in_progress","noticed_at":1700000000000002}"#
         );

@@ -208,6 +208,7 @@ fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
         id,
         app: request.key.app.clone(),
         operation: Some(request.operation.clone()),
+        realm: request.key.realm,
         global_id: request.key.global_id,
         policy: OutagePolicy::Local,
         ours: MaskedAttempt::from(&request.attempt),

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use oncegate_core::attempt::Attempt;
-use oncegate_core::global_id::GlobalId;
-use oncegate_core::record::{ClaimState, LiveClaim, Record};
+use oncegate_core::record::{ClaimId, ClaimState, LiveClaim, Record};
 
 use super::super::super::journal::entry::{Entry, Seq};
 use super::{LocalClaim, LocalEffect};
@@ -18,11 +17,11 @@ pub(super) const CLAIM_BYTES: usize = 640;
 /// Local claims of one app. Claims on which nothing waits are *remembered*: they count as bytes, and can be forgotten.
 #[derive(Default)]
 pub(super) struct AppClaims {
-    by_id: HashMap<GlobalId, LocalEntry>,
+    by_id: HashMap<ClaimId, LocalEntry>,
     /// Remembered claims by when they end, the soonest first.
-    ends: BTreeSet<(Duration, GlobalId)>,
+    ends: BTreeSet<(Duration, ClaimId)>,
     /// Remembered claims that are settled, the oldest first.
-    settled: BTreeMap<u64, GlobalId>,
+    settled: BTreeMap<u64, ClaimId>,
     settled_count: u64,
     /// Approximate size of all remembered claims.
     bytes: usize,
@@ -56,22 +55,22 @@ impl AppClaims {
         now < self.forgotten_until
     }
 
-    pub(super) fn waiting(&self, id: &GlobalId) -> Option<&VecDeque<(Seq, Arc<Entry>)>> {
+    pub(super) fn waiting(&self, id: &ClaimId) -> Option<&VecDeque<(Seq, Arc<Entry>)>> {
         self.by_id.get(id).map(|local| &local.waiting).filter(|waiting| !waiting.is_empty())
     }
 
-    pub(super) fn claim(&self, id: &GlobalId) -> Option<&LocalClaim> {
+    pub(super) fn claim(&self, id: &ClaimId) -> Option<&LocalClaim> {
         self.by_id.get(id)?.claim.as_ref()
     }
 
     /// Returns the claim if this attempt holds it or has settled it.
-    pub(super) fn claim_of(&self, id: &GlobalId, attempt: &Attempt) -> Option<&LocalClaim> {
+    pub(super) fn claim_of(&self, id: &ClaimId, attempt: &Attempt) -> Option<&LocalClaim> {
         self.claim(id).filter(|claim| claim.record.attempt == *attempt)
     }
 
     /// Adds a waiting entry, and applies its effect to the claim.
     pub(super) fn add(&mut self, seq: Seq, entry: Arc<Entry>, effect: LocalEffect) {
-        let id = entry.key().global_id;
+        let id = entry.key().id();
         self.change(id, |local| {
             local.waiting.push_back((seq, entry));
             match effect {
@@ -88,7 +87,7 @@ impl AppClaims {
     }
 
     /// Removes delivered entries. `theirs` is the claim that the store holds instead.
-    pub(super) fn remove_delivered(&mut self, id: GlobalId, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
+    pub(super) fn remove_delivered(&mut self, id: ClaimId, seqs: &[Seq], theirs: Option<&LiveClaim>, now: Duration) {
         self.change(id, |local| {
             local.waiting.retain(|(seq, _)| !seqs.contains(seq));
             if !local.waiting.is_empty() {
@@ -105,7 +104,7 @@ impl AppClaims {
     }
 
     /// Remembers a claim as its store described it, unless entries of it wait.
-    pub(super) fn remember(&mut self, id: GlobalId, record: Record, left: Option<Duration>, now: Duration) {
+    pub(super) fn remember(&mut self, id: ClaimId, record: Record, left: Option<Duration>, now: Duration) {
         if self.waiting(&id).is_none() {
             let claim = LocalClaim::new(record, left.map(|left| now + left), None);
             self.change(id, |local| local.claim = Some(claim));
@@ -113,7 +112,7 @@ impl AppClaims {
     }
 
     /// Forgets a claim, unless entries of it wait for the store.
-    pub(super) fn forget(&mut self, id: GlobalId) {
+    pub(super) fn forget(&mut self, id: ClaimId) {
         if self.waiting(&id).is_none() {
             self.change(id, |local| local.claim = None);
         }
@@ -145,7 +144,7 @@ impl AppClaims {
 
     /// Changes a claim, which is created if it is new and removed if nothing is left of it. The only place that updates the
     /// indexes and the count of bytes.
-    fn change(&mut self, id: GlobalId, change: impl FnOnce(&mut LocalEntry)) {
+    fn change(&mut self, id: ClaimId, change: impl FnOnce(&mut LocalEntry)) {
         let mut local = self.by_id.remove(&id).unwrap_or_default();
         if let Some((bytes, ends_at)) = local.remembered() {
             self.bytes -= bytes;
