@@ -5,6 +5,7 @@ mod authorizer;
 mod body;
 mod caller;
 mod cors;
+mod destination;
 mod dialect;
 pub mod encryption;
 mod exchange;
@@ -14,11 +15,13 @@ mod fingerprint;
 pub mod identities;
 mod key;
 pub mod options;
+mod pace;
 mod peer_fields;
 mod principal;
 mod protect;
 mod receive;
 mod route;
+mod shares;
 mod status;
 mod stored_response;
 mod token;
@@ -26,7 +29,6 @@ mod upload;
 mod upstream;
 mod websocket;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -39,23 +41,25 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio_util::task::TaskTracker;
 
-use self::body::{Timed, counted, response_within};
+use self::body::{Arriving, Timed, counted, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
+use self::destination::Destination;
 pub use self::dialect::Dialect;
 use self::encryption::EncryptionKeys;
 use self::fields::Client;
-use self::options::{ProxyOptions, REFUSE};
+use self::options::ProxyOptions;
 use self::peer_fields::PeerFields;
 use self::route::{Route, Routes, Way};
 pub use self::stored_response::forget;
 use self::token::Issuers;
-use self::upstream::{Failed, Upstream, names};
+use self::upstream::{Always, BUFFER_BYTES, Failed, names};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
+use crate::telemetry::metrics::proxy::{Bound, BoundMetrics};
 use crate::tenants::Registry;
-use crate::transport::{HttpService, Incoming, Peer, Rejection};
+use crate::transport::{Buffered, HttpService, Incoming, Peer, Rejection};
 use crate::web::problem::{Code, Problem};
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
@@ -92,6 +96,8 @@ pub struct Proxy {
     /// Names this process in `Via`, so that a loop is noticed.
     via: HeaderValue,
     exchanges: TaskTracker,
+    /// Counts bodies that arrive too slowly.
+    body_rate: BoundMetrics,
 }
 
 /// The proxy as the service of a listener.
@@ -115,6 +121,7 @@ impl Proxy {
             is_tls,
             via: HeaderValue::try_from(via).ok()?,
             exchanges: TaskTracker::new(),
+            body_rate: BoundMetrics::new(Bound::BodyRate),
             entropy,
             clock,
         })
@@ -186,7 +193,7 @@ impl Proxy {
         }
         match self.routes.find(&host, request.uri().path(), request.method()) {
             Way::Protected(route) => self.protect(route, request, client).await,
-            Way::Unprotected(upstream) => self.forward(upstream, request.map(Body::new), client).await,
+            Way::Unprotected(upstream) => self.forward(upstream, request.map(Arriving::from), client).await,
             Way::None => {
                 let detail = "No route of the proxy has this host and path.";
                 Problem::new(Code::NotFound, detail).into_response()
@@ -221,10 +228,18 @@ impl Proxy {
     }
 
     /// Forwards a request without protection. Bodies are streamed both ways.
-    async fn forward(&self, upstream: &Upstream, mut request: Request<Body>, client: Client) -> Response {
+    async fn forward(&self, upstream: &Destination, mut request: Request<Arriving>, client: Client) -> Response {
+        let exchange = match upstream.begin_exchange() {
+            Ok(exchange) => exchange,
+            Err(problem) => return problem.into_response(),
+        };
         let caller = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
+        let (body, too_slow) = match body.bounded(&upstream.bytes, &self.clock, &self.body_rate) {
+            Ok(bounded) => bounded,
+            Err(problem) => return problem.into_response(),
+        };
         fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
         let asked = parts.extensions.get::<Upgrade>().is_some_and(|upgrade| upgrade.is_websocket);
@@ -236,8 +251,9 @@ impl Proxy {
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
-        let request = Request::from_parts(parts, counted(body, pieces.clone(), self.peer_fields.clone()));
-        let forwarding = pin!(upstream.forward(request, || true));
+        let body = counted(Body::new(body), pieces.clone(), self.peer_fields.clone());
+        let request = Request::from_parts(parts, body);
+        let forwarding = pin!(upstream.forward(request, &Always));
         let forwarded = response_within(upstream.options.timeout.0, forwarding, &pieces).await;
         // `None` only where it may not be sent.
         let failed = match forwarded.map(|sent| sent.unwrap_or(Err(Failed::NotConnected(String::new())))) {
@@ -257,11 +273,13 @@ impl Proxy {
                 (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
                 fields::to_caller(&mut head.headers, &self.via);
                 head.extensions.insert(FromUpstream);
-                return Response::from_parts(head, Body::new(Timed::new(body, upstream.options.timeout.0)));
+                head.extensions.insert(Buffered(BUFFER_BYTES));
+                return Response::from_parts(head, Body::new(Timed::new(body, upstream.options.timeout.0, exchange)));
             }
             Ok(Err(Failed::NotConnected(why) | Failed::Refused(why) | Failed::Broken(why))) => {
                 tracing::warn!(reason = why, "A request was not forwarded");
-                Problem::new(Code::UpstreamUnavailable, "The upstream cannot be reached, or broke off.")
+                let detail = "The upstream cannot be reached, or broke off.";
+                too_slow.problem().unwrap_or_else(|| Problem::new(Code::UpstreamUnavailable, detail))
             }
             Err(_late) => Problem::new(Code::UpstreamTimeout, "The upstream did not answer in time."),
         };
@@ -275,18 +293,16 @@ impl Proxy {
 
 /// Returns the routes of these options. `None` if they are not valid.
 fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
-    let upstreams = options.upstreams.iter();
-    let upstreams =
-        upstreams.map(|(name, options)| Some((name.as_str(), Arc::new(Upstream::new(options, clock.clone())?))));
-    let upstreams = upstreams.collect::<Option<BTreeMap<_, _>>>()?;
+    let destinations = Destination::all(options, clock)?;
     let route = |route: &options::RouteOptions| {
         let name = route.upstream.as_str();
-        Route::new(route, options.upstreams.get(name)?, upstreams.get(name)?.clone()).map(Arc::new)
+        let destination = destinations.get(&(name, Some(route.app.clone())))?;
+        Route::new(route, options.upstreams.get(name)?, destination.clone()).map(Arc::new)
     };
     let routes = options.routes.iter().map(route).collect::<Option<_>>()?;
-    let unmatched = match options.unmatched.as_str() {
-        REFUSE => None,
-        name => Some(upstreams.get(name)?.clone()),
+    let unmatched = match options.unmatched() {
+        None => None,
+        Some(name) => Some(destinations.get(&(name, None))?.clone()),
     };
     Some(Routes::new(routes, unmatched))
 }

@@ -62,6 +62,19 @@ impl Config {
         if let Err(wrong) = proxy.strip_fields() {
             add("strip_fields", wrong);
         }
+        let (total, parts) = (proxy.request_bytes_total.0, if proxy.payers().len() > 1 { 2 } else { 1 });
+        // Long bodies leave an eighth to others.
+        let least = (self.limits.body_bytes.saturating_mul(parts) / 7).saturating_mul(8).saturating_add(8 * parts);
+        if total < least {
+            let whose = if parts > 1 { ", and one of several apps has half of it" } else { "" };
+            add(
+                "request_bytes_total",
+                format!(
+                    "{total} is too little for the longest body, limits.body_bytes ({}){whose}; write at least {least}",
+                    self.limits.body_bytes
+                ),
+            );
+        }
         for (place, issuer) in proxy.issuers.iter().enumerate() {
             if let Err(why) = issuer.check() {
                 add("issuers", why);
@@ -80,6 +93,11 @@ impl Config {
                     format!(
                         "`{name}`: {url:?} is not http://<host>[:<port>] or https://<host>[:<port>]; leave out paths"
                     ),
+                );
+            } else if options.exchanges < 2 {
+                add(
+                    "upstreams",
+                    format!("`{name}`: exchanges is 2 at least, since one of several apps has half of it"),
                 );
             } else if let Err(why) = options.authorities() {
                 add("upstreams", format!("`{name}`: {why}"));

@@ -15,25 +15,96 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::error::Elapsed;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::pace::{Pace, TooSlow};
 use super::peer_fields::PeerFields;
+use super::shares::{Account, Share};
+use super::upstream::Received;
+use crate::domain::clock::Clock;
+use crate::telemetry::metrics::proxy::BoundMetrics;
 use crate::transport::Incoming;
+use crate::web::problem::{Code, Problem};
 
 type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
 
-/// A body whose beginning has been read.
-pub(super) struct Resumed {
-    pub(super) read: VecDeque<Bytes>,
-    pub(super) rest: Incoming,
+/// Bytes that a body on its way takes in buffers.
+const STREAM_BYTES: usize = 64 << 10;
+
+/// A request body that is sent on while it arrives. Some of it may have been read before.
+pub(super) struct Arriving {
+    read: VecDeque<Bytes>,
+    rest: Incoming,
+    /// Memory of what was read.
+    of_read: Option<Share>,
+    /// Memory of the buffers between its sender and the upstream.
+    of_buffers: Option<Share>,
+    pace: Option<Pace>,
 }
 
-impl HttpBody for Resumed {
+impl From<Incoming> for Arriving {
+    fn from(rest: Incoming) -> Self {
+        Self { read: VecDeque::new(), rest, of_read: None, of_buffers: None, pace: None }
+    }
+}
+
+impl Arriving {
+    /// Returns a body whose beginning has been read, with the memory of that.
+    pub(super) fn resumed(read: VecDeque<Bytes>, rest: Incoming, of_read: Share) -> Self {
+        Self { read, of_read: Some(of_read), ..Self::from(rest) }
+    }
+
+    /// Takes memory for its buffers, and breaks it off if it arrives too slowly. Returns whether it has, too.
+    ///
+    /// # Errors
+    /// There is no memory left.
+    pub(super) fn bounded(
+        mut self,
+        bytes: &Arc<Account>,
+        clock: &Arc<dyn Clock>,
+        metrics: &BoundMetrics,
+    ) -> Result<(Self, TooSlow), Problem> {
+        let rest = self.rest.size_hint().upper().map_or(usize::MAX, |rest| usize::try_from(rest).unwrap_or(usize::MAX));
+        if !self.rest.is_end_stream() {
+            self.of_buffers = Some(bytes.take(rest.min(STREAM_BYTES)).ok_or_else(no_memory)?);
+        }
+        let pace = Pace::new(clock.clone(), metrics.clone());
+        let too_slow = pace.too_slow.clone();
+        self.pace = Some(pace);
+        Ok((self, too_slow))
+    }
+
+    /// Gives up what was read and all memory. Returns what was read, piece by piece.
+    pub(super) fn give_up_read(&mut self) -> impl Iterator<Item = Bytes> + use<> {
+        (self.of_read, self.of_buffers) = (None, None);
+        std::mem::take(&mut self.read).into_iter()
+    }
+}
+
+/// Returns the problem of a body for which there is no memory.
+pub(super) fn no_memory() -> Problem {
+    let detail = "The bodies of other requests take all the memory for them (proxy.request_bytes_total). Nothing was done: \
+                  send the request again.";
+    Problem::new(Code::Overloaded, detail).retry_soon()
+}
+
+impl HttpBody for Arriving {
     type Data = Bytes;
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        match self.read.pop_front() {
-            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            None => Pin::new(&mut self.rest).poll_frame(cx).map_err(axum::Error::new),
+        let this = &mut *self;
+        if let Some(bytes) = this.read.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        this.of_read = None;
+        match (Pin::new(&mut this.rest).poll_frame(cx), &mut this.pace) {
+            (Poll::Ready(frame), pace) => {
+                if let (Some(pace), Some(Ok(frame))) = (pace, &frame) {
+                    pace.received(frame.data_ref().map_or(0, Bytes::len));
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)))
+            }
+            (Poll::Pending, Some(pace)) => pace.poll_too_slow(cx).map(|error| Some(Err(error))),
+            (Poll::Pending, None) => Poll::Pending,
         }
     }
 
@@ -77,14 +148,16 @@ pub(super) async fn response_within<Sending: Future>(
 
 /// A body that breaks off when its next piece takes too long.
 pub(super) struct Timed {
-    body: hyper::body::Incoming,
+    body: Received,
     timeout: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+    _exchange: Share,
 }
 
 impl Timed {
-    pub(super) fn new(body: hyper::body::Incoming, timeout: Duration) -> Self {
-        Self { body, timeout, timer: None }
+    /// Returns a body that is the rest of this exchange.
+    pub(super) fn new(body: Received, timeout: Duration, exchange: Share) -> Self {
+        Self { body, timeout, timer: None, _exchange: exchange }
     }
 }
 

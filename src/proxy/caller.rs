@@ -12,8 +12,8 @@ use hyper::body::Frame;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// Pieces of a response that wait for a caller that reads slowly, beyond what is stored anyway.
-const PIECES_MAX: usize = 16;
+/// Bytes of a response that wait for a caller that reads slowly, beyond what is stored anyway.
+pub(super) const BYTES_MAX: u32 = 64 << 10;
 
 /// Time that a caller may leave a piece unread.
 const READER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl Caller {
                 None => Some((Err("the response broke off"), None)),
             }
         });
-        let caller = Self { parts: Some(sender), room: Arc::new(Semaphore::new(PIECES_MAX)), held: None };
+        let caller = Self { parts: Some(sender), room: Arc::new(Semaphore::new(BYTES_MAX as usize)), held: None };
         (caller, Body::new(StreamBody::new(body)))
     }
 
@@ -57,7 +57,9 @@ impl Caller {
         let (Some(before), Some(_)) = (before, &self.parts) else { return };
         let mut room = None;
         if !is_kept {
-            match timeout(READER_TIMEOUT, self.room.clone().acquire_owned()).await {
+            let bytes = before.data_ref().map_or(0, Bytes::len);
+            let bytes = u32::try_from(bytes).unwrap_or(BYTES_MAX).clamp(1, BYTES_MAX);
+            match timeout(READER_TIMEOUT, self.room.clone().acquire_many_owned(bytes)).await {
                 Ok(Ok(permit)) => room = Some(permit),
                 _ => return self.parts = None,
             }
@@ -123,9 +125,10 @@ mod tests {
         for _ in 0..100 {
             caller.pass(piece("kept"), true).await;
         }
-        for _ in 0..=PIECES_MAX + 1 {
-            caller.pass(piece("a"), false).await;
+        for _ in 0..=BYTES_MAX {
+            caller.pass(piece("not kept"), false).await;
         }
+        assert!(caller.parts.is_none(), "it is not waited for any longer");
         caller.end(true);
         assert!(body.collect().await.is_err());
     }

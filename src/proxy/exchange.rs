@@ -13,27 +13,28 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Response, Version,
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Frame, Incoming};
+use hyper::body::{Body as _, Frame};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Proxy;
 use super::body::response_within;
-use super::caller::Caller;
+use super::caller::{self, Caller};
 use super::cors::FromUpstream;
 use super::dialect::{Answered, Refusal};
 use super::fields;
 use super::route::Route;
+use super::shares::Share;
 use super::status::Meaning;
-use super::upload::{self, Upload};
-use super::upstream::Failed;
+use super::upload::Upload;
+use super::upstream::{Failed, Received};
 use crate::domain::attempt::Attempt;
 use crate::domain::canonical::Canonical;
 use crate::domain::claim::Outcome;
 use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::tenants::App;
-use crate::tenants::quota::Permit;
+use crate::transport::Buffered;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::DEGRADED;
 
@@ -52,8 +53,8 @@ pub(super) struct Exchange {
     pub(super) request: Request<Bytes>,
     /// Its body, if that is not read yet.
     pub(super) upload: Option<Upload>,
-    /// Held until the exchange is over: it bounds the exchanges of an app.
-    pub(super) permit: Option<Permit>,
+    /// Held until the exchange is over: it bounds the exchanges of an app with the upstream.
+    pub(super) share: Option<Share>,
 }
 
 /// The answer for the caller of an exchange.
@@ -77,7 +78,7 @@ enum Rest {
 impl Exchange {
     /// Runs the exchange to its end, and reports its outcome until it is taken.
     pub(super) async fn run(mut self: Box<Self>, reply: Reply) {
-        let (_permit, upload) = (self.permit.take(), self.upload.take());
+        let (_share, upload) = (self.share.take(), self.upload.take());
         let request = std::mem::take(&mut self.request);
         let exchange_max = self.route.upstream.options.exchange_max.0;
         let mut run = pin!(async {
@@ -136,8 +137,9 @@ impl Exchange {
                 let outcome = if is_mismatch() { Outcome::Unknown } else { ending.outcome };
                 return Ending { outcome, ..ending };
             }
-            Some(Err(Failed::Broken(_))) if is_mismatch() => {
-                return Ending { outcome: Outcome::Unknown, rest: Rest::Refusal(reply, upload::mismatch()) };
+            Some(Err(Failed::Broken(why))) if let Some(problem) = progress.as_ref().and_then(|it| it.problem()) => {
+                tracing::debug!(reason = why, "The body of a request broke off");
+                return Ending { outcome: Outcome::Unknown, rest: Rest::Refusal(reply, problem) };
             }
             None => {
                 tracing::warn!(route, "The lease of a key ended before its request could be sent");
@@ -173,18 +175,18 @@ impl Exchange {
         &self,
         request: Request<Bytes>,
         upload: Option<Upload>,
-    ) -> Option<Result<Response<Incoming>, Failed>> {
+    ) -> Option<Result<Response<Received>, Failed>> {
         match upload {
-            None => self.route.upstream.send(request, || self.may_be_sent()).await,
+            None => self.route.upstream.send(request, self).await,
             Some(upload) => {
                 let request = request.map(|_empty| Body::new(upload.verified()));
-                Box::pin(self.route.upstream.forward(request, || self.may_be_sent())).await
+                Box::pin(self.route.upstream.forward(request, self)).await
             }
         }
     }
 
     /// Receives a response, and passes on all of it but the last piece.
-    async fn receive(&self, response: Response<Incoming>, reply: Option<Reply>) -> Ending {
+    async fn receive(&self, response: Response<Received>, reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
         let meaning =
             said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.options.meaning(head.status));
@@ -205,7 +207,11 @@ impl Exchange {
         let mut trailers = HeaderMap::new();
         let (mut caller, stream) = Caller::new();
         if let Some(reply) = reply {
-            drop(reply.send(Ok((Answered::Forwarded, self.first(head.clone(), stream)))));
+            let mut first = self.first(head.clone(), stream);
+            // Until it is read, also what is kept for repeats waits for the caller.
+            let kept = if is_stored { self.route.options.response_bytes.0 } else { 0 };
+            first.extensions_mut().insert(Buffered(kept + caller::BYTES_MAX as usize));
+            drop(reply.send(Ok((Answered::Forwarded, first))));
         }
         let is_complete = loop {
             let frame = match arrived.take() {
@@ -272,7 +278,7 @@ impl Rest {
 
 /// Returns the whole body, if it came together with its head. Then all of the response waits for its outcome, and is written at
 /// once.
-fn whole(arrived: Option<&Option<Result<Frame<Bytes>, hyper::Error>>>, rest: &Incoming) -> Option<Bytes> {
+fn whole(arrived: Option<&Option<Result<Frame<Bytes>, hyper::Error>>>, rest: &Received) -> Option<Bytes> {
     match arrived? {
         None => Some(Bytes::new()),
         Some(Ok(frame)) if rest.is_end_stream() => frame.data_ref().cloned(),

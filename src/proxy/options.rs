@@ -5,7 +5,7 @@ mod network;
 mod route;
 mod upstream;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;
 use super::peer_fields::PeerFields;
 pub use super::principal::PrincipalSource;
+use crate::domain::tenant::AppKey;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
 
@@ -38,6 +39,8 @@ pub struct ProxyOptions {
     pub strip_fields: Vec<String>,
     /// Name of the upstream for requests without a route; `refuse`: they are refused.
     pub unmatched: String,
+    /// Memory for the bodies of requests, of all callers.
+    pub request_bytes_total: Bytes,
     /// Origins whose scripts may read replays and refusals, and send keys.
     pub cors_origins: Vec<String>,
     /// Encryption of stored responses.
@@ -84,6 +87,17 @@ impl ProxyOptions {
         });
         let key = || route.key_headers()?.iter().find_map(removed);
         principal.or_else(|| Some(format!("{}, so it cannot have the key; name another in key_headers", key()?)))
+    }
+
+    /// Returns the name of the upstream for requests without a route, if they are not refused.
+    pub fn unmatched(&self) -> Option<&str> {
+        Some(self.unmatched.as_str()).filter(|name| *name != REFUSE)
+    }
+
+    /// Returns the apps that requests count for; `None` stands for those that no route takes.
+    pub fn payers(&self) -> BTreeSet<Option<AppKey>> {
+        let routes = self.routes.iter().map(|route| Some(route.app.clone()));
+        routes.chain(self.unmatched().map(|_| None)).collect()
     }
 
     /// Returns the origins as requests name them.

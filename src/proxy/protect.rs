@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::body::Arriving;
 use super::dialect::{Answered, Dialect, Refusal, oasis};
 use super::encryption::Owner;
 use super::exchange::{Exchange, Reply};
@@ -66,20 +66,20 @@ impl Proxy {
         let (key, principal) = match self.identify(route, &request, client) {
             Ok(Some(identity)) => identity,
             Ok(None) => {
-                return self.pass(route, Answered::Unprotected, request.map(Body::new), client).await;
+                return self.pass(route, Answered::Unprotected, request.map(Arriving::from), client).await;
             }
             Err(refusal) if is_observed => {
-                return self.pass(route, refusal.label(), request.map(Body::new), client).await;
+                return self.pass(route, refusal.label(), request.map(Arriving::from), client).await;
             }
             Err(refusal) => return refuse(route, refusal),
         };
         let (parts, body) = request.into_parts();
-        let (body, upload) = match self.read(body).await {
+        let (body, upload) = match self.read(body, &route.upstream.bytes).await {
             Read::Whole(body) => (body, None),
             Read::TooLarge(body) if is_observed => {
-                return self.pass(route, Answered::Refused, Request::from_parts(parts, Body::new(body)), client).await;
+                return self.pass(route, Answered::Refused, Request::from_parts(parts, body), client).await;
             }
-            Read::TooLarge(body) => match self.upload(&parts.headers, body) {
+            Read::TooLarge(body) => match self.upload(&parts.headers, body, &route.upstream.bytes) {
                 Ok(upload) => (Bytes::new(), Some(upload)),
                 Err(problem) => return refuse(route, Refusal::Problem(problem)),
             },
@@ -116,7 +116,7 @@ impl Proxy {
         &'a self,
         route: &'a Route,
         answered: Answered,
-        request: Request<Body>,
+        request: Request<Arriving>,
         client: Client,
     ) -> impl Future<Output = Response> + Send + use<'a> {
         route.metrics.answered(answered);
@@ -127,13 +127,15 @@ impl Proxy {
     async fn answer(self: Arc<Self>, of: Identified, mut reply: Reply) {
         match self.claim(of, &mut reply).await {
             Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
+            Ok(Claimed::TooLate(exchange)) => exchange.give_back(reply).await,
             Ok(Claimed::Replay(response)) => drop(reply.send(Ok((Answered::Replayed, response)))),
             Err(refusal) => drop(reply.send(Err(refusal))),
         }
     }
 
     async fn claim(self: &Arc<Self>, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
-        let Identified { route, app, key, principal, request, upload, client } = of;
+        let Identified { route, app, key, principal, mut request, mut upload, client } = of;
+        let mut exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
         let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
         self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
         let contents =
@@ -162,8 +164,12 @@ impl Proxy {
             None => self.gateway.claim(&app, call(false, None)).await,
             Some(wait) => {
                 let gone = async {
-                    // A caller that waits holds no permit.
-                    permit = None;
+                    // A caller that waits holds neither permits nor the body: the digest of that is in the fingerprint.
+                    (permit, exchange) = (None, None);
+                    *request.body_mut() = Bytes::new();
+                    if let Some(upload) = &mut upload {
+                        upload.keep_digest();
+                    }
                     reply.closed().await;
                 };
                 let waited = Box::pin(self.gateway.claim_or_wait(&app, call(false, None), wait, gone)).await;
@@ -196,6 +202,7 @@ impl Proxy {
         let granted = match repeated {
             Err(granted) => granted,
             Ok(response) => {
+                drop((permit, exchange, std::mem::take(request.body_mut())));
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
                 Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
                 return response.map(Claimed::Replay);
@@ -217,9 +224,7 @@ impl Proxy {
         if let Some(degraded) = degraded {
             parts.headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
         }
-        // After a wait the permits of others may be used up: the exchange of a claim that is granted may overdraw.
-        let permit = permit.or_else(|| self.gateway.acquire_permit(&app, Purpose::Settle).ok());
-        Ok(Claimed::Granted(Box::new(Exchange {
+        let exchange = Box::new(Exchange {
             proxy: self.clone(),
             route,
             app,
@@ -230,8 +235,9 @@ impl Proxy {
             lease_end: Mutex::new(claimed_at + Duration::from_millis(lease_ms)),
             request: Request::from_parts(parts, body),
             upload,
-            permit,
-        })))
+            share: exchange,
+        });
+        Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
     }
 
     /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
@@ -309,6 +315,8 @@ impl Proxy {
 /// The answer to a claim.
 enum Claimed {
     Granted(Box<Exchange>),
+    /// Granted after a wait, for which the body was not kept.
+    TooLate(Box<Exchange>),
     Replay(Response),
 }
 

@@ -1,6 +1,7 @@
 //! Receives the bodies of requests with keys: whole, or as uploads if they are too long to be read before their key is claimed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use axum::body::HttpBody as _;
 use axum::http::HeaderMap;
@@ -9,7 +10,8 @@ use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
 use super::Proxy;
-use super::body::Resumed;
+use super::body::{Arriving, no_memory};
+use super::shares::{Account, Share};
 use super::upload::{self, Upload};
 use crate::transport::Incoming;
 use crate::web::problem::{Code, Problem};
@@ -17,24 +19,32 @@ use crate::web::problem::{Code, Problem};
 /// The whole body of a request, or the reason why there is none.
 pub(super) enum Read {
     Whole(Bytes),
-    TooLarge(Resumed),
+    TooLarge(Arriving),
     Failed(Problem),
 }
 
 impl Proxy {
-    /// Reads the whole body of a request.
-    pub(super) async fn read(&self, mut body: Incoming) -> Read {
+    /// Reads the whole body of a request, within the memory of its app.
+    pub(super) async fn read(&self, mut body: Incoming, memory: &Arc<Account>) -> Read {
         let bytes_max = self.limits.body_bytes;
-        let mut read = VecDeque::new();
-        if body.size_hint().lower() > bytes_max as u64 {
-            return Read::TooLarge(Resumed { read, rest: body });
+        if body.is_end_stream() {
+            return Read::Whole(Bytes::new());
         }
-        let mut bytes = 0;
+        let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if declared > bytes_max {
+            return Read::TooLarge(body.into());
+        }
+        let Some(mut share) = memory.take(declared) else { return Read::Failed(no_memory()) };
+        let (mut read, mut bytes) = (VecDeque::new(), 0);
         let all = async {
             while let Some(frame) = body.frame().await {
-                let Ok(frame) = frame else { return Err(()) };
+                let Ok(frame) = frame else { return Err(broken_off()) };
                 let Ok(data) = frame.into_data() else { continue };
+                let taken = bytes.max(declared);
                 bytes += data.len();
+                if bytes > taken && !share.grow(bytes - taken) {
+                    return Err(no_memory());
+                }
                 read.push_back(data);
                 if bytes > bytes_max {
                     break;
@@ -43,9 +53,9 @@ impl Proxy {
             Ok(())
         };
         match timeout(self.limits.body_read_timeout.0, all).await {
-            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Resumed { read, rest: body }),
-            Ok(Ok(())) => Read::Whole(joined(read, bytes)),
-            Ok(Err(())) => Read::Failed(Problem::invalid("The body broke off; send as many bytes as the head says.")),
+            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Arriving::resumed(read, body, share)),
+            Ok(Ok(())) => Read::Whole(Bytes::from_owner(Held { bytes: joined(read, bytes), _share: share })),
+            Ok(Err(problem)) => Read::Failed(problem),
             Err(_late) => {
                 let within = self.limits.body_read_timeout;
                 Read::Failed(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
@@ -54,24 +64,41 @@ impl Proxy {
     }
 
     /// Returns a body that is too long to be read before its key is claimed.
-    pub(super) fn upload(&self, headers: &HeaderMap, body: Resumed) -> Result<Upload, Problem> {
+    pub(super) fn upload(&self, headers: &HeaderMap, body: Arriving, memory: &Arc<Account>) -> Result<Upload, Problem> {
         let bytes_max = self.limits.body_bytes;
         let detail = format!(
             "A body of more than {bytes_max} bytes needs its SHA-256 in `Content-Digest: sha-256=:…:` (RFC 9530)."
         );
         let digest = upload::digest_of(headers)?.ok_or_else(|| Problem::new(Code::BodyTooLarge, detail))?;
-        Ok(Upload::new(body, digest))
+        let (body, too_slow) = body.bounded(memory, &self.clock, &self.body_rate)?;
+        Ok(Upload::new(body, digest, too_slow))
     }
 }
 
-/// Returns the pieces in one.
+/// A body that is in memory, and its share of that.
+struct Held {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn broken_off() -> Problem {
+    Problem::invalid("The body broke off; send as many bytes as the head says.")
+}
+
+/// Returns the pieces in one. Each is freed when it is copied.
 fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
     if pieces.len() <= 1 {
         return pieces.pop_front().unwrap_or_default();
     }
     let mut all = BytesMut::with_capacity(bytes);
-    for piece in &pieces {
-        all.extend_from_slice(piece);
+    while let Some(piece) = pieces.pop_front() {
+        all.extend_from_slice(&piece);
     }
     all.freeze()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::{HeaderName, Method, Uri};
 
 use super::authorizer::Authorizer;
+use super::destination::Destination;
 use super::fields::StoredFields;
 use super::options::{KeyRequirement, RouteOptions, UpstreamOptions};
 use super::upstream::Upstream;
@@ -17,7 +18,7 @@ pub(super) struct Route {
     pub(super) operation: Operation,
     path: matchit::Router<()>,
     methods: Vec<Method>,
-    pub(super) upstream: Arc<Upstream>,
+    pub(super) upstream: Arc<Destination>,
     pub(super) key_headers: Vec<HeaderName>,
     /// Asked before each replay.
     pub(super) authorizer: Option<Authorizer>,
@@ -30,7 +31,7 @@ pub(super) enum Way<'a> {
     /// By a route that protects it.
     Protected(&'a Arc<Route>),
     /// Forwarded as it is, because the method or the path is not protected.
-    Unprotected(&'a Arc<Upstream>),
+    Unprotected(&'a Arc<Destination>),
     /// No route matches.
     None,
 }
@@ -38,12 +39,12 @@ pub(super) enum Way<'a> {
 /// All routes, in the order of the configuration.
 pub(super) struct Routes {
     routes: Vec<Arc<Route>>,
-    unmatched: Option<Arc<Upstream>>,
+    unmatched: Option<Arc<Destination>>,
 }
 
 impl Route {
     /// Returns the route of these options. `None` if they are not valid, which the configuration has excluded.
-    pub(super) fn new(options: &RouteOptions, of: &UpstreamOptions, upstream: Arc<Upstream>) -> Option<Self> {
+    pub(super) fn new(options: &RouteOptions, of: &UpstreamOptions, upstream: Arc<Destination>) -> Option<Self> {
         Some(Self {
             operation: options.operation()?,
             path: options.matcher().ok()?,
@@ -63,14 +64,14 @@ impl Route {
 }
 
 impl Routes {
-    pub(super) fn new(routes: Vec<Arc<Route>>, unmatched: Option<Arc<Upstream>>) -> Self {
+    pub(super) fn new(routes: Vec<Arc<Route>>, unmatched: Option<Arc<Destination>>) -> Self {
         Self { routes, unmatched }
     }
 
     /// Returns the upstreams, each once.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
-        for upstream in self.routes.iter().map(|route| &route.upstream).chain(&self.unmatched) {
+        for upstream in self.routes.iter().map(|route| &route.upstream).chain(&self.unmatched).map(|it| it.upstream()) {
             if !upstreams.iter().any(|other| Arc::ptr_eq(other, upstream)) {
                 upstreams.push(upstream.clone());
             }

@@ -17,16 +17,19 @@ use hyper::body::{Frame, SizeHint};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use super::body::Resumed;
+use super::body::Arriving;
 use super::fields::items;
+use super::pace::TooSlow;
 use crate::web::problem::Problem;
 
 static CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 
 /// A body that is not read yet, and its digest as its sender says.
-pub(super) struct Upload<Body = Resumed> {
+pub(super) struct Upload<Body = Arriving> {
     body: Body,
     digest: [u8; 32],
+    /// The digest of what was read so far.
+    sha256: Sha256,
     progress: Arc<Progress>,
 }
 
@@ -36,12 +39,18 @@ pub(super) struct Progress {
     /// Pieces that were taken.
     pub(super) pieces: AtomicU64,
     is_mismatch: AtomicBool,
+    too_slow: TooSlow,
 }
 
 impl Progress {
     /// Reports whether the body was read to its end, and has another digest.
     pub(super) fn is_mismatch(&self) -> bool {
         self.is_mismatch.load(Ordering::SeqCst)
+    }
+
+    /// Returns the problem of the body for which it broke off, if it has one.
+    pub(super) fn problem(&self) -> Option<Problem> {
+        if self.is_mismatch() { Some(mismatch()) } else { self.too_slow.problem() }
     }
 }
 
@@ -72,8 +81,9 @@ pub(super) fn mismatch() -> Problem {
 }
 
 impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
-    pub(super) fn new(body: Body, digest: [u8; 32]) -> Self {
-        Self { body, digest, progress: Arc::default() }
+    pub(super) fn new(body: Body, digest: [u8; 32], too_slow: TooSlow) -> Self {
+        let progress = Arc::new(Progress { too_slow, ..Progress::default() });
+        Self { body, digest, sha256: Sha256::new(), progress }
     }
 
     pub(super) fn digest(&self) -> [u8; 32] {
@@ -86,7 +96,7 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
 
     /// Returns the body, which breaks off instead of its last piece if it has another digest.
     pub(super) fn verified(self) -> Verified<Body> {
-        Verified { upload: self, sha256: Sha256::new(), held: None }
+        Verified { upload: self, held: None }
     }
 
     /// Reads and discards the body of a repeat, with this time limit for each piece.
@@ -100,9 +110,9 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
             match timeout(limit, body.frame()).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(_))) if progress.is_mismatch() => return Err(mismatch()),
                 Ok(Some(Err(_))) => {
-                    return Err(Problem::invalid("The body broke off; send as many bytes as the head says."));
+                    let broken_off = || Problem::invalid("The body broke off; send as many bytes as the head says.");
+                    return Err(progress.problem().unwrap_or_else(broken_off));
                 }
                 Err(_late) => return Err(Problem::invalid("The body stopped arriving; send it in one go.")),
             }
@@ -110,10 +120,18 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
     }
 }
 
+impl Upload {
+    /// Gives up the memory of what was read, for a request that is only verified from now on.
+    pub(super) fn keep_digest(&mut self) {
+        for piece in self.body.give_up_read() {
+            self.sha256.update(&piece);
+        }
+    }
+}
+
 /// A body whose last piece is held until the digest is verified. Trailers are left out.
 pub(super) struct Verified<Body> {
     upload: Upload<Body>,
-    sha256: Sha256,
     held: Option<Bytes>,
 }
 
@@ -123,7 +141,7 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> HttpBody for Ver
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let progress = &this.upload.progress;
+        let progress = this.upload.progress.clone();
         loop {
             let Some(frame) = ready!(Pin::new(&mut this.upload.body).poll_frame(cx)?) else { break };
             progress.pieces.fetch_add(1, Ordering::Relaxed);
@@ -131,13 +149,13 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> HttpBody for Ver
             if data.is_empty() {
                 continue;
             }
-            this.sha256.update(&data);
+            this.upload.sha256.update(&data);
             if let Some(before) = this.held.replace(data) {
                 return Poll::Ready(Some(Ok(Frame::data(before))));
             }
         }
         let last = this.held.take();
-        if last.is_some() && this.sha256.finalize_reset()[..] != this.upload.digest {
+        if last.is_some() && this.upload.sha256.finalize_reset()[..] != this.upload.digest {
             progress.is_mismatch.store(true, Ordering::SeqCst);
         }
         if progress.is_mismatch() {
@@ -168,7 +186,7 @@ mod tests {
 
     fn upload(pieces: &'static [&'static str], of: &str) -> Upload<Body> {
         let body = Body::from_stream(stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece))));
-        Upload::new(body, Sha256::digest(of).into())
+        Upload::new(body, Sha256::digest(of).into(), TooSlow::default())
     }
 
     #[tokio::test]
@@ -192,7 +210,14 @@ mod tests {
         assert!(upload(&["a", "b"], "ab").verify(second).await.is_ok());
         assert_eq!(upload(&["a", "b"], "a").verify(second).await.unwrap_err().detail, mismatch().detail);
         let stalls = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
-        assert!(Upload::new(stalls, [0; 32]).verify(second).await.unwrap_err().detail.contains("stopped"));
+        assert!(
+            Upload::new(stalls, [0; 32], TooSlow::default())
+                .verify(second)
+                .await
+                .unwrap_err()
+                .detail
+                .contains("stopped")
+        );
     }
 
     #[test]

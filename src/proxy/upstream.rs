@@ -5,6 +5,7 @@ pub(super) mod connector;
 mod http2;
 pub(super) mod names;
 pub(super) mod pools;
+mod streams;
 mod unsent;
 
 use std::collections::BTreeSet;
@@ -25,9 +26,14 @@ use hyper_util::client::legacy::Error;
 use self::connector::Connector;
 use self::http2::Http2;
 use self::pools::Pools;
+pub(super) use self::streams::Received;
+use self::streams::Streamed;
 use self::unsent::Unsent;
 use super::options::{UpstreamOptions, server_of};
 use crate::domain::clock::Clock;
+
+/// Bytes that are buffered at most of a message on its way, in each direction.
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// Time for which a server is not used after it could not be connected to, unless no other is left.
 const REST: Duration = Duration::from_secs(5);
@@ -51,6 +57,33 @@ struct Server {
     failed_at: Mutex<Option<Duration>>,
     /// Its connection, if it speaks HTTP/2.
     http2: Option<Http2>,
+}
+
+/// Says if a request may be sent. What is sent without a claim may be done a second time.
+pub(super) trait Permission: Sync {
+    /// Returns whether it may be sent to the first server, once there is a connection to it.
+    fn may_be_sent(&self) -> bool;
+
+    /// Returns the same for each further connection: much may have changed while the one before was tried.
+    fn may_still_be_sent(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// The permission of a request without a claim.
+pub(super) struct Always;
+
+impl Permission for Always {
+    fn may_be_sent(&self) -> bool {
+        true
+    }
+
+    async fn may_still_be_sent(&self) -> bool {
+        true
+    }
+}
+
+/// Returns whether a request may be sent over this connection; the first is 0.
+async fn may_be_sent(permission: &impl Permission, connection: usize) -> bool {
+    if connection == 0 { permission.may_be_sent() } else { permission.may_still_be_sent().await }
 }
 
 /// Reason why there is no response.
@@ -89,16 +122,16 @@ impl Upstream {
     pub(super) async fn send(
         &self,
         mut request: Request<Bytes>,
-        may_be_sent: impl Fn() -> bool,
-    ) -> Option<Result<Response<Incoming>, Failed>> {
+        permission: &impl Permission,
+    ) -> Option<Result<Response<Received>, Failed>> {
         let mut why = String::new();
-        let mut servers = self.in_turn().peekable();
-        while let Some(server) = servers.next() {
-            if !may_be_sent() {
+        let mut servers = self.in_turn().enumerate().peekable();
+        while let Some((number, server)) = servers.next() {
+            if !may_be_sent(permission, number).await {
                 return None;
             }
             let this = if servers.peek().is_some() { request.clone() } else { std::mem::take(&mut request) };
-            match self.send_to(server, this, &may_be_sent).await? {
+            match self.send_to(server, this, permission).await? {
                 Err(Failed::NotConnected(cause)) => why = self.rest(server, cause),
                 sent => return Some(sent),
             }
@@ -110,27 +143,27 @@ impl Upstream {
         &self,
         server: &Server,
         mut request: Request<Bytes>,
-        may_be_sent: impl Fn() -> bool,
-    ) -> Option<Result<Response<Incoming>, Failed>> {
+        permission: &impl Permission,
+    ) -> Option<Result<Response<Received>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
         if let Some(http2) = &server.http2 {
-            return Box::pin(http2.send(request.map(Body::from), may_be_sent)).await;
+            return Box::pin(http2.send(request.map(Body::from), permission)).await;
         }
         let sending = self.keyed.load().here().request(request.map(Full::new));
-        Some(sending.await.map_err(|error| failed(&error)))
+        Some(sending.await.map(received).map_err(|error| failed(&error)))
     }
 
     /// Sends a request whose body is streamed, as [`send`](Self::send) does.
     pub(super) async fn forward(
         &self,
         request: Request<Body>,
-        may_be_sent: impl Fn() -> bool,
-    ) -> Option<Result<Response<Incoming>, Failed>> {
+        permission: &impl Permission,
+    ) -> Option<Result<Response<Received>, Failed>> {
         let mut why = String::new();
         let mut unsent = Some(request);
-        let mut servers = self.in_turn().peekable();
-        while let Some((server, request)) = servers.next().zip(unsent.take()) {
-            if !may_be_sent() {
+        let mut servers = self.in_turn().enumerate().peekable();
+        while let Some(((number, server), request)) = servers.next().zip(unsent.take()) {
+            if !may_be_sent(permission, number).await {
                 return None;
             }
             let (request, rest) = if servers.peek().is_some() {
@@ -140,7 +173,7 @@ impl Upstream {
             } else {
                 (request, None)
             };
-            match self.forward_to(server, request, &may_be_sent).await? {
+            match self.forward_to(server, request, permission).await? {
                 Err(Failed::NotConnected(cause)) => why = self.rest(server, cause),
                 sent => return Some(sent),
             }
@@ -153,22 +186,22 @@ impl Upstream {
         &self,
         server: &Server,
         mut request: Request<Body>,
-        may_be_sent: impl Fn() -> bool,
-    ) -> Option<Result<Response<Incoming>, Failed>> {
+        permission: &impl Permission,
+    ) -> Option<Result<Response<Received>, Failed>> {
         *request.uri_mut() = server.uri(request.uri());
         if let Some(http2) = &server.http2 {
-            return Box::pin(http2.send(request, may_be_sent)).await;
+            return Box::pin(http2.send(request, permission)).await;
         }
         let sending = self.streaming.load().here().request(request);
-        Some(sending.await.map_err(|error| failed(&error)))
+        Some(sending.await.map(received).map_err(|error| failed(&error)))
     }
 
     /// Lets further requests open new connections. Those that are in use end with their requests.
-    pub(super) async fn reconnect(&self) {
+    pub(super) fn reconnect(&self) {
         self.keyed.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
         self.streaming.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
         for http2 in self.servers.iter().filter_map(|server| server.http2.as_ref()) {
-            http2.reconnect().await;
+            http2.reconnect();
         }
     }
 
@@ -207,6 +240,10 @@ impl Server {
     }
 }
 
+fn received(response: Response<Incoming>) -> Response<Received> {
+    response.map(|body| Streamed::new(body, None))
+}
+
 fn failed(error: &Error) -> Failed {
     if error.is_connect() { Failed::NotConnected(cause(error)) } else { Failed::Broken(cause(error)) }
 }
@@ -224,12 +261,23 @@ fn cause(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use futures_util::FutureExt as _;
 
     use super::*;
     use crate::domain::clock::SystemClock;
+
+    /// Permits the first server only.
+    struct Once;
+
+    impl Permission for Once {
+        fn may_be_sent(&self) -> bool {
+            true
+        }
+
+        async fn may_still_be_sent(&self) -> bool {
+            false
+        }
+    }
 
     #[tokio::test]
     async fn a_request_that_may_not_be_sent_any_more_is_not_sent_to_the_next_server() {
@@ -242,13 +290,11 @@ mod tests {
         };
         for is_streamed in [false, true] {
             let upstream = of(&[url(dead), url(live.local_addr().unwrap())]);
-            let is_first = AtomicBool::new(true);
-            let may_be_sent = || is_first.swap(false, Ordering::Relaxed);
             let sending = async {
                 if is_streamed {
-                    upstream.forward(Request::new(Body::from("all")), may_be_sent).await
+                    upstream.forward(Request::new(Body::from("all")), &Once).await
                 } else {
-                    upstream.send(Request::new(Bytes::new()), may_be_sent).await
+                    upstream.send(Request::new(Bytes::new()), &Once).await
                 }
             };
             let sent = tokio::time::timeout(Duration::from_secs(5), sending).await;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, Version, header};
-use hyper::body::Incoming;
 use hyper::upgrade::{self, OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
@@ -16,6 +15,7 @@ use tokio_util::io::InspectReader;
 use super::body::response_within;
 use super::cors::FromUpstream;
 use super::fields;
+use super::upstream::Received;
 use crate::transport::SwitchedProtocol;
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -40,7 +40,7 @@ pub(super) fn ask(headers: &mut HeaderMap) {
 
 /// Turns an upstream's response that switches protocols into that for the caller, and connects them. `None` if it is no `WebSocket`.
 pub(super) fn switch(
-    mut response: Response<Incoming>,
+    mut response: Response<Received>,
     caller: OnUpgrade,
     idle: Duration,
     via: &HeaderValue,

@@ -1,6 +1,7 @@
 //! The Idempotency-Key proxy in front of an API that misbehaves on request and counts its effects.
 
 mod belief;
+mod bounds;
 mod dialects;
 mod drain;
 mod engines;
@@ -79,12 +80,16 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     let Ok(body) = body.collect().await else { return Response::new(Body::from("torn")) };
     let body = body.to_bytes();
     let build = Response::builder().header("x-seen-connection", format!("{:?}", head.headers.get("x-hop")));
-    let behaviour = head.uri.path().strip_prefix("/orders/").unwrap_or_default();
+    let behaviour = head.uri.path().rsplit('/').next().unwrap_or_default();
     if behaviour == "busy" {
         return build.status(429).body(Body::from("later")).unwrap();
     }
     let effect = upstream.effects.fetch_add(1, Ordering::SeqCst) + 1;
     match behaviour {
+        "slow-nothing" => {
+            upstream.gate.acquire().await.unwrap().forget();
+            return build.status(500).header("oncegate-outcome", "failure").body(Body::from("nothing")).unwrap();
+        }
         "slow" | "late" => upstream.gate.acquire().await.unwrap().forget(),
         "broken" => return build.status(500).body(Body::from("broken")).unwrap(),
         "nothing" => {

@@ -17,6 +17,7 @@ pub mod shards;
 pub mod tenants;
 pub mod tls;
 pub mod traces;
+pub mod unread;
 pub mod waits;
 
 use std::sync::OnceLock;
@@ -88,6 +89,10 @@ names! {
         "Bytes of responses that were stored, by route";
     describe_counter PROXY_TOMBSTONES = "oncegate_proxy_tombstones_total",
         "Responses that were not stored, because they are too long or private";
+    describe_counter PROXY_BOUNDS = "oncegate_proxy_bounds_reached_total",
+        "Requests to the proxy that were refused or cut because a bound was reached, by bound";
+    describe_counter UNREAD_RESPONSES_DROPPED = "oncegate_unread_responses_dropped_total",
+        "Connections closed because unread responses took too much memory";
     describe_counter OVERLAPS = "oncegate_overlaps_total",
         "Operations granted to two attempts because a store was unavailable";
     describe_gauge SPOOL_ENTRIES = "oncegate_spool_entries",

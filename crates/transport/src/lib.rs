@@ -18,4 +18,4 @@ pub use self::caller_watch::CallerWatch;
 pub use self::incoming::Incoming;
 pub use self::limits::Limits;
 pub use self::service::{ConnectionState, HttpService, Peer, Rejection};
-pub use self::streaming::SwitchedProtocol;
+pub use self::streaming::{Buffered, SwitchedProtocol};

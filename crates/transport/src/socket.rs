@@ -4,7 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(super) struct Progress {
     written: AtomicU32,
     /// Length of the body of the next response.
     body_bytes: AtomicU64,
+    /// Bytes of the response that wait behind the socket.
+    buffered: AtomicUsize,
     lingers: AtomicBool,
     writer: AtomicWaker,
 }
@@ -60,6 +62,11 @@ impl Progress {
     /// Announces the length of the next response's body to the socket.
     pub(super) fn announce(&self, body_bytes: u64) {
         self.body_bytes.store(body_bytes, Ordering::Relaxed);
+    }
+
+    /// Notes how many bytes of a response may wait behind the socket.
+    pub(super) fn buffer(&self, bytes: usize) {
+        self.buffered.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the length of the next response's body, if there is a response to write.
@@ -159,6 +166,13 @@ impl<Io> TimedSocket<Io> {
         &self.progress
     }
 
+    /// Returns ready when the client has taken too long to read, or too much is unread. Called while a write waits that has
+    /// `rest` bytes left.
+    fn poll_stalled(&mut self, rest: usize, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let rest = rest + self.progress.buffered.load(Ordering::Relaxed);
+        self.unread.poll_stalled(self.limits.write_timeout, rest, cx)
+    }
+
     /// Returns ready when the client has taken too long to send. Called while it sends nothing.
     fn poll_read_timeout(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.in_head {
@@ -201,8 +215,7 @@ impl<Io: AsyncRead + Unpin> TimedSocket<Io> {
 }
 
 impl Unread {
-    /// Returns ready when the client has taken too long to read, or too much is unread. Called while a write waits that has
-    /// `rest` bytes left.
+    /// Does the same; `rest` includes what waits behind the socket.
     fn poll_stalled(&mut self, timeout: Duration, rest: usize, cx: &mut Context<'_>) -> Poll<io::Error> {
         let (timer, response) = self.stalled.get_or_insert_with(|| {
             let response = self.all.add(self.state.account(), self.unflushed + rest, cx.waker());
@@ -259,7 +272,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
                 this.unread.unflushed += written.as_ref().map_or(0, |bytes| *bytes);
                 Poll::Ready(written)
             }
-            Poll::Pending => this.unread.poll_stalled(this.limits.write_timeout, buffer.len(), cx).map(Err),
+            Poll::Pending => this.poll_stalled(buffer.len(), cx).map(Err),
         }
     }
 
@@ -271,7 +284,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
                 this.unread.stalled = None;
                 Poll::Ready(flushed)
             }
-            Poll::Pending => this.unread.poll_stalled(this.limits.write_timeout, 0, cx).map(Err),
+            Poll::Pending => this.poll_stalled(0, cx).map(Err),
         }
     }
 
@@ -280,7 +293,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<Io> {
         match Pin::new(&mut this.io).poll_shutdown(cx) {
             Poll::Ready(closed) => closed?,
             // TLS writes a closing message.
-            Poll::Pending => return this.unread.poll_stalled(this.limits.write_timeout, 0, cx).map(Err),
+            Poll::Pending => return this.poll_stalled(0, cx).map(Err),
         }
         if !this.progress.lingers.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));

@@ -43,6 +43,8 @@ impl<Service: HttpService> ConnectionServer<Service> {
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                     progress.linger();
                 }
+                let buffered = response.extensions_mut().remove::<Buffered>();
+                progress.buffer(buffered.map_or(0, |Buffered(bytes)| bytes));
                 let served = match response.extensions_mut().remove::<SwitchedProtocol>() {
                     Some(protocol) => {
                         *switched.lock().unwrap_or_else(PoisonError::into_inner) = Some((protocol, served));
@@ -93,6 +95,11 @@ impl SwitchedProtocol {
         }
     }
 }
+
+/// Bytes of a response that its service may keep in memory until they are written: an extension of that response. They count as
+/// unread while the client does not read, beside those that are being written.
+#[derive(Clone, Copy)]
+pub struct Buffered(pub usize);
 
 /// A request in service, until its response is written or given up.
 struct Served(Arc<Progress>);

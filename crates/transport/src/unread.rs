@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use hashbrown::HashMap;
+use oncegate_telemetry::metrics::unread::DroppedResponses;
 
 /// The account that an unread response is charged to. Callers without a credential share the account `None`.
 type Account = Option<Arc<str>>;
@@ -15,6 +16,7 @@ type Account = Option<Arc<str>>;
 pub(super) struct UnreadResponses {
     bytes_max: usize,
     counts: Mutex<Counts>,
+    dropped: DroppedResponses,
 }
 
 #[derive(Default)]
@@ -42,7 +44,7 @@ pub(super) struct UnreadResponse {
 impl UnreadResponses {
     /// Bounds unread responses to this many bytes. A single longer response is allowed.
     pub(super) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, counts: Mutex::default() }
+        Self { bytes_max, counts: Mutex::default(), dropped: DroppedResponses::default() }
     }
 
     /// Counts a response of this many bytes.
@@ -56,6 +58,7 @@ impl UnreadResponses {
         while counts.bytes > self.bytes_max && counts.responses.len() > 1 {
             let Some(dropped) = counts.oldest_of_the_largest().and_then(|number| counts.remove(number)) else { break };
             dropped.wake();
+            self.dropped.increment();
         }
         drop(counts);
         UnreadResponse { all: self.clone(), number }

@@ -1,27 +1,43 @@
 //! The claim of an exchange: renewed while the exchange runs, and settled with its outcome.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::response::Parts;
 use bytes::Bytes;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::Exchange;
+use super::{Exchange, Reply};
 use crate::domain::backoff::Backoff;
 use crate::domain::claim::{Outcome, RenewalResponse};
 use crate::domain::record::ClaimId;
 use crate::domain::terms::Retention;
 use crate::gateway::Failure;
 use crate::gateway::outcome::OutcomeCall;
+use crate::proxy::dialect::Refusal;
 use crate::proxy::encryption::Owner;
 use crate::proxy::status::Meaning;
 use crate::proxy::stored_response::StoredResponse;
+use crate::proxy::upstream::Permission;
 
 /// Delays between reports of an outcome that no store has taken yet.
 const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+
+impl Permission for Exchange {
+    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
+    fn may_be_sent(&self) -> bool {
+        let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end
+    }
+
+    /// Asks the store: an operator may have released the claim since.
+    async fn may_still_be_sent(&self) -> bool {
+        Box::pin(self.renew_once(self.route.options.lease.0)).await && self.may_be_sent()
+    }
+}
 
 impl Exchange {
     /// Returns the outcome of a complete response. Without a body that may be stored, it leaves a tombstone.
@@ -61,33 +77,45 @@ impl Exchange {
         self.proxy.clock.wall().as_micros() / 1_000_000
     }
 
-    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
-    pub(super) fn may_be_sent(&self) -> bool {
-        let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
-        self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end
-    }
-
     /// Extends the lease while the exchange runs. Once the request was sent, a renewal that fails changes nothing.
     pub(super) async fn renew(&self) -> Infallible {
         let lease = self.route.options.lease.0;
         loop {
             sleep(lease / 3).await;
             // Boxed: most exchanges end before.
-            let renewing = Box::pin(self.proxy.gateway.renew(
-                &self.app,
-                ClaimId::of_proxy(self.global_id),
-                self.attempt.clone(),
-                Some(lease),
-            ));
-            match renewing.await {
-                Ok(answer) => {
-                    let left =
-                        if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
-                    let lease_end = self.proxy.clock.monotonic() + left;
-                    *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
-                }
-                Err(failure) => tracing::debug!(reason = %failure, "A lease was not renewed"),
+            Box::pin(self.renew_once(lease)).await;
+        }
+    }
+
+    /// Extends the lease. Returns false if the store has not done so.
+    async fn renew_once(&self, lease: Duration) -> bool {
+        match self
+            .proxy
+            .gateway
+            .renew(&self.app, ClaimId::of_proxy(self.global_id), self.attempt.clone(), Some(lease))
+            .await
+        {
+            Ok(answer) => {
+                let left = if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
+                let lease_end = self.proxy.clock.monotonic() + left;
+                *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
+                !left.is_zero()
             }
+            Err(failure) => {
+                tracing::debug!(reason = %failure, "A lease was not renewed");
+                false
+            }
+        }
+    }
+
+    /// Frees the key of a request that was granted after a wait: its body was not kept.
+    pub(in crate::proxy) async fn give_back(self: Box<Self>, reply: Reply) {
+        let mut reporting = pin!(self.report(Outcome::Failure));
+        let deadline = self.app.terms_of(&self.route.operation).deadline;
+        let is_reported = timeout(deadline, &mut reporting).await.is_ok();
+        drop(reply.send(Err(Refusal::InProgress)));
+        if !is_reported {
+            reporting.await;
         }
     }
 

@@ -33,6 +33,10 @@ pub struct UpstreamOptions {
     /// Time limit of a whole exchange. The renewal of its claim ends there.
     #[serde(default = "span::<300>")]
     pub exchange_max: Span,
+    /// Exchanges with all of its servers at once. An exchange lasts until its response has been received, however long its
+    /// caller is gone.
+    #[serde(default = "default_exchanges")]
+    pub exchanges: usize,
     /// Requests with a key use only connections that were idle for less than this.
     #[serde(default = "span::<4>")]
     pub idle: Span,
@@ -48,6 +52,10 @@ pub fn server_of(url: &str) -> Option<(Scheme, Authority)> {
     let is_bare = uri.path() == "/" && uri.query().is_none();
     let authority = uri.authority().filter(|authority| is_bare && !authority.as_str().contains('@'))?;
     Some((scheme.clone(), authority.clone()))
+}
+
+fn default_exchanges() -> usize {
+    512
 }
 
 impl UpstreamOptions {

@@ -49,7 +49,7 @@ pub(in crate::proxy) async fn follow(
         }
         if has_lost {
             tracing::info!(?names, "A name of an upstream has lost an address; further requests use new connections");
-            upstream.reconnect().await;
+            upstream.reconnect();
         }
     }
 }
@@ -65,6 +65,7 @@ mod tests {
     use oncegate_testkit::wait::until;
     use tokio::net::TcpListener;
 
+    use super::super::Always;
     use super::*;
     use crate::domain::clock::SystemClock;
     use crate::proxy::options::UpstreamOptions;
@@ -74,8 +75,8 @@ mod tests {
     /// Sends two requests, one of each kind; returns how many connections the server has accepted by then.
     async fn accepted_after_requests(upstream: &Upstream, accepted: &AtomicUsize) -> usize {
         for response in [
-            upstream.send(Request::new(Bytes::new()), || true).await,
-            upstream.forward(Request::new(Body::empty()), || true).await,
+            upstream.send(Request::new(Bytes::new()), &Always).await,
+            upstream.forward(Request::new(Body::empty()), &Always).await,
         ] {
             assert!(matches!(response, Some(Ok(_))), "{response:?}");
         }

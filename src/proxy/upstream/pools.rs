@@ -36,6 +36,7 @@ where
         let count = thread::available_parallelism().map_or(1, usize::from);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_idle_timeout(idle);
+        builder.http1_max_buf_size(super::BUFFER_BYTES);
         builder.pool_max_idle_per_host(IDLE_CONNECTIONS_MAX.div_ceil(count));
         Self((0..count).map(|_| builder.build(connector.clone())).collect())
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
-use super::{Counters, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES, PROXY_UPSTREAM_DURATION};
+use super::{Counters, PROXY_BOUNDS, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES, PROXY_UPSTREAM_DURATION};
 use crate::metrics::labels;
 
 labels! {
@@ -20,6 +20,31 @@ labels! {
         NoKey = "no_key",
         Refused = "refused",
         Unavailable = "unavailable",
+    }
+}
+
+labels! {
+    /// A bound on what requests and responses on their way take.
+    Bound {
+        RequestBytes = "request_bytes",
+        Exchanges = "exchanges",
+        BodyRate = "body_rate",
+    }
+}
+
+/// Counts how often a bound was reached.
+#[derive(Clone)]
+pub struct BoundMetrics(Counter);
+
+impl BoundMetrics {
+    /// Returns the metrics of a bound.
+    pub fn new(bound: Bound) -> Self {
+        Self(counter!(PROXY_BOUNDS, "bound" => Bound::LABELS[bound as usize]))
+    }
+
+    /// Counts a request or response that the bound has refused or cut.
+    pub fn reached(&self) {
+        self.0.increment(1);
     }
 }
 
