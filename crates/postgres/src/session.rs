@@ -1,6 +1,7 @@
 //! A session with the server: how it is opened and checked, and how statements are run in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use oncegate_core::engine::Determinate;
 use oncegate_database::address::begin_with_settings;
@@ -33,6 +34,16 @@ const LIFT_FENCES: &str = "BEGIN; \
     WHERE last_value < now.us - 3600000000 AND now.us < 9007199254740991; \
     COMMIT";
 
+/// Returns whether a statement of a gateway waits for a synchronous standby, and began before the interval that is appended. Each
+/// attempt to connect would add one: its process stays after the gateway has given up, and they would fill the server.
+const IS_WAITING: &str = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
+     AND datname = current_database() AND usename = current_user AND application_name = current_setting('application_name') \
+     AND query_start < clock_timestamp() - interval";
+
+/// A write that is only in the log: needs no table, and no right that a role does not have. Its commit waits until a synchronous
+/// standby has all that is before it.
+const BARRIER: &str = "SELECT pg_logical_emit_message(true, 'oncegate', '')::text";
+
 const FITNESS: &str = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on', marker::text, \
                        oldest_build FROM oncegate_schema";
 
@@ -49,15 +60,40 @@ impl Session {
         let limit = store.options.connect_timeout;
         let (connection, schema) = connect(&store.address, NEEDED, limit).await.map_err(determinate)?;
         let mut session = Self { connection, pooled: store.address.is_pooled() };
+        let mut is_committing = false;
         let preparing = async {
-            session.connection.execute(sqlx::raw_sql(LIFT_FENCES)).await.map_err(|error| unchanged(&error))?;
+            session.check_commits(limit / 2).await?;
+            is_committing = true;
+            session.pass_barrier().await.map_err(|error| unchanged(&error))?;
+            is_committing = false;
             session.check(store).await
         };
-        let late =
-            |_| Err(Determinate::Unavailable(format!("no connection to the PostgreSQL server within {limit:?}")));
-        tokio::time::timeout(limit, preparing).await.unwrap_or_else(late)?;
+        let prepared = tokio::time::timeout(limit, preparing).await;
+        prepared.unwrap_or_else(|_| {
+            let what = if is_committing { "no commit of" } else { "no connection to" };
+            Err(Determinate::Unavailable(format!("{what} the PostgreSQL server within {limit:?}")))
+        })?;
         store.server.set_marker(Some(schema.marker.as_bytes()));
         Ok(session)
+    }
+
+    /// Checks that commits of gateways have not been waiting for a standby for this long.
+    async fn check_commits(&mut self, for_long: Duration) -> Result<(), Determinate> {
+        // In one message, and not in `run`: it must not wait for a commit itself.
+        let sql = sqlx::AssertSqlSafe(format!("{IS_WAITING} '{} milliseconds')", for_long.as_millis()));
+        let is_waiting = self.connection.fetch_one(sqlx::raw_sql(sql)).await.and_then(|row| row.try_get(0));
+        if is_waiting.map_err(|error| unchanged(&error))? {
+            let why = "commits of the PostgreSQL server wait for a synchronous standby (synchronous_standby_names)";
+            return Err(Determinate::Unavailable(why.into()));
+        }
+        Ok(())
+    }
+
+    /// Commits a write, which waits for a synchronous standby. A server that has recovered from a crash shows commits that no
+    /// standby has; none of them may be read before a standby has them.
+    async fn pass_barrier(&mut self) -> sqlx::Result<()> {
+        self.connection.execute(sqlx::raw_sql(LIFT_FENCES)).await?;
+        self.run(query(BARRIER)).await.map(drop)
     }
 
     /// Checks that the server is fit, and whether it still has its data. After an error the session must not be used again.
@@ -78,11 +114,18 @@ impl Session {
             // The answer is complete only when the server is ready for the next statement: then it has committed.
             return query.fetch_all(&mut self.connection).await;
         }
-        let mut transaction = self.connection.begin_with(begin_with_settings()).await?;
+        let mut transaction = self.connection.begin_with(begin_pooled()).await?;
         let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)
     }
+}
+
+/// Returns the SQL that begins a transaction behind a pooler. Its commit waits for the standby even if it only reads: the pooler may
+/// have opened its connection just now, after a crash of the server.
+fn begin_pooled() -> &'static str {
+    static BEGIN: LazyLock<String> = LazyLock::new(|| format!("{}; {BARRIER}", begin_with_settings()));
+    &BEGIN
 }
 
 /// Returns the failure of a statement that changes nothing.

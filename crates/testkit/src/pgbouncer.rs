@@ -24,10 +24,15 @@ impl PgBouncer {
     /// Starts a pooler that connects as this user. `None` if it is not installed: the test is to be skipped, and on CI it
     /// fails.
     pub async fn start(server: SocketAddr, user: &str) -> Option<Self> {
+        Self::start_with(server, user, &["default_pool_size = 4"]).await
+    }
+
+    /// Starts a pooler with lines of configuration.
+    pub async fn start_with(server: SocketAddr, user: &str, config: &[&str]) -> Option<Self> {
         tool("pgbouncer")?;
         for _ in 0..5 {
             // Another program may take the port first; then it exits.
-            let mut pooler = Self::launch(server, user);
+            let mut pooler = Self::launch(server, user, config);
             while pooler.child.try_wait().expect("its status").is_none() {
                 if pooler.connect("postgres").await.is_ok() {
                     return Some(pooler);
@@ -38,16 +43,17 @@ impl PgBouncer {
         panic!("PgBouncer does not start");
     }
 
-    fn launch(server: SocketAddr, user: &str) -> Self {
+    fn launch(server: SocketAddr, user: &str, more: &[&str]) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fresh::port()));
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("pgbouncer.ini");
         let lines = format!(
             "[databases]\n* = host={} port={} user={user}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\n\
-             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 4\n",
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\n{}\n",
             server.ip(),
             server.port(),
-            address.port()
+            address.port(),
+            more.join("\n")
         );
         std::fs::write(&config, lines).expect("its configuration");
         // Like the server, it refuses to run as root.

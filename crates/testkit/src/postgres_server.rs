@@ -183,6 +183,17 @@ impl PostgresServer {
         }
     }
 
+    /// Kills one session. The server then ends all others, and recovers as after a crash.
+    pub async fn kill_session(&self) {
+        let mut connection = Self::connect(&self.url()).await.expect("the server lets us in");
+        let row = connection.fetch_one(sqlx::raw_sql("SELECT pg_backend_pid()")).await.expect("its process");
+        let id = u32::try_from(row.get::<i32, _>(0)).expect("the id of a process");
+        self.signal("KILL", &[id]);
+        while is_alive(id) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// Shuts it down in good order: connections receive an error and are closed.
     pub fn shut_down(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -10,9 +10,10 @@ use oncegate_core::engine::{Determinate, Engine, EngineError, value};
 use oncegate_core::operator::ListRequest;
 use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 
-use super::{again, granted, is_duplicate, open, row, settle, success};
+use super::{again, granted, is_duplicate, open, options, row, settle, soon, success};
 
 #[tokio::test]
 async fn a_value_is_the_line_that_all_byte_stores_share() {
@@ -39,7 +40,14 @@ async fn a_value_is_the_line_that_all_byte_stores_share() {
 #[tokio::test]
 async fn a_duplicate_writes_nothing() {
     let Some(server) = PostgresServer::start().await else { return };
-    let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
+    let options = Options { sweep_interval: Duration::from_hours(1), ..options() };
+    let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), options).unwrap());
+    // Each session begins with a commit of its own.
+    soon("all its sessions are open", async || {
+        let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
+        server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
+    })
+    .await;
     let request = fresh_claim();
     granted(&*engine, &request).await;
     let physical = format!("SELECT ctid::text || ' ' || xmin || ' ' || xmax FROM {}", row(&request));
@@ -69,7 +77,7 @@ async fn a_success_changes_no_index() {
     }
     engine.close().await;
     let counted = "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'oncegate_claims'";
-    super::soon("all are counted", async || server.query(counted).await.starts_with("200 ")).await;
+    soon("all are counted", async || server.query(counted).await.starts_with("200 ")).await;
     let counts = server.query(counted).await;
     let hot: usize = counts.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(hot >= 190, "of 200 only {hot} touched no index");

@@ -10,6 +10,7 @@ mod locks;
 mod measure;
 mod notifications;
 mod schema;
+mod standby;
 mod sweeping;
 mod tls;
 
