@@ -12,7 +12,7 @@ use axum::http::{Request, Response, Uri, header};
 use h2::Reason;
 use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower::Service as _;
 
 use super::connector::{Connector, Stream};
@@ -89,6 +89,8 @@ impl Http2 {
     ) -> Option<Result<Response<Received>, Failed>> {
         let server = request.uri().clone();
         prepare(&mut request);
+        // A little before its caller is answered, whose next request then has another connection.
+        let mut late = pin!(sleep(self.timeout - self.timeout / 100));
         let mut why = String::new();
         for number in 0..CONNECTIONS_MAX {
             if !may_be_sent(permission, number).await {
@@ -102,9 +104,10 @@ impl Http2 {
             let of_body = stream.clone();
             let this = request.map(|body| Body::new(Streamed::new(body, Some(of_body))));
             let mut sending = pin!(shared.sender.try_send_request(this));
-            let sent = match timeout(self.timeout, &mut sending).await {
-                Ok(sent) => sent,
-                Err(_late) => {
+            let sent = tokio::select! {
+                biased;
+                sent = &mut sending => sent,
+                () = &mut late => {
                     shared.may_be_dead.store(true, Ordering::Relaxed);
                     sending.await
                 }

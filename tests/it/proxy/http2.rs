@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -25,6 +26,15 @@ type Accepted = Arc<AtomicUsize>;
 
 /// Serves the API over HTTP/2 only; returns its port.
 pub(super) async fn serve(tls: Option<TlsAcceptor>) -> (Arc<Upstream>, Accepted, u16) {
+    serve_limited(tls, usize::MAX, None).await
+}
+
+/// The same, with so many connections, and streams on each.
+async fn serve_limited(
+    tls: Option<TlsAcceptor>,
+    connections: usize,
+    streams: Option<u32>,
+) -> (Arc<Upstream>, Accepted, u16) {
     let (upstream, _) = Upstream::start().await;
     let router = Router::new()
         .route(
@@ -40,15 +50,16 @@ pub(super) async fn serve(tls: Option<TlsAcceptor>) -> (Arc<Upstream>, Accepted,
     let accepted = Accepted::default();
     let count = accepted.clone();
     tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
+        while count.load(Ordering::SeqCst) < connections {
+            let Ok((stream, _)) = listener.accept().await else { return };
             count.fetch_add(1, Ordering::SeqCst);
             let (router, tls) = (router.clone(), tls.clone());
             tokio::spawn(async move {
                 match tls {
-                    None => serve_connection(stream, router).await,
+                    None => serve_connection(stream, router, streams).await,
                     Some(tls) => {
                         if let Ok(stream) = tls.accept(stream).await {
-                            serve_connection(stream, router).await;
+                            serve_connection(stream, router, streams).await;
                         }
                     }
                 }
@@ -58,9 +69,15 @@ pub(super) async fn serve(tls: Option<TlsAcceptor>) -> (Arc<Upstream>, Accepted,
     (upstream, accepted, port)
 }
 
-async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    streams: Option<u32>,
+) {
     let service = TowerToHyperService::new(router);
-    let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(streams.unwrap_or(200));
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn in_front_of(url: &str, more: &str) -> (Gateway, Caller) {
@@ -99,11 +116,51 @@ async fn requests_on_one_connection_do_not_wait_for_each_other() {
         let caller = caller.clone();
         async move { caller.post("/orders/slow", "k-1", "one").await.status }
     });
-    oncegate_testkit::wait::until("the upstream has it", super::SOON, async || upstream.effects() == 1).await;
+    until("the upstream has it", super::SOON, async || upstream.effects() == 1).await;
     assert_eq!(caller.post("/orders/a", "k-2", "one").await.status, 201);
     upstream.gate.add_permits(1);
     assert_eq!(slow.await.unwrap(), 201);
     assert_eq!(accepted.load(Ordering::SeqCst), 1);
+}
+
+/// Begins requests with bodies that do not end, each on a stream of the server.
+async fn take_streams(gateway: &Gateway, upstream: &Upstream, count: usize) -> Vec<TcpStream> {
+    let mut requests = Vec::new();
+    for number in 1..=count {
+        let mut request = TcpStream::connect(super::address(gateway)).await.unwrap();
+        let head = "PUT /orders/a HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nx";
+        request.write_all(head.as_bytes()).await.unwrap();
+        requests.push(request);
+        until("the upstream has it", super::SOON, async || upstream.requests() == number).await;
+    }
+    requests
+}
+
+#[tokio::test]
+async fn with_all_streams_in_use_a_request_opens_another_connection() {
+    let (upstream, accepted, port) = serve_limited(None, usize::MAX, Some(2)).await;
+    let (gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "").await;
+    let streams = take_streams(&gateway, &upstream, 2).await;
+    assert_eq!(accepted.load(Ordering::SeqCst), 1);
+    for key in ["k-1", "k-2"] {
+        assert_eq!(caller.post("/orders/a", key, "one").await.status, 201);
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 2, "the second connection is shared");
+    drop(streams);
+}
+
+#[tokio::test]
+async fn with_all_streams_in_use_and_no_further_connection_nothing_is_sent() {
+    let (upstream, _, port) = serve_limited(None, 1, Some(2)).await;
+    let (gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "idle = \"1m\"\n").await;
+    let streams = take_streams(&gateway, &upstream, 2).await;
+    let refused = caller.post("/orders/a", "k-1", "one").await;
+    assert_eq!((refused.status, &refused.json()["code"]), (502, &Value::from("upstream_unavailable")));
+    assert_eq!(upstream.effects(), 0);
+    drop(streams);
+    until("a stream is free", super::SOON, async || caller.post("/orders/a", "k-1", "one").await.status == 201).await;
+    assert!(caller.post("/orders/a", "k-1", "one").await.is_replay());
+    assert_eq!(upstream.effects(), 1, "the key was free");
 }
 
 #[tokio::test]

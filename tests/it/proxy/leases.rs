@@ -1,11 +1,41 @@
 //! The lease of an exchange: nothing is sent that it may not outlast.
 
+use std::net::SocketAddr;
+
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
-use tokio::net::{TcpSocket, TcpStream};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::{Caller, SOON, Upstream, config};
+use crate::admin::{alice, operated};
 use crate::support::gateway;
+
+/// A server that accepts no connection and refuses none.
+struct Hanging {
+    address: SocketAddr,
+    _listener: TcpListener,
+    _filling: TcpStream,
+}
+
+impl Hanging {
+    async fn start() -> Self {
+        // One connection fills the queue of this listener, and later ones hang.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        Self { address, _listener: listener, _filling: TcpStream::connect(address).await.unwrap() }
+    }
+
+    /// Returns the settings of an upstream whose second server is at this port.
+    fn and(&self, port: u16) -> String {
+        let hangs = self.address;
+        format!(
+            "urls = [\"http://{hangs}\", \"http://127.0.0.1:{port}\"]\nconnect_timeout = \"3s\"\ntimeout = \"30s\"\n"
+        )
+    }
+}
 
 /// The store is out while the first server hangs, so that no renewal succeeds: the second server must not get a request whose lease
 /// may end before it arrives.
@@ -13,22 +43,13 @@ use crate::support::gateway;
 async fn a_request_whose_lease_is_nearly_over_is_not_sent_and_its_key_is_free() {
     let Some(redis) = RedisServer::start().await else { return };
     let (upstream, port) = Upstream::start().await;
-    // One connection fills the queue of this listener, and later ones hang.
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let hanging = socket.listen(0).unwrap();
-    let hangs = hanging.local_addr().unwrap();
-    let _filling = TcpStream::connect(hangs).await.unwrap();
-
-    let servers = format!(
-        "urls = [\"http://{hangs}\", \"http://127.0.0.1:{port}\"]\nconnect_timeout = \"3s\"\ntimeout = \"30s\"\n"
-    );
-    let setup = gateway::on(redis.url()).config(&config("", &servers, "lease = \"6s\"\n"));
+    let hanging = Hanging::start().await;
+    let setup = gateway::on(redis.url()).config(&config("", &hanging.and(port), "lease = \"6s\"\n"));
     let gateway = setup.start().await;
     let caller = Caller::of(&gateway);
     let call = tokio::spawn(async move { (caller.post("/orders/a", "k-1", "one").await, caller) });
     until("the key is claimed", SOON, async || {
-        redis.query::<Vec<String>>("KEYS og:*").iter().any(|key| key.contains('{'))
+        redis.query::<Vec<String>>("KEYS ogp:*").iter().any(|key| key.contains('{'))
     })
     .await;
     redis.freeze();
@@ -39,4 +60,34 @@ async fn a_request_whose_lease_is_nearly_over_is_not_sent_and_its_key_is_free() 
     redis.thaw();
     until("the key is free again", SOON, async || caller.post("/orders/a", "k-1", "one").await.status == 201).await;
     assert_eq!(upstream.effects(), 1);
+}
+
+/// The lease lasts much longer than the first server hangs, so no renewal of it shows that the claim is gone.
+#[tokio::test]
+async fn a_request_whose_claim_an_operator_released_is_sent_to_no_further_server() {
+    for is_upload in [false, true] {
+        let (upstream, port) = Upstream::start().await;
+        let hanging = Hanging::start().await;
+        let more = format!("lease = \"5m\"\n{}", super::uploads::LIMITS);
+        let gateway = operated("memory:").config(&config("", &hanging.and(port), &more)).start().await;
+        let (caller, alice) = (Caller::of(&gateway), alice(&gateway));
+        let call = tokio::spawn(async move {
+            let body = "x".repeat(if is_upload { 100_000 } else { 10 });
+            (super::uploads::upload(&caller, "k-1", &body, &body).await, caller)
+        });
+        let mut global_id = json!(null);
+        until("the key is claimed", SOON, async || {
+            let claims = alice.get("/admin/v1/claims?app=default&realm=proxy").await.expect(200);
+            global_id = claims.body["claims"][0]["global_id"].clone();
+            global_id.is_string()
+        })
+        .await;
+        let release = json!({ "app": "default", "realm": "proxy", "global_id": global_id, "reason": "r" });
+        alice.post("/admin/v1/claims/release", &release).await.expect(200);
+        let (answer, caller) = call.await.unwrap();
+        assert_eq!((answer.status, &answer.json()["code"]), (503, &"store_unavailable".into()));
+        assert_eq!(upstream.requests(), 0, "the operator may have let another one run");
+        until("the key is free", SOON, async || caller.post("/orders/a", "k-1", "one").await.status == 201).await;
+        assert_eq!(upstream.effects(), 1);
+    }
 }
