@@ -1,12 +1,13 @@
 //! The disk engine: claims in a folder that one process has locked. An answer waits for an fsync of what it depends on; many
 //! calls share one.
 //!
-//! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `row` (its layout), `torn` (repair after a
-//! power loss) and `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
+//! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `row` (its layout), `journals` and `torn` (before it is
+//! opened) and `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
 
 mod aging;
 mod batch;
 mod folder;
+mod journals;
 mod row;
 mod store;
 #[cfg(test)]
@@ -106,8 +107,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the engine in this folder, and creates it if there is none. Blocks while the journal is replayed, for a second at
-    /// most.
+    /// Opens the engine in this folder, and creates it if there is none. Blocks while the journal is written again and replayed, for
+    /// a second at most. After a failed write the engine opens its database again by itself.
     ///
     /// The engine's clock continues from its last stored instant, or from the wall clock if that is later.
     pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, DiskOpenError> {

@@ -12,7 +12,7 @@ use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{LockListRequest, LockPage};
 
 use super::row::{LOCK_PREFIX, Row, Stored, StoredRecord, WATERMARKS_KEY, Watermarks};
-use super::{Options, torn};
+use super::{Options, journals, torn};
 
 /// Bound of the journal. It is replayed at start, so this bounds the start-up time: the smallest that the database accepts.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
@@ -51,35 +51,37 @@ impl Persist for Fsync {
 impl Store {
     /// Opens the database in this folder, which the caller has locked, and creates it if there is none.
     pub(super) fn open(path: &Path, options: &Options, persist: Box<dyn Persist>) -> fjall::Result<Self> {
-        let open = || {
-            Database::builder(path)
-                .cache_size(options.cache_bytes)
-                .max_journaling_size(JOURNAL_BYTES_MAX)
-                // `commit` flushes once, instead of each batch.
-                .manual_journal_persist(true)
-                // With more than one, one spins while another compacts.
-                .worker_threads(1)
-                .open()
-        };
-        let database = match open() {
-            Err(fjall::Error::JournalRecovery(_)) if torn::cut_torn_batch(path)? => {
-                tracing::warn!(
-                    "Removed the last write, which a power loss had torn; none of its calls had been answered"
-                );
-                open()?
-            }
-            opened => opened?,
-        };
-        let options_of = |memtable_bytes| {
-            let merging = Leveled::default().with_l0_threshold(MERGED_AT_ONCE).with_table_target_size(TABLE_BYTES);
-            KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes).compaction_strategy(Arc::new(merging))
-        };
-        // A folder keeps the options of its creation.
-        let claims = database.keyspace("claims", || options_of(options.memtable_bytes))?;
-        // Never read by key, so a filter would be useless.
-        let ends = || options_of(options.memtable_bytes / 2).filter_policy(FilterPolicy::disabled());
-        let ends = database.keyspace("ends", ends)?;
+        let (database, claims, ends) = open(path, options)?;
         Ok(Self { database, claims, ends, persist })
+    }
+
+    /// Opens the database again after a failed write, and makes sure that it can be written: reads it from the disk, and believes
+    /// nothing that was in memory. Returns the watermarks that are stored, or that were known before if they are later.
+    pub(super) fn reopen(
+        path: &Path,
+        options: &Options,
+        persist: Box<dyn Persist>,
+        known: Watermarks,
+    ) -> Result<(Self, Watermarks), (Box<dyn Persist>, String)> {
+        let (database, claims, ends) = match open(path, options) {
+            Ok(opened) => opened,
+            Err(why) => return Err((persist, why.to_string())),
+        };
+        let store = Self { database, claims, ends, persist };
+        let written = store.watermarks().map_err(|why| why.to_string()).and_then(|stored| {
+            let watermarks = Watermarks { now: stored.now.max(known.now), fence: stored.fence.max(known.fence) };
+            let written = store.commit(store.database.batch(), watermarks);
+            written.map(|()| watermarks).map_err(|why| why.to_string())
+        });
+        match written {
+            Ok(watermarks) => Ok((store, watermarks)),
+            Err(why) => Err((store.close(), why)),
+        }
+    }
+
+    /// Closes the database.
+    pub(super) fn close(self) -> Box<dyn Persist> {
+        self.persist
     }
 
     /// Returns the watermarks; the default if nothing was ever stored.
@@ -154,6 +156,38 @@ impl Store {
         changes.commit()?;
         self.persist.persist(&self.database)
     }
+}
+
+/// Opens the database in this folder and its two keyspaces.
+fn open(path: &Path, options: &Options) -> fjall::Result<(Database, Keyspace, Keyspace)> {
+    journals::rewrite(path)?;
+    let open = || {
+        Database::builder(path)
+                .cache_size(options.cache_bytes)
+                .max_journaling_size(JOURNAL_BYTES_MAX)
+                // `commit` flushes once, instead of each batch.
+                .manual_journal_persist(true)
+                // With more than one, one spins while another compacts.
+                .worker_threads(1)
+                .open()
+    };
+    let database = match open() {
+        Err(fjall::Error::JournalRecovery(_)) if torn::cut_torn_batch(path)? => {
+            tracing::warn!("Removed the last write, which a power loss had torn; none of its calls had been answered");
+            open()?
+        }
+        opened => opened?,
+    };
+    let options_of = |memtable_bytes| {
+        let merging = Leveled::default().with_l0_threshold(MERGED_AT_ONCE).with_table_target_size(TABLE_BYTES);
+        KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes).compaction_strategy(Arc::new(merging))
+    };
+    // A folder keeps the options of its creation.
+    let claims = database.keyspace("claims", || options_of(options.memtable_bytes))?;
+    // Never read by key, so a filter would be useless.
+    let ends = || options_of(options.memtable_bytes / 2).filter_policy(FilterPolicy::disabled());
+    let ends = database.keyspace("ends", ends)?;
+    Ok((database, claims, ends))
 }
 
 fn unreadable(error: &fjall::Error) -> EngineError {

@@ -2,6 +2,7 @@
 //! `kill`: crashes. In `measure`: figures, run by hand.
 
 mod durability;
+mod full;
 mod kill;
 mod measure;
 

@@ -1,8 +1,8 @@
 //! The only thread that uses the database: takes the queued calls, applies them as one batch, makes the batch durable with one
 //! fsync, and then answers. On an idle engine a batch is a single call: no call waits for others to come.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncegate_core::clock::{SteadyClock, Timestamp};
@@ -62,19 +62,22 @@ impl Aging for Page {
     }
 }
 
-/// Reason why the engine has stopped, once it has.
+/// Pause between two attempts to open the database again.
+const REOPEN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Reason why the engine answers nothing now, if so.
 #[derive(Clone, Default)]
-pub(super) struct Stopped(Arc<OnceLock<String>>);
+pub(super) struct Stopped(Arc<Mutex<Option<String>>>);
 
 impl Stopped {
     /// Returns the answer to a call that has not started.
     pub(super) fn error(&self) -> EngineError {
-        EngineError::unavailable(self.0.get().map_or("its writer has ended; restart the gateway", String::as_str))
+        let why = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        EngineError::unavailable(why.unwrap_or_else(|| "its writer has ended; restart the gateway".into()))
     }
 
-    fn because(&self, why: String) {
-        // The first reason counts.
-        let _ = self.0.set(why);
+    fn set(&self, why: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 }
 
@@ -109,9 +112,26 @@ impl Writer {
         Self { store, folder, clock, watermarks, options, stopped, sweep_from, sweep_at, hub }
     }
 
-    /// Answers calls until a call closes the engine, the engine is dropped, or the store fails.
+    /// Answers calls until a call closes the engine, or the engine is dropped. After a failed write it opens the database again.
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
-        let mut closing = None;
+        loop {
+            let mut closing = None;
+            let failed = match self.serve(queue, &mut closing) {
+                Ok(()) => match self.finish(queue, &mut closing) {
+                    Ok(()) => return self.close(closing),
+                    Err(why) => why,
+                },
+                Err(why) => why,
+            };
+            match self.recover(failed, queue, closing) {
+                Some(opened) => self = opened,
+                None => return,
+            }
+        }
+    }
+
+    /// Answers calls until a call closes the engine, the engine is dropped, or the store fails.
+    fn serve(&mut self, queue: &Receiver<Job>, closing: &mut Option<Reply<()>>) -> Result<(), String> {
         let mut behind = false;
         while closing.is_none() {
             let wait = if behind { Duration::ZERO } else { self.options.sweep_every };
@@ -120,12 +140,9 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            match self.round(first, queue, &mut closing) {
-                Ok(more) => behind = more,
-                Err(why) => return self.fail(why),
-            }
+            behind = self.round(first, queue, closing)?;
         }
-        self.close(closing, queue);
+        Ok(())
     }
 
     /// Runs one batch: apply, write, make durable, answer. Returns whether there is more to sweep.
@@ -175,28 +192,72 @@ impl Writer {
         Ok(behind)
     }
 
-    /// Stops for good: only a restart can read what is on the disk now.
-    fn fail(self, why: String) {
-        tracing::error!(engine.path = %self.folder.path().display(), "The disk engine stops: {why}");
-        self.stopped.because(why + "; restart the gateway");
-    }
-
-    /// Answers the calls that are queued behind the one to close, and releases the store and the folder.
-    fn close(mut self, mut closing: Option<Reply<()>>, queue: &Receiver<Job>) {
+    /// Answers the calls that are queued behind the one to close.
+    fn finish(&mut self, queue: &Receiver<Job>, closing: &mut Option<Reply<()>>) -> Result<(), String> {
         while let Ok(job) = queue.try_recv() {
             let mut closed_again = None;
-            if let Err(why) = self.round(Some(job), queue, &mut closed_again) {
-                return self.fail(why);
+            self.round(Some(job), queue, &mut closed_again)?;
+            if closed_again.is_some() {
+                *closing = closed_again;
             }
-            closing = closed_again.or(closing);
         }
-        self.stopped.because("it has been closed".into());
+        Ok(())
+    }
+
+    /// Releases the store and the folder.
+    fn close(self, closing: Option<Reply<()>>) {
+        self.stopped.set(Some("it has been closed".into()));
         let Self { store, folder, .. } = self;
         // In this order: the folder must stay locked while threads of the database run.
         drop(store);
         drop(folder);
         if let Some(reply) = closing {
             let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Opens the database again after a failed write, as soon as it can be written, and refuses calls until then. Nothing if the
+    /// engine is closed instead.
+    fn recover(self, why: String, queue: &Receiver<Job>, mut closing: Option<Reply<()>>) -> Option<Self> {
+        let Self { store, folder, clock, watermarks, options, stopped, hub, .. } = self;
+        let path = folder.path().display();
+        tracing::error!(engine.path = %path, "The disk engine answers nothing until it can be written again: {why}");
+        stopped.set(Some(format!("{why}; it is opened again as soon as it can be written")));
+        let mut persist = store.close();
+        while closing.is_none() {
+            closing = refuse(queue)?;
+            match Store::reopen(&folder.database(), &options, persist, watermarks) {
+                Ok((store, watermarks)) => {
+                    tracing::info!(engine.path = %path, "The disk engine can be written again, and answers calls");
+                    stopped.set(None);
+                    let mut opened = Self::new(store, folder, clock, watermarks, options, hub);
+                    opened.stopped = stopped;
+                    return Some(opened);
+                }
+                Err((returned, why)) => {
+                    persist = returned;
+                    stopped.set(Some(format!("it cannot be written: {why}; this is tried again")));
+                }
+            }
+        }
+        stopped.set(Some("it has been closed".into()));
+        drop(folder);
+        let _ = closing?.send(Ok(()));
+        None
+    }
+}
+
+/// Waits for a pause, and refuses the calls that have come. Returns the one that closes the engine, if there is one. Nothing if the
+/// engine was dropped.
+fn refuse(queue: &Receiver<Job>) -> Option<Option<Reply<()>>> {
+    std::thread::sleep(REOPEN_PAUSE);
+    loop {
+        match queue.try_recv() {
+            // Dropped, it answers why.
+            Ok(Job::Call(call)) => drop(call),
+            Ok(Job::Close(reply)) => return Some(Some(reply)),
+            Err(TryRecvError::Empty) => return Some(None),
+            Err(TryRecvError::Disconnected) => return None,
         }
     }
 }
@@ -299,7 +360,7 @@ mod tests {
             let refused = answer.try_recv().unwrap().unwrap_err();
             assert!(!refused.is_uncertain() && refused.to_string().contains(why), "{refused}");
             assert_eq!(permits.available_permits(), 1);
-            stopped.because("the disk is gone".into());
+            stopped.set(Some("the disk is gone".into()));
         }
     }
 }

@@ -201,45 +201,87 @@ impl Persist for Failing {
     }
 }
 
-async fn after_a_failure(panics: bool, why: &str) {
-    let (folder, clock) = (TempDir::new().unwrap(), noon());
+/// Makes an fsync fail, or panic, in the middle of claims. Returns the engine, a claim that was answered before and those that
+/// were not answered.
+async fn failed(folder: &Path, clock: &Arc<ManualClock>, panics: bool) -> (Disk, Arc<AtomicBool>, Vec<ClaimRequest>) {
     let fail = Arc::new(AtomicBool::new(false));
     let persist = Failing { panics, now: fail.clone() };
-    let disk = Disk::open_with(folder.path(), clock.clone(), quiet(), Box::new(persist)).unwrap();
-    let kept = fresh_claim();
-    grant(&disk, &kept).await;
+    let disk = Disk::open_with(folder, clock.clone(), quiet(), Box::new(persist)).unwrap();
+    let mut requests = vec![fresh_claim()];
+    grant(&disk, &requests[0]).await;
     fail.store(true, Ordering::SeqCst);
     let lost: Vec<_> = (0..20).map(|_| fresh_claim()).collect();
     let answers = claim_all(&disk, &lost).await;
     // The first one was in a batch; those behind it may not have started.
     assert!(matches!(answers[0], Err(EngineError::Indeterminate(_))), "{answers:?}");
     assert!(answers.iter().all(Result::is_err));
-    fail.store(false, Ordering::SeqCst);
-    for _ in 0..3 {
-        let refused = disk.read(&kept.key).await.unwrap_err();
-        assert!(
-            matches!(&refused, EngineError::Determinate(Determinate::Unavailable(message)) if message.contains(why))
-        );
-        assert!(matches!(disk.probe().await, Err(EngineError::Determinate(Determinate::Unavailable(_)))));
-    }
-    disk.close().await;
-    drop(disk);
-    let disk = open(folder.path(), &clock);
-    assert_eq!(disk.read(&kept.key).await.unwrap().unwrap().record.attempt, kept.attempt);
-    // Repeated with the same attempt, every lost call is answered.
-    for request in &lost {
-        grant(&disk, request).await;
+    requests.extend(lost);
+    (disk, fail, requests)
+}
+
+async fn is_refused(disk: &Disk, key: &Key, why: &str) {
+    let refused = disk.read(key).await.unwrap_err();
+    assert!(
+        matches!(&refused, EngineError::Determinate(Determinate::Unavailable(message)) if message.contains(why)),
+        "{refused}"
+    );
+    assert!(matches!(disk.probe().await, Err(EngineError::Determinate(Determinate::Unavailable(_)))));
+}
+
+/// What was answered stands, and what was not is answered when it is repeated with the same attempt.
+async fn all_is_answered(disk: &Disk, requests: &[ClaimRequest]) {
+    assert_eq!(disk.read(&requests[0].key).await.unwrap().unwrap().record.attempt, requests[0].attempt);
+    for request in &requests[1..] {
+        grant(disk, request).await;
     }
 }
 
 #[tokio::test]
-async fn after_a_failed_fsync_nothing_is_answered_until_a_restart() {
-    after_a_failure(false, "restart the gateway").await;
+async fn after_a_failed_fsync_nothing_is_answered_until_the_disk_can_be_written_again() {
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let (disk, fail, requests) = failed(folder.path(), &clock, false).await;
+    for _ in 0..3 {
+        is_refused(&disk, &requests[0].key, "written").await;
+    }
+    fail.store(false, Ordering::SeqCst);
+    let answers = async { while disk.probe().await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(10), answers).await.expect("it answers again, without a restart");
+    all_is_answered(&disk, &requests).await;
+    // It fails as often as the disk does.
+    fail.store(true, Ordering::SeqCst);
+    assert!(matches!(disk.claim(&fresh_claim(), DEADLINE).await, Err(EngineError::Indeterminate(_))));
+    is_refused(&disk, &requests[0].key, "written").await;
+    disk.close().await;
+    drop(disk);
+    all_is_answered(&open(folder.path(), &clock), &requests).await;
 }
 
 #[tokio::test]
 async fn a_writer_that_panics_leaves_no_call_waiting() {
-    after_a_failure(true, "its writer has ended").await;
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let (disk, _, requests) = failed(folder.path(), &clock, true).await;
+    is_refused(&disk, &requests[0].key, "its writer has ended").await;
+    disk.close().await;
+    drop(disk);
+    all_is_answered(&open(folder.path(), &clock), &requests).await;
+}
+
+/// A journal that was written and not synced, as a kill leaves it, is written again before it is read: the kernel may lose the
+/// first writing of it without a word.
+#[tokio::test]
+async fn what_is_recovered_is_written_again_before_it_is_read() {
+    use std::os::unix::fs::MetadataExt as _;
+    let (folder, clock) = (TempDir::new().unwrap(), noon());
+    let disk = open(folder.path(), &clock);
+    let request = fresh_claim();
+    grant(&disk, &request).await;
+    drop(disk);
+    let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
+    let inode = || std::fs::metadata(&journal).unwrap().ino();
+    let before = inode();
+    let disk = open(folder.path(), &clock);
+    assert_ne!(inode(), before, "the journal that is read is a copy that was synced");
+    assert!(matches!(disk.claim(&again(&request), DEADLINE).await, Ok(ClaimResponse::Duplicate(_))));
 }
 
 /// Fills an engine's folder with two outcomes that have long results.
@@ -300,7 +342,9 @@ async fn a_damaged_write_that_was_acknowledged_is_never_removed() {
     std::fs::write(&journal, &damaged).unwrap();
     let refused = Disk::open(folder.path(), clock.clone(), quiet()).err().unwrap();
     assert!(matches!(refused, DiskOpenError::Damaged(..)), "{refused}");
-    assert_eq!(std::fs::read(&journal).unwrap(), damaged);
+    let left = std::fs::read(&journal).unwrap();
+    let (content, reserved) = damaged.split_at(left.len());
+    assert!(left == content && reserved.iter().all(|byte| *byte == 0), "only reserved space is removed");
     std::fs::write(&journal, whole).unwrap();
     open(folder.path(), &clock);
 }
