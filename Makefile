@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test faults-cluster faults-proxy test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentin
 
 faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while gateways and their upstream are killed, and print the counts
 	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture
+
+# On a machine that does nothing else: make test runs the same without these bounds.
+faults-times: test-deps ## measure answers and recovery during every fault of a store, and beside noisy callers, and check their bounds
+	@ONCEGATE_TIMES=1 $(CARGO) test --quiet --workspace --all-features $(LOCKED) --test it -- --nocapture --test-threads 1 outage:: isolation::
 
 # A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--package oncegate-core"
 # takes those of a crate, and MUTANTS="--in-diff changes.patch" those of a change.

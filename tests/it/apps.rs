@@ -206,7 +206,7 @@ async fn a_lease_that_ends_in_doubt_waits_for_a_take_over() {
     let (_gateway, shop) = shop_on_terms().await;
     let body = json!({ "operation": "coupon.redeem", "contents": "C-1" });
     let first = shop.post("/v1/claims", &body).await.expect(201);
-    until("the lease ends", Duration::from_secs(5), async || {
+    until("the lease ends", Duration::from_secs(10), async || {
         shop.get(&first.path("")).await.expect(200).body["state"] == "unknown"
     })
     .await;
@@ -227,7 +227,7 @@ async fn a_lease_that_ends_in_doubt_waits_for_a_take_over() {
 
     // Its holder may still settle it, unless another attempt has taken it over.
     let late = shop.post("/v1/claims", &json!({ "operation": "coupon.redeem", "contents": "C-2" })).await.expect(201);
-    until("the lease ends", Duration::from_secs(5), async || {
+    until("the lease ends", Duration::from_secs(10), async || {
         shop.get(&late.path("")).await.expect(200).body["state"] == "unknown"
     })
     .await;

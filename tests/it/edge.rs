@@ -293,7 +293,7 @@ async fn slow_clients_are_not_waited_for() {
             }
         }
     };
-    timeout(Duration::from_secs(3), dribble).await.expect("the connection is closed");
+    timeout(Duration::from_secs(10), dribble).await.expect("the connection is closed");
     // A body that dribbles gets an answer first.
     let mut stream = connect(&gateway, &claim[..claim.len() - 5]).await;
     let answer = read_to_close(&mut stream).await;
@@ -327,7 +327,7 @@ async fn there_are_only_so_many_connections() {
     let freed = async {
         while !raw(&gateway, b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").await.0.starts_with("HTTP/1.1 404 ") {}
     };
-    timeout(Duration::from_secs(5), freed).await.expect("a place is free again");
+    timeout(Duration::from_secs(10), freed).await.expect("a place is free again");
 }
 
 #[tokio::test]
@@ -351,7 +351,7 @@ async fn there_are_only_so_many_requests_in_flight() {
     assert_eq!(answer.headers["retry-after"], "1");
     drop(kept);
     let served = async { while client.claim(json!("another")).await.status == 503 {} };
-    timeout(Duration::from_secs(5), served).await.expect("the places are free again");
+    timeout(Duration::from_secs(10), served).await.expect("the places are free again");
 }
 
 #[tokio::test]
@@ -471,7 +471,8 @@ pub(crate) async fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
                 return (head, answer[split + 4..split + 4 + length].to_vec());
             }
         }
-        let read = timeout(Duration::from_secs(5), stream.read(&mut buffer)).await.expect("an answer in time").unwrap();
+        let read =
+            timeout(Duration::from_secs(10), stream.read(&mut buffer)).await.expect("an answer in time").unwrap();
         assert!(read > 0, "closed without an answer");
         answer.extend_from_slice(&buffer[..read]);
     }
@@ -479,7 +480,7 @@ pub(crate) async fn answer(stream: &mut TcpStream) -> (String, Vec<u8>) {
 
 async fn read_to_close(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    let _ = timeout(Duration::from_secs(5), stream.read_to_end(&mut answer)).await.expect("closed in time");
+    let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await.expect("closed in time");
     String::from_utf8_lossy(&answer).into_owned()
 }
 

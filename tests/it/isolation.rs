@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::caller::{app, caller};
-use crate::support::gateway;
+use crate::support::{gateway, times_count};
 
 /// Number of calls of the measured caller, and of each round.
 const PACE: Duration = Duration::from_millis(4);
@@ -57,7 +57,8 @@ fn p99(mut took: Vec<Duration>) -> Duration {
 fn assert_unhurt(quiet: &[Duration], noisy: &[Duration]) {
     eprintln!("p99 in quiet: {quiet:?}, in noise: {noisy:?}");
     let (quiet, noisy) = (quiet.iter().min().expect("rounds"), noisy.iter().min().expect("rounds"));
-    assert!(*noisy <= *quiet * 3 + Duration::from_millis(15), "p99 is {quiet:?} in quiet, and {noisy:?} in noise");
+    let is_hurt = *noisy > *quiet * 3 + Duration::from_millis(15);
+    assert!(!times_count() || !is_hurt, "p99 is {quiet:?} in quiet, and {noisy:?} in noise");
 }
 
 /// Contents that cost a gateway something to look at.
@@ -130,7 +131,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
     let body = Bytes::from(json!({ "contents": fresh::contents() }).to_string());
     let (mut quiet, mut in_trouble) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        until("its service is there", Duration::from_secs(5), async || {
+        until("its service is there", Duration::from_secs(10), async || {
             hit.claim(fresh::contents()).await.status == 201
         })
         .await;

@@ -32,7 +32,7 @@ async fn late_outcomes_on_redis() {
 /// A claim whose lease has ended.
 async fn lapsed(client: &Client, contents: &str) -> Answer {
     let granted = client.post("/v1/claims", &json!({ "contents": contents, "lease": "100ms" })).await.expect(201);
-    until("the lease ends", Duration::from_secs(5), async || client.get(&granted.path("")).await.status == 404).await;
+    until("the lease ends", Duration::from_secs(10), async || client.get(&granted.path("")).await.status == 404).await;
     granted
 }
 

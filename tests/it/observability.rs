@@ -302,7 +302,7 @@ async fn nothing_is_given_away(setup: Setup, redis: Option<RedisServer>) {
     attempts.push(taken.body["attempt"].as_str().unwrap().to_owned());
     shop.settle(&unknown, "success").await.expect(409);
     let warned = async || gateway.log().contains("suspected double execution");
-    until("the gateway warns", Duration::from_secs(5), warned).await;
+    until("the gateway warns", Duration::from_secs(10), warned).await;
 
     mistakes(&gateway, &shop).await;
     if let Some(mut redis) = redis {

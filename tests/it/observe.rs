@@ -57,7 +57,7 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
     }
     // An unknown claim, and a badly chosen fingerprint.
     let lost = claim(&shop, "coupon.redeem", "C-1", None).await.expect(201);
-    until("the lease ends", Duration::from_secs(5), async || {
+    until("the lease ends", Duration::from_secs(10), async || {
         shop.get(&lost.path("")).await.expect(200).body["state"] == "unknown"
     })
     .await;

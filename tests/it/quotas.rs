@@ -225,7 +225,7 @@ async fn an_app_has_only_so_many_requests_in_flight() {
     bank.claim(json!(1)).await.expect(201);
     // A caller that disconnects releases its permit.
     drop(first);
-    until("the place is free", Duration::from_secs(5), async || shop.claim(fresh::contents()).await.status == 201)
+    until("the place is free", Duration::from_secs(10), async || shop.claim(fresh::contents()).await.status == 201)
         .await;
     assert!(exceeded(&gateway, "shop", "requests_in_flight").await >= 1);
     assert_eq!(exceeded(&gateway, "bank", "requests_in_flight").await, 0);

@@ -207,7 +207,7 @@ async fn one_nonce_is_one_attempt(clients: &[Client]) {
     let lease_ms = |answer: &Answer| answer.body["lease_ms"].as_u64().unwrap();
     let longest = lease_ms(fresh[0]);
     for client in clients {
-        until("the lease runs", Duration::from_secs(5), async || {
+        until("the lease runs", Duration::from_secs(10), async || {
             let again = client.post("/v1/claims", body).await.expect(201);
             assert_eq!((&again.body["attempt"], &again.body["repeated"]), (&fresh[0].body["attempt"], &json!(true)));
             assert_eq!(again.body["fence"], fresh[0].body["fence"]);

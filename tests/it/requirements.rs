@@ -48,7 +48,7 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
 
     // A store that is out is out, and nothing else is said of it.
     server.kill();
-    until("it is missed", Duration::from_secs(5), async || {
+    until("it is missed", Duration::from_secs(10), async || {
         client.claim(json!("gone")).await.code() == (503, "store_unavailable")
     })
     .await;

@@ -10,3 +10,9 @@ pub(crate) mod gateway;
 pub(crate) mod prometheus;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod table;
+
+/// Whether times of answers and of recovery are checked: by `make faults-times`, on a machine that does nothing else. The other
+/// tests print them.
+pub(crate) fn times_count() -> bool {
+    std::env::var_os("ONCEGATE_TIMES").is_some()
+}

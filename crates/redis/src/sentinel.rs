@@ -192,7 +192,7 @@ pub(super) mod tests {
         let mut waits = Box::pin(discovery.changed(2));
         assert!(waits.as_mut().now_or_never().is_none());
         promote(&discovery, "c:1", 5);
-        timeout(Duration::from_secs(1), waits).await.expect("it is woken");
+        timeout(Duration::from_secs(10), waits).await.expect("it is woken");
         let asked = discovery.asked.notified();
         tokio::pin!(asked);
         assert!(!asked.as_mut().enable());

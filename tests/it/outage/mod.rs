@@ -31,7 +31,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::noop::Noop;
-use crate::support::gateway;
+use crate::support::{gateway, times_count};
 
 /// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ async fn gateway(store: &impl Store, config: &str) -> Gateway {
     let setup = gateway::on(store.url()).config(config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
     let gateway = setup.start().await;
     let client = gateway.client();
-    until("service", Duration::from_secs(5), async || client.claim(fresh::contents()).await.status == 201).await;
+    until("service", Duration::from_secs(10), async || client.claim(fresh::contents()).await.status == 201).await;
     gateway
 }
 
@@ -192,6 +192,11 @@ impl Seen {
 
     /// Checks the times only. Calls may fail for this much longer, during the delivery of spooled entries.
     fn assert_in_time(&self, fault: &impl fmt::Debug, opens: bool, waits: Duration) {
+        let first =
+            self.first_grant.unwrap_or_else(|| panic!("{fault:?}: nothing was granted once the store was back"));
+        if !times_count() {
+            return;
+        }
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
         assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
@@ -201,8 +206,6 @@ impl Seen {
         let p99 = percentile(&self.took_later, 99);
         assert!(!opens || p99 <= limit, "{fault:?}: p99 is {p99:?} with the breaker open; {limit:?} is allowed");
         let limit = BACK + self.noop_p99_after * STEPS;
-        let first =
-            self.first_grant.unwrap_or_else(|| panic!("{fault:?}: nothing was granted once the store was back"));
         assert!(first <= limit, "{fault:?}: the first grant came after {first:?}; {limit:?} is allowed");
         let last = self.last_loss;
         assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}; {limit:?} is allowed");

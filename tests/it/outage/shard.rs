@@ -9,7 +9,7 @@ use oncegate_testkit::redis_cluster::{RedisCluster, slot_of};
 use oncegate_testkit::tcp_proxy::Mode;
 
 use super::redis::{DURABLE, FAULTS, Fault};
-use super::{Seen, Store, gateway, percentile, watch};
+use super::{Seen, Store, gateway, percentile, times_count, watch};
 
 /// The node that is struck. It keeps the slots up to [`LAST_SLOT`].
 const STRUCK: usize = 0;
@@ -98,5 +98,8 @@ fn assert_others_unharmed(seen: &Seen, fault: Fault) {
     let during = p99(&|event| seen.away.contains(&event.started));
     let limit = before * 2 + seen.noop_p99 * 4 + BUSY;
     print(format_args!("{fault:?}: p99 of other shards {before:?} before, {during:?} during"));
-    assert!(during <= limit, "{fault:?}: p99 of other shards is {during:?} during the fault, {before:?} before");
+    assert!(
+        !times_count() || during <= limit,
+        "{fault:?}: p99 of other shards is {during:?} during the fault, {before:?} before"
+    );
 }

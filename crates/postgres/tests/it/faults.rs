@@ -15,8 +15,7 @@ use sqlx::Executor as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, row, settle, soon, success,
-    unavailable,
+    again, granted, is_duplicate, is_uncertain, open, options, row, serves_again, settle, soon, success, unavailable,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -180,7 +179,7 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
     })
     .await;
     proxy.heal().await;
-    back_within_a_second(&engine).await;
+    serves_again(&engine).await;
 
     for mode in [Mode::Blackhole, Mode::HalfOpen] {
         proxy.set(mode);
@@ -188,14 +187,14 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
         let answer = tokio::time::timeout(Duration::from_secs(2), engine.claim(&held_back, DEADLINE)).await;
         assert!(answer.as_ref().is_err() || is_uncertain(answer.as_ref().unwrap()), "{mode:?}: {answer:?}");
         proxy.heal().await;
-        back_within_a_second(&engine).await;
+        serves_again(&engine).await;
     }
     proxy.set(Mode::Delay(Duration::from_millis(50)));
     assert!(is_duplicate(&engine, &again(&request)).await, "slow is not broken");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
+async fn a_killed_server_loses_nothing_and_serves_again() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&server.url()));
     engine.probe().await.unwrap();
@@ -223,7 +222,7 @@ async fn a_killed_server_loses_nothing_and_is_back_within_a_second() {
         server.kill();
         stop.cancel();
         server.restart().await;
-        back_within_a_second(&*engine).await;
+        serves_again(&*engine).await;
         let mut count = 0;
         for caller in callers {
             for request in caller.await.unwrap() {
@@ -251,11 +250,11 @@ async fn an_orderly_shutdown_of_the_server_is_reported_and_service_returns_withi
     })
     .await;
     server.restart().await;
-    back_within_a_second(&engine).await;
+    serves_again(&engine).await;
     assert!(is_duplicate(&engine, &again(&request)).await);
     // An administrator ends our sessions.
     server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
-    back_within_a_second(&engine).await;
+    serves_again(&engine).await;
 }
 
 #[tokio::test]
@@ -270,14 +269,14 @@ async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     let gone = tokio::time::timeout(Duration::from_millis(100), engine.claim(&given_up, DEADLINE)).await;
     assert!(gone.is_err(), "there is no answer");
     server.thaw();
-    back_within_a_second(&*engine).await;
+    serves_again(&*engine).await;
     // Its caller has gone, and the statement was not cancelled.
     soon("it happened", async || engine.read(&given_up.key).await.unwrap().is_some()).await;
 
     server.freeze();
     tokio::time::sleep(Duration::from_secs(1)).await;
     server.thaw();
-    back_within_a_second(&*engine).await;
+    serves_again(&*engine).await;
     assert!(is_duplicate(&*engine, &again(&request)).await);
 }
 
@@ -359,7 +358,7 @@ async fn a_promoted_standby_is_found_with_all_that_was_acknowledged() {
     primary.kill();
     unavailable_or_uncertain(engine.claim(&fresh_claim(), DEADLINE).await);
     standby.promote().await;
-    back_within_a_second(&engine).await;
+    serves_again(&engine).await;
     assert_eq!(engine.data_lost(), 0, "a promoted standby has the data");
     for (request, fence) in held {
         assert!(is_duplicate(&engine, &again(&request)).await, "what was granted stands");

@@ -19,9 +19,7 @@ use std::time::Duration;
 use oncegate_core::claim::ClaimRequest;
 use oncegate_postgres::{Options, Postgres};
 
-use oncegate_testkit::calls::{
-    again, back_within_a_second, granted, is_duplicate, is_uncertain, settle, success, unavailable,
-};
+use oncegate_testkit::calls::{again, granted, is_duplicate, is_uncertain, serves_again, settle, success, unavailable};
 
 /// Options for a machine that other tests share: nothing is slow until it is very slow.
 fn options() -> Options {

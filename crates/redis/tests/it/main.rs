@@ -18,7 +18,7 @@ use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::Engine;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::calls::{
-    again, attempt, back_within_a_second, granted, is_duplicate, is_uncertain, renew, settle, success, unavailable,
+    again, attempt, granted, is_duplicate, is_uncertain, renew, serves_again, settle, success, unavailable,
 };
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;

@@ -11,8 +11,8 @@ use oncegate_core::record::{ClaimState, Key, Realm};
 use oncegate_redis::{Options, Redis};
 
 use super::{
-    RedisServer, again, back_within_a_second, granted, is_duplicate, is_uncertain, open, options, renew, settle, soon,
-    success, unavailable,
+    RedisServer, again, granted, is_duplicate, is_uncertain, open, options, renew, serves_again, settle, soon, success,
+    unavailable,
 };
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
     granted(&open(&format!("{}?allow_eviction=true", server.url())), &fresh_claim()).await;
 
     server.query::<String>("CONFIG SET maxmemory-policy noeviction");
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
     redis.probe().await.unwrap();
 }
 
@@ -98,7 +98,7 @@ async fn a_demoted_server_is_left_and_found_again() {
         assert!(why.contains("READONLY"), "{why}");
     }
     server.query::<String>("REPLICAOF NO ONE");
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
     assert!(is_duplicate(&redis, &again(&request)).await);
 }
 
@@ -111,7 +111,7 @@ async fn a_demoted_server_is_detected_without_calls() {
     soon("the probe reports it", async || redis.probe().await.is_err_and(|why| why.to_string().contains("READONLY")))
         .await;
     server.query::<String>("REPLICAOF NO ONE");
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn a_revoked_password_is_reported_and_never_shown() {
     assert!(!format!("{why} {redis:?}").contains("hunter2"));
 
     server.query::<String>("ACL SETUSER gateway resetpass >hunter2");
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
 
     // A server that requires a password that the engine does not have.
     let bare = open(&admin);
@@ -153,7 +153,7 @@ async fn a_revoked_password_is_reported_and_never_shown() {
     .await;
     granted(&open(&with_password), &fresh_claim()).await;
     RedisServer::try_query::<String>(&with_password, &["CONFIG", "SET", "requirepass", ""]).unwrap();
-    back_within_a_second(&bare).await;
+    serves_again(&bare).await;
 }
 
 #[tokio::test]
@@ -212,7 +212,7 @@ async fn a_flushed_server_is_noticed() {
     soon("it is noticed", async || redis.data_lost() == 1).await;
     // Started again without its data, it comes back with the service.
     server.restart_empty().await;
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
     soon("it is noticed", async || redis.data_lost() >= 2).await;
     assert_eq!(response.load(Ordering::SeqCst), redis.data_lost());
 }
@@ -231,7 +231,7 @@ async fn a_server_that_cannot_save_is_unavailable() {
     })
     .await;
     server.query::<String>("CONFIG SET stop-writes-on-bgsave-error no");
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn a_busy_server_is_not_waited_for() {
     .await;
     server.query::<String>("SCRIPT KILL");
     busy.join().unwrap();
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
 }
 
 #[tokio::test]

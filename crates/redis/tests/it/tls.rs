@@ -102,7 +102,7 @@ async fn renewed_certificates_are_taken_up_with_the_next_connection() {
     let why = "the next authority is not trusted yet";
     soon(why, async || redis.probe().await.is_err_and(|error| error.to_string().contains("certificate"))).await;
     next.write(&folder.path().join("ca.pem"));
-    back_within_a_second(&redis).await;
+    serves_again(&redis).await;
 }
 
 #[tokio::test]
