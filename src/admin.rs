@@ -27,8 +27,9 @@ use self::audit::Audit;
 use self::auth::Tokens;
 use self::health::Lifecycle;
 use self::middleware::Outer;
-use crate::domain::attempt::Entropy;
+use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::clock::Clock;
+use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::resilience::degrade::OutageJournal;
@@ -66,11 +67,14 @@ pub struct Admin {
     pub apps: Arc<dyn Catalog>,
     /// Entries that wait for unavailable stores, and the overlaps that their delivery found.
     pub journal: Arc<OutageJournal>,
-    /// Returns what is left of a stored response of the proxy that is erased; `None` for other results.
-    pub forget: fn(&str) -> Option<Box<str>>,
+    /// Returns what is left of a stored response of the proxy that is erased.
+    pub erase: Box<EraseResponse>,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
 }
+
+/// Returns what is left of the stored response of a claim and an attempt once it is erased.
+pub type EraseResponse = dyn Fn(&str, GlobalId, &Attempt) -> Box<str> + Send + Sync;
 
 /// The admin listener's service.
 #[derive(Clone)]

@@ -12,6 +12,7 @@ mod exchange;
 pub mod explain;
 mod fields;
 mod fingerprint;
+mod hourly;
 pub mod identities;
 mod key;
 pub mod options;
@@ -45,16 +46,16 @@ use self::body::{Arriving, Timed, counted, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
 use self::destination::Destination;
 pub use self::dialect::Dialect;
-use self::encryption::EncryptionKeys;
+use self::encryption::{EncryptionKeys, Owner};
 use self::fields::Client;
 use self::options::ProxyOptions;
 use self::peer_fields::PeerFields;
 use self::route::{Route, Routes, Way};
-pub use self::stored_response::forget;
 use self::token::Issuers;
 use self::upstream::{Always, BUFFER_BYTES, Failed, names};
-use crate::domain::attempt::Entropy;
+use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::clock::Clock;
+use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::telemetry::metrics::proxy::{Bound, BoundMetrics};
@@ -104,10 +105,19 @@ pub struct Proxy {
 #[derive(Clone)]
 pub struct ProxyService(Arc<Proxy>);
 
+/// Returns what erases stored responses: it leaves a tombstone of each. Without its keys it leaves nothing that can be read.
+pub fn eraser(options: &ProxyOptions) -> impl Fn(&str, GlobalId, &Attempt) -> Box<str> + Send + Sync + use<> {
+    let keys = options.encryption.read().unwrap_or_default();
+    move |result, global_id, attempt| stored_response::forget(result, &keys, Owner { global_id, attempt })
+}
+
 impl Proxy {
     /// Returns the proxy of these options, whose listener speaks TLS or not. `None` if they are not valid, which the configuration has excluded.
     pub fn new(options: &ProxyOptions, dependencies: Dependencies, is_tls: bool) -> Option<Self> {
         let Dependencies { gateway, registry, entropy, clock, limits } = dependencies;
+        for warning in options.encryption.warnings() {
+            tracing::warn!("{warning}");
+        }
         let via = format!("1.1 oncegate-{:08x}", entropy.bits() >> 32);
         Some(Self {
             gateway,

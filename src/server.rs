@@ -166,7 +166,7 @@ impl Server {
         let open = registry.is_open();
         let api_connections = TaskTracker::new();
         let admin_service = AdminService::new(Arc::new(Admin {
-            forget: crate::proxy::forget,
+            erase: Box::new(crate::proxy::eraser(&config.proxy)),
             gateway: gateway.clone(),
             registry: registry.clone(),
             metrics: metrics.clone(),

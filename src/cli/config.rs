@@ -50,6 +50,9 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             if config.proxy.listen.is_some() && config.proxy.encryption.keys.is_empty() {
                 writeln!(out, "Warning: the proxy stores responses in clear text; name a key in [proxy.encryption].")?;
             }
+            for warning in config.proxy.encryption.warnings() {
+                writeln!(out, "Warning: {warning}")?;
+            }
             let keeps_cookies =
                 |route: &&RouteOptions| route.store_with.iter().any(|name| name.eq_ignore_ascii_case("set-cookie"));
             for route in config.proxy.routes.iter().filter(keeps_cookies) {

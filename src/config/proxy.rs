@@ -205,6 +205,9 @@ impl Config {
                 && route.fingerprint.contains(&FingerprintPart::BodyJson)),
             "the fingerprint has \"body\" and \"body:json\"; choose one".to_owned(),
         );
+        if let Some(status) = route.contradiction() {
+            check(false, format!("{status} is in `store` and in `release`; write it in one of them"));
+        }
         check(
             (1..=RESPONSE_BYTES_MAX).contains(&route.response_bytes.0),
             "response_bytes is from 1 to \"1MiB\"; longer responses are not replayed".to_owned(),

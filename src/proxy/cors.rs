@@ -7,7 +7,8 @@ use axum::response::Response;
 use super::fields::items;
 
 /// Fields of responses that scripts may read.
-const EXPOSED: HeaderValue = HeaderValue::from_static("Idempotent-Replayed, Retry-After, Oncegate-Degraded");
+const EXPOSED: HeaderValue =
+    HeaderValue::from_static("Idempotent-Replayed, Retry-After, Oncegate-Degraded, Location, ETag");
 
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 
@@ -92,6 +93,10 @@ mod tests {
         assert_eq!(own.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], SHOP);
         assert_eq!(own.headers()[header::VARY], "Origin");
         assert_eq!(upstreams.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://first");
+        for name in ["location", "etag", "idempotent-replayed", "retry-after", "oncegate-degraded"] {
+            let mut exposed = items(own.headers(), &header::ACCESS_CONTROL_EXPOSE_HEADERS);
+            assert!(exposed.any(|item| item.eq_ignore_ascii_case(name.as_bytes())), "{name}");
+        }
         assert_eq!(upstreams.headers()[header::ACCESS_CONTROL_EXPOSE_HEADERS], EXPOSED);
         assert!(CrossOrigin::of(&request(Method::POST, "https://evil.example"), &[SHOP]).is_none());
     }

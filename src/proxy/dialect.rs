@@ -8,7 +8,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
-use super::status::Meaning;
+use super::status::{Meaning, StatusRule};
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
 use crate::web::problem::{Code, Members, Problem, sentence};
 use crate::web::response;
@@ -50,6 +51,8 @@ pub(super) enum Refusal {
     Expired(String),
     /// Any other problem.
     Problem(Problem),
+    /// Refused by an outage policy instead of the store.
+    ByPolicy(OutagePolicy, Box<Self>),
 }
 
 impl Refusal {
@@ -62,6 +65,7 @@ impl Refusal {
             Self::Mismatch => Answered::Mismatch,
             Self::NoKey(_) => Answered::NoKey,
             Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
+            Self::ByPolicy(_, refusal) => refusal.label(),
             Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => Answered::Refused,
         }
     }
@@ -76,6 +80,19 @@ impl Dialect {
             Self::Ietf | Self::Oasis => Meaning::Unknown,
             Self::Stripe => Meaning::Done,
         }
+    }
+
+    /// Returns the statuses that mean that nothing happened, on a route that names none. Stripe stores a 403.
+    pub(super) fn release(self) -> Vec<StatusRule> {
+        let is_released = |rule: &StatusRule| self != Self::Stripe || *rule != StatusRule::Exact(403);
+        let rules = ["307", "308", "401", "403", "405", "407", "408", "413", "421", "425", "429"];
+        StatusRule::list(&rules).into_iter().filter(is_released).collect()
+    }
+
+    /// Reports whether responses with `Cache-Control: no-store` are stored on a route that does not say so. Stripe sends it with
+    /// each response.
+    pub(super) fn stores_private(self) -> bool {
+        self == Self::Stripe
     }
 
     /// Returns the name of the field with the key on a route that sets none.
@@ -100,6 +117,11 @@ impl Dialect {
 
     /// Returns the response to a refused request.
     pub(super) fn refuse(self, refusal: Refusal) -> Response {
+        if let Refusal::ByPolicy(policy, refusal) = refusal {
+            let mut response = self.refuse(*refusal);
+            response.headers_mut().insert(response::DEGRADED, HeaderValue::from_static(policy.name()));
+            return response;
+        }
         let fields = match &refusal {
             Refusal::NotStored { headers, .. } => headers.clone(),
             _ => HeaderMap::new(),
@@ -141,6 +163,7 @@ fn ietf(refusal: Refusal) -> Response {
         ),
         Refusal::Expired(why) => Problem::new(Code::IdempotencyKey, why),
         Refusal::Problem(problem) => problem,
+        Refusal::ByPolicy(_, refusal) => return ietf(*refusal),
     }
     .into_response()
 }
@@ -186,6 +209,7 @@ fn stripe(refusal: Refusal) -> Response {
             (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, false)
         }
         Refusal::Expired(why) => (StatusCode::BAD_REQUEST, INVALID, None, why, false),
+        Refusal::ByPolicy(_, refusal) => return stripe(*refusal),
         Refusal::Problem(problem) => {
             let r#type = if problem.code.status().is_server_error() { "api_error" } else { INVALID };
             let may_retry = problem.retry_after.is_some();

@@ -1,9 +1,10 @@
 //! Encryption of stored responses: AES-256-GCM, with a key per record that HKDF (RFC 5869) derives from a configured key, the global
-//! ID and the attempt.
+//! ID and the attempt. With keys, a record that was not encrypted for its claim is not believed.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +19,13 @@ use crate::domain::hex;
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
+
+/// Version of the stored form of what is encrypted. A reader refuses others.
+const VERSION: u8 = 1;
+
+/// Permissions of a file by which others than its owner can change it, or everyone can read it.
+const WRITABLE: u32 = 0o022;
+const READABLE: u32 = 0o004;
 
 /// Distinguishes these keys from others that are derived from the same secret.
 const PURPOSE: &[u8] = b"oncegate stored response";
@@ -52,6 +60,12 @@ impl EncryptionOptions {
             if !is_name {
                 return Err(format!("the key ID {id:?} is not 1 to 64 visible characters; write one like \"2026-11\""));
             }
+            if permissions(file).is_some_and(|mode| mode & WRITABLE != 0) {
+                return Err(format!(
+                    "`{id}`: others than its owner can change {}, and with it what is replayed; `chmod go-w` it",
+                    file.display()
+                ));
+            }
             let text = std::fs::read_to_string(file).map_err(|error| format!("`{id}`: {}: {error}", file.display()))?;
             let secret = hex::decode::<KEY_BYTES>(text.trim()).ok_or_else(|| {
                 format!("`{id}`: {} is not 64 hexadecimal digits; `openssl rand -hex 32` writes a key", file.display())
@@ -64,6 +78,20 @@ impl EncryptionOptions {
         }
         Ok(keys)
     }
+
+    /// Returns what is unwise about the keys, in sentences.
+    pub fn warnings(&self) -> Vec<String> {
+        let readable = |key: &&KeyOptions| permissions(&key.file).is_some_and(|mode| mode & READABLE != 0);
+        let warning = |KeyOptions { id, file }: &KeyOptions| {
+            format!("Every user of this host can read {}, the key `{id}` of stored responses.", file.display())
+        };
+        self.keys.iter().filter(readable).map(warning).collect()
+    }
+}
+
+/// Returns the permissions of a file; `None` if there is none.
+fn permissions(file: &Path) -> Option<u32> {
+    Some(std::fs::metadata(file).ok()?.permissions().mode())
 }
 
 /// Keys of stored responses.
@@ -81,13 +109,22 @@ pub(super) struct Owner<'a> {
     pub(super) attempt: &'a Attempt,
 }
 
-/// Bytes that only the holder of a key can read.
+/// Bytes that only the holder of a key can read or make.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Sealed {
+    /// Version of this form.
+    v: u8,
     /// ID of the key.
     key: String,
     /// Nonce, ciphertext and tag, in Base64.
-    data: String,
+    sealed: String,
+}
+
+impl Sealed {
+    /// Returns what is authenticated and not encrypted.
+    fn associated(v: u8, key: &str) -> Aad<String> {
+        Aad::from(format!("{v} {key}"))
+    }
 }
 
 impl EncryptionKeys {
@@ -103,17 +140,23 @@ impl EncryptionKeys {
         // An attempt may report twice, after a timeout with what came late: so the nonce is not constant.
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
-        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::empty(), &mut bytes).ok()?;
-        let data = STANDARD.encode([&nonce[..], &bytes].concat());
-        Some(Sealed { key: id.clone(), data })
+        let associated = Sealed::associated(VERSION, id);
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), associated, &mut bytes).ok()?;
+        let sealed = STANDARD.encode([&nonce[..], &bytes].concat());
+        Some(Sealed { v: VERSION, key: id.clone(), sealed })
     }
 
     /// Decrypts bytes. `None` if the key is not known, or the bytes are not what was encrypted for this claim.
     pub(super) fn open(&self, owner: Owner<'_>, sealed: &Sealed) -> Option<Vec<u8>> {
+        if sealed.v != VERSION {
+            return None;
+        }
         let key = self.record_key(&sealed.key, owner)?;
-        let mut data = STANDARD.decode(&sealed.data).ok()?;
+        let mut data = STANDARD.decode(&sealed.sealed).ok()?;
         let (nonce, bytes) = data.split_first_chunk_mut::<NONCE_LEN>()?;
-        let bytes = key.open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::empty(), bytes).ok()?;
+        let bytes = key
+            .open_in_place(Nonce::assume_unique_for_key(*nonce), Sealed::associated(sealed.v, &sealed.key), bytes)
+            .ok()?;
         Some(bytes.to_vec())
     }
 
@@ -172,7 +215,7 @@ pub(super) mod tests {
         let later = "1792488615123457-5f0c9a7be2d14836".parse().unwrap();
         assert_eq!(both.open(Owner { attempt: &later, ..owner }, &sealed), None, "moved to another attempt");
         let again = both.seal(owner, b"bytes".to_vec()).unwrap();
-        assert_ne!(again.data, sealed.data, "no nonce is used twice");
+        assert_ne!(again.sealed, sealed.sealed, "no nonce is used twice");
     }
 
     #[test]
@@ -181,11 +224,15 @@ pub(super) mod tests {
         let attempt = attempt();
         let owner = Owner { global_id: ID.parse().unwrap(), attempt: &attempt };
         let sealed = keys.seal(owner, b"bytes".to_vec()).unwrap();
-        let mut bytes = STANDARD.decode(&sealed.data).unwrap();
+        let mut bytes = STANDARD.decode(&sealed.sealed).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
-        for data in [STANDARD.encode(&bytes), String::new(), "=".to_owned(), STANDARD.encode([0; 5])] {
-            assert_eq!(keys.open(owner, &Sealed { key: "k".to_owned(), data }), None);
+        for damaged in [STANDARD.encode(&bytes), String::new(), "=".to_owned(), STANDARD.encode([0; 5])] {
+            assert_eq!(keys.open(owner, &Sealed { sealed: damaged, ..sealed.clone() }), None);
         }
+        assert_eq!(keys.open(owner, &Sealed { v: 2, ..sealed.clone() }), None);
+        let twice = self::keys(&[("k", &"0f".repeat(32)), ("l", &"0f".repeat(32))]);
+        assert!(twice.open(owner, &sealed).is_some());
+        assert_eq!(twice.open(owner, &Sealed { key: "l".to_owned(), ..sealed }), None, "its name is authenticated");
     }
 
     #[test]
@@ -202,6 +249,16 @@ pub(super) mod tests {
             assert!(read(&["k"]).contains("openssl rand -hex 32"), "{wrong}");
         }
         fs::write(&file, "0f".repeat(32)).unwrap();
+        let set = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        for mode in [0o666, 0o620, 0o602] {
+            set(mode);
+            assert!(read(&["k"]).contains("chmod go-w"), "{mode:o}");
+        }
+        for (mode, warnings) in [(0o644, 1), (0o444, 1), (0o640, 0), (0o600, 0)] {
+            set(mode);
+            let options = EncryptionOptions { keys: vec![KeyOptions { id: "k".to_owned(), file: file.clone() }] };
+            assert_eq!((options.read().is_ok(), options.warnings().len()), (true, warnings), "{mode:o}");
+        }
         assert!(read(&["k", "k"]).contains("two keys"));
         assert!(read(&[""]).contains("1 to 64"));
     }

@@ -103,11 +103,15 @@ impl Exchange {
 
     async fn exchange(&self, reply: Reply, request: Request<Bytes>, upload: Option<Upload>) -> Ending {
         let started = self.proxy.clock.monotonic();
+        let limit = self.route.upstream.options.timeout.0;
         let mut reply = Some(reply);
         let progress = upload.as_ref().map(Upload::progress);
         let is_mismatch = || progress.as_ref().is_some_and(|progress| progress.is_mismatch());
+        let is_verified = async || match &progress {
+            Some(progress) => timeout(limit, progress.verified()).await.unwrap_or(false),
+            None => true,
+        };
         let mut sending = pin!(self.send(request, upload));
-        let limit = self.route.upstream.options.timeout.0;
         let sent = match &progress {
             Some(progress) => response_within(limit, sending.as_mut(), &progress.pieces).await,
             None => timeout(limit, &mut sending).await,
@@ -133,9 +137,11 @@ impl Exchange {
         let (outcome, detail) = match sent {
             Some(Ok(response)) => {
                 let ending = self.receive(response, reply).await;
-                // A response to another body than the digest says is none to repeats of the request.
-                let outcome = if is_mismatch() { Outcome::Unknown } else { ending.outcome };
-                return Ending { outcome, ..ending };
+                // A response to another body than the digest says is none to repeats of the request. It may come before the end of
+                // the body.
+                let is_success = matches!(ending.outcome, Outcome::Success { .. });
+                let is_unknown = is_mismatch() || is_success && !is_verified().await;
+                return if is_unknown { Ending { outcome: Outcome::Unknown, ..ending } } else { ending };
             }
             Some(Err(Failed::Broken(why))) if let Some(problem) = progress.as_ref().and_then(|it| it.problem()) => {
                 tracing::debug!(reason = why, "The body of a request broke off");
@@ -193,7 +199,7 @@ impl Exchange {
         fields::to_caller(&mut head.headers, &self.proxy.via);
         let is_stored = meaning == Meaning::Done
             && body.size_hint().lower() <= self.route.options.response_bytes.0 as u64
-            && (self.route.options.store_private || !is_private(&head.headers));
+            && !self.is_kept_private(&head.headers);
         (head.version, head.extensions) = (Version::HTTP_11, Extensions::new());
         let mut arrived = body.frame().now_or_never();
         if let Some(data) = whole(arrived.as_ref(), &body) {
@@ -241,6 +247,22 @@ impl Exchange {
             meaning => self.outcome(meaning, &head, captured.map(BytesMut::freeze), &trailers),
         };
         Ending { outcome, rest: Rest::Response { begin: None, caller: Some(caller), is_complete } }
+    }
+
+    /// Reports whether a response must not be stored, because it is private.
+    fn is_kept_private(&self, headers: &HeaderMap) -> bool {
+        let is_kept = is_private(headers) && !self.route.options.stores_private(!self.proxy.encryption.is_empty());
+        if is_kept {
+            self.route.metrics.private();
+            if self.route.private_reports.is_due(self.proxy.clock.monotonic()) {
+                tracing::warn!(
+                    route = self.route.operation.as_ref(),
+                    "Responses with Cache-Control: no-store are not stored, so repeats get 409 response_not_stored; to replay them, \
+                     write store_private = true under this route, or encrypt stored responses with [proxy.encryption]"
+                );
+            }
+        }
+        is_kept
     }
 
     /// Returns the first part of a response for the caller.

@@ -132,6 +132,17 @@ impl StoredFields {
     }
 }
 
+/// Returns those of the fields of a stored response that its replay has, as if they came from an upstream now.
+pub(super) fn replayed(mut headers: HeaderMap, stored: &StoredFields) -> HeaderMap {
+    remove_hop_by_hop(&mut headers);
+    headers.remove(REPLAYED);
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    for (name, value) in stored.of(&headers) {
+        kept.append(name.clone(), value.clone());
+    }
+    kept
+}
+
 /// Returns why a field can never be stored; `None` if it can.
 fn not_storable(name: &HeaderName) -> Option<&'static str> {
     if HOP_BY_HOP.contains(name) || is_for_proxies(name) {

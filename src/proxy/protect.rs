@@ -25,6 +25,7 @@ use super::upload::Upload;
 use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
+use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{ClaimState, Realm};
 use crate::domain::terms::{Mode, Span};
 use crate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
@@ -196,16 +197,16 @@ impl Proxy {
         }
         let repeated = match answer.map_err(problem)? {
             ClaimAnswer::Granted(granted) => Err(granted),
-            ClaimAnswer::Duplicate(found) => Ok(self.replay(&route, &found)),
-            ClaimAnswer::Mismatch(..) => Ok(Err(Refusal::Mismatch)),
+            ClaimAnswer::Duplicate(found) => Ok((self.replay(&route, &found), found.degraded)),
+            ClaimAnswer::Mismatch(_, degraded) => Ok((Err(Refusal::Mismatch), degraded)),
         };
         let granted = match repeated {
             Err(granted) => granted,
-            Ok(response) => {
+            Ok((response, degraded)) => {
                 drop((permit, exchange, std::mem::take(request.body_mut())));
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
                 Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
-                return response.map(Claimed::Replay);
+                return by_policy(response, degraded).map(Claimed::Replay);
             }
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
@@ -302,12 +303,14 @@ impl Proxy {
             ClaimState::Unknown => return Err(Refusal::Unknown),
             ClaimState::Succeeded => {}
         }
-        let Some(stored) = record.result.as_deref().and_then(StoredResponse::decode) else {
+        let owner = Owner { global_id: found.global_id, attempt: &record.attempt };
+        let read = |result| StoredResponse::read(result, &self.encryption, owner);
+        let Some(stored) = record.result.as_deref().and_then(read) else {
             return Err(Refusal::NotStored { status: None, headers: HeaderMap::new() });
         };
         let now = self.clock.wall().as_micros() / 1_000_000;
-        let stored = stored.open(&self.encryption, Owner { global_id: found.global_id, attempt: &record.attempt });
-        let replay = stored.replay(now, route.options.response_retention.map(|Span(time)| time.as_secs()));
+        let age_max = route.options.response_retention.map(|Span(time)| time.as_secs());
+        let replay = stored.replay(now, age_max, &route.stored_fields);
         replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
     }
 }
@@ -318,6 +321,18 @@ enum Claimed {
     /// Granted after a wait, for which the body was not kept.
     TooLate(Box<Exchange>),
     Replay(Response),
+}
+
+/// Adds the policy that answered instead of the store to the answer to a repeat.
+fn by_policy(answer: Result<Response, Refusal>, policy: Option<OutagePolicy>) -> Result<Response, Refusal> {
+    let Some(policy) = policy else { return answer };
+    match answer {
+        Ok(mut response) => {
+            response.headers_mut().insert(DEGRADED, HeaderValue::from_static(policy.name()));
+            Ok(response)
+        }
+        Err(refusal) => Err(Refusal::ByPolicy(policy, Box::new(refusal))),
+    }
 }
 
 /// Counts a refusal, and returns its response.

@@ -7,6 +7,7 @@ use axum::http::{HeaderName, Method, Uri};
 use super::authorizer::Authorizer;
 use super::destination::Destination;
 use super::fields::StoredFields;
+use super::hourly::Hourly;
 use super::options::{KeyRequirement, RouteOptions, UpstreamOptions};
 use super::upstream::Upstream;
 use crate::domain::tenant::Operation;
@@ -24,6 +25,8 @@ pub(super) struct Route {
     pub(super) authorizer: Option<Authorizer>,
     pub(super) stored_fields: StoredFields,
     pub(super) metrics: RouteMetrics,
+    /// Reports that responses are not stored because they are private.
+    pub(super) private_reports: Hourly,
 }
 
 /// The way of a request through the proxy.
@@ -54,6 +57,7 @@ impl Route {
             authorizer: Authorizer::new(options, of).ok()?,
             stored_fields: options.stored_fields().ok()?,
             metrics: RouteMetrics::new(&options.name),
+            private_reports: Hourly::default(),
             options: options.clone(),
         })
     }

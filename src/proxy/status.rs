@@ -53,7 +53,7 @@ impl StatusRule {
         text.parse().ok().filter(|status| (200..=599).contains(status)).map(Self::Exact)
     }
 
-    fn is_exact(self) -> bool {
+    pub(super) fn is_exact(self) -> bool {
         matches!(self, Self::Exact(_))
     }
 

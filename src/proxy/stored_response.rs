@@ -1,5 +1,5 @@
 //! The stored form of a response: JSON, kept as the result of its claim. A tombstone is what is left of a response that was not
-//! stored. With encryption, only what a tombstone has can be read without the key.
+//! stored. With encryption all of both is encrypted, and nothing else is believed.
 
 use std::convert::Infallible;
 
@@ -14,8 +14,8 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::encryption::{EncryptionKeys, Owner, Sealed};
-use super::fields::{REPLAYED, StoredFields};
+use super::encryption::{EncryptionKeys, Owner};
+use super::fields::{self, REPLAYED, StoredFields};
 
 /// Version of the stored form. A reader refuses others.
 const VERSION: u8 = 1;
@@ -29,11 +29,14 @@ const TRAILER: char = ':';
 /// Fields that are left in a tombstone.
 static TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
 
-/// Returns the stored form of the tombstone of a stored response. `None` if it is none.
-pub fn forget(result: &str) -> Option<Box<str>> {
-    let stored = StoredResponse::decode(result)?;
+/// Stored form of a tombstone that says nothing: it cannot be read as a response.
+const UNREADABLE: &str = "{\"v\":1}";
+
+/// Returns the stored form of the tombstone of a stored response. One that cannot be read is erased as a whole.
+pub(super) fn forget(result: &str, keys: &EncryptionKeys, owner: Owner<'_>) -> Box<str> {
+    let Some(stored) = StoredResponse::read(result, keys, owner) else { return UNREADABLE.into() };
     let fields = stored.fields.into_iter().filter(|(name, _)| is_tombstones(name)).collect();
-    Some(StoredResponse { fields, body: None, sealed: None, ..stored }.encode())
+    StoredResponse { fields, body: None, ..stored }.write(keys, owner)
 }
 
 /// A response that is stored.
@@ -44,15 +47,11 @@ pub(super) struct StoredResponse {
     status: u16,
     /// Seconds since the epoch at which it was complete.
     at: u64,
-    /// Names and values in order. Each character of a value is one byte. Names of trailers begin with a colon: gateways of before
-    /// leave them out.
+    /// Names and values in order. Each character of a value is one byte. Names of trailers begin with a colon.
     fields: Vec<(String, String)>,
     /// The body, stored in Base64; `None` in a tombstone. [`StoredResponse::encode`] writes it.
     #[serde(default, skip_serializing, deserialize_with = "from_base64")]
     body: Option<Bytes>,
-    /// Fields as JSON, a line feed, and the body, encrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sealed: Option<Sealed>,
 }
 
 impl StoredResponse {
@@ -60,7 +59,7 @@ impl StoredResponse {
     pub(super) fn new(status: StatusCode, headers: &HeaderMap, stored: &StoredFields, body: Bytes, at: u64) -> Self {
         let Some(kept) = kept(headers, stored) else { return Self::tombstone(status, headers, at) };
         let fields = kept.map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
-        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(body), sealed: None }
+        Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(body) }
     }
 
     /// Adds the fields that followed the body. If they are too long, the rest is a tombstone.
@@ -78,41 +77,42 @@ impl StoredResponse {
     pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, at: u64) -> Self {
         let value = |name: &HeaderName| headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(value(name)?))));
-        Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None, sealed: None }
+        Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None }
     }
 
     /// Reports whether this is more than a tombstone.
     pub(super) fn has_body(&self) -> bool {
-        self.body.is_some() || self.sealed.is_some()
+        self.body.is_some()
     }
 
-    /// Encrypts a response, if there is a key. One that cannot be encrypted leaves a tombstone.
-    pub(super) fn seal(self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
-        let Some(body) = self.body.as_ref().filter(|_| !keys.is_empty()) else { return self };
-        let sealed = serde_json::to_vec(&self.fields).ok().and_then(|mut plain| {
+    /// Returns the stored form: encrypted, if there are keys.
+    pub(super) fn write(&self, keys: &EncryptionKeys, owner: Owner<'_>) -> Box<str> {
+        if keys.is_empty() {
+            return self.encode();
+        }
+        let mut plain = serde_json::to_vec(self).unwrap_or_default();
+        if let Some(body) = &self.body {
             plain.push(b'\n');
             plain.extend_from_slice(body);
-            keys.seal(owner, plain)
-        });
-        let fields = self.fields.into_iter().filter(|(name, _)| is_tombstones(name));
-        Self { fields: fields.collect(), body: None, sealed, ..self }
-    }
-
-    /// Decrypts a response. What cannot be decrypted is a tombstone.
-    pub(super) fn open(mut self, keys: &EncryptionKeys, owner: Owner<'_>) -> Self {
-        let plain = self.sealed.take().and_then(|sealed| keys.open(owner, &sealed));
-        let parts = plain.and_then(|plain| {
-            // JSON in one line: the first line feed ends the fields.
-            let end = plain.iter().position(|byte| *byte == b'\n')?;
-            Some((serde_json::from_slice(&plain[..end]).ok()?, Bytes::from(plain).slice(end + 1..)))
-        });
-        match parts {
-            Some((fields, body)) => Self { fields, body: Some(body), ..self },
-            None => self,
         }
+        let sealed = keys.seal(owner, plain).and_then(|sealed| serde_json::to_string(&sealed).ok());
+        sealed.map_or_else(|| UNREADABLE.into(), String::into)
     }
 
-    pub(super) fn encode(&self) -> Box<str> {
+    /// Reads the stored form. `None` if it is none, that of another version, or was not written with one of these keys.
+    pub(super) fn read(result: &str, keys: &EncryptionKeys, owner: Owner<'_>) -> Option<Self> {
+        if keys.is_empty() {
+            return Self::decode(result);
+        }
+        let plain = keys.open(owner, &serde_json::from_str(result).ok()?)?;
+        // JSON in one line: the first line feed ends it, and the body follows.
+        let end = plain.iter().position(|byte| *byte == b'\n');
+        let stored: Self = serde_json::from_slice(&plain[..end.unwrap_or(plain.len())]).ok()?;
+        let body = end.map(|end| Bytes::from(plain).slice(end + 1..));
+        Some(Self { body, ..stored }).filter(|stored| stored.v == VERSION)
+    }
+
+    fn encode(&self) -> Box<str> {
         let mut text = serde_json::to_string(self).unwrap_or_default();
         if let Some(body) = &self.body
             && text.pop().is_some()
@@ -126,13 +126,13 @@ impl StoredResponse {
         text.into()
     }
 
-    /// Reads the stored form. `None` if it is none, or that of another version.
-    pub(super) fn decode(result: &str) -> Option<Self> {
+    fn decode(result: &str) -> Option<Self> {
         serde_json::from_str(result).ok().filter(|stored: &Self| stored.v == VERSION)
     }
 
-    /// Returns the response for a repeat at this time; `None` if this is a tombstone, or older than `age_max` seconds.
-    pub(super) fn replay(&self, now: u64, age_max: Option<u64>) -> Option<Response> {
+    /// Returns the response for a repeat at this time; `None` if this is a tombstone, or older than `age_max` seconds. Its fields
+    /// are filtered as those of an upstream: the store is not believed more, and what the route stores may have changed.
+    pub(super) fn replay(&self, now: u64, age_max: Option<u64>, stored: &StoredFields) -> Option<Response> {
         let age = now.saturating_sub(self.at);
         if age_max.is_some_and(|max| age >= max) {
             return None;
@@ -140,6 +140,7 @@ impl StoredResponse {
         let body = self.body.clone()?;
         let trailers =
             headers(self.fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(TRAILER)?, value))));
+        let trailers = fields::replayed(trailers, stored);
         let body = if trailers.is_empty() {
             Body::from(body)
         } else {
@@ -149,7 +150,7 @@ impl StoredResponse {
         };
         let mut response = Response::new(body);
         *response.status_mut() = self.status();
-        *response.headers_mut() = self.headers();
+        *response.headers_mut() = fields::replayed(self.headers(), stored);
         let fields = response.headers_mut();
         fields.insert(REPLAYED, HeaderValue::from_static("true"));
         let earlier = fields.get(header::AGE).and_then(|age| age.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
@@ -237,7 +238,8 @@ mod tests {
         let body = Bytes::from_static(b"\x00\xffbytes");
         let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body.clone(), 100);
         assert_eq!(StoredResponse::decode(&stored.encode()).as_ref(), Some(&stored));
-        let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(107, Some(8)).unwrap();
+        let replay =
+            StoredResponse::decode(&stored.encode()).unwrap().replay(107, Some(8), &StoredFields::default()).unwrap();
         assert_eq!(replay.status(), 201);
         let mut expected = headers();
         expected.remove(header::SET_COOKIE);
@@ -248,20 +250,29 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_response_shows_no_more_than_a_tombstone_without_its_key() {
+    fn with_keys_only_what_was_encrypted_for_this_claim_is_believed() {
         let (keys, attempt) = (encryption::keys(&[("k", &"0f".repeat(32))]), encryption::attempt());
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
         let body = Bytes::from_static(b"a\nprivate\xff");
         let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body, 100);
-        let encoded = stored.clone().seal(&keys, owner).encode();
-        assert!(!encoded.contains("x-twice") && !encoded.contains(&STANDARD.encode("private")), "{encoded}");
-        let read = || StoredResponse::decode(&encoded).unwrap();
-        assert_eq!(read().open(&keys, owner), stored);
-        let without = read().open(&EncryptionKeys::default(), owner);
-        assert!(without.replay(100, None).is_none());
-        assert_eq!((without.status(), without.headers().len()), (StatusCode::CREATED, 1));
-        assert_eq!(stored.clone().seal(&EncryptionKeys::default(), owner), stored, "no key: clear text");
-        assert_eq!(stored.clone().open(&keys, owner), stored, "stored before there was a key");
+        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100);
+        for stored in [stored, tombstone] {
+            let written = stored.write(&keys, owner);
+            for shown in ["x-twice", "/orders/1", "201", "100", "location", &STANDARD.encode("private")] {
+                assert!(!written.contains(shown), "{shown}: {written}");
+            }
+            assert_eq!(StoredResponse::read(&written, &keys, owner).as_ref(), Some(&stored));
+            let none = EncryptionKeys::default();
+            assert_eq!(StoredResponse::read(&written, &none, owner), None, "the key is missing");
+            let clear = stored.write(&none, owner);
+            assert_eq!(StoredResponse::read(&clear, &none, owner).as_ref(), Some(&stored));
+            assert_eq!(StoredResponse::read(&clear, &keys, owner), None, "anyone could have written it");
+            // Neither the parts of a clear record beside an encrypted one, nor the record of another claim.
+            let mixed = format!("{},{}", &clear[..clear.len() - 1], &written[1..]);
+            assert_eq!(StoredResponse::read(&mixed, &keys, owner), None, "{mixed}");
+            let other = Owner { global_id: "d72034d8c477e40bda98523df450ed90".parse().unwrap(), ..owner };
+            assert_eq!(StoredResponse::read(&written, &keys, other), None);
+        }
     }
 
     #[tokio::test]
@@ -273,9 +284,9 @@ mod tests {
             headers(),
         );
         let plain = stored.clone().with_trailers(&trailers, &without_location());
-        let sealed = plain.clone().seal(&keys, owner).open(&keys, owner);
-        for stored in [plain, sealed] {
-            let replay = StoredResponse::decode(&stored.encode()).unwrap().replay(100, None).unwrap();
+        for keys in [EncryptionKeys::default(), keys] {
+            let read = StoredResponse::read(&plain.write(&keys, owner), &keys, owner).unwrap();
+            let replay = read.replay(100, None, &StoredFields::default()).unwrap();
             let body = replay.into_body().collect().await.unwrap();
             let mut expected = headers();
             expected.remove(header::SET_COOKIE);
@@ -294,7 +305,7 @@ mod tests {
     fn a_tombstone_has_no_response_but_says_where_the_effect_is() {
         let stored =
             StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers(), 0).encode()).unwrap();
-        assert!(stored.replay(0, None).is_none());
+        assert!(stored.replay(0, None, &StoredFields::default()).is_none());
         assert_eq!(stored.status(), 200);
         assert_eq!(stored.headers().len(), 1);
         assert_eq!(stored.headers()[header::LOCATION], "/orders/1");
@@ -302,17 +313,61 @@ mod tests {
 
     #[test]
     fn a_response_that_is_forgotten_is_a_tombstone() {
-        let stored = StoredResponse::new(
-            StatusCode::CREATED,
-            &headers(),
-            &StoredFields::default(),
-            Bytes::from_static(b"private"),
-            100,
-        );
-        let left = forget(&stored.encode()).unwrap();
-        assert_eq!(left, StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100).encode());
-        assert_eq!(forget(&left), Some(left), "twice is once");
-        assert_eq!(forget("{\"v\":2}"), None);
+        let attempt = encryption::attempt();
+        let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
+        let body = Bytes::from_static(b"private");
+        let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body, 100);
+        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100);
+        let (clear, keys) = (EncryptionKeys::default(), encryption::keys(&[("k", &"0f".repeat(32))]));
+        for keys in [&clear, &keys] {
+            let left = forget(&stored.write(keys, owner), keys, owner);
+            assert_eq!(StoredResponse::read(&left, keys, owner).as_ref(), Some(&tombstone));
+            assert!(left.len() < 300, "nothing of the body is kept: {left}");
+            let again = forget(&left, keys, owner);
+            assert_eq!(StoredResponse::read(&again, keys, owner).as_ref(), Some(&tombstone), "twice is once");
+        }
+        // Without its key nothing can be kept, and nothing is.
+        assert_eq!(&*forget(&stored.write(&keys, owner), &clear, owner), UNREADABLE);
+        assert_eq!(&*forget(&stored.write(&clear, owner), &keys, owner), UNREADABLE);
+        assert_eq!(StoredResponse::decode(UNREADABLE), None);
+    }
+
+    #[test]
+    fn a_replay_has_only_fields_that_an_upstream_may_send() {
+        let planted = [
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "999"),
+            ("keep-alive", "1"),
+            ("upgrade", "h2c"),
+            ("proxy-authenticate", "Basic"),
+            ("set-cookie", "sid=attacker"),
+            ("oncegate-degraded", "local"),
+            ("idempotent-replayed", "false"),
+            ("x-kept", "1"),
+            (":oncegate-outcome", "success"),
+            (":set-cookie", "sid=attacker"),
+            (":idempotent-replayed", "false"),
+            (":x-end", "1"),
+        ];
+        let fields = planted.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let body = Some(Bytes::from_static(b"body"));
+        let stored = StoredResponse { v: VERSION, status: 200, at: 100, fields, body };
+        let names = |headers: &HeaderMap| {
+            let mut names: Vec<_> = headers.keys().map(ToString::to_string).collect();
+            names.sort_unstable();
+            names
+        };
+        let with_cookies = StoredFields::new(&["Set-Cookie".to_owned()], &[]).unwrap();
+        for (route, expected) in [
+            (&StoredFields::default(), &["age", "idempotent-replayed", "x-kept"][..]),
+            (&with_cookies, &["age", "idempotent-replayed", "set-cookie", "x-kept"]),
+        ] {
+            let replay = stored.replay(100, None, route).unwrap();
+            assert_eq!(names(replay.headers()), expected);
+            assert_eq!(replay.headers()[REPLAYED], "true");
+        }
     }
 
     #[test]
@@ -321,7 +376,7 @@ mod tests {
             assert_eq!(StoredResponse::decode(wrong), None, "{wrong}");
         }
         let torn = StoredResponse::decode(r#"{"v":1,"status":200,"at":0,"fields":[],"body":"="}"#).unwrap();
-        assert!(torn.replay(0, None).is_none());
+        assert!(torn.replay(0, None, &StoredFields::default()).is_none());
         assert_eq!(torn.status(), 200);
     }
 
@@ -329,9 +384,10 @@ mod tests {
     fn a_response_is_replayed_for_its_time_and_never_with_what_a_route_excludes() {
         let stored = StoredResponse::new(StatusCode::OK, &headers(), &without_location(), Bytes::new(), 100);
         assert!(!stored.headers().contains_key(header::LOCATION));
-        assert!(stored.replay(159, Some(60)).is_some());
-        assert!(stored.replay(160, Some(60)).is_none());
-        assert!(stored.replay(1 << 40, None).is_some());
+        let replay = |now, age_max| stored.replay(now, age_max, &StoredFields::default());
+        assert!(replay(159, Some(60)).is_some());
+        assert!(replay(160, Some(60)).is_none());
+        assert!(replay(1 << 40, None).is_some());
     }
 
     #[test]

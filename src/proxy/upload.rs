@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::body::Arriving;
@@ -38,14 +39,42 @@ pub(super) struct Upload<Body = Arriving> {
 pub(super) struct Progress {
     /// Pieces that were taken.
     pub(super) pieces: AtomicU64,
-    is_mismatch: AtomicBool,
     too_slow: TooSlow,
+    state: watch::Sender<State>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Running,
+    /// Read to its end, with its digest.
+    Verified,
+    /// Read to its end, with another digest.
+    Mismatch,
+    /// Not read to its end.
+    Broken,
 }
 
 impl Progress {
     /// Reports whether the body was read to its end, and has another digest.
     pub(super) fn is_mismatch(&self) -> bool {
-        self.is_mismatch.load(Ordering::SeqCst)
+        *self.state.borrow() == State::Mismatch
+    }
+
+    /// Waits until the body is read or given up. Returns whether it has its digest.
+    pub(super) async fn verified(&self) -> bool {
+        let mut state = self.state.subscribe();
+        state.wait_for(|state| *state != State::Running).await.is_ok_and(|state| *state == State::Verified)
+    }
+
+    fn end(&self, state: State) {
+        self.state.send_if_modified(|current| {
+            let is_running = *current == State::Running;
+            if is_running {
+                *current = state;
+            }
+            is_running
+        });
     }
 
     /// Returns the problem of the body for which it broke off, if it has one.
@@ -129,6 +158,12 @@ impl Upload {
     }
 }
 
+impl<Body> Drop for Verified<Body> {
+    fn drop(&mut self) {
+        self.upload.progress.end(State::Broken);
+    }
+}
+
 /// A body whose last piece is held until the digest is verified. Trailers are left out.
 pub(super) struct Verified<Body> {
     upload: Upload<Body>,
@@ -155,9 +190,8 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> HttpBody for Ver
             }
         }
         let last = this.held.take();
-        if last.is_some() && this.upload.sha256.finalize_reset()[..] != this.upload.digest {
-            progress.is_mismatch.store(true, Ordering::SeqCst);
-        }
+        let is_right = this.upload.sha256.finalize_reset()[..] == this.upload.digest;
+        progress.end(if is_right { State::Verified } else { State::Mismatch });
         if progress.is_mismatch() {
             return Poll::Ready(Some(Err(axum::Error::new("the body has another digest"))));
         }

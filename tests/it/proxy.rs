@@ -13,6 +13,7 @@ mod http2;
 mod leases;
 mod principals;
 mod realm;
+mod records;
 mod running;
 mod servers;
 mod tokens;
@@ -83,6 +84,9 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     let behaviour = head.uri.path().rsplit('/').next().unwrap_or_default();
     if behaviour == "busy" {
         return build.status(429).body(Body::from("later")).unwrap();
+    }
+    if let Some(status) = behaviour.strip_prefix("status-") {
+        return build.status(status.parse::<u16>().unwrap()).body(Body::from(body)).unwrap();
     }
     let effect = upstream.effects.fetch_add(1, Ordering::SeqCst) + 1;
     match behaviour {

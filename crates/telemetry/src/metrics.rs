@@ -93,6 +93,8 @@ names! {
         "Requests to the proxy that were refused or cut because a bound was reached, by bound";
     describe_counter UNREAD_RESPONSES_DROPPED = "oncegate_unread_responses_dropped_total",
         "Connections closed because unread responses took too much memory";
+    describe_counter PROXY_PRIVATE = "oncegate_proxy_private_responses_total",
+        "Responses that were not stored because of Cache-Control: no-store, by route";
     describe_counter OVERLAPS = "oncegate_overlaps_total",
         "Operations granted to two attempts because a store was unavailable";
     describe_gauge SPOOL_ENTRIES = "oncegate_spool_entries",

@@ -53,7 +53,8 @@ pub(crate) async fn forget(
     let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
     let record = &found.claim.record;
     let is_of_proxy = target.id.realm == Realm::Proxy;
-    let tombstone = record.result.as_deref().filter(|_| is_of_proxy).and_then(admin.forget);
+    let erase = |result: &str| (admin.erase)(result, target.id.global_id, &record.attempt);
+    let tombstone = record.result.as_deref().filter(|_| is_of_proxy).map(erase);
     let tombstone = tombstone.ok_or_else(|| {
         Problem::invalid(
             "This claim has no response of the proxy: its operation is not `proxy:<route>`, or it has not succeeded.",

@@ -316,6 +316,16 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
             "principal = [\"authorization\"]\nstore_without = [\"a b\"]\n",
             "store_without has \"a b\", which is no field name",
         ),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore = [\"2xx\", \"403\"]\nrelease = [\"403\"]\n",
+            "403 is in `store` and in `release`",
+        ),
+        (
+            "",
+            "principal = [\"authorization\"]\nstore = [\"2xx\"]\nrelease = [\"429\", \"2xx\"]\n",
+            "2xx is in `store` and in `release`",
+        ),
         ("", "principal = [\"jwt:iss+sub\"]\n", "no issuer of tokens is known"),
         ("", "principal = [\"jwt:sub\"]\n", "write \"jwt:iss+sub\""),
         ("issuers = [{ issuer = \"i\" }]\n", "principal = [\"jwt:iss+sub\"]\n", "either jwks_url or jwks_file"),

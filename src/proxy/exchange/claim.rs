@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use axum::http::response::Parts;
+use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +22,7 @@ use crate::proxy::encryption::Owner;
 use crate::proxy::status::Meaning;
 use crate::proxy::stored_response::StoredResponse;
 use crate::proxy::upstream::Permission;
+use crate::tenants::quota::ResponseKind;
 
 /// Delays between reports of an outcome that no store has taken yet.
 const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
@@ -54,12 +55,12 @@ impl Exchange {
                     None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
                 };
                 let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
-                let stored = stored.seal(&self.proxy.encryption, owner);
+                let keys = &*self.proxy.encryption;
                 let retention = self.app.terms_of(&self.route.operation).terms.retention;
-                let (mut has_body, mut encoded) = (stored.has_body(), stored.encode());
-                if has_body && !self.has_room(encoded.len(), retention) {
+                let (mut has_body, mut encoded) = (stored.has_body(), stored.write(keys, owner));
+                if has_body && !self.has_room(head.status, encoded.len(), retention) {
                     let tombstone = StoredResponse::tombstone(head.status, &head.headers, self.now());
-                    (has_body, encoded) = (false, tombstone.encode());
+                    (has_body, encoded) = (false, tombstone.write(keys, owner));
                 }
                 self.route.metrics.stored(has_body, encoded.len());
                 Outcome::Success { result: Some(encoded), retention: Some(retention) }
@@ -68,8 +69,9 @@ impl Exchange {
     }
 
     /// Reports whether the app may store a response of this length, and counts it.
-    fn has_room(&self, bytes: usize, retention: Retention) -> bool {
-        self.app.count_response(bytes as u64, retention.duration(), self.proxy.clock.monotonic())
+    fn has_room(&self, status: StatusCode, bytes: usize, retention: Retention) -> bool {
+        let kind = if status.is_client_error() { ResponseKind::ClientError } else { ResponseKind::Other };
+        self.app.count_response(kind, bytes as u64, retention.duration(), self.proxy.clock.monotonic())
     }
 
     /// Returns the time of the wall clock in seconds.

@@ -52,12 +52,12 @@ pub struct RouteOptions {
     /// Parts of a request that must be the same on a repeat.
     #[serde(default = "default_fingerprint")]
     pub fingerprint: Vec<FingerprintPart>,
-    /// Statuses of responses that are stored. An exact status beats a class.
-    #[serde(default = "default_store")]
-    pub store: Vec<StatusRule>,
-    /// Statuses that mean that nothing happened.
-    #[serde(default = "default_release")]
-    pub release: Vec<StatusRule>,
+    /// Statuses of responses that are stored. An exact status beats a class, and is not in the default of `release` then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<Vec<StatusRule>>,
+    /// Statuses that mean that nothing happened. An exact status is not in the default of `store` then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<Vec<StatusRule>>,
     /// Meaning of a 5xx response. The dialect has a default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_5xx: Option<Meaning>,
@@ -85,9 +85,10 @@ pub struct RouteOptions {
     /// Size of the largest body that is stored. A longer response cannot be replayed.
     #[serde(default = "default_response_bytes")]
     pub response_bytes: Bytes,
-    /// True if responses with `Cache-Control: no-store` are stored as well.
-    #[serde(default)]
-    pub store_private: bool,
+    /// True if responses with `Cache-Control: no-store` are stored as well. The default is true where stored responses are
+    /// encrypted, and in the dialect of Stripe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_private: Option<bool>,
 }
 
 /// Meaning of a request without a key on a protected route.
@@ -149,7 +150,28 @@ impl RouteOptions {
     /// Returns the meaning of a response with this status.
     pub(in crate::proxy) fn meaning(&self, status: StatusCode) -> Meaning {
         let on_5xx = self.on_5xx.unwrap_or_else(|| self.dialect.on_5xx());
-        status::meaning(status, &self.store, &self.release, on_5xx)
+        status::meaning(status, &self.stored_statuses(), &self.released_statuses(), on_5xx)
+    }
+
+    /// Returns the statuses of responses that are stored.
+    pub fn stored_statuses(&self) -> Vec<StatusRule> {
+        effective(self.store.as_ref(), self.release.as_ref(), || StatusRule::list(&["2xx", "301", "302", "303", "4xx"]))
+    }
+
+    /// Returns the statuses that mean that nothing happened.
+    pub fn released_statuses(&self) -> Vec<StatusRule> {
+        effective(self.release.as_ref(), self.store.as_ref(), || self.dialect.release())
+    }
+
+    /// Returns the first status that is written in `store` and in `release`.
+    pub fn contradiction(&self) -> Option<StatusRule> {
+        let (store, release) = (self.store.as_ref()?, self.release.as_ref()?);
+        store.iter().find(|rule| release.contains(rule)).copied()
+    }
+
+    /// Reports whether responses with `Cache-Control: no-store` are stored.
+    pub fn stores_private(&self, is_encrypted: bool) -> bool {
+        self.store_private.unwrap_or_else(|| is_encrypted || self.dialect.stores_private())
     }
 
     /// Returns the operation of its claims.
@@ -225,12 +247,16 @@ fn default_fingerprint() -> Vec<FingerprintPart> {
     vec![Method, Path, Query, ContentType, IfMatch, Body]
 }
 
-fn default_store() -> Vec<StatusRule> {
-    StatusRule::list(&["2xx", "301", "302", "303", "4xx"])
-}
-
-fn default_release() -> Vec<StatusRule> {
-    StatusRule::list(&["307", "308", "401", "407", "408", "421", "425", "429"])
+/// Returns the rules of a list: as written, or its default without the exact statuses that are written in the other list.
+fn effective(
+    written: Option<&Vec<StatusRule>>,
+    other: Option<&Vec<StatusRule>>,
+    default: impl FnOnce() -> Vec<StatusRule>,
+) -> Vec<StatusRule> {
+    written.cloned().unwrap_or_else(|| {
+        let is_taken = |rule: &StatusRule| other.is_some_and(|other| other.contains(rule));
+        default().into_iter().filter(|rule| !(rule.is_exact() && is_taken(rule))).collect()
+    })
 }
 
 fn default_retention() -> Retention {

@@ -127,13 +127,20 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
     ];
     assert!(caller.send("POST", "/orders/a", &fields, "one").await.is_replay());
     assert_eq!(asked.lock().unwrap()[..], [("GET".to_owned(), "alice POST /orders/a".to_owned())]);
+    // A tombstone says where the effect is, so it needs the consent as well.
+    assert_eq!(caller.post("/orders/big", "k-2", "one").await.status, 201);
+    let tombstone = caller.post("/orders/big", "k-2", "one").await;
+    assert_eq!((tombstone.status, &tombstone.headers["location"]), (409, &"/big/1".parse().unwrap()));
+    assert_eq!(asked.lock().unwrap().len(), 2);
     for (says, expected, code) in
         [(401, 403, "replay_refused"), (302, 403, "replay_refused"), (500, 502, "upstream_unavailable")]
     {
         status.store(says, Ordering::SeqCst);
-        let refused = caller.post("/orders/a", "k-1", "one").await;
-        assert_eq!((refused.status, &refused.json()["code"]), (expected, &Value::from(code)), "{says}");
-        assert!(!refused.headers.contains_key("location"), "{says}");
+        for (path, key) in [("/orders/a", "k-1"), ("/orders/big", "k-2")] {
+            let refused = caller.post(path, key, "one").await;
+            assert_eq!((refused.status, &refused.json()["code"]), (expected, &Value::from(code)), "{says}");
+            assert!(!refused.headers.contains_key("location"), "{says}");
+        }
     }
-    assert_eq!(upstream.effects(), 1);
+    assert_eq!(upstream.effects(), 2);
 }

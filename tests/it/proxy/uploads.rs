@@ -2,13 +2,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use oncegate_testkit::wait::until;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::framing::exchange;
-use super::{Answer, Caller, Upstream, address, proxy};
+use super::{Answer, Caller, SOON, Upstream, address, proxy};
 
 /// Limits under which the bodies are long.
 pub(super) const LIMITS: &str = "[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
@@ -64,6 +65,38 @@ async fn a_long_body_runs_once_if_it_has_its_digest() {
     let mismatch = upload(&caller, "k-1", &other, &other).await;
     assert_eq!((mismatch.status, &mismatch.json()["code"]), (422, &Value::from("fingerprint_mismatch")));
     assert_eq!(upstream.effects(), 1);
+}
+
+/// A server that answers as soon as it has a head, and reads on. Returns its port.
+async fn answers_early() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 65536];
+                if stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {
+                    drop(stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 5\r\n\r\nearly").await);
+                }
+                while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn an_early_response_to_a_body_with_another_digest_is_not_stored() {
+    let (_gateway, caller) = proxy(answers_early().await, LIMITS).await;
+    let body = "x".repeat(3_000_000);
+    let wrong = upload(&caller, "k-1", "other", &body).await;
+    assert!([0, 201, 400].contains(&wrong.status), "{}", wrong.status);
+    until("the outcome is recorded", SOON, async || {
+        let repeat = upload(&caller, "k-1", "other", "other").await;
+        assert_eq!((repeat.status, repeat.is_replay()), (409, false));
+        repeat.json()["state"] == "unknown"
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use oncegate_core::rate_limiter::{self, Allowance, RateLimiter};
 use serde::Serialize;
 
+pub use self::stored_responses::ResponseKind;
 use self::stored_responses::StoredResponses;
 use super::App;
 
@@ -154,10 +155,11 @@ impl App {
     }
 
     /// Counts a response that is about to be stored, until its retention is over; `None` is for ever. Returns whether the quota
-    /// has room for it. `now` is monotonic.
-    pub fn count_response(&self, bytes: u64, retention: Option<Duration>, now: Duration) -> bool {
+    /// has room for it: errors of clients have a quarter of it, so that nobody's requests cannot use up the rest. `now` is
+    /// monotonic.
+    pub fn count_response(&self, kind: ResponseKind, bytes: u64, retention: Option<Duration>, now: Duration) -> bool {
         let limit = self.quota.response_bytes_total;
-        limit.is_none_or(|limit| self.usage.charged.responses.add(bytes, limit, retention, now))
+        limit.is_none_or(|limit| self.usage.charged.responses.add(kind, bytes, limit, retention, now))
     }
 
     /// Refunds bytes that were charged and not stored.

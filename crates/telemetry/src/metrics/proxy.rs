@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 
-use super::{Counters, PROXY_BOUNDS, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES, PROXY_UPSTREAM_DURATION};
+use super::{
+    Counters, PROXY_BOUNDS, PROXY_PRIVATE, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES,
+    PROXY_UPSTREAM_DURATION,
+};
 use crate::metrics::labels;
 
 labels! {
@@ -55,6 +58,7 @@ pub struct RouteMetrics {
     upstream_duration: Histogram,
     stored_bytes: Counter,
     tombstones: Counter,
+    private: Counter,
 }
 
 impl RouteMetrics {
@@ -66,6 +70,7 @@ impl RouteMetrics {
             upstream_duration: histogram!(PROXY_UPSTREAM_DURATION, "route" => route.clone()),
             stored_bytes: counter!(PROXY_STORED_BYTES, "route" => route.clone()),
             tombstones: counter!(PROXY_TOMBSTONES, "route" => route.clone()),
+            private: counter!(PROXY_PRIVATE, "route" => route.clone()),
             route,
         }
     }
@@ -87,5 +92,10 @@ impl RouteMetrics {
     pub fn stored(&self, with_body: bool, bytes: usize) {
         self.stored_bytes.increment(bytes as u64);
         self.tombstones.increment(u64::from(!with_body));
+    }
+
+    /// Counts a response that was not stored because of `Cache-Control: no-store`.
+    pub fn private(&self) {
+        self.private.increment(1);
     }
 }

@@ -7,12 +7,30 @@ use std::time::Duration;
 /// Parts of a retention in which the ends of responses are counted together, so that the counts themselves stay small.
 const PARTS: u32 = 256;
 
+/// Share of the limit that errors of clients have: one part of these.
+const CLIENT_ERROR_PARTS: u64 = 4;
+
+/// Kind of a stored response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResponseKind {
+    /// An error of the client, which a stranger can cause at will.
+    ClientError,
+    /// Any other.
+    Other,
+}
+
 /// Stored responses until the end of their retention.
 #[derive(Debug, Default)]
 pub(super) struct StoredResponses(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    all: Count,
+    client_errors: Count,
+}
+
+#[derive(Debug, Default)]
+struct Count {
     /// Bytes of all that are still kept.
     total: u64,
     /// Bytes by the monotonic time at which they end. Those that are kept for ever are in `total` alone.
@@ -20,20 +38,45 @@ struct Counts {
 }
 
 impl StoredResponses {
-    /// Counts a response, unless all would then be more than `limit`. Returns whether it was counted.
+    /// Counts a response, unless all of its kind would then be more than their share of `limit`. Returns whether it was counted.
     ///
     /// `retention` is `None` if it is kept for ever; `now` is monotonic.
-    pub(super) fn add(&self, bytes: u64, limit: u64, retention: Option<Duration>, now: Duration) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = counts.ends.split_off(&now);
-        let ended: u64 = std::mem::replace(&mut counts.ends, kept).values().sum();
-        counts.total -= ended;
-        let Some(total) = counts.total.checked_add(bytes).filter(|total| *total <= limit) else { return false };
-        counts.total = total;
-        if let Some(retention) = retention {
-            *counts.ends.entry(rounded_up(now.saturating_add(retention), retention / PARTS)).or_default() += bytes;
+    pub(super) fn add(
+        &self,
+        kind: ResponseKind,
+        bytes: u64,
+        limit: u64,
+        retention: Option<Duration>,
+        now: Duration,
+    ) -> bool {
+        let Counts { all, client_errors } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_error = kind == ResponseKind::ClientError;
+        let has_room = all.has_room(bytes, limit, now)
+            && (!is_error || client_errors.has_room(bytes, limit / CLIENT_ERROR_PARTS, now));
+        if has_room {
+            all.add(bytes, retention, now);
+            if is_error {
+                client_errors.add(bytes, retention, now);
+            }
         }
-        true
+        has_room
+    }
+}
+
+impl Count {
+    /// Reports whether this many bytes are within the limit, beside those that are still kept.
+    fn has_room(&mut self, bytes: u64, limit: u64, now: Duration) -> bool {
+        let kept = self.ends.split_off(&now);
+        let ended: u64 = std::mem::replace(&mut self.ends, kept).values().sum();
+        self.total -= ended;
+        self.total.checked_add(bytes).is_some_and(|total| total <= limit)
+    }
+
+    fn add(&mut self, bytes: u64, retention: Option<Duration>, now: Duration) {
+        self.total += bytes;
+        if let Some(retention) = retention {
+            *self.ends.entry(rounded_up(now.saturating_add(retention), retention / PARTS)).or_default() += bytes;
+        }
     }
 }
 
@@ -46,6 +89,7 @@ fn rounded_up(time: Duration, step: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::ResponseKind::{ClientError, Other};
     use super::*;
 
     const DAY: Duration = Duration::from_hours(24);
@@ -53,22 +97,32 @@ mod tests {
     #[test]
     fn responses_count_until_the_end_of_their_retention() {
         let stored = StoredResponses::default();
-        assert!(stored.add(60, 100, Some(DAY), Duration::ZERO));
-        assert!(!stored.add(41, 100, Some(DAY), DAY / 2), "more than the limit");
-        assert!(stored.add(40, 100, None, DAY / 2), "what is refused is not counted");
-        assert!(!stored.add(1, 100, Some(DAY), DAY / 4 * 3));
-        assert!(stored.add(60, 100, Some(DAY), DAY + DAY / 128), "the first one has ended");
-        assert!(!stored.add(1, 100, Some(DAY), DAY + DAY / 64), "60 bytes, and one that is kept for ever");
-        assert!(stored.add(60, 100, Some(DAY), 4 * DAY));
-        assert!(!stored.add(61, 100, Some(DAY), 9 * DAY), "one is kept for ever");
+        assert!(stored.add(Other, 60, 100, Some(DAY), Duration::ZERO));
+        assert!(!stored.add(Other, 41, 100, Some(DAY), DAY / 2), "more than the limit");
+        assert!(stored.add(Other, 40, 100, None, DAY / 2), "what is refused is not counted");
+        assert!(!stored.add(Other, 1, 100, Some(DAY), DAY / 4 * 3));
+        assert!(stored.add(Other, 60, 100, Some(DAY), DAY + DAY / 128), "the first one has ended");
+        assert!(!stored.add(Other, 1, 100, Some(DAY), DAY + DAY / 64), "60 bytes, and one that is kept for ever");
+        assert!(stored.add(Other, 60, 100, Some(DAY), 4 * DAY));
+        assert!(!stored.add(Other, 61, 100, Some(DAY), 9 * DAY), "one is kept for ever");
+    }
+
+    #[test]
+    fn errors_of_clients_use_a_quarter_at_most_and_the_rest_uses_all() {
+        let stored = StoredResponses::default();
+        assert!(stored.add(ClientError, 20, 100, Some(DAY), Duration::ZERO));
+        assert!(!stored.add(ClientError, 6, 100, Some(DAY), Duration::ZERO));
+        assert!(stored.add(Other, 80, 100, Some(DAY), DAY / 2), "what is refused is not counted");
+        assert!(!stored.add(ClientError, 1, 100, Some(DAY), DAY / 2), "they are part of all");
+        assert!(stored.add(ClientError, 20, 100, Some(DAY), DAY + DAY / 64), "the first have ended");
     }
 
     #[test]
     fn counts_of_many_responses_stay_small() {
         let stored = StoredResponses::default();
         for second in 0..200_000 {
-            assert!(stored.add(1, u64::MAX, Some(DAY), Duration::from_secs(second)));
+            assert!(stored.add(Other, 1, u64::MAX, Some(DAY), Duration::from_secs(second)));
         }
-        assert!(stored.0.lock().unwrap().ends.len() <= PARTS as usize + 2);
+        assert!(stored.0.lock().unwrap().all.ends.len() <= PARTS as usize + 2);
     }
 }

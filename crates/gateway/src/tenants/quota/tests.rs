@@ -137,10 +137,12 @@ fn debt_survives_a_reload_unless_the_quotas_changed() {
 #[test]
 fn stored_responses_have_a_quota_of_their_own() {
     let unlimited = app_with(Quota::default());
-    assert!(unlimited.count_response(u64::MAX, None, Duration::ZERO));
+    assert!(unlimited.count_response(ResponseKind::Other, u64::MAX, None, Duration::ZERO));
     let app = app_with(Quota { response_bytes_total: Some(100), ..Quota::default() });
-    let counted = [60, 41, 40].map(|bytes| app.count_response(bytes, None, Duration::ZERO));
+    let counted = [60, 41, 10].map(|bytes| app.count_response(ResponseKind::Other, bytes, None, Duration::ZERO));
     assert_eq!(counted, [true, false, true]);
+    let errors = [20, 6, 5].map(|bytes| app.count_response(ResponseKind::ClientError, bytes, None, Duration::ZERO));
+    assert_eq!(errors, [true, false, true], "a quarter of it");
 }
 
 #[test]
