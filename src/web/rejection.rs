@@ -25,6 +25,12 @@ fn problem(rejection: Rejection, limits: &Limits) -> Problem {
         Rejection::TlsRequired => Problem::invalid("This port speaks HTTPS only. Use https:// instead of http://."),
         Rejection::HeadTooLarge => head::too_large(limits),
         Rejection::UnknownTransferCoding => head::unknown_transfer_coding(),
+        Rejection::TwoFramings => Problem::invalid(
+            "The request has a Content-Length and a Transfer-Encoding, which could be read in two ways. Send one of them.",
+        ),
+        Rejection::Http2 => Problem::invalid(
+            "This listener speaks HTTP/1.1 only. Do not begin with HTTP/2: with curl, leave `--http2-prior-knowledge` out.",
+        ),
         Rejection::MalformedHead => Problem::invalid(
             "The request line or a header field could not be read as HTTP/1.1. Send a request as RFC 9112 has it.",
         ),

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::fast_path::{self, Ended};
+use super::head_guard::HeadGuard;
 use super::incoming::Incoming;
 use super::library::{self, LibrarySocket};
 use super::limits::Limits;
@@ -115,7 +116,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
                 announced(response.await, may_have_body, progress).await
             }
         });
-        let mut connection = self.http.serve_connection(TokioIo::new(LibrarySocket::new(socket)), service);
+        let mut connection = self.http.serve_connection(TokioIo::new(LibrarySocket::new(self.guard(socket))), service);
         let ended = tokio::select! {
             biased;
             ended = &mut connection => ended,
@@ -133,6 +134,11 @@ impl<Service: HttpService> ConnectionServer<Service> {
             socket.shutdown().await?;
         }
         Err(io::Error::other(failure))
+    }
+
+    /// Lets the heads of a connection's requests be checked before the library reads them.
+    pub(super) fn guard<Io>(&self, socket: TimedSocket<Io>) -> HeadGuard<Io, Service> {
+        HeadGuard::new(socket, self.service.clone(), &self.limits)
     }
 
     /// Answers one request. Afterwards nothing of it is left on the connection, or the response closes the connection.

@@ -4,6 +4,7 @@
 mod caller_watch;
 mod connection;
 mod fast_path;
+mod head_guard;
 pub mod incoming;
 mod library;
 mod limits;

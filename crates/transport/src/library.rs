@@ -8,8 +8,9 @@ use std::task::{Context, Poll, ready};
 use hyper::server::conn::http1;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::head_guard::HeadGuard;
 use super::limits::Limits;
-use super::service::Rejection;
+use super::service::{HttpService, Rejection};
 use super::socket::TimedSocket;
 
 /// Smallest buffer that the library accepts.
@@ -46,8 +47,8 @@ pub(super) fn rejection(failure: &hyper::Error) -> Rejection {
 ///
 /// It knows where each response ends, because the length of its body is announced. So it inspects only the first bytes of a
 /// message, and a body may contain anything.
-pub(super) struct LibrarySocket<Io> {
-    io: TimedSocket<Io>,
+pub(super) struct LibrarySocket<Io, Service> {
+    io: HeadGuard<Io, Service>,
     message: Message,
 }
 
@@ -63,16 +64,16 @@ enum Message {
     Refusal,
 }
 
-impl<Io> LibrarySocket<Io> {
-    pub(super) fn new(io: TimedSocket<Io>) -> Self {
-        io.progress().count_written();
+impl<Io, Service: HttpService> LibrarySocket<Io, Service> {
+    pub(super) fn new(mut io: HeadGuard<Io, Service>) -> Self {
+        io.socket().progress().count_written();
         Self { io, message: Message::None }
     }
 
     /// Returns the socket if the library has refused a request. All responses before the refusal are written, and nothing of
     /// the refusal itself.
     pub(super) fn rejected(self) -> Option<TimedSocket<Io>> {
-        matches!(self.message, Message::Refusal).then_some(self.io)
+        matches!(self.message, Message::Refusal).then(|| self.io.into_socket())
     }
 
     /// Classifies the message that begins here. The library writes a head in one piece, so the buffer contains all of it.
@@ -81,7 +82,7 @@ impl<Io> LibrarySocket<Io> {
         let head = head.map(|end| end as u64 + 4).ok_or(io::ErrorKind::InvalidData);
         self.message = if buffer.starts_with(b"HTTP/1.1 1") {
             Message::Interim(head?)
-        } else if let Some(body) = self.io.progress().next_response() {
+        } else if let Some(body) = self.io.socket().progress().next_response() {
             Message::Response(head? + body)
         } else {
             Message::Refusal
@@ -90,13 +91,13 @@ impl<Io> LibrarySocket<Io> {
     }
 }
 
-impl<Io: AsyncRead + Unpin> AsyncRead for LibrarySocket<Io> {
+impl<Io: AsyncRead + Unpin, Service: HttpService> AsyncRead for LibrarySocket<Io, Service> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, buffer)
     }
 }
 
-impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LibrarySocket<Io> {
+impl<Io: AsyncRead + AsyncWrite + Unpin, Service: HttpService> AsyncWrite for LibrarySocket<Io, Service> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if matches!(this.message, Message::None) && !buffer.is_empty() {
@@ -111,7 +112,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LibrarySocket<Io> {
         let left = left.saturating_sub(written as u64);
         this.message = match this.message {
             Message::Response(_) if left == 0 => {
-                this.io.progress().note_written();
+                this.io.socket().progress().note_written();
                 Message::None
             }
             Message::Response(_) => Message::Response(left),
@@ -123,7 +124,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LibrarySocket<Io> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The library flushes whenever it waits for a response, and reads nothing then.
-        self.io.watch_caller(cx);
+        self.io.socket().watch_caller(cx);
         Pin::new(&mut self.io).poll_flush(cx)
     }
 

@@ -10,9 +10,9 @@ use super::caller_watch::CallerWatch;
 use super::incoming::Incoming;
 
 /// The program behind a listener.
-pub trait HttpService: Clone + Send + Sync + 'static {
+pub trait HttpService: Clone + Send + Sync + Unpin + 'static {
     /// Set if responses may have bodies that arrive in pieces or are too long for memory. Then the HTTP library serves every
-    /// request, [`Peer`] is an extension of it, and the library itself answers what is no request.
+    /// request, and [`Peer`] is an extension of it.
     const STREAMS: bool = false;
 
     /// What the service remembers of a connection from request to request.
@@ -66,6 +66,10 @@ pub enum Rejection {
     HeadTooLarge,
     /// The head has a transfer coding that does not end in `chunked`.
     UnknownTransferCoding,
+    /// The head has a length and a transfer coding.
+    TwoFramings,
+    /// The client speaks HTTP/2 from the beginning of the connection.
+    Http2,
     /// The head is not HTTP/1.1.
     MalformedHead,
 }

@@ -2,6 +2,7 @@
 //! that switches protocols, the connection is the service's.
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
@@ -28,13 +29,15 @@ impl<Service: HttpService> ConnectionServer<Service> {
         state: &Arc<Service::Connection>,
         peer: Peer,
     ) {
+        let socket = self.guard(socket);
+        let tunnel = socket.tunnel();
         let switched = Mutex::new(None);
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
             progress.begin();
             let mut request = Incoming::streamed(request);
             request.extensions_mut().insert(peer);
             let (served, rest) = (Served(progress.clone()), request.body().rest());
-            let switched = &switched;
+            let (switched, tunnel) = (&switched, &tunnel);
             async move {
                 let mut response: Response = self.service.call(request, state).await;
                 // The service may still read the request: the library closes the connection if some of it is left unread.
@@ -47,6 +50,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
                 progress.buffer(buffered.map_or(0, |Buffered(bytes)| bytes));
                 let served = match response.extensions_mut().remove::<SwitchedProtocol>() {
                     Some(protocol) => {
+                        tunnel.store(true, Ordering::Relaxed);
                         *switched.lock().unwrap_or_else(PoisonError::into_inner) = Some((protocol, served));
                         None
                     }

@@ -236,3 +236,37 @@ async fn trailers_are_forwarded_and_replayed_to_callers_that_read_them() {
     }
     assert_eq!(upstream.take().len(), 1);
 }
+
+/// On all listeners, and on all ways through the proxy.
+#[tokio::test]
+async fn what_is_no_request_is_answered_by_a_problem_and_ends_the_connection() {
+    let (upstream, gateway, _) = start().await;
+    let [proxy, api, admin] = [address(&gateway), gateway.api().to_string(), gateway.admin().to_string()];
+    let after = "GET /after HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(20_000));
+    for (address, path) in [(&proxy, "/orders/a"), (&proxy, "/unprotected"), (&api, "/v1/claims"), (&admin, "/livez")] {
+        let post = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: a\r\nidempotency-key: k-1\r\n");
+        for (case, request, detail) in [
+            (
+                "a length, then a coding",
+                format!("{post}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+                "Send one of them",
+            ),
+            (
+                "a coding, then a length",
+                format!("{post}transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+                "Send one of them",
+            ),
+            ("a line that is none", "hello\r\n\r\n".to_owned(), "RFC 9112"),
+            ("a field that is none", format!("{post}a b: c\r\n\r\n"), "RFC 9112"),
+            ("a long target", long.clone(), "bytes in all"),
+            ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "HTTP/1.1 only"),
+        ] {
+            let answer = exchange(address, &format!("{request}{after}")).await;
+            let is_problem = answer.starts_with("HTTP/1.1 400 ") && answer.contains("application/problem+json");
+            assert!(is_problem && answer.contains(detail), "{path}, {case}: {answer}");
+            assert_eq!(answer.matches("HTTP/1.1 4").count(), 1, "{path}, {case}: {answer}");
+        }
+    }
+    assert_eq!(upstream.take(), Vec::<String>::new());
+}

@@ -62,6 +62,8 @@ impl HttpService for Echo {
             Rejection::TlsRequired => refusal(StatusCode::BAD_REQUEST, "HTTPS only"),
             Rejection::HeadTooLarge => refusal(StatusCode::BAD_REQUEST, "the head is too large"),
             Rejection::UnknownTransferCoding => refusal(StatusCode::NOT_IMPLEMENTED, "only chunked is decoded"),
+            Rejection::TwoFramings => refusal(StatusCode::BAD_REQUEST, "two framings"),
+            Rejection::Http2 => refusal(StatusCode::BAD_REQUEST, "no HTTP/2"),
             Rejection::MalformedHead => refusal(StatusCode::BAD_REQUEST, "the head could not be read as HTTP/1.1"),
         }
     }
