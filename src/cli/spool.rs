@@ -267,5 +267,6 @@ fn open_chain(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
         clock: clock.clone(),
         entropy: Arc::new(SystemEntropy),
         times: Times::default(),
+        requirement: None,
     })
 }

@@ -11,7 +11,7 @@ use crate::domain::clock::Clock;
 use crate::domain::terms::OnDataLoss;
 use crate::engine::Engine;
 use crate::engines;
-use crate::gateway::requirement::Requirement;
+use crate::gateway::resilience::requirement::Requirement;
 use crate::gateway::{Engines, NamedChain, NamedEngine};
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup, Times};
@@ -49,15 +49,16 @@ pub(super) async fn open(
             clock: clock.clone(),
             entropy: entropy.clone(),
             times: Times::default(),
+            requirement: (!options.requires.is_empty())
+                .then(|| Requirement::new(chain, options.requires.iter().copied())),
         }));
-        // A chain of a single engine without a grant freeze adds nothing.
-        let is_plain = options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume;
+        // A chain of a single engine that refuses no grants adds nothing.
+        let is_plain =
+            options.engines.len() == 1 && options.on_data_loss == OnDataLoss::Resume && options.requires.is_empty();
         let only = options.engines.first().and_then(|name| engines.by_name.get(name)).filter(|_| is_plain);
         let below = only.map_or(switched.clone() as Arc<dyn Engine>, |named| named.engine.clone());
         let policies = OutagePolicies::start(chain, below, journal.clone(), clock.clone(), entropy.clone());
-        let requires = options.requires.iter().copied();
-        let requirement = (!options.requires.is_empty()).then(|| Requirement::new(chain, requires));
-        engines.chains.insert(chain.clone(), NamedChain { chain: switched, policies, requirement });
+        engines.chains.insert(chain.clone(), NamedChain { chain: switched, policies });
     }
     Ok(engines)
 }

@@ -39,6 +39,8 @@ mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
 mod example_proxy;
+#[cfg(feature = "redis")]
+mod grants;
 mod isolation;
 #[cfg(feature = "redis")]
 mod late;

@@ -47,7 +47,7 @@ const SOON: Duration = Duration::from_secs(10);
 const LARGE: usize = 1 << 20;
 
 /// An API with one effect, which it counts.
-struct Upstream {
+pub(crate) struct Upstream {
     effects: AtomicUsize,
     requests: AtomicUsize,
     /// Responses to requests for `/orders/slow` wait for a permit.
@@ -56,7 +56,7 @@ struct Upstream {
 
 impl Upstream {
     /// Starts it; returns its port.
-    async fn start() -> (Arc<Self>, u16) {
+    pub(crate) async fn start() -> (Arc<Self>, u16) {
         let upstream =
             Arc::new(Self { effects: AtomicUsize::new(0), requests: AtomicUsize::new(0), gate: Semaphore::new(0) });
         let router = Router::new().fallback(respond).with_state(upstream.clone());
@@ -66,7 +66,7 @@ impl Upstream {
         (upstream, port)
     }
 
-    fn effects(&self) -> usize {
+    pub(crate) fn effects(&self) -> usize {
         self.effects.load(Ordering::SeqCst)
     }
 
@@ -136,14 +136,14 @@ fn large(length: usize) -> Vec<u8> {
 }
 
 /// A caller of the proxy.
-struct Caller {
+pub(crate) struct Caller {
     http: Client<HttpConnector, Full<Bytes>>,
     address: String,
 }
 
-struct Answer {
+pub(crate) struct Answer {
     /// 0 if there was no response.
-    status: u16,
+    pub(crate) status: u16,
     headers: hyper::HeaderMap,
     /// `None` if it broke off.
     body: Option<Bytes>,
@@ -160,7 +160,7 @@ impl Answer {
 }
 
 impl Caller {
-    fn of(gateway: &Gateway) -> Self {
+    pub(crate) fn of(gateway: &Gateway) -> Self {
         Self { http: Client::builder(TokioExecutor::new()).build_http(), address: address(gateway) }
     }
 
@@ -179,7 +179,7 @@ impl Caller {
         Answer { status: head.status.as_u16(), headers: head.headers, body }
     }
 
-    async fn post(&self, path: &str, key: &str, body: &str) -> Answer {
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &str) -> Answer {
         self.send("POST", path, &[("idempotency-key", key), ("authorization", "alice")], body).await
     }
 }
@@ -201,7 +201,7 @@ async fn start(of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Calle
 }
 
 /// Returns the configuration of a proxy with one route.
-fn config(of_proxy: &str, of_upstream: &str, more: &str) -> String {
+pub(crate) fn config(of_proxy: &str, of_upstream: &str, more: &str) -> String {
     format!(
         "[proxy]\nlisten = \"127.0.0.1:0\"\n{of_proxy}[proxy.upstreams.orders]\n{of_upstream}\
          [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
@@ -210,7 +210,7 @@ fn config(of_proxy: &str, of_upstream: &str, more: &str) -> String {
 }
 
 /// Returns the settings of an upstream at this port.
-fn at(port: u16) -> String {
+pub(crate) fn at(port: u16) -> String {
     // Half of the shortest lease here.
     format!("urls = [\"http://127.0.0.1:{port}\"]\nconnect_timeout = \"500ms\"\n")
 }

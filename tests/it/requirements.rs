@@ -38,12 +38,12 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     client.renew(&first, None).await.expect(200);
     client.settle(&first, "success").await.expect(200);
     client.get(&second.path("")).await.expect(200);
-    gateway.logged("Claims are refused: chain", 1).await;
+    gateway.logged("Grants are refused: chain", 1).await;
 
     server.query::<String>("CONFIG SET appendfsync always");
     until("it takes claims again", HEALTH, async || client.claim(fresh::contents()).await.status == 201).await;
     assert_eq!(met().await, 1);
-    gateway.logged("Claims are accepted again", 1).await;
+    gateway.logged("Grants are made again", 1).await;
     client.claim(json!("first")).await.expect(409);
 
     // A store that is out is out, and nothing else is said of it.

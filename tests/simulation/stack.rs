@@ -183,6 +183,7 @@ impl Host {
             clock: clock.clone(),
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
+            requirement: None,
         }));
         let journal = Arc::new(if kind.has_policies() {
             let (journal, recovered) = self.journal();
@@ -193,7 +194,7 @@ impl Host {
         });
         let chain_engine = plant(Layer::Chain, only.unwrap_or(chain.clone()));
         let policies = OutagePolicies::start(CHAIN, chain_engine, journal.clone(), clock.clone(), entropy.clone());
-        engines.chains.insert(CHAIN.into(), NamedChain { chain: chain.clone(), policies, requirement: None });
+        engines.chains.insert(CHAIN.into(), NamedChain { chain: chain.clone(), policies });
         (chain, engines, journal)
     }
 

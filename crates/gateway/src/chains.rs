@@ -88,8 +88,9 @@ impl Gateway {
     /// # Errors
     /// The chain was not switched.
     pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, SwitchError> {
-        let NamedChain { chain, requirement, .. } = self.chain(chain)?;
-        if let (Some(requirement), Some(NamedEngine { engine, .. })) = (requirement, self.engines.by_name.get(to))
+        let chain = &self.chain(chain)?.chain;
+        if let (Some(requirement), Some(NamedEngine { engine, .. })) =
+            (chain.requirement(), self.engines.by_name.get(to))
             && chain.status().engines.iter().any(|name| name == to)
         {
             requirement.check(&**engine).await.map_err(SwitchError::Unfit)?;

@@ -99,7 +99,7 @@ impl Gateway {
             oncegate.global_id = %request.key.global_id,
             oncegate.result = Empty,
         );
-        let call = async { self.policies_for_claims(app).await?.claim(&request, context).await };
+        let call = async { self.policies(app)?.claim(&request, context).await };
         let answer = traces::in_span!(span, within(context.deadline, call));
         let answer = self.answer_claim(app, &request, answer, started);
         if !span.is_none() {
@@ -121,9 +121,8 @@ impl Gateway {
         let prepared: Vec<Result<Prepared, Rejection>> = calls.into_iter().map(prepare).collect();
         let claims: Vec<_> =
             prepared.iter().flatten().map(|(request, context)| PolicyClaim { request, context: *context }).collect();
-        let longest = claims.iter().map(|claim| claim.context.deadline).max().unwrap_or_default();
         let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = claims.len());
-        let (answers, kept) = match within(longest, self.policies_for_claims(app)).await {
+        let (answers, kept) = match self.policies(app) {
             Ok(policies) => {
                 let memory = self.result_memory.of(&app.key);
                 traces::in_span!(

@@ -14,7 +14,6 @@ use oncegate_core::engine::breaker::BreakerState;
 use oncegate_core::engine::{Engine, EngineError, Node};
 use serde::Serialize;
 
-use super::requirement::Requirement;
 use super::{Gateway, within};
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
@@ -48,8 +47,6 @@ pub struct NamedChain {
     pub chain: Arc<Chain>,
     /// The outage policies above it. Calls go through these.
     pub policies: OutagePolicies,
-    /// The capabilities that it requires of its engine, if any.
-    pub requirement: Option<Requirement>,
 }
 
 impl Engines {
@@ -58,8 +55,7 @@ impl Engines {
     pub fn of_one(chain: &str, engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         let policies = OutagePolicies::without_journal(engine.clone(), clock);
         let setup = Setup::of_one(chain, engine, clock.clone(), entropy);
-        let chains =
-            [(chain.to_owned(), NamedChain { chain: Arc::new(Chain::start(setup)), policies, requirement: None })];
+        let chains = [(chain.to_owned(), NamedChain { chain: Arc::new(Chain::start(setup)), policies })];
         Self { by_name: BTreeMap::new(), chains: chains.into() }
     }
 }
@@ -100,10 +96,10 @@ impl Gateway {
             (name.clone(), EngineHealth { up, detail, breaker, nodes: engine.nodes() })
         };
         let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
-        for NamedChain { chain, policies, requirement } in self.engines.chains.values() {
+        for NamedChain { chain, policies } in self.engines.chains.values() {
             // Detects a loss of data even without claims.
             drop(chain.status());
-            if let Some(requirement) = requirement {
+            if let Some(requirement) = chain.requirement() {
                 // Updates the metric. An unavailable store was reported above.
                 let _recorded = within(PROBE_TIMEOUT, requirement.enforce(policies.engine())).await;
             }
@@ -130,14 +126,5 @@ impl Gateway {
     /// Returns the chain of an app.
     pub(super) fn policies(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
         Ok(&self.named_chain(app)?.policies)
-    }
-
-    /// Returns the chain of an app if its active engine meets the chain's requirement.
-    pub(super) async fn policies_for_claims(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
-        let NamedChain { policies, requirement, .. } = self.named_chain(app)?;
-        if let Some(requirement) = requirement {
-            requirement.enforce(policies.engine()).await?;
-        }
-        Ok(policies)
     }
 }

@@ -13,7 +13,6 @@ pub mod operator;
 pub mod outcome;
 pub mod quota;
 mod renewal;
-pub mod requirement;
 pub mod resilience;
 pub mod result_memory;
 mod suspects;

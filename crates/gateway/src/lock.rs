@@ -163,13 +163,7 @@ impl Gateway {
         let waiting = self.locks.begin_wait(app, wait);
         let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
         let queue = self.lock_queue(app, &name, true)?;
-        let call = async {
-            let named = self.named_chain(app)?;
-            if let Some(requirement) = &named.requirement {
-                requirement.enforce(&*named.chain).await?;
-            }
-            queue.request(Action::Acquire(request), started + wait, deadline * STORE_PART.0 / STORE_PART.1).await
-        };
+        let call = queue.request(Action::Acquire(request), started + wait, deadline * STORE_PART.0 / STORE_PART.1);
         let answer = traces::in_span!(span, within(wait + deadline, call));
         let nonce = attempt.nonce().clone();
         let answer = match answer {

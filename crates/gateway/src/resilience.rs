@@ -10,6 +10,7 @@ pub mod degrade;
 pub mod journal;
 pub mod meter;
 pub mod per_shard;
+pub mod requirement;
 pub mod retry;
 pub mod retry_budget;
 #[cfg(test)]

@@ -20,7 +20,9 @@ use crate::claim::{ClaimAnswer, ClaimCall};
 use crate::lock::{AcquireAnswer, AcquireCall};
 use crate::operator::{Changed, Filter};
 use crate::outcome::{OutcomeCall, Reported};
-use crate::requirement::Requirement;
+use crate::resilience::chain::{Chain, Setup};
+use crate::resilience::degrade::OutagePolicies;
+use crate::resilience::requirement::Requirement;
 use crate::resilience::tests::{PausedClock, Unlike, metric};
 use crate::tenants::OperationTerms;
 use crate::tenants::quota::{Purpose, Quota, QuotaName};
@@ -355,19 +357,23 @@ async fn operators_see_engines_and_chains() {
 #[tokio::test(start_paused = true)]
 async fn a_chain_is_not_switched_to_an_engine_that_lacks_what_it_requires() {
     let mut world = World::new("shop");
-    let chain = world.gateway.engines.chains.get_mut("default").unwrap();
-    chain.requirement = Some(Requirement::new("default", [Capability::Durable]));
+    let (clock, store) = (world.gateway.clock.clone(), world.gateway.engines.by_name["only"].engine.clone());
+    let requirement = Some(Requirement::new("default", [Capability::Durable]));
+    let setup = Setup { requirement, ..Setup::of_one("default", store, clock.clone(), Arc::new(SystemEntropy)) };
+    let chain = Arc::new(Chain::start(setup));
+    let policies = OutagePolicies::without_journal(chain.clone(), &clock);
+    world.gateway.engines.chains.insert("default".into(), NamedChain { chain, policies });
     assert!(matches!(world.gateway.switch("default", "only").await, Err(SwitchError::Unfit(_))));
     assert!(matches!(world.gateway.switch("default", "none").await, Err(SwitchError::Rejected(_))));
     assert!(matches!(world.gateway.switch("none", "only").await, Err(SwitchError::UnknownChain(_))));
     let refused = world.gateway.claim(&world.app, call("a")).await;
     assert!(matches!(refused, Err(Failure::Store(Determinate::Incompatible(_)))), "{refused:?}");
+    let held = world.gateway.acquire_lock(&world.app, lock_call(SECOND)).await;
+    assert!(matches!(held, Err(Failure::Store(Determinate::Incompatible(_)))), "{held:?}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_request() {
-    let world = World::new("shop");
-    let request = |lease| AcquireCall {
+fn lock_call(lease: Duration) -> AcquireCall {
+    AcquireCall {
         name: "a".parse().unwrap(),
         mode: oncegate_core::lock::LockMode::Exclusive,
         owner: None,
@@ -375,9 +381,14 @@ async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_reques
         lease: Some(lease),
         wait: Duration::ZERO,
         fair: false,
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_request() {
+    let world = World::new("shop");
     for (lease, repeated) in [(SECOND * 60, false), (SECOND * 5, true)] {
-        let answer = world.gateway.acquire_lock(&world.app, request(lease)).await;
+        let answer = world.gateway.acquire_lock(&world.app, lock_call(lease)).await;
         let Ok(AcquireAnswer::Granted(granted)) = answer else { panic!("{answer:?}") };
         assert!(granted.repeated == repeated && granted.lease_ms > 59_000, "{granted:?}");
     }

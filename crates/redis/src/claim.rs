@@ -64,7 +64,7 @@ impl Redis {
         for _ in 0..ROUNDS {
             let arguments = [&*claim.value, &px];
             let (script, key) = (&SCRIPTS.claim_waiting, &claim.key);
-            match checked(self.run(script, key, &arguments, Purpose::Claim, claim.time.for_grants()).await?) {
+            match checked(self.run(script, key, &arguments, Purpose::Grant, claim.time.for_grants()).await?) {
                 Ok(Value::Nil) => return Ok(claim::granted(claim.request, None, false)),
                 Ok(found) => {
                     if let Some(found) = reply::snapshot(found)?
@@ -107,7 +107,7 @@ impl Redis {
         let commands = group.iter().map(Prepared::command).collect();
         let sent = async {
             let route = route?;
-            let replies = route.primary.send(route.worker, commands, Purpose::Claim, None).await?;
+            let replies = route.primary.send(route.worker, commands, Purpose::Grant, None).await?;
             Ok((route, replies))
         };
         let (route, replies) = match sent.await {
@@ -180,7 +180,7 @@ impl Redis {
         }
         // A script takes text, and a value that was read as a record is text.
         let arguments = [&*String::from_utf8_lossy(&found.value), &claim.value, &claim.px.to_string()];
-        let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Claim, claim.time).await?;
+        let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Grant, claim.time).await?;
         Ok((checked(taken)? == Value::Int(1)).then_some(answer))
     }
 
@@ -198,7 +198,7 @@ impl Redis {
     }
 
     async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
-        let (purpose, time) = (Purpose::Claim, claim.time.for_grants());
+        let (purpose, time) = (Purpose::Grant, claim.time.for_grants());
         let sending = Sending { key: &claim.key, purpose, time, command: &|| claim.command() };
         SetOutcome::read(claim.request, self.topology.send(sending).await?)
     }

@@ -35,8 +35,8 @@ pub(super) struct Call {
 /// Purpose of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// They may grant claims: refused while the server may evict keys.
-    Claim,
+    /// They may grant something, whatever kind it is: refused while the server may lose what it grants.
+    Grant,
     /// Anything else.
     Other,
 }
@@ -134,7 +134,7 @@ impl oncegate_driver::Connection for Connection {
     }
 
     fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Fitness>> {
-        let refusal = self.health.refusal_of_claims();
+        let refusal = self.health.refusal_of_grants();
         let short = self.room.as_ref().and_then(|room| room.short());
         let is_late = |call: &Call| call.wait.is_some_and(|wait| wait.limit.is_over());
         let calls_max = queue.len().min(BATCH);
@@ -142,7 +142,7 @@ impl oncegate_driver::Connection for Connection {
         while commands.len() < BATCH {
             let Some(mut call) = queue.pop() else { break };
             match &refusal {
-                Some(why) if call.purpose == Purpose::Claim => call.reply.refuse(why),
+                Some(why) if call.purpose == Purpose::Grant => call.reply.refuse(why),
                 _ if call.reply.is_abandoned() => {}
                 _ if short.is_some() && is_late(&call) => {
                     call.reply.send(Err(EngineError::shortfall(short.clone().unwrap_or_default())));

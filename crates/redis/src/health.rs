@@ -26,7 +26,7 @@ pub(super) struct Health {
     /// Nothing while it answers for no slot.
     marker: ArcSwapOption<Marker>,
     markers: Arc<Markers>,
-    /// Why claims are refused.
+    /// Why grants are refused.
     evicts: ArcSwapOption<String>,
     replication: ArcSwap<Replication>,
     /// The most replicas that were attached at once.
@@ -145,9 +145,9 @@ impl Health {
         let was_refused = self.evicts.swap(why.clone().map(Into::into)).is_some();
         let server = self.server.address();
         match (was_refused, why) {
-            (false, Some(why)) => tracing::error!(server, "Claims are refused: {why}"),
+            (false, Some(why)) => tracing::error!(server, "Grants are refused: {why}"),
             (true, None) => {
-                tracing::info!(server, "Claims are accepted again: the store does not evict keys");
+                tracing::info!(server, "Grants are made again: the store does not evict keys");
             }
             (true, Some(_)) | (false, None) => {}
         }
@@ -171,8 +171,8 @@ impl Health {
         self.warnings.load_full()
     }
 
-    /// Returns why claims are refused now, if they are.
-    pub(super) fn refusal_of_claims(&self) -> Option<Determinate> {
+    /// Returns why grants of every kind are refused now, if they are.
+    pub(super) fn refusal_of_grants(&self) -> Option<Determinate> {
         self.evicts.load().as_ref().map(|why| Determinate::Incompatible(why.to_string()))
     }
 }
@@ -212,8 +212,8 @@ fn eviction(memory: &str) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the Redis server has a maxmemory and the policy `{policy}`: it may evict claims, and an evicted claim is a double \
-         execution. Run `CONFIG SET maxmemory-policy noeviction`, or put ?allow_eviction=true into the engine's URL"
+        "the Redis server has a maxmemory and the policy `{policy}`: it may evict claims and locks, and what is evicted is \
+         granted twice. Run `CONFIG SET maxmemory-policy noeviction`, or put ?allow_eviction=true into the engine's URL"
     ))
 }
 
@@ -279,11 +279,11 @@ mod tests {
             [(FIT, false), (evicting, true), ("maxmemory:1000\r\nmaxmemory_policy:noeviction\r\n", false), ("", true)]
         {
             health.judge(answers("7.0.0", memory, Value::Nil, "a"), Some(&marker())).unwrap();
-            assert_eq!(health.refusal_of_claims().is_some(), refused, "{memory}");
+            assert_eq!(health.refusal_of_grants().is_some(), refused, "{memory}");
         }
         let allowing = self::health("redis://h?allow_eviction=true");
         allowing.judge(answers("7.0.0", evicting, Value::Nil, "a"), Some(&marker())).unwrap();
-        assert_eq!(allowing.refusal_of_claims(), None);
+        assert_eq!(allowing.refusal_of_grants(), None);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Primary {
             replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)
         };
         try_join_all(self.control.as_ref().unwrap_or(&self.connections).workers().iter().map(ping)).await?;
-        self.health.refusal_of_claims().map_or(Ok(()), |why| Err(why.into()))
+        self.health.refusal_of_grants().map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Returns the subscriptions at this server.

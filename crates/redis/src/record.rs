@@ -43,12 +43,12 @@ impl Redis {
             notifies,
         ];
         let arguments: Vec<_> = arguments.into_iter().chain(expected).collect();
-        let script = match change.purpose {
-            ChangePurpose::Grant => &SCRIPTS.grant_record,
-            ChangePurpose::Keep => &SCRIPTS.change_record,
+        let (script, purpose) = match change.purpose {
+            ChangePurpose::Grant => (&SCRIPTS.grant_record, Purpose::Grant),
+            ChangePurpose::Keep => (&SCRIPTS.change_record, Purpose::Other),
         };
         let key = self.keys.record(&change.name);
-        let reply = checked(self.run(script, &key, &arguments, Purpose::Other, self.time(deadline)).await?)?;
+        let reply = checked(self.run(script, &key, &arguments, purpose, self.time(deadline)).await?)?;
         match &reply {
             Value::Array(items) => match &items[..] {
                 [Value::Int(1), Value::Int(now)] => Ok(ChangeResponse::Stored(instant(*now)?)),

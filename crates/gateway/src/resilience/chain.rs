@@ -32,6 +32,7 @@ use self::core::{Core, View};
 pub use self::setup::{Setup, Times};
 pub use self::status::{ChainStatus, ChainSwitchError, Phase, Switched};
 use super::batch_part::BatchPart;
+use crate::resilience::requirement::Requirement;
 
 /// An engine over the engines of a chain. It does not close them: other chains may use them, too.
 pub struct Chain {
@@ -74,6 +75,11 @@ impl Chain {
         self.core.switch(to).await
     }
 
+    /// Returns what the chain requires of its engine, if anything.
+    pub(crate) fn requirement(&self) -> Option<&Requirement> {
+        self.core.requirement.as_ref()
+    }
+
     fn engine(&self, view: &View) -> Result<&dyn Engine, EngineError> {
         Ok(&*self.core.serving(view)?.engine)
     }
@@ -92,8 +98,11 @@ impl Chain {
         Ok((view, shard))
     }
 
-    /// Fails if nothing of a shard may be granted now.
+    /// Fails if nothing of a shard may be granted now, whatever kind it is.
     async fn may_grant(&self, view: &View, shard: u16) -> Result<(), EngineError> {
+        if let Some(requirement) = self.requirement() {
+            requirement.enforce(self.engine(view)?).await?;
+        }
         self.core.check_grants(view, shard)?;
         self.core.check_data(view, shard).await
     }

@@ -106,7 +106,7 @@ impl Gateway {
         context: CallContext<ClaimOnOutage>,
     ) -> Result<Ticket<'_>, (Result<Answered<ClaimResponse>, EngineError>, Duration)> {
         let asked_at = self.clock.monotonic();
-        let call = async { self.policies_for_claims(app).await?.claim(request, context).await };
+        let call = async { self.policies(app)?.claim(request, context).await };
         // Boxed: a caller that waits needs no memory for it.
         let answer = Box::pin(within(context.deadline, call)).await;
         let Ok(Answered { answer: ClaimResponse::Duplicate(live), policy: None }) = &answer else {

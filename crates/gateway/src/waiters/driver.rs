@@ -42,7 +42,7 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
         let bits = attempt.timestamp().as_micros();
         let request = ClaimRequest { attempt, waits: true, ..(*first.request).clone() };
         let context = first.context;
-        let call = async { gateway.policies_for_claims(&app).await?.claim(&request, context).await };
+        let call = async { gateway.policies(&app)?.claim(&request, context).await };
         // Boxed: while it waits, the task needs no memory for it.
         let answer = Box::pin(within(context.deadline, call)).await;
         if let Some(left) = gateway.waiters.answered(&key, first, answer, asked_at) {

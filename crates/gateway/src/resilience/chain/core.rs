@@ -19,6 +19,7 @@ use super::state::ChainState;
 use super::status::{ChainStatus, Phase};
 use crate::resilience::deadline_budget::{CHAIN_METADATA_TIMEOUT, CHAIN_STATE_WAIT};
 use crate::resilience::per_shard::PerShard;
+use crate::resilience::requirement::Requirement;
 
 /// One chain, shared by its callers and its tasks.
 pub(super) struct Core {
@@ -36,6 +37,7 @@ pub(super) struct Core {
     /// Notified after each read of the state.
     state_read: Notify,
     pub(super) freeze: GrantFreeze,
+    pub(super) requirement: Option<Requirement>,
     pub(super) metrics: ActiveMetrics,
 }
 
@@ -81,7 +83,7 @@ impl Member {
 
 impl Core {
     pub(super) fn new(setup: Setup) -> Self {
-        let Setup { name, engines, on_data_loss, lease_max, clock, entropy, times } = setup;
+        let Setup { name, engines, on_data_loss, lease_max, clock, entropy, times, requirement } = setup;
         let freeze = GrantFreeze::new(&name, on_data_loss, lease_max);
         let metrics = ActiveMetrics::new(&name, engines.iter().map(|(name, _)| name.as_str()));
         let first = engines.first().map(|(name, _)| name.clone()).unwrap_or_default();
@@ -105,6 +107,7 @@ impl Core {
             adopting: Mutex::default(),
             state_read: Notify::new(),
             freeze,
+            requirement,
             metrics,
         }
     }
@@ -287,6 +290,7 @@ mod tests {
             clock: clock.clone(),
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
+            requirement: None,
         })
     }
 

@@ -282,6 +282,7 @@ mod tests {
             clock: clock.clone(),
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
+            requirement: None,
         };
         (Core::new(setup), engines)
     }

@@ -8,6 +8,8 @@ use oncegate_core::clock::Clock;
 use oncegate_core::engine::Engine;
 use oncegate_core::terms::OnDataLoss;
 
+use crate::resilience::requirement::Requirement;
+
 /// Parts of a chain.
 pub struct Setup {
     /// Name in the configuration.
@@ -24,6 +26,8 @@ pub struct Setup {
     pub entropy: Arc<dyn Entropy>,
     /// Intervals.
     pub times: Times,
+    /// Capabilities that its engine must have while it grants anything.
+    pub requirement: Option<Requirement>,
 }
 
 impl Setup {
@@ -38,6 +42,7 @@ impl Setup {
             clock,
             entropy,
             times: Times::default(),
+            requirement: None,
         }
     }
 }

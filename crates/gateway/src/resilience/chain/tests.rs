@@ -83,6 +83,7 @@ impl Stores {
             clock: self.clock.clone(),
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
+            requirement: None,
         };
         (setup, engines)
     }
@@ -198,5 +199,6 @@ fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy),
         times: Times::default(),
+        requirement: None,
     }))
 }

@@ -26,7 +26,7 @@ impl Requirement {
     ///
     /// # Errors
     /// A capability is missing, or the engine does not answer.
-    pub(super) async fn enforce(&self, engine: &dyn Engine) -> Result<(), EngineError> {
+    pub(crate) async fn enforce(&self, engine: &dyn Engine) -> Result<(), EngineError> {
         let missing = self.missing_after_probe(engine).await?;
         self.record(missing);
         self.result(missing)
@@ -36,7 +36,7 @@ impl Requirement {
     ///
     /// # Errors
     /// A capability is missing, or the engine does not answer.
-    pub(super) async fn check(&self, engine: &dyn Engine) -> Result<(), EngineError> {
+    pub(crate) async fn check(&self, engine: &dyn Engine) -> Result<(), EngineError> {
         self.result(self.missing_after_probe(engine).await?)
     }
 
@@ -73,9 +73,9 @@ impl Requirement {
         self.metrics.set_requirements_met(met);
         match missing {
             None => {
-                tracing::info!(chain.name = %self.chain, "Claims are accepted again: the store provides what the chain requires");
+                tracing::info!(chain.name = %self.chain, "Grants are made again: the store provides what the chain requires");
             }
-            Some(missing) => tracing::error!(chain.name = %self.chain, "Claims are refused: {}", self.reason(missing)),
+            Some(missing) => tracing::error!(chain.name = %self.chain, "Grants are refused: {}", self.reason(missing)),
         }
     }
 }
