@@ -65,7 +65,7 @@ pub struct Source {
 /// its files have changed.
 ///
 /// # Errors
-/// The gateway cannot start, or a second signal cut the drain short.
+/// The gateway cannot start, or a second signal, more than a second after the first, cut the drain short.
 pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow::Result<()> {
     let mut signals = Signals::new(&[Signal::TERM, Signal::INT, Signal::HUP])?;
     let mut watch = Watch::new(source.known, source.read);
@@ -88,7 +88,7 @@ pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow
             tracing::info!("Stopped");
             Ok(())
         }
-        signal = signals.next_except(&[Signal::HUP]) => {
+        signal = signals.next_new_except(&[Signal::HUP]) => {
             let name = name_of(signal);
             tracing::warn!(signal = name, "Stopped by a second signal before the drain ended");
             Err(anyhow::anyhow!("stopped by a second {name} before all requests had ended"))

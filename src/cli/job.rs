@@ -48,7 +48,7 @@ pub(super) struct JobArgs {
     /// Wait for up to this long, such as 10m, while others are at it [default: do not wait]
     #[arg(long, value_name = "DURATION")]
     wait: Option<Span>,
-    /// Reaction to others being at it when the wait is over: exit code 75, or 0
+    /// What to do if others are still at it after --wait: exit with code 75, or with 0
     #[arg(long, value_enum, value_name = "REACTION", default_value_t = IfHeld::Fail)]
     if_held: IfHeld,
     /// Send SIGKILL if the command still runs this long after the lease was lost and SIGTERM was sent [default: never]
@@ -78,7 +78,7 @@ pub(super) struct Job {
 
 /// Answer to a request for a lease.
 pub(super) enum Acquired {
-    /// It is granted, in answer to a request that was sent at this instant.
+    /// It is granted. Its lease is counted from this instant, at the earliest.
     Granted(Response, Duration),
     /// Others hold it, and the wait is over.
     Held,
@@ -136,7 +136,7 @@ impl JobArgs {
     pub(super) fn held(&self, what: &str) -> anyhow::Result<u8> {
         match self.if_held {
             IfHeld::Skip => {
-                note(&format!("{what}; the command was not run"));
+                warn(format!("{what}; the command was not run"));
                 Ok(0)
             }
             IfHeld::Fail => Err(because(Cause::Held, format!("{what}; the command was not run"))),
@@ -168,7 +168,12 @@ impl Job {
                 let answer = client.post(path, &body, asked + ANSWER_TIMEOUT).await;
                 let passed = clock.monotonic().saturating_sub(started);
                 match answer {
-                    Ok(response) if response.is_success() => return Ok(Acquired::Granted(response, sent_at)),
+                    Ok(response) if response.is_success() => {
+                        // The lease begins when the wait ends: at the gateway after `waited_ms`, which cannot be longer than
+                        // the request took.
+                        let began_at = (sent_at + response.millis("waited_ms")).min(clock.monotonic());
+                        return Ok(Acquired::Granted(response, began_at));
+                    }
                     Ok(response) if is_held(&response) && passed >= wait => return Ok(Acquired::Held),
                     // It waited in vain, or it was not permitted to wait.
                     Ok(response) if is_held(&response) => {
@@ -184,7 +189,7 @@ impl Job {
         };
         tokio::select! {
             biased;
-            signal = signals.next_except(&FORWARDED_ONLY) => Ok(Acquired::Stopped(signal.as_raw())),
+            signal = signals.next_new_except(&FORWARDED_ONLY) => Ok(Acquired::Stopped(signal.as_raw())),
             acquired = acquire => acquired,
         }
     }
@@ -246,7 +251,7 @@ impl Job {
         tokio::select! {
             biased;
             answer = report => answer,
-            signal = signals.next_except(&FORWARDED_ONLY) => {
+            signal = signals.next_new_except(&FORWARDED_ONLY) => {
                 Err(anyhow::anyhow!("stopped by signal {}", signal.as_raw()))
             }
         }
@@ -254,10 +259,10 @@ impl Job {
 }
 
 impl Lease {
-    /// Returns the lease of a grant. `path` is that of its renewal.
+    /// Returns the lease of a grant, counted from `began_at`. `path` is that of its renewal.
     pub(super) fn new(
         granted: &Response,
-        sent_at: Duration,
+        began_at: Duration,
         path: String,
         lease: Option<Span>,
     ) -> anyhow::Result<Self> {
@@ -266,7 +271,7 @@ impl Lease {
             body["lease"] = lease.to_string().into();
         }
         let length = granted.millis("lease_ms");
-        Ok(Self { path, body, fence: granted.body["fence"].as_u64(), length, ends_at: sent_at + length })
+        Ok(Self { path, body, fence: granted.body["fence"].as_u64(), length, ends_at: began_at + length })
     }
 }
 

@@ -81,14 +81,14 @@ pub(super) fn run(args: OnceArgs, input: &mut impl Read) -> anyhow::Result<u8> {
         let is_in_progress =
             |response: &Response| response.code() == "duplicate" && response.body["state"] == "in_progress";
         let acquired = job.acquire("/v1/claims", &body, args.wait(), is_in_progress).await?;
-        let (granted, sent_at) = match acquired {
-            Acquired::Granted(granted, sent_at) => (granted, sent_at),
+        let (granted, began_at) = match acquired {
+            Acquired::Granted(granted, began_at) => (granted, began_at),
             Acquired::Held => return args.held("another attempt is doing this operation"),
             Acquired::Stopped(signal) => return Ok(stopped(signal)),
             Acquired::Refused(response) => return refused(&response),
         };
         let path = |call: &str| anyhow::Ok(format!("/v1/claims/{}/{call}", granted.text("global_id")?));
-        let lease = Lease::new(&granted, sent_at, path("renewal")?, args.lease)?;
+        let lease = Lease::new(&granted, began_at, path("renewal")?, args.lease)?;
         let ended = job.run(args, lease).await?;
         let outcome = outcome(&ended, on_error);
         let report = json!({ "attempt": granted.text("attempt")?, "outcome": outcome, "operation": operation });

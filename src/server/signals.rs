@@ -2,13 +2,30 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use anyhow::Context as _;
 pub use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
+use crate::domain::clock::{Clock as _, SystemClock};
+
+/// A signal that comes again within this time is the same request: `timeout` and some supervisors send one to the process, and
+/// another one to its process group.
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Handlers of some signals.
-pub struct Signals(Vec<(unix::Signal, Signal)>);
+pub struct Signals {
+    handlers: Vec<Handler>,
+    clock: SystemClock,
+}
+
+struct Handler {
+    signals: unix::Signal,
+    number: Signal,
+    /// When it last came, not counting repeats.
+    came_at: Option<Duration>,
+}
 
 impl Signals {
     /// Handles these signals from now on.
@@ -17,31 +34,48 @@ impl Signals {
     /// One of them cannot be handled.
     pub fn new(signals: &[Signal]) -> anyhow::Result<Self> {
         let handler = |number: &Signal| {
-            let handler = signal(SignalKind::from_raw(number.as_raw())).context("cannot listen for signals")?;
-            Ok((handler, *number))
+            let signals = signal(SignalKind::from_raw(number.as_raw())).context("cannot listen for signals")?;
+            Ok(Handler { signals, number: *number, came_at: None })
         };
-        Ok(Self(signals.iter().map(handler).collect::<anyhow::Result<_>>()?))
+        let handlers = signals.iter().map(handler).collect::<anyhow::Result<_>>()?;
+        Ok(Self { handlers, clock: SystemClock::new() })
     }
 
     /// Waits for the next signal.
     pub async fn next(&mut self) -> Signal {
-        poll_fn(|cx| {
-            let next = self.0.iter_mut().find_map(|(handler, number)| match handler.poll_recv(cx) {
-                Poll::Ready(Some(())) => Some(*number),
-                _ => None,
-            });
-            next.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        self.next_and_whether_repeated().await.0
     }
 
-    /// Waits for the next signal that is none of these; they are ignored.
-    pub async fn next_except(&mut self, ignored: &[Signal]) -> Signal {
+    /// Waits for the next signal that is none of these and no repeat; others are ignored.
+    pub async fn next_new_except(&mut self, ignored: &[Signal]) -> Signal {
         loop {
-            let signal = self.next().await;
-            if !ignored.contains(&signal) {
+            let (signal, is_repeated) = self.next_and_whether_repeated().await;
+            if !is_repeated && !ignored.contains(&signal) {
                 return signal;
             }
         }
+    }
+
+    async fn next_and_whether_repeated(&mut self) -> (Signal, bool) {
+        let Self { handlers, clock } = self;
+        poll_fn(|cx| {
+            let came = handlers.iter_mut().find_map(|handler| match handler.signals.poll_recv(cx) {
+                Poll::Ready(Some(())) => Some((handler.number, handler.is_repeated_at(clock.monotonic()))),
+                _ => None,
+            });
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Handler {
+    /// Reports whether a signal that comes now is a repeat.
+    fn is_repeated_at(&mut self, now: Duration) -> bool {
+        let is_repeated = self.came_at.is_some_and(|came_at| now.saturating_sub(came_at) < REPEATED_WITHIN);
+        if !is_repeated {
+            self.came_at = Some(now);
+        }
+        is_repeated
     }
 }

@@ -93,11 +93,28 @@ async fn a_second_signal_ends_it_at_once() {
         let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "1h").start().await;
         gateway.signal("TERM");
         announced(&gateway.admin_client()).await;
+        tokio::time::sleep(Duration::from_millis(1100)).await;
         gateway.signal(second);
-        let status = answered_within(Duration::from_secs(2), gateway.ended()).await;
+        let status = answered_within(SOON, gateway.ended()).await;
         assert_eq!(status.code(), Some(1), "{status}");
         assert!(gateway.log().contains(&format!("Stopped by a second SIG{second}")), "{}", gateway.log());
     }
+}
+
+/// `timeout` and some supervisors send the signal to the process, and then to its process group.
+#[tokio::test]
+async fn a_signal_that_is_repeated_within_a_second_does_not_cut_the_drain() {
+    let mut gateway = gateway::on_memory().start().await;
+    let mut in_flight = half_a_claim(&gateway).await;
+    gateway.signal("TERM");
+    announced(&gateway.admin_client()).await;
+    gateway.signal("TERM");
+    until("no new connections", SOON, async || TcpStream::connect(gateway.api()).await.is_err()).await;
+    in_flight.write_all(b"ents\":1}").await.unwrap();
+    let mut answer = String::new();
+    timeout(SOON, in_flight.read_to_string(&mut answer)).await.expect("answered, then closed").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    assert!(gateway.ended().await.success());
 }
 
 #[tokio::test]

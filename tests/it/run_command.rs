@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::tcp_proxy::TcpProxy;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -73,6 +74,12 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
+fn signal_if_running(child: &mut Child, name: &str) {
+    if child.try_wait().unwrap().is_none() {
+        signal(child, name);
+    }
+}
+
 async fn code(child: &mut Child) -> Option<i32> {
     let mut code = None;
     until("the command ends", LONG, async || match child.try_wait().unwrap() {
@@ -116,7 +123,8 @@ async fn a_held_lock_is_an_error_or_skipped_or_waited_for() {
     assert_eq!(failed.code, Some(75), "{}", failed.err);
     assert!(failed.err.contains("Others hold the lock job"), "{}", failed.err);
     let skipped = site.run(&[&words[..], &["skip", "--wait", "200ms", "--fair"]].concat(), "touch ran");
-    assert_eq!((skipped.code, &*skipped.err), (Some(0), ""));
+    let line = "oncegate: Others hold the lock job; the command was not run\n";
+    assert_eq!((skipped.code, &*skipped.err), (Some(0), line));
     assert!(!site.path().join("ran").exists());
     assert_eq!(site.lock("job").await.1["waiting"], 0, "it has left the queue");
     let mut child = site.spawn(&["lock", "run", "job", "--wait", "1m", "--fair"], "exit 3");
@@ -207,6 +215,107 @@ async fn an_operation_runs_once_unless_its_command_promises_that_nothing_happene
     std::fs::write(site.path().join("end"), "").unwrap();
     assert_eq!(run(&["3", "--wait", "1m"], "exit 1").0, Some(0), "it waits for the success");
     assert_eq!(code(&mut child).await, Some(0));
+}
+
+/// The lease of a grant begins when the wait ends, not when the request is sent.
+#[tokio::test]
+async fn a_command_that_has_waited_for_longer_than_its_lease_runs_to_its_end() {
+    let site = Site::new().await;
+    for words in [&["lock", "run", "job"][..], &["once", "job", "1", "--on-error", "failure"]] {
+        let end = site.path().join("end");
+        let first = [words, &["--lease", "5s"]].concat();
+        let mut first = site.start(&first, "touch started; while [ ! -e end ]; do sleep 0.05; done; exit 1").await;
+        let waits = [words, &["--wait", "1m", "--lease", "2s"]].concat();
+        let mut waits = site.spawn(&waits, "sleep 1; touch ran");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(waits.try_wait().unwrap().is_none(), "it waits");
+        std::fs::write(&end, "").unwrap();
+        assert_eq!(code(&mut first).await, Some(1));
+        assert_eq!(code(&mut waits).await, Some(0), "{words:?}");
+        for file in ["ran", "started", "end"] {
+            std::fs::remove_file(site.path().join(file)).unwrap();
+        }
+    }
+}
+
+/// A renewal without an answer is repeated while the lease lasts.
+#[tokio::test]
+async fn a_renewal_that_fails_is_repeated_until_the_lease_ends() {
+    let site = Site::new().await;
+    let mut between = TcpProxy::start(site.gateway.api()).await;
+    let url = format!("http://{}", between.address());
+    let script = |name: &str| format!("touch {name}; while [ ! -e end ]; do sleep 0.05; done");
+    let options = ["--lease", "9s", "--url", &url];
+    let locked = site.spawn(&[&["lock", "run", "job"][..], &options].concat(), &script("locked"));
+    let claimed = site.spawn(&[&["once", "job", "1"][..], &options].concat(), &script("claimed"));
+    site.made("locked").await;
+    site.made("claimed").await;
+    between.refuse().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    between.heal().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    std::fs::write(site.path().join("end"), "").unwrap();
+    for mut child in [locked, claimed] {
+        assert_eq!(code(&mut child).await, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_success_that_cannot_be_reported_is_no_success() {
+    // Another attempt holds the claim by then: the gateway refuses the report.
+    let site = Site { gateway: operated("memory:").start().await, ..Site::new().await };
+    let script = "touch started; while [ ! -e end ]; do sleep 0.05; done";
+    let mut child = site.start(&["once", "job", "1", "--lease", "1h"], script).await;
+    let order = json!({ "app": "default", "operation": "job", "contents": 1, "reason": "INC-45" });
+    alice(&site.gateway).post("/admin/v1/claims/release", &order).await.expect(200);
+    let client = site.gateway.client();
+    client.post("/v1/claims", &json!({ "operation": "job", "contents": 1 })).await.expect(201);
+    std::fs::write(site.path().join("end"), "").unwrap();
+    assert_eq!(code(&mut child).await, Some(125), "superseded");
+    // No gateway answers: it tries until it is stopped.
+    let mut site = Site::new().await;
+    let mut child = site.start(&["once", "job", "2", "--lease", "1h"], &format!("{script}; touch ended")).await;
+    site.gateway.kill();
+    std::fs::write(site.path().join("end"), "").unwrap();
+    site.made("ended").await;
+    until("it reports", LONG, async || {
+        signal_if_running(&mut child, "TERM");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        child.try_wait().unwrap().is_some()
+    })
+    .await;
+    assert_eq!(code(&mut child).await, Some(125));
+}
+
+/// `timeout` signals its child, and then its whole group.
+#[tokio::test]
+async fn a_signal_that_comes_twice_does_not_keep_the_outcome_from_being_reported() {
+    let site = Site::new().await;
+    let script = "trap 'exit 0' TERM; touch started; while :; do sleep 0.05; done";
+    let mut child = Command::new("timeout");
+    child.args(["--kill-after=1m", "3", env!("CARGO_BIN_EXE_oncegate"), "once", "job", "1", "--", "/bin/sh", "-c", script]);
+    child.env("ONCEGATE_URL", site.url()).current_dir(site.path()).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    assert_eq!(code(&mut child).await, Some(124), "the code of `timeout`");
+    let repeated = site.gateway.client().post("/v1/claims", &json!({ "operation": "job", "contents": 1 })).await;
+    assert_eq!((repeated.status, &repeated.body["state"]), (409, &json!("succeeded")), "{}", repeated.text);
+}
+
+#[tokio::test]
+async fn secrets_are_not_passed_on_to_the_command() {
+    let site = Site::new().await;
+    let url = site.url();
+    let secrets = [("ONCEGATE_CREDENTIAL", "default.abc"), ("ONCEGATE_ADMIN_TOKEN", "def")];
+    for words in [&["lock", "run", "job"][..], &["once", "job", "1"]] {
+        let words = [words, &["--", "/bin/sh", "-c", "/usr/bin/env"]].concat();
+        let environment = [&secrets[..], &[("ONCEGATE_URL", &*url), ("KEPT", "1")]].concat();
+        let ended = oncegate_with(site.path(), &words, &environment);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert!(ended.out.contains("KEPT=1\n"), "{}", ended.out);
+        for (name, _) in secrets {
+            assert!(!ended.out.contains(name), "{}", ended.out);
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use std::process::ExitStatus;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::Command;
 
+use crate::config::{CREDENTIAL_VARIABLE, TOKEN_VARIABLE};
+
 /// Fence of the lease, for the command.
 const FENCE_VARIABLE: &str = "ONCEGATE_FENCE";
 
@@ -27,6 +29,10 @@ impl Child {
             Some(fence) => command.env(FENCE_VARIABLE, fence.to_string()),
             None => command.env_remove(FENCE_VARIABLE),
         };
+        // They are for this program. A command that calls a gateway itself gets a credential of its own.
+        for secret in [CREDENTIAL_VARIABLE, TOKEN_VARIABLE] {
+            command.env_remove(secret);
+        }
         if has_group {
             command.process_group(0);
         }

@@ -56,8 +56,8 @@ pub(super) fn run(args: RunArgs) -> anyhow::Result<u8> {
         }
         let is_held = |response: &crate::cli::gateway_client::Response| response.code() == "lock_held";
         let acquired = job.acquire(&path("holds"), &body, args.wait(), is_held).await;
-        let (granted, sent_at) = match acquired {
-            Ok(Acquired::Granted(granted, sent_at)) => (granted, sent_at),
+        let (granted, began_at) = match acquired {
+            Ok(Acquired::Granted(granted, began_at)) => (granted, began_at),
             Ok(Acquired::Refused(response)) => return Err(response.refusal()),
             given_up => {
                 // A place in the queue, or a hold whose answer was lost, would be in the way of others.
@@ -70,7 +70,7 @@ pub(super) fn run(args: RunArgs) -> anyhow::Result<u8> {
             }
         };
         let attempt = granted.text("attempt")?.to_owned();
-        let lease = Lease::new(&granted, sent_at, path("renewal"), args.lease)?;
+        let lease = Lease::new(&granted, began_at, path("renewal"), args.lease)?;
         let ended = job.run(args, lease).await?;
         release(job, &path("release"), &attempt).await;
         ended.code(args)
