@@ -9,8 +9,8 @@ mod engines;
 pub mod health;
 mod locks;
 mod middleware;
-mod overlaps;
 mod query;
+mod suspects;
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub struct Admin {
     pub tokens: Arc<Tokens>,
     /// Changes apps.
     pub apps: Arc<dyn Catalog>,
-    /// Entries that wait for unavailable stores, and the overlaps that their delivery found.
+    /// Entries that wait for unavailable stores, and operations that may have been executed twice.
     pub journal: Arc<OutageJournal>,
     /// Returns what is left of a stored response of the proxy that is erased.
     pub erase: Box<EraseResponse>,
@@ -136,7 +136,9 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/admin/v1/locks", get(locks::list))
         .route("/admin/v1/locks/show", post(locks::show))
         .route("/admin/v1/locks/release", post(locks::release))
-        .route("/admin/v1/overlaps", get(overlaps::list))
+        .route("/admin/v1/suspects", get(suspects::list))
+        .route("/admin/v1/suspects/{id}/check", post(suspects::check))
+        .route("/admin/v1/overlaps", get(suspects::overlaps))
         .route("/admin/v1/audit", get(audit::audit))
         .route_layer(from_fn_with_state(admin.tokens.clone(), auth::authenticate))
         .layer(from_fn_with_state(middleware::permits(), middleware::limited));

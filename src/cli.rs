@@ -21,11 +21,11 @@ mod lock;
 mod migrate;
 mod once;
 mod output;
-mod overlaps;
 mod progress;
 mod proxy;
 mod serve;
 mod spool;
+mod suspects;
 mod tls;
 
 use std::ffi::OsString;
@@ -115,8 +115,11 @@ enum Command {
     /// Show the chains of a gateway, or switch one to another engine
     #[command(subcommand)]
     Chain(chain::Action),
+    /// List operations that may have been executed twice, and record what you found
+    #[command(subcommand)]
+    Suspects(suspects::Action),
     /// List operations that two attempts were allowed to run while a store was unavailable
-    Overlaps(overlaps::OverlapsArgs),
+    Overlaps(suspects::OverlapsArgs),
     /// Explain requests to the Idempotency-Key proxy, without a gateway
     #[command(subcommand)]
     Proxy(proxy::Action),
@@ -165,7 +168,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Once(args) => return finish(once::run(args, &mut io::stdin().lock())),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
-        Command::Overlaps(args) => overlaps::run(args, out),
+        Command::Suspects(action) => suspects::run(action, out),
+        Command::Overlaps(args) => suspects::run_overlaps(args, out),
         Command::Proxy(action) => proxy::run(action, &mut io::stdin().lock(), out),
         Command::Audit(args) => audit::run(args, out),
         Command::Spool(action) => spool::run(action, out),

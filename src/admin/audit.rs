@@ -34,6 +34,13 @@ const SHOWN_MAX: usize = 200;
 #[serde(try_from = "String")]
 pub struct Reason(String);
 
+impl Reason {
+    /// Returns its text.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
 impl TryFrom<String> for Reason {
     type Error = InvalidReason;
 

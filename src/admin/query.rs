@@ -54,6 +54,14 @@ impl Query {
         Ok(count.map_or(usual, |count| usize::try_from(count).unwrap_or(most)))
     }
 
+    /// Removes a key and returns its value, `true` or `false`.
+    pub(super) fn flag(&mut self, key: &str) -> Result<Option<bool>, Problem> {
+        let read = |text: String| {
+            text.parse().map_err(|_| Problem::invalid(format!("`{key}` is true or false, such as {key}=false.")))
+        };
+        self.take(key).map(read).transpose()
+    }
+
     /// Returns an error if a key is left.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.0.first() {

@@ -13,10 +13,11 @@ use serde_json::{Value, json};
 
 use super::failure::usage;
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
-use super::{ConfigFile, overlaps, progress};
+use super::{ConfigFile, progress, suspects};
 use crate::domain::attempt::SystemEntropy;
 use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
+use crate::domain::suspect::{SuspectFilter, SuspectKind};
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
@@ -112,7 +113,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
                     return Ok(());
                 }
                 writeln!(out)?;
-                output::table(found, overlaps::COLUMNS, out)
+                output::table(found, suspects::COLUMNS, out)
             })?;
             failure.map_or(Ok(()), Err)
         }
@@ -178,7 +179,9 @@ async fn deliver(
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (_lock, journal) = folder.open(&clock).await?;
-    let (before, known) = (journal.status().entries, journal.overlaps(None, None, usize::MAX).len());
+    let overlaps = SuspectFilter { kinds: vec![SuspectKind::Overlap], ..SuspectFilter::default() };
+    let newest_known = journal.suspects(&SuspectFilter::default(), 1).first().map_or(0, |newest| newest.id);
+    let before = journal.status().entries;
     let urls = urls(folder, engine, journal.unconfigured_chains())?;
     let progress = progress::bar(before as u64, "Delivering".to_owned());
     let mut failure = None;
@@ -199,9 +202,9 @@ async fn deliver(
         }
     }
     drop(progress);
-    let (waiting, overlaps) = (journal.status().entries, journal.overlaps(None, None, usize::MAX));
+    let (waiting, mut found) = (journal.status().entries, journal.suspects(&overlaps, usize::MAX));
     journal.close().await;
-    let found = &overlaps[..overlaps.len().saturating_sub(known)];
+    found.retain(|overlap| overlap.id > newest_known);
     let report = json!({ "delivered": before.saturating_sub(waiting), "waiting": waiting, "overlaps": found });
     let again = "not everything was delivered. Run this again when the store answers";
     let failure = match failure {

@@ -3,6 +3,7 @@
 mod access;
 mod claims;
 mod commands;
+mod suspects;
 mod trail;
 
 use oncegate::domain::hex;

@@ -293,7 +293,18 @@ async fn a_signal_that_comes_twice_does_not_keep_the_outcome_from_being_reported
     let site = Site::new().await;
     let script = "trap 'exit 0' TERM; touch started; while :; do sleep 0.05; done";
     let mut child = Command::new("timeout");
-    child.args(["--kill-after=1m", "3", env!("CARGO_BIN_EXE_oncegate"), "once", "job", "1", "--", "/bin/sh", "-c", script]);
+    child.args([
+        "--kill-after=1m",
+        "3",
+        env!("CARGO_BIN_EXE_oncegate"),
+        "once",
+        "job",
+        "1",
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ]);
     child.env("ONCEGATE_URL", site.url()).current_dir(site.path()).stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = child.spawn().unwrap();
     assert_eq!(code(&mut child).await, Some(124), "the code of `timeout`");

@@ -7,8 +7,8 @@ use hashbrown::HashSet;
 use oncegate::domain::attempt::{Attempt, AttemptHash};
 use oncegate::domain::claim::ClaimResponse;
 use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::overlap::Overlap;
 use oncegate::domain::record::ClaimState;
+use oncegate::domain::suspect::Suspect;
 use oncegate::domain::terms::ClaimOnOutage;
 
 use crate::clock::micros;
@@ -409,12 +409,12 @@ impl Ledger {
     }
 
     /// Checks that the store has received everything, and that all overlapping grants, and no others, were reported.
-    pub(crate) fn audit(&self, overlaps: &[(u16, Overlap)]) -> Result<(), Broken> {
+    pub(crate) fn audit(&self, overlaps: &[(u16, Suspect)]) -> Result<(), Broken> {
         let lost = self.accepted.iter().find(|own| !self.has_reached_store(own));
         ensure(lost.is_none(), "spool", || format!("the store has never received {lost:?}"))?;
         let degraded: Vec<_> = self.given.iter().filter(|given| given.policy.is_some()).collect();
         let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
-        let pair = |overlap: &Overlap| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs.hash)?]);
+        let pair = |overlap: &Suspect| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs?.hash)?]);
         for (gateway, overlap) in overlaps {
             let Some(both) = pair(overlap) else { continue };
             let grants = both.map(|nonce| {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::overlap::Overlap;
 use oncegate::domain::record::Key;
+use oncegate::domain::suspect::{Suspect, SuspectFilter, SuspectKind};
 use oncegate::resilience::degrade::OutageJournal;
 use oncegate::resilience::journal::Bounds;
 
@@ -190,10 +190,11 @@ impl World {
         let journals: Vec<_> = hosts.iter().filter_map(Host::gateway).map(|running| running.journal).collect();
         let waiting: usize = journals.iter().map(|journal| journal.status().entries).sum();
         self.check(NO_KEY, ensure(waiting == 0, "spool", || format!("{waiting} entries are never delivered")));
-        let mut overlaps: HashMap<Key, Vec<(u16, Overlap)>> = HashMap::new();
+        let of_overlaps = SuspectFilter { kinds: vec![SuspectKind::Overlap], ..SuspectFilter::default() };
+        let mut overlaps: HashMap<Key, Vec<(u16, Suspect)>> = HashMap::new();
         for (gateway, host) in (0..).zip(hosts) {
             let journal = host.gateway().map(|running| running.journal);
-            for overlap in journal.iter().flat_map(|journal| journal.overlaps(None, None, usize::MAX)) {
+            for overlap in journal.iter().flat_map(|journal| journal.suspects(&of_overlaps, usize::MAX)) {
                 let key = Key { app: overlap.app.clone(), realm: overlap.realm, global_id: overlap.global_id };
                 overlaps.entry(key).or_default().push((gateway, overlap));
             }

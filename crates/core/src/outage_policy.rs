@@ -1,9 +1,9 @@
 //! Outage policies, which answer calls while a store is unavailable.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The policy that answered instead of the store.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutagePolicy {
     /// This process decided alone, from its local claims.

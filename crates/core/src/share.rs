@@ -18,22 +18,33 @@ pub struct Newest<T> {
     by_app: HashMap<AppKey, VecDeque<T>>,
     count: usize,
     max: usize,
+    app_max: usize,
 }
 
 impl<T> Newest<T> {
     /// Creates a list of at most `max` items.
     pub fn new(max: usize) -> Self {
-        Self { by_app: HashMap::new(), count: 0, max }
+        Self::bounded(max, max)
     }
 
-    /// Adds an item. Returns the item that it displaced: the oldest one of the app with the most.
+    /// Creates a list of at most `max` items, and at most `app_max` of one app.
+    pub fn bounded(max: usize, app_max: usize) -> Self {
+        Self { by_app: HashMap::new(), count: 0, max, app_max }
+    }
+
+    /// Adds an item. Returns the item that it displaced: the oldest one of the app, if that has too many, or of the app with the
+    /// most.
     pub fn push(&mut self, app: &AppKey, item: T) -> Option<T> {
-        self.by_app.entry_ref(app).or_default().push_back(item);
+        let items = self.by_app.entry_ref(app).or_default();
+        items.push_back(item);
         self.count += 1;
-        if self.count <= self.max {
+        let largest = if items.len() > self.app_max {
+            app.clone()
+        } else if self.count > self.max {
+            heaviest(self.by_app.iter().map(|(app, items)| (app, items.len())))?.clone()
+        } else {
             return None;
-        }
-        let largest = heaviest(self.by_app.iter().map(|(app, items)| (app, items.len())))?.clone();
+        };
         let items = self.by_app.get_mut(&largest)?;
         let oldest = items.pop_front();
         if items.is_empty() {
@@ -41,6 +52,11 @@ impl<T> Newest<T> {
         }
         self.count -= usize::from(oldest.is_some());
         oldest
+    }
+
+    /// Returns all items, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.by_app.values_mut().flatten()
     }
 
     /// Returns all items. Those of one app are in order, the oldest first.
@@ -69,5 +85,12 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, [2, 3, 98, 99]);
         assert_eq!(newest.count, 4);
+    }
+    #[test]
+    fn an_app_has_no_more_than_its_own_bound() {
+        let [shop, bank] = ["shop", "bank"].map(|app| app.parse::<AppKey>().unwrap());
+        let mut newest = Newest::bounded(5, 2);
+        let pushed = [(&shop, 1), (&shop, 2), (&bank, 3), (&shop, 4)].map(|(app, item)| newest.push(app, item));
+        assert_eq!(pushed, [None, None, None, Some(1)]);
     }
 }

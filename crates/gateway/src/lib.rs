@@ -15,14 +15,13 @@ pub mod quota;
 mod renewal;
 pub mod resilience;
 pub mod result_memory;
-mod suspects;
 pub mod tenants;
 #[cfg(test)]
 mod tests;
 mod wait_permits;
 mod waiters;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -46,7 +45,6 @@ use self::granted::GrantedOperations;
 use self::lock::Locks;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
-use self::suspects::Suspects;
 pub use self::waiters::WaitedClaim;
 use self::waiters::Waiters;
 use crate::tenants::App;
@@ -58,7 +56,6 @@ pub struct Gateway {
     issuer: Issuer,
     clock: Arc<dyn Clock>,
     metrics: ArcSwap<HashMap<AppKey, AppMetrics>>,
-    suspects: Mutex<Suspects>,
     granted: GrantedOperations,
     batch_permits: BatchPermits,
     result_memory: ResultMemory,
@@ -122,7 +119,6 @@ impl Gateway {
             issuer,
             clock,
             metrics: ArcSwap::default(),
-            suspects: Mutex::default(),
             granted: GrantedOperations::default(),
             batch_permits: BatchPermits::default(),
             result_memory: ResultMemory::new(limits),

@@ -1,6 +1,5 @@
 //! The outcome call, after an operation.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use oncegate_core::attempt::Attempt;
@@ -12,6 +11,7 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimId, Contents, Key};
+use oncegate_core::suspect::{Cause, MaskedAttempt, Superseded, Suspect};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::OutcomeOnOutage;
 use oncegate_telemetry::metrics::{OutcomeResult, ReportedOutcome};
@@ -27,6 +27,9 @@ use crate::tenants::App;
 
 /// A late outcome is not recorded if its attempt is older than its retention plus this.
 const LATE_GRACE: Duration = Duration::from_hours(24);
+
+/// Longest time for which an answer waits until its suspect is on the disk.
+const KEPT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An outcome call.
 #[derive(Debug)]
@@ -100,6 +103,9 @@ impl Gateway {
         if !span.is_none() {
             span.record("oncegate.result", outcome_result(&answer).label());
         }
+        if let Some(suspect) = self.suspect(app, &request, report.operation, &answer) {
+            self.keep_suspects(app, vec![suspect]).await;
+        }
         answer
     }
 
@@ -142,14 +148,19 @@ impl Gateway {
             Err(error) => batch::fail(requests.len(), &error),
         };
         let mut answers = answers.into_iter();
+        let mut suspects = Vec::new();
         let answer = |item: Result<Prepared, Refusal>| match item? {
             Prepared::Observed(reported) => Ok(reported),
             Prepared::Request(request, _, operation) => {
                 let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
-                self.answer_settle(app, &request, operation.as_ref(), answer).map_err(Refusal::from)
+                let answer = self.answer_settle(app, &request, operation.as_ref(), answer);
+                suspects.extend(self.suspect(app, &request, operation, &answer));
+                answer.map_err(Refusal::from)
             }
         };
-        prepared.into_iter().map(answer).collect()
+        let answers = prepared.into_iter().map(answer).collect();
+        self.keep_suspects(app, suspects).await;
+        answers
     }
 
     /// Answers the outcome of an attempt that holds nothing, because its claim was let through in observe mode.
@@ -238,27 +249,47 @@ impl Gateway {
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&request.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
-            // The operation ran, or may have, although another attempt held the claim.
-            if result == OutcomeResult::Superseded
-                && outcome != ReportedOutcome::Failure
-                && self.first_suspicion(request)
-            {
-                metrics.suspected_double_execution();
-                tracing::warn!(
-                    app.key = %request.key.app,
-                    claim.global_id = %request.key.global_id,
-                    attempt.hash = %request.attempt.hash(),
-                    "An attempt that no longer held its claim reported that it ran: a suspected double execution"
-                );
-            }
         }
         answer
     }
 
-    /// Remembers an attempt as suspected. Returns false if it is known, which a bounded memory may have forgotten.
-    fn first_suspicion(&self, request: &OutcomeRequest) -> bool {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        suspects.add(&request.key.app, &request.attempt)
+    /// Returns the suspect that an outcome reveals: the operation ran, or may have, although another attempt held the claim.
+    fn suspect(
+        &self,
+        app: &App,
+        request: &OutcomeRequest,
+        operation: Option<Operation>,
+        answer: &Result<Reported, Failure>,
+    ) -> Option<Suspect> {
+        let Ok(Reported::Settled { settled: OutcomeResponse::Superseded { state, .. }, .. }) = answer else {
+            return None;
+        };
+        let outcome = match request.outcome {
+            Outcome::Success { .. } => Superseded::SupersededSuccess,
+            Outcome::Unknown => Superseded::SupersededUnknown,
+            Outcome::Failure => return None,
+        };
+        Some(Suspect {
+            id: 0,
+            cause: Cause::Double(outcome),
+            app: app.key.clone(),
+            operation: operation.or_else(|| self.granted.of(app, &request.key)),
+            realm: request.key.realm,
+            global_id: request.key.global_id,
+            ours: MaskedAttempt::from(&request.attempt),
+            theirs: None,
+            state: Some(*state),
+            noticed_at: self.clock.wall(),
+            checked: None,
+        })
+    }
+
+    /// Keeps suspects for operators. Their answers wait for the disk, but not for long.
+    async fn keep_suspects(&self, app: &App, suspects: Vec<Suspect>) {
+        let Ok(policies) = self.policies(app) else { return };
+        let kept = suspects.into_iter().map(|suspect| policies.suspect(suspect));
+        // The work goes on after that.
+        let _ = tokio::time::timeout(KEPT_WITHIN, futures_util::future::join_all(kept)).await;
     }
 }
 

@@ -68,6 +68,8 @@ names! {
         "Calls retried because the first try failed or its answer was lost, by result";
     describe_counter SUSPECTED_DOUBLE_EXECUTIONS = "oncegate_suspected_double_executions_total",
         "Successes and unknowns reported by attempts that no longer held their claim";
+    describe_counter SUSPECTS_DROPPED = "oncegate_suspects_dropped_total",
+        "Suspects that were dropped from the full list before an operator had checked them";
     describe_counter OBSERVED_CLAIMS = "oncegate_observed_claims_total",
         "Claims let through in observe mode, by the result that enforcing would have had";
     describe_counter OBSERVED_OUTCOMES = "oncegate_observed_outcomes_total",

@@ -23,13 +23,13 @@ use crate::support::table::rows;
 const CONTENTS: &str = r#"{ "order_id": "A-1001" }"#;
 
 /// A terminal with alice's token in the environment.
-struct Terminal {
+pub(super) struct Terminal {
     folder: tempfile::TempDir,
     admin: String,
 }
 
 impl Terminal {
-    fn at(gateway: &Gateway) -> Self {
+    pub(super) fn at(gateway: &Gateway) -> Self {
         Self { folder: tempfile::tempdir().unwrap(), admin: format!("http://{}", gateway.admin()) }
     }
 
@@ -37,7 +37,7 @@ impl Terminal {
         self.folder.path()
     }
 
-    fn run(&self, words: &[&str]) -> Ended {
+    pub(super) fn run(&self, words: &[&str]) -> Ended {
         oncegate_with(self.folder(), &[words, &["--admin", &self.admin]].concat(), &[("ONCEGATE_ADMIN_TOKEN", TOKEN)])
     }
 
@@ -50,7 +50,7 @@ impl Terminal {
 
 impl Ended {
     #[track_caller]
-    fn expect(self, code: i32) -> Self {
+    pub(super) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         self
     }

@@ -187,4 +187,8 @@ async fn a_spooled_success_that_meets_another_attempt_is_suspected() {
     let metrics = Page::get(&cut_off.admin_client()).await;
     assert_eq!(metrics.sum("oncegate_suspected_double_executions_total", &[("app", "spooling")]), 2);
     assert_eq!(metrics.sum("oncegate_overlaps_total", &[("app", "spooling")]), 2);
+    for (kind, count) in [("double", 2), ("overlap", 2), ("double,overlap", 4)] {
+        let suspects = alice(&cut_off).get(&format!("/admin/v1/suspects?app=spooling&kind={kind}")).await.expect(200);
+        assert_eq!(suspects.body["suspects"].as_array().unwrap().len(), count, "{}", suspects.text);
+    }
 }

@@ -68,7 +68,7 @@ async fn every_double_grant_is_reported_by_both_attempts() {
         let overlap = by_id[id];
         assert_eq!((&overlap["app"], &overlap["ours"], &overlap["theirs"]), (&json!(app), ours, theirs));
         let policy = if *app == "local" { "local" } else { "fail_open" };
-        assert_eq!(overlap["policy"], policy, "{overlap}");
+        assert_eq!((&overlap["kind"], &overlap["cause"]), (&json!("overlap"), &json!(policy)), "{overlap}");
     }
     assert_eq!(report(&other, "").await["overlaps"], json!([]), "only who answered for the store knows");
 
@@ -93,7 +93,7 @@ async fn every_double_grant_is_reported_by_both_attempts() {
     let row = &rows(&listed.out)[0];
     let (_, ours, theirs) = &expected[&row["GLOBAL ID"]];
     let attempt = |shown: &Value| format!("{} {}", shown["attempt_hash"].as_str().unwrap(), shown["timestamp"]);
-    assert_eq!((&*row["APP"], &*row["POLICY"]), ("local", "local"), "{}", listed.err);
+    assert_eq!((&*row["APP"], &*row["CAUSE"]), ("local", "local"), "{}", listed.err);
     assert_eq!((&row["OURS"], &row["THEIRS"]), (&attempt(ours), &attempt(theirs)));
     assert!(rows(&listed.out).len() == 5 && listed.out.contains("\n\nThere are more: --after "), "{}", listed.out);
     cut_off.kill();

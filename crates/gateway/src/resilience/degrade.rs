@@ -8,9 +8,9 @@ mod key_locks;
 mod local_claims;
 mod marks;
 mod outage_journal;
-mod overlaps;
 mod reconcile;
 mod shared_nonce;
+mod suspects;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +22,7 @@ use oncegate_core::call::{Answered, CallContext};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::suspect::Suspect;
 use oncegate_core::terms::ClaimOnOutage;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -87,6 +88,12 @@ impl OutagePolicies {
     /// Entries still wait; the error is the last failure.
     pub async fn deliver_all(&self, timeout: Duration) -> Result<(), EngineError> {
         self.0.deliver_all(timeout).await
+    }
+
+    /// Reports an attempt that ran, or may have, while another one held its claim, and keeps it for operators. It is on the disk
+    /// once this returns, unless the data folder cannot be used.
+    pub async fn suspect(&self, suspect: Suspect) {
+        self.0.journal.report(suspect).await;
     }
 
     /// Returns the engine of the chain, for calls without policies.

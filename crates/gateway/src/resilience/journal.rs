@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use oncegate_core::clock::Timestamp;
-use oncegate_core::overlap::Overlap;
+use oncegate_core::suspect::Suspect;
 use oncegate_core::tenant::AppKey;
 use tokio::sync::{mpsc, oneshot};
 
@@ -32,9 +32,6 @@ use self::writer::{Job, WriterRequest};
 
 /// Name of the journal's folder in the data folder.
 pub const FOLDER: &str = "journal";
-
-/// Most overlaps that are kept; the oldest are removed first.
-pub const OVERLAPS_MAX: usize = 10_000;
 
 /// Jobs that wait for the writer before callers wait too.
 const QUEUE: usize = 4096;
@@ -77,8 +74,8 @@ pub enum JournalError {
 pub struct Recovered {
     /// The entries that are not delivered, oldest first.
     pub entries: Vec<(Seq, Entry)>,
-    /// The overlaps, oldest first.
-    pub overlaps: Vec<Overlap>,
+    /// The suspects, oldest first.
+    pub suspects: Vec<Suspect>,
     /// The number of damaged entries, which no crash causes, and a copy of the file.
     pub damaged: Option<(usize, std::path::PathBuf)>,
 }
@@ -151,8 +148,8 @@ impl Journal {
         written.map(|()| seq)
     }
 
-    /// Removes delivered entries, and adds the overlaps that their delivery found. Once this returns, the end of this process does
-    /// not undo it; a power failure may, unless there are overlaps.
+    /// Removes delivered entries, and adds the suspects that their delivery found. Once this returns, the end of this process does
+    /// not undo it; a power failure may, unless there are suspects.
     ///
     /// # Errors
     /// It was not written. The entries are still removed here. If the disk was full, it is written before the next entry;
@@ -160,13 +157,13 @@ impl Journal {
     pub async fn remove_delivered(
         &self,
         seqs: Vec<Seq>,
-        overlaps: Vec<Overlap>,
+        suspects: Vec<Suspect>,
         outdated: Vec<u64>,
     ) -> Result<(), JournalError> {
-        let durable = !overlaps.is_empty();
+        let durable = !suspects.is_empty();
         // Before the removals: after a crash between the two they are found again, and not lost.
-        let overlap = |overlap: Overlap| (Some(overlap.id), frame_of(&FrameContent::Overlap(overlap)));
-        let mut frames: Vec<_> = overlaps.into_iter().map(overlap).collect();
+        let suspect = |suspect: Suspect| (Some(suspect.id), frame_of(&FrameContent::Suspect(suspect)));
+        let mut frames: Vec<_> = suspects.into_iter().map(suspect).collect();
         {
             let mut usage = self.usage();
             for seq in &seqs {
@@ -174,11 +171,13 @@ impl Journal {
             }
         }
         let removed: Vec<_> = seqs.into_iter().chain(outdated).collect();
-        frames.push((None, frame_of(&FrameContent::Delivered(removed.clone()))));
+        if !removed.is_empty() {
+            frames.push((None, frame_of(&FrameContent::Delivered(removed.clone()))));
+        }
         self.write(frames, removed, durable).await
     }
 
-    /// Returns a number for an overlap, greater than all earlier ones.
+    /// Returns a number for a suspect, greater than all earlier ones.
     pub fn next_number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Histogram, counter, histogram};
 
 use super::locks::{LockMetrics, LockResult};
 use super::observed::{ObservedMetrics, WouldBe};
@@ -27,7 +27,6 @@ pub struct AppMetrics {
     operations_max: usize,
     other: OperationMetrics,
     claim_duration: OnceLock<Histogram>,
-    suspected_double_executions: Counter,
     quotas: Counters<{ Quota::LABELS.len() }>,
     waits: WaitMetrics,
     locks: LockMetrics,
@@ -57,13 +56,14 @@ impl AppMetrics {
             }
             configured_count += 1;
         }
+        // Shown from the start, so that an alert sees the first one.
+        counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()).absolute(0);
         Self {
             app: app.into(),
             operations: ArcSwap::new(operations),
             operations_max: configured_count + seen_max,
             other: OperationMetrics::new(),
             claim_duration: OnceLock::new(),
-            suspected_double_executions: counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()),
             quotas: Counters::new(),
             waits: WaitMetrics::default(),
             locks: LockMetrics::default(),
@@ -136,11 +136,6 @@ impl AppMetrics {
     /// Records how long a hold lasted.
     pub fn lock_held_for(&self, time: Duration) {
         self.locks.held(&self.app, time);
-    }
-
-    /// Counts a success or unknown outcome from an attempt that no longer held its claim.
-    pub fn suspected_double_execution(&self) {
-        self.suspected_double_executions.increment(1);
     }
 
     /// Runs `count` with the metrics and the label of an operation.

@@ -8,6 +8,7 @@ use metrics::{Counter, Gauge, counter, gauge};
 
 use super::{
     DEGRADED_ANSWERS, JOURNAL_ERRORS, OVERLAPS, SPOOL_BYTES, SPOOL_ENTRIES, SPOOL_OLDEST, SUSPECTED_DOUBLE_EXECUTIONS,
+    SUSPECTS_DROPPED,
 };
 use crate::metrics::labels;
 
@@ -34,6 +35,7 @@ struct ByPolicy {
     answers: Vec<Counter>,
     overlaps: Vec<Counter>,
     suspected: Counter,
+    suspects_dropped: Counter,
 }
 
 impl Default for OutageMetrics {
@@ -63,9 +65,14 @@ impl OutageMetrics {
         self.of(app, |by| by.overlaps[policy as usize].increment(1));
     }
 
-    /// Counts a success or unknown outcome that a policy accepted and the store refused.
+    /// Counts a success or unknown outcome that the store refused, because another attempt held the claim.
     pub fn suspected(&self, app: &str) {
         self.of(app, |by| by.suspected.increment(1));
+    }
+
+    /// Counts a suspect that was dropped before an operator had checked it.
+    pub fn suspect_dropped(&self, app: &str) {
+        self.of(app, |by| by.suspects_dropped.increment(1));
     }
 
     /// Counts an entry that the journal did not take or has lost.
@@ -95,6 +102,7 @@ impl ByPolicy {
             Policy::LABELS.iter().map(handle).collect()
         };
         let suspected = counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned());
-        Self { answers: handle(DEGRADED_ANSWERS), overlaps: handle(OVERLAPS), suspected }
+        let suspects_dropped = counter!(SUSPECTS_DROPPED, "app" => app.to_owned());
+        Self { answers: handle(DEGRADED_ANSWERS), overlaps: handle(OVERLAPS), suspected, suspects_dropped }
     }
 }

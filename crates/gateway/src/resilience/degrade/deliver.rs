@@ -10,8 +10,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
-use oncegate_core::overlap::{MaskedAttempt, Overlap};
 use oncegate_core::record::{ClaimState, Contents, Key, LiveClaim, Record};
+use oncegate_core::suspect::{Cause, MaskedAttempt, Superseded, Suspect};
 use oncegate_core::terms::Terms;
 
 use super::super::deadline_budget::DELIVERY_DEADLINE;
@@ -70,14 +70,16 @@ impl Core {
                 None => false,
             };
             let others = theirs.iter().filter(|_| is_overlap).chain(&delivered.overlapping);
-            let overlaps = others.map(|theirs| self.overlap(first, ours, theirs)).collect();
-            let suspect = ours.clone();
+            let mut suspects: Vec<_> = others.map(|theirs| self.overlap(first, ours, theirs)).collect();
+            if let Some(theirs) = theirs.as_ref().filter(|_| delivered.outcome_refused) {
+                suspects.push(Suspect {
+                    cause: Cause::Double(refused_outcome(&queue, &delivered.seqs)),
+                    ..self.overlap(first, ours, theirs)
+                });
+            }
             let (core, key) = (self.clone(), key.clone());
             self.uncancelled(async move {
-                if delivered.outcome_refused && theirs.is_some() {
-                    core.journal.report_suspected_double_execution(&key, &suspect);
-                }
-                core.journal.remove_delivered(delivered.seqs.clone(), overlaps).await;
+                core.journal.remove_delivered(delivered.seqs.clone(), suspects).await;
                 core.local_claims.remove_delivered(&key, &delivered.seqs, theirs.as_ref(), core.clock.monotonic());
                 Ok(())
             })
@@ -282,20 +284,31 @@ impl Core {
         Ok(!self.had_ended(&request.key, &theirs.record, entry.at).await?)
     }
 
-    fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &LiveClaim) -> Overlap {
-        Overlap {
+    fn overlap(&self, entry: &Entry, ours: &Attempt, theirs: &LiveClaim) -> Suspect {
+        Suspect {
             id: 0,
             app: entry.app().clone(),
             operation: entry.operation().or(theirs.record.operation.as_ref()).filter(|own| !is_of_marks(own)).cloned(),
             realm: entry.key().realm,
             global_id: entry.key().global_id,
-            policy: entry.policy,
+            cause: Cause::Overlap(entry.policy),
             ours: MaskedAttempt::from(ours),
-            theirs: MaskedAttempt::from(&theirs.record.attempt),
-            state: theirs.record.state,
+            theirs: Some(MaskedAttempt::from(&theirs.record.attempt)),
+            state: Some(theirs.record.state),
             noticed_at: self.clock.wall(),
+            checked: None,
         }
     }
+}
+
+/// Returns which outcome was delivered and refused.
+fn refused_outcome(queue: &Queue, delivered: &[Seq]) -> Superseded {
+    let is_unknown = |(seq, entry): &(Seq, Arc<Entry>)| {
+        let is_reported = |request: &OutcomeRequest| request.outcome == Outcome::Unknown;
+        delivered.contains(seq)
+            && matches!(&entry.journaled, JournaledOperation::Reported(request) if is_reported(request))
+    };
+    if queue.iter().any(is_unknown) { Superseded::SupersededUnknown } else { Superseded::SupersededSuccess }
 }
 
 pub(super) fn is_superseded(settled: &OutcomeResponse) -> bool {

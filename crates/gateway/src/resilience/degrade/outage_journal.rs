@@ -1,25 +1,23 @@
-//! The outage journal of a process, which all its chains share: the journal itself, opened when it is first needed, the recent
-//! overlaps, and metrics.
+//! The outage journal of a process, which all its chains share: the journal itself, opened when it is first needed, the
+//! suspects, and metrics.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use oncegate_core::attempt::Attempt;
 use oncegate_core::clock::Clock;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::Overlap;
-use oncegate_core::record::Key;
 use oncegate_core::spool::SpoolStatus;
+use oncegate_core::suspect::{Cause, Check, Suspect, SuspectFilter};
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
 use tokio::sync::OnceCell;
 
 use super::super::journal::entry::{Entry, Seq};
 use super::super::journal::{self, Bounds, Journal, JournalError, JournalOpenError, Recovered, Waiting};
-use super::overlaps::RecentOverlaps;
+use super::suspects::{Added, Suspects};
 
-/// The outage journal of a process, with its overlaps and metrics.
+/// The outage journal of a process, with its suspects and metrics.
 pub struct OutageJournal {
     folder: PathBuf,
     bounds: Bounds,
@@ -27,7 +25,9 @@ pub struct OutageJournal {
     journal: OnceCell<Journal>,
     /// Entries that the journal held when it was opened, until their chain takes them.
     recovered: Mutex<Vec<(Seq, Entry)>>,
-    overlaps: RecentOverlaps,
+    suspects: Suspects,
+    /// Number of the latest suspect that is in no journal.
+    unwritten: AtomicU64,
     metrics: OutageMetrics,
     /// Whether the last write failed. Only the first failure in a row is logged.
     is_failing: AtomicBool,
@@ -42,7 +42,8 @@ impl OutageJournal {
             clock,
             journal: OnceCell::new(),
             recovered: Mutex::default(),
-            overlaps: RecentOverlaps::default(),
+            suspects: Suspects::default(),
+            unwritten: AtomicU64::new(0),
             metrics: OutageMetrics::default(),
             is_failing: AtomicBool::new(false),
         }
@@ -94,7 +95,7 @@ impl OutageJournal {
     }
 
     fn take_recovered(&self, recovered: Recovered) {
-        let Recovered { entries, overlaps, damaged } = recovered;
+        let Recovered { entries, suspects, damaged } = recovered;
         if let Some((count, aside)) = damaged {
             self.metrics.journal_failed();
             tracing::error!(
@@ -109,8 +110,8 @@ impl OutageJournal {
                 "The journal has entries of an earlier run; they will be delivered to their stores"
             );
         }
-        for overlap in overlaps {
-            self.overlaps.add(overlap);
+        for suspect in suspects {
+            self.suspects.add(suspect);
         }
         *self.recovered.lock().unwrap_or_else(PoisonError::into_inner) = entries;
     }
@@ -149,49 +150,125 @@ impl OutageJournal {
         appended
     }
 
-    /// Removes delivered entries, and reports the overlaps that their delivery found.
-    pub(super) async fn remove_delivered(&self, seqs: Vec<Seq>, overlaps: Vec<Overlap>) {
+    /// Removes delivered entries, and reports the suspects that their delivery found.
+    pub(super) async fn remove_delivered(&self, seqs: Vec<Seq>, suspects: Vec<Suspect>) {
         // Only entries of the journal are delivered.
         let Some(journal) = self.journal.get() else { return };
-        let (mut new, mut outdated) = (Vec::new(), Vec::new());
-        for overlap in overlaps {
-            let overlap = Overlap { id: journal.next_number(), ..overlap };
-            if let Some(gone) = self.overlaps.add(overlap.clone()) {
-                self.report_overlap(&overlap);
-                new.push(overlap);
-                outdated.extend(gone);
+        self.write_suspects(journal, seqs, suspects).await;
+    }
+
+    /// Reports a suspect, and keeps it. Once this returns, it is on the disk, unless the data folder cannot be used. The work goes
+    /// on if the caller gives up.
+    pub async fn report(self: &Arc<Self>, suspect: Suspect) {
+        let this = self.clone();
+        let work = tokio::spawn(async move {
+            // The process has locked the data folder at its start. Without a folder, suspects are kept in memory.
+            let has_folder = this.journal.initialized() || this.folder.parent().is_some_and(Path::is_dir);
+            let opened = if has_folder {
+                this.opened_journal().await
+            } else {
+                Err(JournalOpenError::Absent(this.folder.clone()))
+            };
+            match opened {
+                Ok(journal) => this.write_suspects(journal, Vec::new(), vec![suspect]).await,
+                Err(error) => {
+                    this.note_failure(has_folder.then(|| JournalError::Broken(error.to_string())).as_ref());
+                    this.add_suspect(Suspect { id: this.number_without_journal(), ..suspect });
+                }
             }
+        });
+        // A panic in it is logged by the runtime.
+        drop(work.await);
+    }
+
+    /// Adds suspects to the list and to the journal, and removes delivered entries.
+    async fn write_suspects(&self, journal: &Journal, seqs: Vec<Seq>, suspects: Vec<Suspect>) {
+        let (mut new, mut outdated) = (Vec::new(), Vec::new());
+        for suspect in suspects {
+            let suspect = Suspect { id: journal.next_number(), ..suspect };
+            if let Added::New(gone) = self.add_suspect(suspect.clone()) {
+                new.push(suspect);
+                outdated.extend(gone.map(|gone| gone.id));
+            }
+        }
+        if seqs.is_empty() && new.is_empty() {
+            return;
         }
         let written = journal.remove_delivered(seqs, new, outdated).await;
         self.note_failure(written.as_ref().err());
         self.update_gauges();
     }
 
-    fn report_overlap(&self, overlap: &Overlap) {
-        self.metrics.overlapped(overlap.app.as_ref(), label(overlap.policy));
-        tracing::warn!(
-            app.key = %overlap.app,
-            claim.global_id = %overlap.global_id,
-            policy = overlap.policy.name(),
-            ours.timestamp = overlap.ours.timestamp.as_micros(),
-            ours.hash = %overlap.ours.hash,
-            theirs.timestamp = overlap.theirs.timestamp.as_micros(),
-            theirs.hash = %overlap.theirs.hash,
-            "Two attempts were granted the same operation while its store was unavailable"
-        );
+    /// Adds a suspect to the list, and reports it if it is new.
+    fn add_suspect(&self, suspect: Suspect) -> Added {
+        let added = self.suspects.add(suspect.clone());
+        if let Added::New(gone) = &added {
+            self.log_suspect(&suspect);
+            if let Some(gone) = gone.as_ref().filter(|gone| gone.checked.is_none()) {
+                self.metrics.suspect_dropped(gone.app.as_ref());
+            }
+        }
+        added
     }
 
-    /// Reports a success or unknown outcome that a policy accepted and the store refused, because another attempt holds the
-    /// claim. The gateway reports those that a caller received in its answer.
-    pub(super) fn report_suspected_double_execution(&self, key: &Key, attempt: &Attempt) {
-        self.metrics.suspected(key.app.as_ref());
-        tracing::warn!(
-            app.key = %key.app,
-            claim.global_id = %key.global_id,
-            attempt.hash = %attempt.hash(),
-            "An attempt that did not hold its claim when the store was back had reported that it ran: a suspected double \
-             execution"
-        );
+    /// Returns a number for a suspect while no journal gives numbers.
+    fn number_without_journal(&self) -> u64 {
+        let now = self.clock.wall().as_micros();
+        let next = |latest: u64| now.max(latest + 1);
+        self.unwritten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| Some(next(latest))).map_or(now, next)
+    }
+
+    fn log_suspect(&self, suspect: &Suspect) {
+        match (suspect.cause, suspect.theirs) {
+            (Cause::Overlap(policy), Some(theirs)) => {
+                self.metrics.overlapped(suspect.app.as_ref(), label(policy));
+                tracing::warn!(
+                    app.key = %suspect.app,
+                    claim.global_id = %suspect.global_id,
+                    policy = policy.name(),
+                    ours.timestamp = suspect.ours.timestamp.as_micros(),
+                    ours.hash = %suspect.ours.hash,
+                    theirs.timestamp = theirs.timestamp.as_micros(),
+                    theirs.hash = %theirs.hash,
+                    "Two attempts were granted the same operation while its store was unavailable"
+                );
+            }
+            _ => {
+                self.metrics.suspected(suspect.app.as_ref());
+                tracing::warn!(
+                    app.key = %suspect.app,
+                    claim.global_id = %suspect.global_id,
+                    attempt.hash = %suspect.ours.hash,
+                    "An attempt that did not hold its claim reported that it ran: a suspected double execution; `oncegate \
+                     suspects list` has all of them"
+                );
+            }
+        }
+    }
+
+    /// Returns up to `limit` suspects, the newest first.
+    pub fn suspects(&self, filter: &SuspectFilter, limit: usize) -> Vec<Suspect> {
+        self.suspects.newest(filter, limit)
+    }
+
+    /// Returns the suspect of a number.
+    pub fn suspect(&self, id: u64) -> Option<Suspect> {
+        self.suspects.get(id)
+    }
+
+    /// Sets the findings of an operator who has looked a suspect up. Once this returns, they are on the disk, unless the suspect
+    /// is in memory only. Returns the suspect with them; `None` if there is none of this number.
+    ///
+    /// # Errors
+    /// They could not be written, and may be lost with this process.
+    pub async fn check_suspect(&self, id: u64, check: Check) -> Result<Option<Suspect>, JournalError> {
+        let Some(checked) = self.suspects.check(id, check) else { return Ok(None) };
+        if let Some(journal) = self.journal.get() {
+            let written = journal.remove_delivered(Vec::new(), vec![checked.clone()], Vec::new()).await;
+            self.note_failure(written.as_ref().err());
+            written?;
+        }
+        Ok(Some(checked))
     }
 
     pub(super) fn count_answer(&self, app: &AppKey, policy: OutagePolicy) {
@@ -215,11 +292,6 @@ impl OutageJournal {
         let Waiting { entries, bytes, oldest } = self.journal.get().map(Journal::waiting).unwrap_or_default();
         let takes = !self.is_failing.load(Ordering::Relaxed);
         SpoolStatus { entries, bytes, bytes_max: self.bounds.bytes, oldest_at: oldest, takes }
-    }
-
-    /// Returns up to `limit` overlaps, the newest first: those of one app or of all, and only those before this number.
-    pub fn overlaps(&self, app: Option<&AppKey>, before: Option<u64>, limit: usize) -> Vec<Overlap> {
-        self.overlaps.newest(app, before, limit)
     }
 
     /// Closes the journal and unlocks its folder. Later entries are refused.

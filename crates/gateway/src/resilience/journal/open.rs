@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use oncegate_core::overlap::Overlap;
+use oncegate_core::suspect::Suspect;
 use tokio::sync::mpsc;
 
 use super::entry::{Entry, Seq};
@@ -24,7 +24,7 @@ const DAMAGED: &str = "entries.damaged";
 #[derive(Default)]
 struct Contents {
     entries: BTreeMap<Seq, (Range<usize>, Entry)>,
-    overlaps: BTreeMap<Seq, (Range<usize>, Overlap)>,
+    suspects: BTreeMap<Seq, (Range<usize>, Suspect)>,
     /// Greater than every number in use.
     next: Seq,
 }
@@ -80,9 +80,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<(OpenState, Recovered, usize), String
         let line = FrameContent::read(&frame::payload(bytes, frame));
         contents.take(line.ok_or_else(|| format!("byte {} holds what only a newer one knows", frame.start))?, frame);
     }
-    let Contents { entries, overlaps, next } = contents;
+    let Contents { entries, suspects, next } = contents;
     let frames = entries.iter().map(|(seq, (frame, _))| (*seq, frame));
-    let frames = frames.chain(overlaps.iter().map(|(id, (frame, _))| (*id, frame)));
+    let frames = frames.chain(suspects.iter().map(|(id, (frame, _))| (*id, frame)));
     let live = frames.map(|(seq, frame)| (seq, frame.start as u64..frame.end as u64)).collect();
     let mut usage = Usage::default();
     for (seq, (frame, entry)) in &entries {
@@ -90,7 +90,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(OpenState, Recovered, usize), String
     }
     let recovered = Recovered {
         entries: entries.into_iter().map(|(seq, (_, entry))| (seq, entry)).collect(),
-        overlaps: overlaps.into_values().map(|(_, overlap)| overlap).collect(),
+        suspects: suspects.into_values().map(|(_, suspect)| suspect).collect(),
         damaged: None,
     };
     Ok((OpenState { bytes: scanned.ends_at as u64, live, usage, next }, recovered, scanned.damaged))
@@ -103,15 +103,16 @@ impl Contents {
                 self.next = self.next.max(seq + 1);
                 self.entries.insert(seq, (frame.clone(), *entry));
             }
-            FrameContent::Overlap(overlap) => {
-                self.next = self.next.max(overlap.id + 1);
-                self.overlaps.insert(overlap.id, (frame.clone(), overlap));
+            FrameContent::Suspect(suspect) => {
+                self.next = self.next.max(suspect.id + 1);
+                // It may replace an earlier frame: it has been checked.
+                self.suspects.insert(suspect.id, (frame.clone(), suspect));
             }
             FrameContent::Delivered(seqs) => {
                 for seq in seqs {
                     self.next = self.next.max(seq + 1);
                     self.entries.remove(&seq);
-                    self.overlaps.remove(&seq);
+                    self.suspects.remove(&seq);
                 }
             }
         }

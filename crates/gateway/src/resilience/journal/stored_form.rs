@@ -13,8 +13,8 @@ use oncegate_core::engine::millis;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::hex;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::{MaskedAttempt, Overlap};
 use oncegate_core::record::{ClaimState, Contents, Key, Realm};
+use oncegate_core::suspect::{Cause, Check, Found, MaskedAttempt, Suspect};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use serde::{Deserialize, Serialize};
@@ -28,8 +28,8 @@ pub(super) enum FrameContent {
     Entry(Seq, Box<Entry>),
     /// These were delivered.
     Delivered(Vec<Seq>),
-    /// Two attempts held one claim.
-    Overlap(Overlap),
+    /// A suspect, or what is known of it now.
+    Suspect(Suspect),
 }
 
 impl FrameContent {
@@ -38,7 +38,7 @@ impl FrameContent {
         let form = match self {
             Self::Entry(seq, entry) => Form::of_entry(*seq, entry),
             Self::Delivered(seqs) => Form::Delivered { seqs: seqs.clone() },
-            Self::Overlap(overlap) => Form::Overlap(overlap.clone()),
+            Self::Suspect(suspect) => Form::Suspect(SuspectForm::of(suspect)),
         };
         // Strings, numbers and lists of them: always valid JSON.
         serde_json::to_vec(&form).unwrap_or_default()
@@ -48,7 +48,7 @@ impl FrameContent {
     pub(super) fn read(payload: &[u8]) -> Option<Self> {
         match serde_json::from_slice::<Form>(payload).ok()? {
             Form::Delivered { seqs } => Some(Self::Delivered(seqs)),
-            Form::Overlap(overlap) => Some(Self::Overlap(overlap)),
+            Form::Suspect(form) => Some(Self::Suspect(form.read())),
             Form::Entry { seq, chain, policy, at, app, realm, global_id, attempt, journaled } => {
                 let key = Key { app, realm, global_id };
                 let journaled = match journaled {
@@ -72,7 +72,6 @@ enum Form {
     Entry {
         seq: Seq,
         chain: String,
-        #[serde(with = "PolicyForm")]
         policy: OutagePolicy,
         #[serde(with = "micros")]
         at: Timestamp,
@@ -88,7 +87,7 @@ enum Form {
     Delivered {
         seqs: Vec<Seq>,
     },
-    Overlap(#[serde(with = "OverlapForm")] Overlap),
+    Suspect(SuspectForm),
 }
 
 impl Form {
@@ -102,15 +101,6 @@ impl Form {
         let (chain, attempt) = (entry.chain.as_ref().into(), entry.attempt().clone());
         Self::Entry { seq, chain, policy: entry.policy, at: entry.at, app, realm, global_id, attempt, journaled }
     }
-}
-
-/// The policies, by their names in the configuration.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "OutagePolicy", rename_all = "snake_case")]
-enum PolicyForm {
-    Local,
-    FailOpen,
-    Spool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -236,29 +226,57 @@ impl ReportedForm {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Overlap")]
-struct OverlapForm {
-    #[serde(rename = "seq")]
-    id: Seq,
+struct SuspectForm {
+    seq: Seq,
+    why: Cause,
     app: AppKey,
     operation: Option<Operation>,
     realm: Realm,
     #[serde(with = "text")]
     global_id: GlobalId,
-    #[serde(with = "PolicyForm")]
-    policy: OutagePolicy,
-    #[serde(with = "MaskedAttemptForm")]
-    ours: MaskedAttempt,
-    #[serde(with = "MaskedAttemptForm")]
-    theirs: MaskedAttempt,
-    #[serde(with = "StateForm")]
-    state: ClaimState,
+    ours: MaskedAttemptForm,
+    theirs: Option<MaskedAttemptForm>,
+    state: Option<StateForm>,
     #[serde(with = "micros")]
     noticed_at: Timestamp,
+    checked: Option<CheckForm>,
+}
+
+impl SuspectForm {
+    fn of(suspect: &Suspect) -> Self {
+        Self {
+            seq: suspect.id,
+            why: suspect.cause,
+            app: suspect.app.clone(),
+            operation: suspect.operation.clone(),
+            realm: suspect.realm,
+            global_id: suspect.global_id,
+            ours: MaskedAttemptForm::of(suspect.ours),
+            theirs: suspect.theirs.map(MaskedAttemptForm::of),
+            state: suspect.state.map(StateForm),
+            noticed_at: suspect.noticed_at,
+            checked: suspect.checked.clone().map(CheckForm),
+        }
+    }
+
+    fn read(self) -> Suspect {
+        Suspect {
+            id: self.seq,
+            cause: self.why,
+            app: self.app,
+            operation: self.operation,
+            realm: self.realm,
+            global_id: self.global_id,
+            ours: self.ours.read(),
+            theirs: self.theirs.map(MaskedAttemptForm::read),
+            state: self.state.map(|StateForm(state)| state),
+            noticed_at: self.noticed_at,
+            checked: self.checked.map(|CheckForm(check)| check),
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "MaskedAttempt")]
 struct MaskedAttemptForm {
     #[serde(with = "micros")]
     timestamp: Timestamp,
@@ -266,12 +284,38 @@ struct MaskedAttemptForm {
     hash: AttemptHash,
 }
 
+impl MaskedAttemptForm {
+    fn of(MaskedAttempt { timestamp, hash }: MaskedAttempt) -> Self {
+        Self { timestamp, hash }
+    }
+
+    fn read(self) -> MaskedAttempt {
+        MaskedAttempt { timestamp: self.timestamp, hash: self.hash }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StateForm(#[serde(with = "StateName")] ClaimState);
+
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ClaimState", rename_all = "snake_case")]
-enum StateForm {
+enum StateName {
     InProgress,
     Succeeded,
     Unknown,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CheckForm(#[serde(with = "CheckFields")] Check);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Check")]
+struct CheckFields {
+    found: Found,
+    reason: String,
+    who: String,
+    #[serde(with = "micros")]
+    checked_at: Timestamp,
 }
 
 #[cfg(test)]
@@ -350,14 +394,24 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_of_this_release_is_read_by_every_later_one_and_written_the_same() {
-        let text = concat!(
-            r#"{"kind":"overlap","seq":7,"app":"shop","operation":null,"realm":"proxy","global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","#,
-            r#""policy":"fail_open","ours":{"timestamp":1700000000000000,"hash":"9f86d081"},"#,
-            r#""theirs":{"timestamp":1700000000000001,"hash":"60303ae2"},"state":"in_progress","noticed_at":1700000000000002}"#
+    fn a_suspect_of_this_release_is_read_by_every_later_one_and_written_the_same() {
+        let overlap = concat!(
+            r#"{"kind":"suspect","seq":7,"why":{"kind":"overlap","cause":"fail_open"},"app":"shop","operation":null,"#,
+            r#""realm":"proxy","global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","ours":{"timestamp":1700000000000000,"hash":"9f86d081"},"#,
+            r#""theirs":{"timestamp":1700000000000001,"hash":"60303ae2"},"state":"in_progress","#,
+            r#""noticed_at":1700000000000002,"checked":null}"#
         );
-        let read = FrameContent::read(text.as_bytes()).unwrap();
-        assert!(matches!(&read, FrameContent::Overlap(overlap) if overlap.state == ClaimState::InProgress));
-        assert_eq!(String::from_utf8(read.write()).unwrap(), text);
+        let double = concat!(
+            r#"{"kind":"suspect","seq":8,"why":{"kind":"double","cause":"superseded_success"},"app":"shop","#,
+            r#""operation":"order.submit","realm":"api","global_id":"2ca8a31a53ad078ffd0c7c8c80158af7","#,
+            r#""ours":{"timestamp":1700000000000000,"hash":"9f86d081"},"theirs":null,"state":null,"#,
+            r#""noticed_at":1700000000000002,"#,
+            r#""checked":{"found":"twice","reason":"INC-42","who":"alice","checked_at":1700000000000003}}"#
+        );
+        for text in [overlap, double] {
+            let read = FrameContent::read(text.as_bytes()).unwrap();
+            assert!(matches!(&read, FrameContent::Suspect(suspect) if suspect.app.as_ref() == "shop"));
+            assert_eq!(String::from_utf8(read.write()).unwrap(), text);
+        }
     }
 }

@@ -9,8 +9,8 @@ use futures_util::future::join;
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::MaskedAttempt;
 use oncegate_core::record::ClaimState;
+use oncegate_core::suspect::{Cause, MaskedAttempt, Suspect};
 
 use super::log::Log;
 use super::open::{OpenState, on_a_thread, read, start};
@@ -49,7 +49,7 @@ async fn entries_that_were_not_delivered_survive_a_crash_in_order() {
     let path = folder.path().join("made/journal");
     let requests: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
     let (journal, nothing) = open(&path);
-    assert!(nothing.entries.is_empty() && nothing.overlaps.is_empty());
+    assert!(nothing.entries.is_empty() && nothing.suspects.is_empty());
     let mut seqs = Vec::new();
     for request in &requests {
         seqs.push(journal.append(&entry(request)).await.unwrap());
@@ -200,21 +200,22 @@ async fn dead_entries_do_not_pile_up_and_live_ones_survive_the_rewriting() {
     let bytes = fs::metadata(folder.path().join("entries")).unwrap().len();
     assert!(bytes < 1_200_000, "{bytes} bytes for two entries of a few hundred");
     let (_, recovered) = open(folder.path());
-    assert_eq!((keys(&recovered), recovered.overlaps), (ids(&[kept, last]), vec![overlap]));
+    assert_eq!((keys(&recovered), recovered.suspects), (ids(&[kept, last]), vec![overlap]));
 }
 
-fn overlap(id: u64, request: &ClaimRequest) -> Overlap {
-    Overlap {
+fn overlap(id: u64, request: &ClaimRequest) -> Suspect {
+    Suspect {
         id,
         app: request.key.app.clone(),
         operation: Some(request.operation.clone()),
         realm: request.key.realm,
         global_id: request.key.global_id,
-        policy: OutagePolicy::Local,
+        cause: Cause::Overlap(OutagePolicy::Local),
         ours: MaskedAttempt::from(&request.attempt),
-        theirs: MaskedAttempt::from(&fresh_claim().attempt),
-        state: ClaimState::Succeeded,
+        theirs: Some(MaskedAttempt::from(&fresh_claim().attempt)),
+        state: Some(ClaimState::Succeeded),
         noticed_at: Timestamp::from_micros(7),
+        checked: None,
     }
 }
 
@@ -303,7 +304,7 @@ async fn removals_that_found_the_disk_full_are_written_before_new_entries() {
     journal.append(&entry(&second)).await.unwrap();
     let file = disk.0.bytes.lock().unwrap().clone();
     let (_, recovered, damaged) = read(&file).unwrap();
-    assert_eq!((keys(&recovered), recovered.overlaps, damaged), (ids(&[second]), vec![overlap], 0));
+    assert_eq!((keys(&recovered), recovered.suspects, damaged), (ids(&[second]), vec![overlap], 0));
 }
 
 #[tokio::test]
@@ -430,7 +431,7 @@ async fn numbers_go_on_after_overlaps_and_removals() {
     journal.remove_delivered(vec![1], vec![found], Vec::new()).await.unwrap();
     journal.close().await;
     let (journal, recovered) = open(folder.path());
-    assert_eq!((recovered.entries.len(), recovered.overlaps.len()), (0, 1));
+    assert_eq!((recovered.entries.len(), recovered.suspects.len()), (0, 1));
     assert_eq!(journal.next_number(), 3);
     // What is gone is known by its removal alone.
     journal.remove_delivered(vec![7], Vec::new(), Vec::new()).await.unwrap();
@@ -451,7 +452,7 @@ async fn outdated_overlaps_are_removed_with_what_was_delivered() {
     journal.remove_delivered(Vec::new(), Vec::new(), vec![ids[0]]).await.unwrap();
     journal.close().await;
     let (_, recovered) = open(folder.path());
-    assert_eq!(recovered.overlaps.iter().map(|overlap| overlap.id).collect::<Vec<_>>(), [ids[1]]);
+    assert_eq!(recovered.suspects.iter().map(|overlap| overlap.id).collect::<Vec<_>>(), [ids[1]]);
 }
 
 #[tokio::test]

@@ -151,8 +151,9 @@ impl<L: Log> Writer<L> {
             let begins = self.bytes;
             self.bytes += frame.len() as u64;
             if let Some(seq) = seq {
-                self.live.insert(*seq, begins..self.bytes);
+                let replaced = self.live.insert(*seq, begins..self.bytes).unwrap_or_default();
                 self.live_bytes += frame.len() as u64;
+                self.live_bytes -= replaced.end - replaced.start;
             }
         }
         for seq in &job.removed {
@@ -264,6 +265,8 @@ mod tests {
         writer.place(&job(4, vec![2, 3]));
         assert_eq!((writer.bytes, writer.live_bytes), (140, 20));
         assert_eq!(writer.live, BTreeMap::from([(1, 100..110), (4, 130..140)]));
+        writer.place(&job(4, vec![]));
+        assert_eq!((writer.bytes, writer.live_bytes), (150, 20), "it replaces an earlier one of its number");
     }
 
     #[tokio::test]

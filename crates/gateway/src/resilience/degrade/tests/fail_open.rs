@@ -216,7 +216,7 @@ async fn a_grant_beside_a_claim_of_the_store_is_reported_whatever_its_outcome() 
     let overlaps = world.overlaps();
     for (ours, theirs) in ours.iter().zip(&held) {
         let overlap = overlaps.iter().find(|overlap| overlap.ours.hash == ours.attempt.hash()).unwrap();
-        assert_eq!((overlap.theirs.hash, Some(overlap.policy)), (theirs.attempt.hash(), FAIL_OPEN));
+        assert_eq!((overlap.theirs.unwrap().hash, policy_of(overlap)), (theirs.attempt.hash(), FAIL_OPEN));
     }
     assert_eq!(overlaps.len(), 3);
 }
@@ -235,7 +235,10 @@ async fn two_gateways_that_both_granted_a_claim_report_it() {
     assert!(one.overlaps().is_empty(), "it was first");
     let overlaps = two.overlaps();
     assert_eq!(overlaps.len(), 1);
-    assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.hash), (second.attempt.hash(), first.attempt.hash()));
+    assert_eq!(
+        (overlaps[0].ours.hash, overlaps[0].theirs.unwrap().hash),
+        (second.attempt.hash(), first.attempt.hash())
+    );
 }
 
 #[tokio::test]

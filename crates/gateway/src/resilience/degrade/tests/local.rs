@@ -279,9 +279,9 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
     assert_eq!(overlaps.len(), 3);
     for (ours, theirs) in [&alive, &done, &failed].into_iter().zip(&theirs) {
         let overlap = overlaps.iter().find(|overlap| overlap.ours.hash == ours.attempt.hash()).unwrap();
-        assert_eq!(overlap.theirs.hash, theirs.attempt.hash());
+        assert_eq!(overlap.theirs.unwrap().hash, theirs.attempt.hash());
         assert_eq!(
-            (overlap.global_id, Some(overlap.policy), overlap.state),
+            (overlap.global_id, policy_of(overlap), overlap.state.unwrap()),
             (ours.key.global_id, LOCAL, ClaimState::InProgress)
         );
         assert_eq!(world.held(ours).await.unwrap().record.attempt, theirs.attempt, "theirs stands untouched");
@@ -308,7 +308,7 @@ async fn a_grant_that_ended_without_an_outcome_is_compared_with_the_record_of_th
     world.back().await;
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "the other one was claimed when the lease had ended");
-    assert_eq!((overlaps[0].ours.hash, overlaps[0].state), (beside.attempt.hash(), ClaimState::Succeeded));
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].state), (beside.attempt.hash(), Some(ClaimState::Succeeded)));
     assert_eq!(world.held(&free).await, None, "an ended claim is not brought to life");
 }
 

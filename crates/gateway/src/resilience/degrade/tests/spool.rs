@@ -200,8 +200,8 @@ async fn a_grant_by_another_gateway_before_the_delivery_is_reported() {
     world.back().await;
     let overlaps = world.overlaps();
     assert_eq!(overlaps.len(), 1, "nothing had happened in the other");
-    assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.hash), (done.attempt.hash(), theirs.attempt.hash()));
-    assert_eq!((Some(overlaps[0].policy), overlaps[0].state), (SPOOL, ClaimState::InProgress));
+    assert_eq!((overlaps[0].ours.hash, overlaps[0].theirs.unwrap().hash), (done.attempt.hash(), theirs.attempt.hash()));
+    assert_eq!((policy_of(&overlaps[0]), overlaps[0].state), (SPOOL, Some(ClaimState::InProgress)));
     assert_eq!(world.held(&done).await.unwrap().record.attempt, theirs.attempt);
 }
 

@@ -14,15 +14,23 @@ use oncegate_core::engine::{Capabilities, ChangeResponse, Determinate, RecordCha
 use oncegate_core::operator::{ListRequest, ListedClaim};
 pub(super) use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::overlap::Overlap;
 use oncegate_core::record::Contents;
 pub(super) use oncegate_core::record::{Key, LiveClaim};
+use oncegate_core::suspect::{Cause, Suspect, SuspectFilter, SuspectKind};
 pub(super) use oncegate_core::terms::OutcomeOnOutage;
 use tempfile::TempDir;
 
 use super::super::*;
 use crate::resilience::journal::memory::Disk;
 use crate::resilience::journal::{Bounds, Journal};
+
+/// Returns the policy of an overlap.
+pub(super) fn policy_of(overlap: &Suspect) -> Option<OutagePolicy> {
+    match overlap.cause {
+        Cause::Overlap(policy) => Some(policy),
+        Cause::Double(_) => None,
+    }
+}
 
 pub(super) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
@@ -233,13 +241,14 @@ impl World {
         self.store.settle(request, DEADLINE).await.unwrap()
     }
 
-    pub(super) fn overlaps(&self) -> Vec<Overlap> {
-        self.journal.overlaps(None, None, usize::MAX)
+    pub(super) fn overlaps(&self) -> Vec<Suspect> {
+        let filter = SuspectFilter { kinds: vec![SuspectKind::Overlap], ..SuspectFilter::default() };
+        self.journal.suspects(&filter, usize::MAX)
     }
 
     /// The attempts that overlapped, by their hashes: ours, and theirs.
     pub(super) fn overlapping(&self) -> Vec<(AttemptHash, AttemptHash)> {
-        self.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.hash)).collect()
+        self.overlaps().iter().map(|overlap| (overlap.ours.hash, overlap.theirs.unwrap().hash)).collect()
     }
 
     /// Returns the record of a claim in the store.

@@ -1,0 +1,151 @@
+//! Suspects: operations that may have been executed twice. They cannot be undone; an operator looks each one up, and says what he
+//! found.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::attempt::{Attempt, AttemptHash};
+use super::clock::Timestamp;
+use super::global_id::GlobalId;
+use super::outage_policy::OutagePolicy;
+use super::record::{ClaimState, Realm};
+use super::tenant::{AppKey, Operation};
+
+/// An operation that may have been executed twice.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Suspect {
+    /// Its number, which rises over the suspects of a gateway.
+    pub id: u64,
+    /// Its kind and cause.
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// The app.
+    pub app: AppKey,
+    /// The operation, if known.
+    pub operation: Option<Operation>,
+    /// The realm of the claim.
+    pub realm: Realm,
+    /// The claim.
+    pub global_id: GlobalId,
+    /// The attempt that a policy granted, or that reported an outcome although it did not hold the claim.
+    pub ours: MaskedAttempt,
+    /// The attempt in the store, if known.
+    pub theirs: Option<MaskedAttempt>,
+    /// State of the claim in the store when the suspect was detected, if known.
+    pub state: Option<ClaimState>,
+    /// When it was detected, by this gateway's wall clock.
+    pub noticed_at: Timestamp,
+    /// The findings of an operator who has looked it up.
+    pub checked: Option<Check>,
+}
+
+/// The reason why an operation is suspected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "cause", rename_all = "snake_case")]
+pub enum Cause {
+    /// Two attempts were granted, because this policy answered instead of the store.
+    Overlap(OutagePolicy),
+    /// An attempt reported that it ran, or may have, while another attempt held the claim.
+    Double(Superseded),
+}
+
+/// The outcome of an attempt that did not hold its claim.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Superseded {
+    /// It succeeded.
+    SupersededSuccess,
+    /// Its outcome is unknown.
+    SupersededUnknown,
+}
+
+/// The kind of a suspect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SuspectKind {
+    /// Two attempts were granted.
+    Overlap,
+    /// Two attempts have run, or may have.
+    Double,
+}
+
+/// The suspects to list.
+#[derive(Clone, Default, Debug)]
+pub struct SuspectFilter {
+    /// Only these kinds; all if empty.
+    pub kinds: Vec<SuspectKind>,
+    /// Only those of this app.
+    pub app: Option<AppKey>,
+    /// Only those that were checked, or only those that were not.
+    pub checked: Option<bool>,
+    /// Only those with a smaller number.
+    pub before: Option<u64>,
+}
+
+/// The findings of an operator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Check {
+    /// How often the operation has had its effect.
+    pub found: Found,
+    /// The reason, for readers of the list and of the audit trail.
+    pub reason: String,
+    /// The operator: the name of his token.
+    pub who: String,
+    /// When it was checked, by the gateway's wall clock.
+    #[serde(rename = "at")]
+    pub checked_at: Timestamp,
+}
+
+/// How often an operation has had its effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// Once: nothing is to be done.
+    Once,
+    /// Twice: the second effect has to be undone.
+    Twice,
+    /// Not at all.
+    Never,
+}
+
+/// An attempt without its nonce, for logs and reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct MaskedAttempt {
+    /// When it was issued, by the clock of its gateway.
+    #[serde(serialize_with = "micros")]
+    pub timestamp: Timestamp,
+    /// Distinguishes it from others without revealing it.
+    #[serde(rename = "attempt_hash")]
+    pub hash: AttemptHash,
+}
+
+impl Cause {
+    /// Returns the kind.
+    pub fn kind(self) -> SuspectKind {
+        match self {
+            Self::Overlap(_) => SuspectKind::Overlap,
+            Self::Double(_) => SuspectKind::Double,
+        }
+    }
+}
+
+impl Found {
+    /// Returns the name in requests and answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Twice => "twice",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl From<&Attempt> for MaskedAttempt {
+    fn from(attempt: &Attempt) -> Self {
+        Self { timestamp: attempt.timestamp(), hash: attempt.hash() }
+    }
+}
+
+/// Writes a timestamp as a number of microseconds, as attempts have it.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn micros<S: Serializer>(timestamp: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(timestamp.as_micros())
+}

@@ -1,0 +1,166 @@
+//! `oncegate suspects`: operations that may have been executed twice. `oncegate overlaps` lists those of one kind.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+
+use super::admin_client::QueryArgs;
+use super::output::{self, Column, Out, cell, rows};
+use crate::domain::tenant::AppKey;
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate suspects list
+  oncegate suspects list --app shop --kind double --limit 1000 --output json
+  oncegate suspects check 42 --found once --reason \"INC-44: one payment in the ledger\"
+
+Each gateway lists the suspects that it found itself: the double executions that it suspects, and the overlaps after an
+outage. Look up how often the operation had its effect, then say what you found.";
+
+const OVERLAPS_EXAMPLES: &str = "\
+Examples:
+  oncegate overlaps
+  oncegate overlaps --app shop --limit 1000 --output json
+
+Each gateway lists the overlaps that it found itself. OURS is the attempt that this gateway granted, THEIRS the one in the
+store; both are shown as hash and timestamp. Look up whether both had an effect; then `oncegate suspects check`.";
+
+#[derive(Subcommand, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) enum Action {
+    /// List operations that may have been executed twice, and that nobody has checked
+    List {
+        /// List only those of this kind
+        #[arg(long, value_enum)]
+        kind: Option<KindName>,
+        /// List also those that were checked
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Record what you found about one, with a reason; it is listed no more
+    Check {
+        /// ID of the suspect; `oncegate suspects list` prints it
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        id: u64,
+        /// How often the operation has had its effect
+        #[arg(long, value_enum)]
+        found: FoundName,
+        /// Reason for the audit trail: one line, such as "INC-44: one payment in the ledger"
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = OVERLAPS_EXAMPLES)]
+pub(super) struct OverlapsArgs {
+    #[command(flatten)]
+    page: PageArgs,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PageArgs {
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List only those older than the one with this ID
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    after: Option<u64>,
+    /// List at most this many, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+pub(super) enum KindName {
+    /// An attempt reported that it ran, while another one held the claim
+    Double,
+    /// Two attempts were granted, because a store was unavailable
+    Overlap,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+pub(super) enum FoundName {
+    /// It had its effect once
+    Once,
+    /// It had its effect twice
+    Twice,
+    /// It had no effect
+    Never,
+}
+
+/// The columns of a suspect, here and after a delivery of the spool.
+pub(super) const COLUMNS: &[Column] = &[
+    ("ID", |suspect| cell(&suspect["id"])),
+    ("NOTICED AT", |suspect| cell(&suspect["noticed_at"])),
+    ("APP", |suspect| cell(&suspect["app"])),
+    ("OPERATION", |suspect| cell(&suspect["operation"])),
+    ("REALM", |suspect| cell(&suspect["realm"])),
+    ("GLOBAL ID", |suspect| cell(&suspect["global_id"])),
+    ("KIND", |suspect| cell(&suspect["kind"])),
+    ("CAUSE", |suspect| cell(&suspect["cause"])),
+    ("STATE", |suspect| cell(&suspect["state"])),
+    ("OURS", |suspect| attempt(&suspect["ours"])),
+    ("THEIRS", |suspect| attempt(&suspect["theirs"])),
+    ("FOUND", |suspect| cell(&suspect["checked"]["found"])),
+];
+
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
+    match action {
+        Action::List { kind, all, page } => {
+            let kind = match kind {
+                Some(KindName::Double) => "&kind=double",
+                Some(KindName::Overlap) => "&kind=overlap",
+                None => "",
+            };
+            let checked = if all { "" } else { "&checked=false" };
+            list(page, "suspects", &format!("{kind}{checked}"), out)
+        }
+        Action::Check { id, found, reason, query } => {
+            let found = match found {
+                FoundName::Once => "once",
+                FoundName::Twice => "twice",
+                FoundName::Never => "never",
+            };
+            let body = json!({ "found": found, "reason": reason });
+            query.post(&format!("/admin/v1/suspects/{id}/check"), &body, out, |suspect, out| {
+                let (id, found) = (cell(&suspect["id"]), cell(&suspect["checked"]["found"]));
+                Ok(writeln!(out, "Checked {id} ({}): found {found}.", cell(&suspect["global_id"]))?)
+            })
+        }
+    }
+}
+
+/// Lists overlaps.
+pub(super) fn run_overlaps(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    list(args.page, "overlaps", "", out)
+}
+
+fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow::Result<()> {
+    let PageArgs { app, after, limit, query } = args;
+    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
+    let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+    query.show(&format!("/admin/v1/{what}?limit={limit}{app}{after}{filter}"), out, |answer, out| {
+        let found = rows(answer, what);
+        if found.is_empty() {
+            return Ok(writeln!(out, "There are no {what}.")?);
+        }
+        output::table(found, COLUMNS, out)?;
+        if !answer["next"].is_null() {
+            writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
+        }
+        Ok(())
+    })
+}
+
+fn attempt(attempt: &Value) -> String {
+    if attempt.is_null() {
+        return cell(attempt);
+    }
+    format!("{} {}", cell(&attempt["attempt_hash"]), cell(&attempt["timestamp"]))
+}
