@@ -12,6 +12,7 @@ mod exchange;
 pub mod explain;
 mod fields;
 mod fingerprint;
+mod gate;
 mod hourly;
 pub mod identities;
 mod key;
@@ -25,6 +26,7 @@ mod route;
 mod shares;
 mod status;
 mod stored_response;
+mod target;
 mod token;
 mod upload;
 mod upstream;
@@ -36,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use axum::body::{Body, HttpBody as _};
-use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use axum::http::{Extensions, HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
@@ -46,11 +48,14 @@ use self::body::{Arriving, Timed, counted, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
 use self::destination::Destination;
 pub use self::dialect::Dialect;
+use self::dialect::Refusal;
 use self::encryption::{EncryptionKeys, Owner};
 use self::fields::Client;
+use self::gate::{Passage, Unprotected};
 use self::options::ProxyOptions;
 use self::peer_fields::PeerFields;
-use self::route::{Route, Routes, Way};
+use self::route::{Route, Routes};
+use self::target::Target;
 use self::token::Issuers;
 use self::upstream::{Always, BUFFER_BYTES, Failed, names};
 use crate::domain::attempt::{Attempt, Entropy};
@@ -96,6 +101,7 @@ pub struct Proxy {
     is_tls: bool,
     /// Names this process in `Via`, so that a loop is noticed.
     via: HeaderValue,
+    unprotected: Unprotected,
     exchanges: TaskTracker,
     /// Counts bodies that arrive too slowly.
     body_rate: BoundMetrics,
@@ -130,6 +136,7 @@ impl Proxy {
             issuers: Arc::new(Issuers::new(&options.issuers, clock.clone()).ok()?),
             is_tls,
             via: HeaderValue::try_from(via).ok()?,
+            unprotected: Unprotected::default(),
             exchanges: TaskTracker::new(),
             body_rate: BoundMetrics::new(Bound::BodyRate),
             entropy,
@@ -168,9 +175,15 @@ impl HttpService for ProxyService {
     async fn call(&self, request: Request<Incoming>, _connection: &Arc<()>) -> Response {
         let id = RequestId::of(request.headers(), &*self.0.entropy);
         let cross_origin = CrossOrigin::of(&request, &self.0.cors_origins);
-        let key_headers =
-            cross_origin.as_ref().map_or(&[][..], |_| self.0.routes.key_headers(&host(&request), request.uri().path()));
-        let mut response = contain(self.0.serve(request)).await;
+        let mut request = request;
+        let client = self.0.client(&request);
+        let (mut response, key_headers) = match self.0.receive(&mut request, client) {
+            Ok(target) => {
+                let key_headers = self.0.routes.key_headers(&target.host, &target.path);
+                (contain(self.0.serve(request, target, client)).await, key_headers)
+            }
+            Err(problem) => (problem.into_response(), &[][..]),
+        };
         // The ID of a response is that of the server that made it.
         if response.extensions().get::<Problem>().is_some() {
             response = finish(response, &id);
@@ -187,38 +200,32 @@ impl HttpService for ProxyService {
 }
 
 impl Proxy {
-    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>) -> Response {
-        if let Err(problem) = self.check(&request) {
-            return problem.into_response();
-        }
-        let client = self.client(&request);
+    /// Checks the head of a request, removes what its peer must not say, and returns its target.
+    fn receive(&self, request: &mut Request<Incoming>, client: Client) -> Result<Target, Problem> {
+        self.check(request)?;
         if !client.is_trusted {
             self.peer_fields.report(request.headers(), client.address, self.clock.monotonic());
             self.peer_fields.remove(request.headers_mut());
         }
-        let host = host(&request);
+        Target::take(request)
+    }
+
+    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, target: Target, client: Client) -> Response {
         if request.headers().contains_key(header::UPGRADE) {
             let is_websocket = websocket::is_asked_for(&request);
             request.extensions_mut().insert(Upgrade { is_websocket });
         }
-        match self.routes.find(&host, request.uri().path(), request.method()) {
-            Way::Protected(route) => self.protect(route, request, client).await,
-            Way::Unprotected(upstream) => self.forward(upstream, request.map(Arriving::from), client).await,
-            Way::None => {
-                let detail = "No route of the proxy has this host and path.";
-                Problem::new(Code::NotFound, detail).into_response()
-            }
+        match self.admit(&target, request.method(), request.headers()) {
+            Passage::Protected(route) => self.protect(route, request, target, client).await,
+            Passage::Unprotected(upstream) => self.forward(upstream, request.map(Arriving::from), client).await,
+            Passage::Refused(Some(route), problem) => protect::refuse(route, Refusal::Problem(problem)),
+            Passage::Refused(None, problem) => problem.into_response(),
         }
     }
 
     /// Checks what every request must comply with.
     fn check(&self, request: &Request<Incoming>) -> Result<(), Problem> {
         head::check_for_forwarding(request, &self.limits)?;
-        if let Some(what) = route::ambiguous(request.uri()) {
-            let detail =
-                format!("The path has {what}: servers do not agree on what it names. Send the path without it.");
-            return Err(Problem::invalid(detail));
-        }
         if request.method() == Method::CONNECT {
             return Err(Problem::new(Code::MethodNotAllowed, "The proxy opens no tunnels."));
         }
@@ -314,18 +321,11 @@ fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
         None => None,
         Some(name) => Some(destinations.get(&(name, None))?.clone()),
     };
-    Some(Routes::new(routes, unmatched))
+    Some(Routes::new(routes, unmatched, options))
 }
 
 /// A mark on requests that ask for another protocol.
 #[derive(Clone, Copy)]
 struct Upgrade {
     is_websocket: bool,
-}
-
-/// Returns the host of a request, without its port.
-fn host(request: &Request<Incoming>) -> String {
-    let field = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()?.parse::<Uri>().ok());
-    let named = request.uri().host().map(str::to_owned);
-    named.or_else(|| Some(field?.host()?.to_owned())).unwrap_or_default()
 }

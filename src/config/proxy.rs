@@ -176,6 +176,9 @@ impl Config {
         if let Err(error) = route.matcher() {
             check(false, format!("the path {:?} is not valid: {error}", route.path));
         }
+        if let Some(why) = route.path_problem() {
+            check(false, format!("the path {:?} {why}", route.path));
+        }
         check(
             route.path.starts_with('/'),
             "the path begins with a slash: \"/v1/orders/{id}\", \"/v1/{*rest}\"".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 
 use super::dialect::{Refusal, oasis};
 use super::fingerprint::Content;
@@ -11,12 +11,14 @@ use super::options::{KeyRequirement, ProxyOptions};
 use super::peer_fields::PeerFields;
 use super::principal::NoPrincipal;
 use super::protect::contents;
-use super::route::{Route, Way, ambiguous};
+use super::route::{Route, Way};
+use super::target::Target;
 use super::token::{Issuers, NoOwner};
 use super::{Dialect, fields, fingerprint, principal, routes, upload};
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::AppKey;
+use crate::web::problem::Problem;
 
 /// A request to explain.
 #[derive(Debug)]
@@ -68,7 +70,9 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
     let method =
         Method::from_bytes(sample.method.as_bytes()).map_err(|_| format!("{:?} is no method", sample.method))?;
     let uri: Uri = sample.url.parse().map_err(|_| format!("{:?} is no URL", sample.url))?;
-    let host = uri.host().ok_or_else(|| format!("{:?} names no host; write http://<host>/<path>", sample.url))?;
+    if uri.host().is_none() {
+        return Err(format!("{:?} names no host; write http://<host>/<path>", sample.url));
+    }
     let mut headers = HeaderMap::new();
     for (name, value) in &sample.headers {
         let field = name.parse::<HeaderName>().ok().zip(HeaderValue::from_str(value).ok());
@@ -78,12 +82,20 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
     if !sample.is_trusted {
         PeerFields::new(options).ok_or("proxy.strip_fields is not valid")?.remove(&mut headers);
     }
-    if let Some(what) = ambiguous(&uri) {
-        return Ok(Explanation::Refused(format!("the path has {what}")));
+    let mut request = Request::new(());
+    (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
+    let target = match Target::take(&mut request) {
+        Ok(target) => target,
+        Err(problem) => return Ok(Explanation::Refused(reason(problem))),
+    };
+    let mut headers = std::mem::take(request.headers_mut());
+    let way = routes.find(&target.host, &target.path, &method);
+    if let Some(objection) = routes.objection(&way, &target, &method, &headers) {
+        return Ok(Explanation::Refused(reason(objection.problem)));
     }
-    let route = match routes.find(host, uri.path(), &method) {
+    let route = match way {
         Way::Protected(route) => route,
-        Way::Unprotected(_) => {
+        Way::Unprotected { .. } => {
             let why = "no route protects this method on this path, or its route has key = \"off\"";
             return Ok(Explanation::Unprotected(why.to_owned()));
         }
@@ -92,14 +104,19 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
     fields::end_hop(&mut headers);
     headers.remove(header::HOST);
     let issuers = Issuers::new(&options.issuers, clock.clone())?;
-    identify(route, sample, &method, &uri, &headers, &**clock, &issuers)
+    identify(route, sample, &method, &target, &headers, &**clock, &issuers)
+}
+
+/// Returns the detail of a problem as the rest of a sentence.
+fn reason(problem: Problem) -> String {
+    problem.detail.trim_end_matches('.').to_owned()
 }
 
 fn identify(
     route: &Route,
     sample: &Sample,
     method: &Method,
-    uri: &Uri,
+    target: &Target,
     headers: &HeaderMap,
     clock: &dyn Clock,
     issuers: &Issuers,
@@ -129,7 +146,6 @@ fn identify(
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };
     let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;
-    let also = route.options.dialect.fingerprint_field();
     let is_upload = sample.body.len() > sample.body_bytes_max;
     let content = match upload::digest_of(headers) {
         Err(problem) if is_upload => return Ok(Explanation::Refused(problem.detail.into_owned())),
@@ -140,7 +156,7 @@ fn identify(
         Ok(Some(digest)) if is_upload => Content::Digest(digest),
         _ => Content::Bytes(&sample.body),
     };
-    let fingerprint = fingerprint::of(&route.options.fingerprint, also, method, uri, headers, content);
+    let fingerprint = fingerprint::of(&route.options, target, method, headers, content);
     Ok(Explanation::Claimed {
         operation: route.operation.to_string(),
         app: route.options.app.clone(),

@@ -5,10 +5,12 @@ mod multipart;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, header};
 use sha2::{Digest as _, Sha256};
 
-use super::options::FingerprintPart;
+use super::options::{FingerprintPart, RouteOptions};
+use super::peer_fields::{METHOD_OVERRIDES, normal};
+use super::target::Target;
 use crate::domain::canonical::{Canonical, canonicalize_any};
 use crate::domain::hex;
 
@@ -20,12 +22,12 @@ pub(super) enum Content<'a> {
     Digest([u8; 32]),
 }
 
-/// Returns the fingerprint of a request: its parts, and a field that the dialect adds.
+/// Returns the fingerprint of a request: the parts that the route names, a field that the dialect adds, and the host, which is no part
+/// of the identity. The hosts of a route are names of one service.
 pub(super) fn of(
-    parts: &[FingerprintPart],
-    also: Option<&HeaderName>,
+    options: &RouteOptions,
+    target: &Target,
     method: &Method,
-    uri: &Uri,
     headers: &HeaderMap,
     content: Content<'_>,
 ) -> Option<Canonical> {
@@ -34,11 +36,11 @@ pub(super) fn of(
         Content::Bytes(body) => multipart::digest(headers, body),
         Content::Digest(_) => None,
     };
-    for part in parts {
+    for part in &options.fingerprint {
         let (name, value) = match part {
             FingerprintPart::Method => ("method", Some(Cow::from(method.as_str()))),
-            FingerprintPart::Path => ("path", Some(uri.path().into())),
-            FingerprintPart::Query => ("query", uri.query().map(Cow::from)),
+            FingerprintPart::Path => ("path", Some(target.path.as_str().into())),
+            FingerprintPart::Query => ("query", target.query.as_deref().map(Cow::from)),
             // The boundary of a form may differ from try to try.
             FingerprintPart::ContentType if multipart.is_some() => ("content-type", Some("multipart/form-data".into())),
             FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE).map(Cow::from)),
@@ -50,7 +52,15 @@ pub(super) fn of(
         };
         members.insert(name, value);
     }
-    if let Some(name) = also {
+    if options.hosts.is_empty() {
+        members.insert("host", Some(target.host.as_str().into()));
+    }
+    if options.fingerprint.contains(&FingerprintPart::Method) {
+        for name in headers.keys().filter(|name| METHOD_OVERRIDES.contains(&&*normal(name))) {
+            members.insert(name.as_str(), field(headers, name).map(Cow::from));
+        }
+    }
+    if let Some(name) = options.dialect.fingerprint_field() {
         members.insert(name.as_str(), field(headers, name).map(Cow::from));
     }
     // Its names are sorted, and strings have no escapes but those that they need.
@@ -97,54 +107,92 @@ fn text(digest: [u8; 32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::FingerprintPart::{Body, BodyJson, ContentType, IfMatch, Method as MethodPart, Path, Query};
-    use super::*;
-    use axum::http::HeaderValue;
+    use axum::http::{HeaderValue, Request};
 
-    fn fingerprint(parts: &[FingerprintPart], uri: &'static str, content_type: &'static str, body: &str) -> Canonical {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        of(parts, None, &Method::POST, &Uri::from_static(uri), &headers, Content::Bytes(body.as_bytes())).unwrap()
+    use super::*;
+
+    const ALL: &str = "[\"method\", \"path\", \"query\", \"content-type\", \"if-match\", \"body\"]";
+
+    /// Returns the options of a route with these parts and more settings.
+    fn options(parts: &str, more: &str) -> RouteOptions {
+        let text = format!(
+            "name = \"r\"\napp = \"a\"\npath = \"/\"\nmethods = [\"POST\"]\nupstream = \"u\"\nprincipal = []\nfingerprint = {parts}\n{more}"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn of_options(
+        options: &RouteOptions,
+        url: &str,
+        fields: &[(&'static str, &'static str)],
+        content: Content<'_>,
+    ) -> Canonical {
+        let target = Target::take(&mut Request::builder().uri(url).body(()).unwrap()).unwrap();
+        let headers =
+            fields.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        of(options, &target, &Method::POST, &headers.collect(), content).unwrap()
+    }
+
+    fn fingerprint(parts: &str, url: &str, fields: &[(&'static str, &'static str)], body: &str) -> Canonical {
+        of_options(&options(parts, ""), url, fields, Content::Bytes(body.as_bytes()))
     }
 
     #[test]
     fn each_part_makes_a_difference_if_it_is_chosen() {
-        let all = [MethodPart, Path, Query, ContentType, IfMatch, Body];
-        let one = fingerprint(&all, "/a?x", "text/plain", "1");
-        assert_eq!(fingerprint(&all, "/a?x", "text/plain", "1"), one);
-        for other in [
-            fingerprint(&all, "/b?x", "text/plain", "1"),
-            fingerprint(&all, "/a?y", "text/plain", "1"),
-            fingerprint(&all, "/a", "text/plain", "1"),
-            fingerprint(&all, "/a?x", "text/html", "1"),
-            fingerprint(&all, "/a?x", "text/plain", "2"),
-        ] {
-            assert_ne!(other, one);
+        let text = [("content-type", "text/plain")];
+        let one = fingerprint(ALL, "http://h/a?x", &text, "1");
+        for same in ["http://H:80/a?x", "https://h./%61?x", "http://h/a?%78"] {
+            assert_eq!(fingerprint(ALL, same, &text, "1"), one, "{same}");
         }
-        assert_eq!(fingerprint(&[Path], "/a?x", "text/plain", "1"), fingerprint(&[Path], "/a?y", "text/html", "2"));
+        for other in ["http://g/a?x", "http://h/b?x", "http://h/a?y", "http://h/a"] {
+            assert_ne!(fingerprint(ALL, other, &text, "1"), one, "{other}");
+        }
+        assert_ne!(fingerprint(ALL, "http://h/a?x", &[("content-type", "text/html")], "1"), one);
+        assert_ne!(fingerprint(ALL, "http://h/a?x", &text, "2"), one);
+        let path = "[\"path\"]";
+        assert_eq!(fingerprint(path, "http://h/a?x", &text, "1"), fingerprint(path, "http://h/a?y", &[], "2"));
+    }
+
+    #[test]
+    fn the_host_is_a_part_unless_the_route_names_its_hosts() {
+        let shared = options(ALL, "hosts = [\"g\", \"h\"]\n");
+        let of = |url| of_options(&shared, url, &[], Content::Bytes(b""));
+        assert_eq!(of("http://g/a"), of("http://h/a"));
+    }
+
+    #[test]
+    fn a_method_that_a_field_overrides_is_another_one() {
+        let with = |fields: &[_]| fingerprint(ALL, "http://h/a", fields, "1");
+        let one = with(&[]);
+        for name in ["x-http-method-override", "x-http-method", "x-method-override", "x_http_method"] {
+            assert_ne!(with(&[(name, "DELETE")]), one, "{name}");
+        }
+        assert_ne!(with(&[("x-http-method", "DELETE")]), with(&[("x-http-method", "PUT")]));
+        assert_eq!(
+            fingerprint("[\"path\"]", "http://h/a", &[("x-http-method", "PUT")], ""),
+            fingerprint("[\"path\"]", "http://h/a", &[], "")
+        );
     }
 
     #[test]
     fn a_body_and_its_digest_are_the_same() {
-        let of = |content| of(&[Body], None, &Method::POST, &Uri::from_static("/"), &HeaderMap::new(), content);
+        let of = |content| of_options(&options("[\"body\"]", ""), "http://h/", &[], content);
         assert_eq!(of(Content::Bytes(b"1")), of(Content::Digest(Sha256::digest(b"1").into())));
     }
 
     #[test]
     fn a_fingerprint_is_canonical() {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::IF_MATCH, HeaderValue::from_static("\"1\""));
-        let (uri, also) = (Uri::from_static("/a%22b?x=\\{}"), HeaderName::from_static("repeatability-first-sent"));
-        let (parts, content) = ([Query, Path, IfMatch, MethodPart, Body], Content::Bytes(b""));
-        let fingerprint = of(&parts, Some(&also), &Method::POST, &uri, &headers, content).unwrap();
+        let options = options(ALL, "dialect = \"oasis\"\n");
+        let fields = [("if-match", "\"1\""), ("x-http-method", "PUT"), ("repeatability-first-sent", "now")];
+        let fingerprint = of_options(&options, "http://h/a%22b?x=\\{}", &fields, Content::Bytes(b""));
         assert_eq!(canonicalize_any(fingerprint.as_str().as_bytes(), "fingerprint").unwrap(), fingerprint);
     }
 
     #[test]
     fn json_is_compared_by_value_if_that_is_chosen() {
-        let of = |parts: &[_], body| fingerprint(parts, "/", "application/json", body);
-        assert_eq!(of(&[BodyJson], r#"{"a": 1, "b": 2}"#), of(&[BodyJson], r#"{"b":2,"a":1}"#));
-        assert_ne!(of(&[Body], r#"{"a": 1, "b": 2}"#), of(&[Body], r#"{"b":2,"a":1}"#));
-        assert_ne!(of(&[BodyJson], "not json"), of(&[BodyJson], "not  json"));
+        let of = |part: &str, body| fingerprint(&format!("[{part:?}]"), "http://h/", &[], body);
+        assert_eq!(of("body:json", r#"{"a": 1, "b": 2}"#), of("body:json", r#"{"b":2,"a":1}"#));
+        assert_ne!(of("body", r#"{"a": 1, "b": 2}"#), of("body", r#"{"b":2,"a":1}"#));
+        assert_ne!(of("body:json", "not json"), of("body:json", "not  json"));
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::options::{FingerprintPart, KeyRequirement, ProxyOptions, REFUSE, RouteOptions};
 use super::principal::PrincipalSource;
 use super::route::pick;
+use super::target::plain_host;
 use crate::domain::terms::Retention;
 
 /// Segment of samples where a path has a parameter. No route has such a segment.
@@ -72,7 +73,7 @@ fn changes_of(old: &RouteOptions, new: &RouteOptions) -> Vec<String> {
 fn moves(old: &ProxyOptions, new: &ProxyOptions) -> Vec<String> {
     let all = || old.routes.iter().chain(&new.routes);
     let paths: BTreeMap<_, _> = all().map(|route| (sample(&route.path), &route.path)).collect();
-    let named = all().flat_map(|route| &route.hosts).map(|host| host.to_ascii_lowercase());
+    let named = all().flat_map(|route| &route.hosts).map(|host| plain_host(host));
     let hosts: BTreeSet<_> = named.chain([ANY_HOST.to_owned()]).collect();
     let methods: BTreeSet<_> = all().flat_map(|route| &route.methods).collect();
     let (old_routes, new_routes) = (Pattern::of(&old.routes), Pattern::of(&new.routes));
@@ -175,7 +176,8 @@ fn same_when_present(sources: &[PrincipalSource]) -> Vec<PrincipalSource> {
 fn fingerprint(route: &RouteOptions) -> BTreeSet<String> {
     let name = |part: &FingerprintPart| toml(part).trim_matches('"').to_owned();
     let also = route.dialect.fingerprint_field().map(HeaderName::to_string);
-    route.fingerprint.iter().map(name).chain(also).collect()
+    let host = route.hosts.is_empty().then(|| "host".to_owned());
+    route.fingerprint.iter().map(name).chain(also).chain(host).collect()
 }
 
 fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
@@ -197,6 +199,8 @@ mod tests {
             r#"
             listen = "127.0.0.1:8081"
             trusted_peers = []
+            unmatched_keyed = "refuse"
+            allow_in_path = []
             strip_fields = []
             unmatched = "refuse"
             cors_origins = []

@@ -20,6 +20,7 @@ pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;
 use super::peer_fields::PeerFields;
 pub use super::principal::PrincipalSource;
+pub use super::target::PathForm;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
@@ -41,6 +42,10 @@ pub struct ProxyOptions {
     pub unmatched: String,
     /// Memory for the bodies of requests, of all callers.
     pub request_bytes_total: Bytes,
+    /// Treatment of requests with a key that would pass without protection.
+    pub unmatched_keyed: OnUnmatchedKey,
+    /// Forms that the paths of unsafe requests without a route may have.
+    pub allow_in_path: Vec<PathForm>,
     /// Origins whose scripts may read replays and refusals, and send keys.
     pub cors_origins: Vec<String>,
     /// Encryption of stored responses.
@@ -117,6 +122,16 @@ impl ProxyOptions {
 
 /// Value of [`ProxyOptions::unmatched`] for which requests without a route are refused.
 pub const REFUSE: &str = "refuse";
+
+/// Treatment of requests with a key that would pass without protection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnmatchedKey {
+    /// 400 `no_route_for_key`.
+    Refuse,
+    /// They are forwarded, counted and logged.
+    Forward,
+}
 
 /// Table `[[proxy.issuers]]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]

@@ -21,6 +21,7 @@ use super::options::{KeyRequirement, OnUnknown};
 use super::receive::Read;
 use super::route::Route;
 use super::stored_response::StoredResponse;
+use super::target::Target;
 use super::upload::Upload;
 use super::{Proxy, Upgrade, fingerprint, principal};
 use crate::domain::canonical::Canonical;
@@ -43,6 +44,7 @@ struct Identified {
     app: Arc<App>,
     key: IdempotencyKey,
     principal: [u8; 32],
+    target: Target,
     /// Its body is empty if there is an upload.
     request: Request<Bytes>,
     upload: Option<Upload>,
@@ -55,6 +57,7 @@ impl Proxy {
         self: &Arc<Self>,
         route: &Arc<Route>,
         mut request: Request<Incoming>,
+        target: Target,
         client: Client,
     ) -> Response {
         let Some(app) = self.registry.app(route.options.app.as_ref()).filter(|app| !app.disabled) else {
@@ -88,7 +91,7 @@ impl Proxy {
         };
         let request = Request::from_parts(parts, body);
         let is_upload = upload.is_some();
-        let identified = Identified { route: route.clone(), app, key, principal, request, upload, client };
+        let identified = Identified { route: route.clone(), app, key, principal, target, request, upload, client };
         let (reply, response) = oneshot::channel();
         // In a task: a caller that hangs up leaves no claim behind that is granted and not used. Boxed: a task copies its future.
         self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
@@ -135,7 +138,7 @@ impl Proxy {
     }
 
     async fn claim(self: &Arc<Self>, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
-        let Identified { route, app, key, principal, mut request, mut upload, client } = of;
+        let Identified { route, app, key, principal, target, mut request, mut upload, client } = of;
         let mut exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
         let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
         self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
@@ -145,8 +148,7 @@ impl Proxy {
             Some(upload) => Content::Digest(upload.digest()),
             None => Content::Bytes(request.body()),
         };
-        let (parts, also) = (&route.options.fingerprint, route.options.dialect.fingerprint_field());
-        let fingerprint = fingerprint::of(parts, also, request.method(), request.uri(), request.headers(), content);
+        let fingerprint = fingerprint::of(&route.options, &target, request.method(), request.headers(), content);
         let call = |take_over, nonce| ClaimCall {
             realm: Realm::Proxy,
             operation: route.operation.clone(),
@@ -336,7 +338,7 @@ fn by_policy(answer: Result<Response, Refusal>, policy: Option<OutagePolicy>) ->
 }
 
 /// Counts a refusal, and returns its response.
-fn refuse(route: &Route, refusal: Refusal) -> Response {
+pub(super) fn refuse(route: &Route, refusal: Refusal) -> Response {
     route.metrics.answered(refusal.label());
     route.options.dialect.refuse(refusal)
 }

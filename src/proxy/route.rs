@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderName, Method, Uri};
+use axum::http::{HeaderName, Method};
 
 use super::authorizer::Authorizer;
 use super::destination::Destination;
 use super::fields::StoredFields;
 use super::hourly::Hourly;
-use super::options::{KeyRequirement, RouteOptions, UpstreamOptions};
+use super::options::{KeyRequirement, OnUnmatchedKey, ProxyOptions, RouteOptions, UpstreamOptions};
+use super::target::PathForm;
 use super::upstream::Upstream;
 use crate::domain::tenant::Operation;
 use crate::telemetry::metrics::proxy::RouteMetrics;
@@ -33,16 +34,30 @@ pub(super) struct Route {
 pub(super) enum Way<'a> {
     /// By a route that protects it.
     Protected(&'a Arc<Route>),
-    /// Forwarded as it is, because the method or the path is not protected.
-    Unprotected(&'a Arc<Destination>),
+    /// Forwarded as it is, because its route does not protect the method, or no route takes the path.
+    Unprotected { upstream: &'a Arc<Destination>, name: &'a str, route: Option<&'a Arc<Route>> },
     /// No route matches.
     None,
+}
+
+impl<'a> Way<'a> {
+    /// Returns the route that the path takes.
+    pub(super) fn route(&self) -> Option<&'a Arc<Route>> {
+        match self {
+            Self::Protected(route) => Some(route),
+            Self::Unprotected { route, .. } => *route,
+            Self::None => None,
+        }
+    }
 }
 
 /// All routes, in the order of the configuration.
 pub(super) struct Routes {
     routes: Vec<Arc<Route>>,
-    unmatched: Option<Arc<Destination>>,
+    unmatched: Option<(String, Arc<Destination>)>,
+    pub(super) unmatched_keyed: OnUnmatchedKey,
+    /// For what no route takes.
+    pub(super) allow_in_path: Vec<PathForm>,
 }
 
 impl Route {
@@ -62,20 +77,38 @@ impl Route {
         })
     }
 
+    /// Reports whether the route protects its methods.
+    pub(super) fn is_protected(&self) -> bool {
+        self.options.key != KeyRequirement::Off
+    }
+
     fn matches(&self, host: &str, path: &str) -> bool {
         self.options.has_host(host) && self.path.at(path).is_ok()
     }
 }
 
 impl Routes {
-    pub(super) fn new(routes: Vec<Arc<Route>>, unmatched: Option<Arc<Destination>>) -> Self {
-        Self { routes, unmatched }
+    pub(super) fn new(routes: Vec<Arc<Route>>, unmatched: Option<Arc<Destination>>, options: &ProxyOptions) -> Self {
+        let unmatched = unmatched.map(|upstream| (options.unmatched.clone(), upstream));
+        let (unmatched_keyed, allow_in_path) = (options.unmatched_keyed, options.allow_in_path.clone());
+        Self { routes, unmatched, unmatched_keyed, allow_in_path }
+    }
+
+    /// Returns the routes that protect something.
+    pub(super) fn protected(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter().filter(|route| route.is_protected())
+    }
+
+    /// Reports whether any route protects something.
+    pub(super) fn protects(&self) -> bool {
+        self.protected().next().is_some()
     }
 
     /// Returns the upstreams, each once.
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
-        for upstream in self.routes.iter().map(|route| &route.upstream).chain(&self.unmatched).map(|it| it.upstream()) {
+        let unmatched = self.unmatched.iter().map(|(_, upstream)| upstream);
+        for upstream in self.routes.iter().map(|route| &route.upstream).chain(unmatched).map(|it| it.upstream()) {
             if !upstreams.iter().any(|other| Arc::ptr_eq(other, upstream)) {
                 upstreams.push(upstream.clone());
             }
@@ -88,9 +121,14 @@ impl Routes {
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {
         let matching = self.routes.iter().filter(|route| route.matches(host, path));
         match pick(matching, |route| route.methods.contains(method)) {
-            Some((route, true)) if route.options.key != KeyRequirement::Off => Way::Protected(route),
-            Some((route, _)) => Way::Unprotected(&route.upstream),
-            None => self.unmatched.as_ref().map_or(Way::None, Way::Unprotected),
+            Some((route, true)) if route.is_protected() => Way::Protected(route),
+            Some((route, _)) => {
+                Way::Unprotected { upstream: &route.upstream, name: &route.options.upstream, route: Some(route) }
+            }
+            None => match &self.unmatched {
+                Some((name, upstream)) => Way::Unprotected { upstream, name, route: None },
+                None => Way::None,
+            },
         }
     }
 
@@ -106,39 +144,4 @@ pub(super) fn pick<R: Copy>(matching: impl Iterator<Item = R>, has_method: impl 
     let mut matching = matching.peekable();
     let first = *matching.peek()?;
     Some(matching.find(|route| has_method(*route)).map_or((first, false), |route| (route, true)))
-}
-
-/// Returns what is wrong with a path for which servers do not agree on what it names.
-pub(super) fn ambiguous(uri: &Uri) -> Option<&'static str> {
-    let path = uri.path();
-    let lower = path.to_ascii_lowercase();
-    if ["%2f", "%5c"].iter().any(|escaped| lower.contains(escaped)) || path.contains('\\') {
-        return Some("an escaped slash or a backslash");
-    }
-    let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
-    while let Some(segment) = segments.next() {
-        let decoded = segment.to_ascii_lowercase().replace("%2e", ".");
-        if [".", ".."].contains(&&*decoded) {
-            return Some("a dot segment");
-        }
-        if segment.is_empty() && (segments.peek().is_some() || path.len() > 1 && path.ends_with("//")) {
-            return Some("an empty segment");
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_servers_read_differently_is_ambiguous() {
-        for good in ["/", "/a", "/a/", "/a/b.c", "/..a", "/a%20b", "/a?x=//../%2f"] {
-            assert_eq!(ambiguous(&good.parse().unwrap()), None, "{good}");
-        }
-        for bad in ["/a/../b", "/./a", "/a/..", "//a", "/a//b", "/a//", "/a%2Fb", "/a%5cb", "/%2e%2E/a", "/.%2e"] {
-            assert!(ambiguous(&bad.parse().unwrap()).is_some(), "{bad}");
-        }
-    }
 }

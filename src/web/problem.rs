@@ -55,6 +55,10 @@ codes! {
     InvalidRequest = "invalid_request", BAD_REQUEST, "Invalid request";
     IdempotencyKey = "idempotency_key_invalid", BAD_REQUEST, "Idempotency key missing or invalid";
     Principal = "principal_missing", BAD_REQUEST, "Principal missing";
+    /// Servers could take the target or the method for another one.
+    AmbiguousTarget = "ambiguous_target", BAD_REQUEST, "Ambiguous target";
+    /// The request has a key, and no route protects it.
+    NoRouteForKey = "no_route_for_key", BAD_REQUEST, "No route for key";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";

@@ -85,6 +85,8 @@ names! {
     describe_counter DEGRADED_ANSWERS = "oncegate_degraded_answers_total",
         "Answers given by an outage policy because the store was unavailable";
     describe_counter PROXY_REQUESTS = "oncegate_proxy_requests_total", "Requests to the proxy, by route and answer";
+    describe_counter PROXY_OFF_ROUTE = "oncegate_proxy_off_route_total",
+        "Requests to the proxy that no route takes as they are, by reason, and whether they were forwarded";
     describe_histogram PROXY_UPSTREAM_DURATION = "oncegate_proxy_upstream_duration_seconds",
         "Time until an upstream answered a protected request, by route";
     describe_counter PROXY_STORED_BYTES = "oncegate_proxy_stored_bytes_total",

@@ -14,6 +14,7 @@ use crate::proxy::dialect::Dialect;
 use crate::proxy::fields::StoredFields;
 use crate::proxy::options::UpstreamOptions;
 use crate::proxy::status::{self, Meaning, StatusRule};
+use crate::proxy::target::{self, PathForm};
 
 /// Table `[[proxy.routes]]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -28,6 +29,9 @@ pub struct RouteOptions {
     pub hosts: Vec<String>,
     /// Paths of its requests: `/v1/orders/{id}`, `/v1/{*rest}`.
     pub path: String,
+    /// Forms that the paths of unsafe requests may have, although servers do not agree on what they name.
+    #[serde(default)]
+    pub allow_in_path: Vec<PathForm>,
     /// Methods that are protected. Others on this path are forwarded without protection.
     pub methods: Vec<String>,
     /// Name of the upstream.
@@ -144,7 +148,8 @@ pub enum FingerprintPart {
 impl RouteOptions {
     /// Reports whether requests to a host are its own.
     pub fn has_host(&self, host: &str) -> bool {
-        self.hosts.is_empty() || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
+        let is_own = |own: &String| own.strip_suffix('.').unwrap_or(own).eq_ignore_ascii_case(host);
+        self.hosts.is_empty() || self.hosts.iter().any(is_own)
     }
 
     /// Returns the meaning of a response with this status.
@@ -187,6 +192,28 @@ impl RouteOptions {
         let mut router = matchit::Router::new();
         router.insert(self.path.as_str(), ())?;
         Ok(router)
+    }
+
+    /// Returns the reason why no request can have this path.
+    pub fn path_problem(&self) -> Option<String> {
+        let path = self.path.as_str();
+        if path.contains(['?', '#']) {
+            return Some("has a query or a fragment, which are no part of a path; leave it out".to_owned());
+        }
+        for segment in path.split('/') {
+            if segment.starts_with(':') || segment == "*" {
+                let name = segment.trim_start_matches([':', '*']);
+                let name = if name.is_empty() { "rest" } else { name };
+                let star = if segment.starts_with('*') { "*" } else { "" };
+                return Some(format!("takes {segment:?} as it is written; a parameter is {{{star}{name}}}"));
+            }
+        }
+        let spelled = target::spelled(path);
+        if spelled != path {
+            return Some(format!("has escapes that requests are compared without; write {spelled:?}"));
+        }
+        target::refused_in(path, &self.allow_in_path)
+            .map(|what| format!("has {what}, for which the proxy refuses requests; write the path without it"))
     }
 
     /// Returns the first of its hosts that is none: hosts have no scheme, port, path or wildcard.

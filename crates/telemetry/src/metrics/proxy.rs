@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Histogram, counter, histogram};
 
 use super::{
-    Counters, PROXY_BOUNDS, PROXY_PRIVATE, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES,
+    Counters, PROXY_BOUNDS, PROXY_OFF_ROUTE, PROXY_PRIVATE, PROXY_REQUESTS, PROXY_STORED_BYTES, PROXY_TOMBSTONES,
     PROXY_UPSTREAM_DURATION,
 };
 use crate::metrics::labels;
@@ -49,6 +49,21 @@ impl BoundMetrics {
     pub fn reached(&self) {
         self.0.increment(1);
     }
+}
+
+labels! {
+    /// Reason why no route takes a request as it is.
+    OffRoute {
+        AmbiguousTarget = "ambiguous_target",
+        NoRouteForKey = "no_route_for_key",
+        NoRoute = "no_route",
+    }
+}
+
+/// Counts a request that is refused for this reason, or forwarded without protection in spite of it.
+pub fn off_route(reason: OffRoute, is_forwarded: bool) {
+    let result = if is_forwarded { "forwarded" } else { "refused" };
+    counter!(PROXY_OFF_ROUTE, "reason" => reason.label(), "result" => result).increment(1);
 }
 
 /// Metrics of a route.
