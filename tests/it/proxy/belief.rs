@@ -213,3 +213,66 @@ async fn fields_of_trusted_peers_reach_the_upstream_on_every_way_but_not_as_trai
         assert!(!gateway.log().contains("A peer that is not trusted"), "{case}");
     }
 }
+
+/// Returns the code of a refusal, or the status.
+fn code(answer: &str) -> &str {
+    let code = answer.split_once("\"code\":\"").and_then(|(_, rest)| rest.split('"').next());
+    code.unwrap_or_else(|| answer.split(' ').nth(1).unwrap_or_default())
+}
+
+#[tokio::test]
+async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_only_if_all_is_observed() {
+    for (case, recorder, gateway) in gateways("").await {
+        let key = "idempotency-key: k-1\r\n";
+        for (method, path, fields, refused) in [
+            ("POST", "/%6frders", key, "201"),
+            ("POST", "/x/..;/orders", key, "ambiguous_target"),
+            ("GET", "/x/%2e%2e/orders", "", "ambiguous_target"),
+            ("POST", "/orders%00", "", "ambiguous_target"),
+            ("POST", "/orders;x=1", key, "ambiguous_target"),
+            ("GET", "/orders;x=1", "", "201"),
+            ("POST", "/a//b", "", "ambiguous_target"),
+            ("POST", "/a%2Fb", "", "ambiguous_target"),
+            ("post", "/orders", key, "ambiguous_target"),
+            ("GET", "/orders", "idempotency-key: k-1\r\nx-http-method-override: POST\r\n", "ambiguous_target"),
+            ("POST", "/orders/", key, "no_route_for_key"),
+            ("POST", "/Orders", key, "no_route_for_key"),
+            ("PATCH", "/orders", key, "no_route_for_key"),
+            ("POST", "/elsewhere", key, "no_route_for_key"),
+            ("POST", "/elsewhere", "", "201"),
+            ("PUT", "/orders", key, "201"),
+            ("POST", "/off", key, "201"),
+        ] {
+            let answer = send(&gateway, ("a way", method, path, ""), fields, "").await;
+            let expected = if case.ends_with("true") { "201" } else { refused };
+            assert_eq!(code(&answer), expected, "{case}, {method} {path}: {answer}");
+            let seen: Vec<_> = recorder.take().into_iter().map(|seen| seen.target).collect();
+            let forwarded = if expected == "201" { vec![format!("{method} {path}")] } else { Vec::new() };
+            assert_eq!(seen, forwarded, "{case}: the target goes on as it was sent");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_host_has_one_name_on_every_way() {
+    for (case, recorder, gateway) in gateways("").await {
+        for way in WAYS {
+            for host in ["%61pi.shop.example", "a@shop", "a\r\nhost: b"] {
+                let (name, method, path, own) = way;
+                let own = own.replace("{key}", name);
+                let request = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: alice\r\n{own}\r\n");
+                let answer = exchange(&address(&gateway), &request).await;
+                assert_eq!(code(&answer), "invalid_request", "{case}, {name}: {answer}");
+            }
+            let (name, method, path, own) = way;
+            let own = own.replace("{key}", "absolute");
+            let request = format!(
+                "{method} http://Other.example:1{path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}\r\n"
+            );
+            let answer = exchange(&address(&gateway), &request).await;
+            assert!(answer.starts_with("HTTP/1.1 201"), "{case}, {name}: {answer}");
+            let seen = recorder.take().remove(0);
+            assert_eq!(seen.headers["x-forwarded-host"], "Other.example:1", "{case}, {name}");
+        }
+    }
+}
