@@ -203,6 +203,7 @@ mod tests {
             allow_in_path = []
             strip_fields = []
             unmatched = "refuse"
+            request_bytes_total = "64MiB"
             cors_origins = []
             issuers = []
             encryption = { keys = [] }
