@@ -13,6 +13,7 @@ mod proxy;
 #[cfg(feature = "postgres")]
 mod registry;
 pub mod signals;
+mod systemd;
 mod tls;
 mod watch;
 
@@ -209,6 +210,7 @@ impl Server {
             journal.clone(),
             metrics,
             Telemetry { log, traces: traces.clone() },
+            config.server.data_dir.clone(),
             stop_admin.clone(),
         ));
         let state = if registry.is_loading() {
@@ -218,6 +220,7 @@ impl Server {
             "In service"
         };
         log_start(state, config, api_address, admin_address, open);
+        systemd::notify(&[systemd::State::Ready]);
         Ok(Self {
             gateway,
             data_dir,
@@ -236,16 +239,19 @@ impl Server {
     /// Applies a reloaded configuration: certificates, and everything that needs no restart. Each part is applied if it
     /// is valid.
     async fn reload(&self, read: Result<Config, Problems>) {
+        systemd::notify(&systemd::reloading());
         if let Ok(config) = &read {
             self.certificates.reload(config);
         }
         self.live.reload(read, &self.data_dir).await;
+        systemd::notify(&[systemd::State::Ready]);
     }
 
     /// Stops the gateway: reports not ready, waits for load balancers to notice, stops accepting, waits up to
     /// `drain_timeout` for requests in flight, and closes the engines.
     pub async fn stop(self, drain_delay: Duration, drain_timeout: Duration) {
         self.lifecycle.enter(Stage::Draining);
+        systemd::notify(&[systemd::State::Stopping]);
         tokio::time::sleep(drain_delay).await;
         self.stop_api.cancel();
         // Their responses close the connections.

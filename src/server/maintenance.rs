@@ -1,5 +1,6 @@
 //! Periodic work of a running gateway: metrics, summaries of the log, health checks of the engines.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::gateway::Gateway;
 use crate::resilience::degrade::OutageJournal;
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::disk::DiskMetrics;
 use crate::telemetry::metrics::log::LogMetrics;
 use crate::telemetry::metrics::traces::TraceMetrics;
 
@@ -24,12 +26,14 @@ pub(super) async fn run(
     journal: Arc<OutageJournal>,
     metrics: Arc<Metrics>,
     telemetry: Telemetry,
+    data_dir: PathBuf,
     stop: CancellationToken,
 ) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
     let mut summary = tokio::time::interval(LOG_SUMMARY_INTERVAL);
     let mut probe = tokio::time::interval(PROBE_INTERVAL);
     let Telemetry { log, traces } = telemetry;
+    let disk_metrics = DiskMetrics::default();
     let log_metrics = LogMetrics::default();
     let trace_metrics = traces.counts().map(|_| TraceMetrics::default());
     loop {
@@ -43,8 +47,21 @@ pub(super) async fn run(
                 metrics.run_upkeep();
             }
             _ = summary.tick() => log.summarize(),
-            _ = probe.tick() => drop(gateway.engines_health().await),
+            _ = probe.tick() => {
+                gateway.engines_health().await;
+                if let Some(bytes) = free_bytes(&data_dir).await {
+                    disk_metrics.set_free(bytes);
+                }
+            }
             () = stop.cancelled() => return,
         }
     }
+}
+
+/// Free bytes of the disk of a folder, or of the nearest folder above it that exists.
+async fn free_bytes(folder: &Path) -> Option<u64> {
+    let folder = std::path::absolute(folder).ok()?;
+    let disk = move || folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
+    let disk = tokio::task::spawn_blocking(disk).await.ok()??;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }

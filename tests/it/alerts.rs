@@ -7,7 +7,12 @@ use std::process::Command;
 
 use oncegate_testkit::missing;
 
+mod firing;
+
 const RULES: &str = include_str!("../../deploy/prometheus/oncegate.rules.yml");
+
+/// Address of the pages of this repository.
+const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -34,13 +39,15 @@ fn alerts_ask_for_metrics_that_there_are() {
     let names: BTreeSet<&str> = names.filter(|name| name.starts_with("oncegate_")).collect();
     assert!(names.len() > 10, "the rules name metrics: {names:?}");
     for name in names {
+        let name = name.strip_suffix("_count").unwrap_or(name);
         assert!(known.contains(&format!("\"{name}\"")), "no gateway has the metric {name}");
     }
 }
 
 #[test]
 fn alerts_name_a_runbook_that_is_written() {
-    for runbook in values("runbook:") {
+    for runbook in values("runbook_url:") {
+        let runbook = runbook.strip_prefix(PAGES).expect("an absolute address");
         let (page, heading) = runbook.split_once('#').expect("a heading of a page");
         let page = std::fs::read_to_string(root().join(page)).expect("a page");
         let headings = page.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));

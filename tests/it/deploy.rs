@@ -1,6 +1,7 @@
 //! The files in `deploy/` work unchanged: its configurations, the unit, the secrets of Compose.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -40,6 +41,7 @@ fn each_configuration_is_accepted() {
     let configurations = [
         "compose/oncegate.toml",
         "kubernetes/base/oncegate.toml",
+        "kubernetes/overlays/outage-policies/oncegate.toml",
         "kubernetes/overlays/postgres-registry/oncegate.toml",
         "systemd/oncegate.toml",
     ];
@@ -120,4 +122,42 @@ fn the_unit_is_valid_and_confined() {
     assert!(verified.status.success() && !said.contains("oncegate.service"), "{said}");
     let security = analyze(&["security", "--offline=yes", &format!("--threshold={EXPOSURE_MAX}")]).expect("it runs");
     assert!(security.status.success(), "{}", String::from_utf8_lossy(&security.stdout));
+}
+
+#[test]
+fn the_service_manager_is_notified_of_start_reload_and_stop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("it is set");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command.args(["serve", "--engine", "memory:", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    command.env("NOTIFY_SOCKET", &path).current_dir(folder.path());
+    let mut gateway =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let notified = |state: &str| {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).expect("a notification");
+        let said = String::from_utf8_lossy(&buffer[..length]);
+        assert!(said.starts_with(state), "{said}");
+    };
+    let signal =
+        |name: &str| Command::new("kill").args([name, &gateway.id().to_string()]).status().expect("it is sent");
+    notified("READY=1");
+    signal("-HUP");
+    notified("RELOADING=1");
+    notified("READY=1");
+    signal("-TERM");
+    notified("STOPPING=1");
+    assert!(gateway.wait().expect("it has ended").success());
+}
+
+#[test]
+fn the_unit_does_not_repeat_a_start_with_a_wrong_configuration() {
+    assert_eq!(unit_values("RestartPreventExitStatus="), ["2"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("oncegate.toml");
+    fs::write(&config, "[serve]\n").expect("it is written");
+    let started = oncegate(folder.path(), &["serve", "--config", config.to_str().expect("UTF-8")]);
+    assert_eq!(started.code, Some(2), "{}", started.err);
 }

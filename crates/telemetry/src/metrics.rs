@@ -7,6 +7,7 @@ pub mod app;
 pub mod breaker;
 pub mod chain;
 mod counters;
+pub mod disk;
 pub mod locks;
 pub mod log;
 pub mod observed;
@@ -107,6 +108,7 @@ names! {
     describe_gauge SPOOL_OLDEST = "oncegate_spool_oldest_seconds", "Age of the oldest of them";
     describe_counter JOURNAL_ERRORS = "oncegate_journal_errors_total",
         "Entries that the journal did not take, or found damaged";
+    describe_gauge DATA_DIR_FREE = "oncegate_data_dir_free_bytes", "Free bytes of the disk of the data folder";
     describe_gauge CHAIN_ACTIVE = "oncegate_chain_active", "1 for the engine that a chain uses, else 0";
     describe_gauge CHAIN_EPOCH = "oncegate_chain_epoch", "Times a chain was switched, as known to this gateway";
     describe_gauge CHAIN_HELD = "oncegate_chain_held",

@@ -21,13 +21,29 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// Starts a server that scrapes these addresses four times a second. `None`, loudly, where none is installed.
     pub(crate) async fn start(targets: &[SocketAddr]) -> Option<Self> {
+        Self::start_configured(targets, None).await
+    }
+
+    /// Starts a server that evaluates these rules four times a second, too, and sends alerts to an Alertmanager.
+    pub(crate) async fn start_with_rules(targets: &[SocketAddr], rules: &str, alerts: SocketAddr) -> Option<Self> {
+        Self::start_configured(targets, Some((rules, alerts))).await
+    }
+
+    async fn start_configured(targets: &[SocketAddr], rules: Option<(&str, SocketAddr)>) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder for the server");
         let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
-        let config = format!(
-            "global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}\nscrape_configs:\n  - job_name: oncegate\n    \
+        let mut config = format!(
+            "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}}\nscrape_configs:\n  - job_name: oncegate\n    \
              static_configs: [{{targets: [{}]}}]\n",
             targets.join(", ")
         );
+        if let Some((rules, alertmanager)) = rules {
+            std::fs::write(folder.path().join("rules.yml"), rules).expect("the rules are written");
+            let _ = write!(
+                config,
+                "rule_files: [rules.yml]\nalerting: {{alertmanagers: [{{static_configs: [{{targets: [\"{alertmanager}\"]}}]}}]}}\n"
+            );
+        }
         let file = folder.path().join("prometheus.yml");
         std::fs::write(&file, config).expect("the configuration is written");
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fresh::port()));
