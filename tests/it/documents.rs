@@ -21,3 +21,15 @@ async fn each_listener_serves_its_document_without_credentials() {
     let denied = gateway.client().get(&format!("/v1/claims/{}", "0".repeat(32))).await;
     assert_eq!(denied.status, 401);
 }
+
+#[test]
+fn each_problem_code_has_a_page() {
+    let table = include_str!("../../src/web/problem.rs").split("\ncodes! {").nth(1).expect("the table of codes");
+    let table = table.split("\n}").next().expect("its end");
+    let codes: Vec<&str> = table.lines().filter_map(|line| line.split_once(" = \"")?.1.split('"').next()).collect();
+    assert!(codes.len() > 40, "{codes:?}");
+    let index = include_str!("../../docs/reference/problems/README.md");
+    for code in codes {
+        assert!(index.contains(&format!("[`{code}`]({code}.md)")), "docs/reference/problems/README.md has no {code}");
+    }
+}
