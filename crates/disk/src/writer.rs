@@ -1,6 +1,7 @@
 //! The only thread that uses the database: takes the queued calls, applies them as one batch, makes the batch durable with one
 //! fsync, and then answers. On an idle engine a batch is a single call: no call waits for others to come.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -123,7 +124,7 @@ impl Writer {
                 },
                 Err(why) => why,
             };
-            match self.recover(failed, queue, closing) {
+            match self.recover(&failed, queue, closing) {
                 Some(opened) => self = opened,
                 None => return,
             }
@@ -218,14 +219,18 @@ impl Writer {
 
     /// Opens the database again after a failed write, as soon as it can be written, and refuses calls until then. Nothing if the
     /// engine is closed instead.
-    fn recover(self, why: String, queue: &Receiver<Job>, mut closing: Option<Reply<()>>) -> Option<Self> {
+    fn recover(self, why: &str, queue: &Receiver<Job>, mut closing: Option<Reply<()>>) -> Option<Self> {
         let Self { store, folder, clock, watermarks, options, stopped, hub, .. } = self;
         let path = folder.path().display();
         tracing::error!(engine.path = %path, "The disk engine answers nothing until it can be written again: {why}");
         stopped.set(Some(format!("{why}; it is opened again as soon as it can be written")));
         let mut persist = store.close();
         while closing.is_none() {
-            closing = refuse(queue)?;
+            match refuse(queue) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(None) => return None,
+                ControlFlow::Break(reply) => closing = reply,
+            }
             match Store::reopen(&folder.database(), &options, persist, watermarks) {
                 Ok((store, watermarks)) => {
                     tracing::info!(engine.path = %path, "The disk engine can be written again, and answers calls");
@@ -247,17 +252,16 @@ impl Writer {
     }
 }
 
-/// Waits for a pause, and refuses the calls that have come. Returns the one that closes the engine, if there is one. Nothing if the
-/// engine was dropped.
-fn refuse(queue: &Receiver<Job>) -> Option<Option<Reply<()>>> {
+/// Waits for a pause, and refuses the calls that have come. Breaks if the engine is closed, with the reply to that call, or dropped.
+fn refuse(queue: &Receiver<Job>) -> ControlFlow<Option<Reply<()>>> {
     std::thread::sleep(REOPEN_PAUSE);
     loop {
         match queue.try_recv() {
             // Dropped, it answers why.
             Ok(Job::Call(call)) => drop(call),
-            Ok(Job::Close(reply)) => return Some(Some(reply)),
-            Err(TryRecvError::Empty) => return Some(None),
-            Err(TryRecvError::Disconnected) => return None,
+            Ok(Job::Close(reply)) => return ControlFlow::Break(Some(reply)),
+            Err(TryRecvError::Empty) => return ControlFlow::Continue(()),
+            Err(TryRecvError::Disconnected) => return ControlFlow::Break(None),
         }
     }
 }
