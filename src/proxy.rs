@@ -211,9 +211,16 @@ impl Proxy {
     }
 
     async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, target: Target, client: Client) -> Response {
-        if request.headers().contains_key(header::UPGRADE) {
-            let is_websocket = websocket::is_asked_for(&request);
-            request.extensions_mut().insert(Upgrade { is_websocket });
+        // Every other offer to upgrade is ignored (RFC 9110, 7.8): what passes after a switch could be requests that no route has seen.
+        if websocket::is_named(request.headers()) {
+            let accept = match *request.method() {
+                Method::GET => match websocket::accept_of(request.headers()) {
+                    Ok(accept) => Some(accept),
+                    Err(problem) => return problem.into_response(),
+                },
+                _ => None,
+            };
+            request.extensions_mut().insert(WebSocket { accept });
         }
         match self.admit(&target, request.method(), request.headers()) {
             Passage::Protected(route) => self.protect(route, request, target, client).await,
@@ -259,8 +266,8 @@ impl Proxy {
         };
         fields::end_hop(&mut parts.headers);
         fields::to_upstream(&mut parts.headers, client, &self.via);
-        let asked = parts.extensions.get::<Upgrade>().is_some_and(|upgrade| upgrade.is_websocket);
-        let caller = Some(caller).filter(|_| asked && !upstream.options.http2);
+        let accept = parts.extensions.remove::<WebSocket>().and_then(|offered| offered.accept);
+        let caller = Some(caller).zip(accept).filter(|_| !upstream.options.http2);
         if caller.is_some() {
             websocket::ask(&mut parts.headers);
         }
@@ -275,15 +282,16 @@ impl Proxy {
         // `None` only where it may not be sent.
         let failed = match forwarded.map(|sent| sent.unwrap_or(Err(Failed::NotConnected(String::new())))) {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                match caller.and_then(|caller| {
-                    websocket::switch(response, caller, upstream.options.websocket_idle.0, &self.via)
-                }) {
-                    Some(switched) => return switched,
-                    None => Problem::new(
-                        Code::UpstreamUnavailable,
-                        "The upstream switched to a protocol that was not asked for.",
-                    ),
+                let idle = upstream.options.websocket_idle.0;
+                let switched =
+                    caller.and_then(|(caller, accept)| websocket::switch(response, caller, &accept, idle, &self.via));
+                if let Some(switched) = switched {
+                    return switched;
                 }
+                let detail = "The upstream did not answer the WebSocket handshake as RFC 6455 has it.";
+                let mut response = Problem::new(Code::UpstreamUnavailable, detail).into_response();
+                fields::close(response.headers_mut());
+                return response;
             }
             Ok(Ok(response)) => {
                 let (mut head, body) = response.into_parts();
@@ -324,8 +332,9 @@ fn routes(options: &ProxyOptions, clock: &Arc<dyn Clock>) -> Option<Routes> {
     Some(Routes::new(routes, unmatched, options))
 }
 
-/// A mark on requests that ask for another protocol.
-#[derive(Clone, Copy)]
-struct Upgrade {
-    is_websocket: bool,
+/// A mark on requests that offer to switch to a `WebSocket`.
+#[derive(Clone)]
+struct WebSocket {
+    /// The answer to the handshake. `None` if the method is not that of a handshake.
+    accept: Option<HeaderValue>,
 }

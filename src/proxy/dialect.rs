@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 
+use super::principal::PrincipalSource;
 use super::status::{Meaning, StatusRule};
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
@@ -101,6 +102,14 @@ impl Dialect {
             Self::Ietf | Self::Stripe => HeaderName::from_static("idempotency-key"),
             Self::Oasis => oasis::REQUEST_ID,
         }
+    }
+
+    /// Returns the sources that are a part of every principal: a key of Stripe's belongs to the account that a platform acts for.
+    pub(super) fn principal(self) -> impl Iterator<Item = PrincipalSource> {
+        const ACCOUNTS: [HeaderName; 2] =
+            [HeaderName::from_static("stripe-account"), HeaderName::from_static("stripe-context")];
+        let is_stripe = self == Self::Stripe;
+        ACCOUNTS.into_iter().filter(move |_| is_stripe).map(PrincipalSource::OptionalField)
     }
 
     /// Returns the field that is a part of every fingerprint.

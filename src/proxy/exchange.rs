@@ -119,17 +119,14 @@ impl Exchange {
         let sent = match sent {
             Ok(sent) => sent,
             Err(_late) => {
-                let detail = "The upstream did not answer in time; whether it did what was asked is not known. A repeat with \
-                              the same key gets its response if it still comes.";
+                let detail = "The upstream did not answer in time; the gateway still waits for its response. Repeat the request \
+                              with the same key: it gets that response once it has come, and is not run again.";
                 if let Some(reply) = reply.take() {
-                    drop(reply.send(Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))));
+                    let problem = Problem::new(Code::UpstreamTimeout, detail).retry_soon();
+                    drop(reply.send(Err(Refusal::Problem(problem))));
                 }
-                // A late response settles what is unknown, also if no store has taken that yet.
-                tokio::select! {
-                    biased;
-                    sent = &mut sending => sent,
-                    () = Box::pin(self.report(Outcome::Unknown)) => sending.await,
-                }
+                // The claim stays in progress and is renewed, so that a repeat can wait for the response.
+                sending.await
             }
         };
         self.route.metrics.upstream_answered(self.proxy.clock.monotonic().saturating_sub(started));
@@ -194,8 +191,7 @@ impl Exchange {
     /// Receives a response, and passes on all of it but the last piece.
     async fn receive(&self, response: Response<Received>, reply: Option<Reply>) -> Ending {
         let (mut head, mut body) = response.into_parts();
-        let meaning =
-            said(head.headers.get(fields::OUTCOME)).unwrap_or_else(|| self.route.options.meaning(head.status));
+        let meaning = self.said(&head.headers).unwrap_or_else(|| self.route.options.meaning(head.status));
         fields::to_caller(&mut head.headers, &self.proxy.via);
         let is_stored = meaning == Meaning::Done
             && body.size_hint().lower() <= self.route.options.response_bytes.0 as u64
@@ -265,6 +261,25 @@ impl Exchange {
         is_kept
     }
 
+    /// Returns the outcome that the upstream reports. What cannot be understood is unknown: the upstream meant to say something.
+    fn said(&self, headers: &HeaderMap) -> Option<Meaning> {
+        let mut values = headers.get_all(fields::OUTCOME).iter();
+        let value = values.next()?.as_bytes().trim_ascii();
+        Some(match (value, values.next()) {
+            (b"success", None) => Meaning::Done,
+            (b"failure", None) => Meaning::NothingHappened,
+            (b"unknown", None) => Meaning::Unknown,
+            _ => {
+                let route = self.route.operation.as_ref();
+                tracing::warn!(
+                    route,
+                    "An upstream sent an `Oncegate-Outcome` other than `success`, `failure` or `unknown`; its request is unknown"
+                );
+                Meaning::Unknown
+            }
+        })
+    }
+
     /// Returns the first part of a response for the caller.
     fn first(&self, head: Parts, body: Body) -> Response<Body> {
         let mut first = Response::from_parts(head, body);
@@ -305,16 +320,6 @@ fn whole(arrived: Option<&Option<Result<Frame<Bytes>, hyper::Error>>>, rest: &Re
         None => Some(Bytes::new()),
         Some(Ok(frame)) if rest.is_end_stream() => frame.data_ref().cloned(),
         Some(_) => None,
-    }
-}
-
-/// Returns the outcome that an upstream reports.
-fn said(value: Option<&HeaderValue>) -> Option<Meaning> {
-    match value?.as_bytes() {
-        b"success" => Some(Meaning::Done),
-        b"failure" => Some(Meaning::NothingHappened),
-        b"unknown" => Some(Meaning::Unknown),
-        _ => None,
     }
 }
 

@@ -138,7 +138,7 @@ fn identify(
     {
         return Ok(Explanation::Refused(why));
     }
-    let principal = match principal::of(&route.options.principal, headers, sample.is_trusted, None, issuers) {
+    let principal = match principal::of(&route.principal, headers, sample.is_trusted, None, issuers) {
         Ok(principal) => principal,
         Err(NoPrincipal::Token(NoOwner::NoKeys)) => {
             return Err("the keys of the token's issuer are at a URL, which is not read here".to_owned());

@@ -20,6 +20,10 @@ pub(super) enum InvalidKey {
         "{0} begins with a quote, and is not a string of structured fields: close it, and escape quotes by a backslash"
     )]
     Quoting(HeaderName),
+    #[error("{0} has parameters after the string; send the string alone")]
+    Parameters(HeaderName),
+    #[error("{0} came twice; send one field with one key")]
+    Twice(HeaderName),
     #[error("the request has several keys that differ; send one")]
     Several,
 }
@@ -32,7 +36,7 @@ impl IdempotencyKey {
             let mut values = headers.get_all(name).iter();
             let Some(value) = values.next() else { continue };
             if values.next().is_some() {
-                return Err(InvalidKey::Several);
+                return Err(InvalidKey::Twice(name.clone()));
             }
             let key = Self::parse(name, value.as_bytes())?;
             if found.as_ref().is_some_and(|other| *other != key) {
@@ -47,7 +51,7 @@ impl IdempotencyKey {
         let text = value.trim_ascii();
         let text = match text.strip_prefix(b"\"") {
             None => text.to_vec(),
-            Some(rest) => unquoted(rest).ok_or_else(|| InvalidKey::Quoting(name.clone()))?,
+            Some(rest) => unquoted(name, rest)?,
         };
         if text.is_empty() || text.len() > LENGTH_MAX {
             return Err(InvalidKey::Length(name.clone()));
@@ -64,17 +68,24 @@ impl IdempotencyKey {
 }
 
 /// Returns the text of a quoted string after its first quote.
-fn unquoted(rest: &[u8]) -> Option<Vec<u8>> {
+fn unquoted(name: &HeaderName, rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
+    let wrong = || InvalidKey::Quoting(name.clone());
     let mut text = Vec::with_capacity(rest.len());
     let mut bytes = rest.iter();
     while let Some(byte) = bytes.next() {
         match byte {
-            b'"' => return bytes.next().is_none().then_some(text),
-            b'\\' => text.push(*bytes.next().filter(|escaped| b"\"\\".contains(escaped))?),
+            b'"' => {
+                return match bytes.as_slice().trim_ascii_start() {
+                    [] => Ok(text),
+                    [b';', ..] => Err(InvalidKey::Parameters(name.clone())),
+                    _ => Err(wrong()),
+                };
+            }
+            b'\\' => text.push(*bytes.next().filter(|escaped| b"\"\\".contains(escaped)).ok_or_else(wrong)?),
             byte => text.push(*byte),
         }
     }
-    None
+    Err(wrong())
 }
 
 #[cfg(test)]
@@ -114,11 +125,11 @@ mod tests {
         for wrong in ["a b", "ä", "\"a b\""] {
             assert_eq!(of(&[(NAME, wrong)]), Err(InvalidKey::Characters(NAME)), "{wrong}");
         }
-        for wrong in ["\"", "\"a", "\"a\"b", "\"a\\b\"", "\"a\";x=1"] {
+        for wrong in ["\"", "\"a", "\"a\"b", "\"a\\b\""] {
             assert_eq!(of(&[(NAME, wrong)]), Err(InvalidKey::Quoting(NAME)), "{wrong}");
         }
-        for several in [[(NAME, "a"), (NAME, "a")], [(NAME, "a"), (OTHER, "b")]] {
-            assert_eq!(of(&several), Err(InvalidKey::Several));
-        }
+        assert_eq!(of(&[(NAME, "\"a\";x=1")]), Err(InvalidKey::Parameters(NAME)));
+        assert_eq!(of(&[(NAME, "a"), (NAME, "a")]), Err(InvalidKey::Twice(NAME)));
+        assert_eq!(of(&[(NAME, "a"), (OTHER, "b")]), Err(InvalidKey::Several));
     }
 }

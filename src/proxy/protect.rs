@@ -23,7 +23,7 @@ use super::route::Route;
 use super::stored_response::StoredResponse;
 use super::target::Target;
 use super::upload::Upload;
-use super::{Proxy, Upgrade, fingerprint, principal};
+use super::{Proxy, WebSocket, fingerprint, principal};
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::outage_policy::OutagePolicy;
@@ -37,6 +37,9 @@ use crate::transport::Incoming;
 use crate::web::prefer;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::DEGRADED;
+
+/// Beginning of the media types of gRPC.
+const GRPC: &[u8] = b"application/grpc";
 
 /// A request on a protected route, read and identified.
 struct Identified {
@@ -129,19 +132,30 @@ impl Proxy {
 
     /// Claims the key, and runs the exchange or replays what is stored.
     async fn answer(self: Arc<Self>, of: Identified, mut reply: Reply) {
+        let upstream = of.route.upstream.clone();
         match self.claim(of, &mut reply).await {
             Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
             Ok(Claimed::TooLate(exchange)) => exchange.give_back(reply).await,
             Ok(Claimed::Replay(response)) => drop(reply.send(Ok((Answered::Replayed, response)))),
+            Ok(Claimed::Unclaimed(label, request, client)) => {
+                let forwarding = Box::pin(self.forward(&upstream, request, client));
+                drop(reply.send(Ok((label, forwarding.await))));
+            }
             Err(refusal) => drop(reply.send(Err(refusal))),
         }
     }
 
     async fn claim(self: &Arc<Self>, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
         let Identified { route, app, key, principal, target, mut request, mut upload, client } = of;
+        let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
         let mut exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
-        let mut permit = Some(self.gateway.acquire_permit(&app, Purpose::New).map_err(problem)?);
-        self.gateway.charge_request(&app, Purpose::New).map_err(problem)?;
+        let admitted = self.gateway.acquire_permit(&app, Purpose::New);
+        let admitted = admitted.and_then(|permit| self.gateway.charge_request(&app, Purpose::New).map(|()| permit));
+        let mut permit = match admitted {
+            Ok(permit) => Some(permit),
+            Err(failure) if is_observed => return Ok(Claimed::unclaimed(failure, request, client)),
+            Err(failure) => return Err(problem(failure)),
+        };
         let contents =
             contents(&key, &principal).ok_or_else(|| Refusal::Key("the key has no canonical form".into()))?;
         let content = match &upload {
@@ -197,7 +211,14 @@ impl Proxy {
                 answer => answer,
             };
         }
-        let repeated = match answer.map_err(problem)? {
+        let answer = match answer {
+            // A caller that waited has given up its body.
+            Err(failure) if is_observed && exchange.is_some() => {
+                return Ok(Claimed::unclaimed(failure, request, client));
+            }
+            answer => answer.map_err(problem)?,
+        };
+        let repeated = match answer {
             ClaimAnswer::Granted(granted) => Err(granted),
             ClaimAnswer::Duplicate(found) => Ok((self.replay(&route, &found), found.degraded)),
             ClaimAnswer::Mismatch(_, degraded) => Ok((Err(Refusal::Mismatch), degraded)),
@@ -219,6 +240,7 @@ impl Proxy {
         // A replay must fit every caller.
         parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         parts.headers.remove(header::RANGE);
+        parts.headers.remove(header::IF_RANGE);
         // Those of the request are not sent on.
         parts.headers.remove(header::TRAILER);
         if is_repeat {
@@ -286,14 +308,15 @@ impl Proxy {
         if route.options.dialect == Dialect::Oasis {
             oasis::check(headers, route.options.retention, self.clock.wall())?;
         }
-        let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(b"application/grpc");
-        if request.extensions().get::<Upgrade>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+        let is_grpc = |value: &HeaderValue| {
+            value.as_bytes().get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+        };
+        if request.extensions().get::<WebSocket>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
             let detail =
-                "Upgrades and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
+                "WebSockets and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
             return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
         }
-        let principal =
-            principal::of(&route.options.principal, headers, client.is_trusted, client.certificate, &self.issuers);
+        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers);
         Ok(Some((key, principal?)))
     }
 
@@ -323,6 +346,16 @@ enum Claimed {
     /// Granted after a wait, for which the body was not kept.
     TooLate(Box<Exchange>),
     Replay(Response),
+    /// Observed, and the claim failed: forwarded without one.
+    Unclaimed(Answered, Request<Arriving>, Client),
+}
+
+impl Claimed {
+    /// Returns an observed request whose claim failed. It is no upload: those are not observed.
+    fn unclaimed(failure: Failure, request: Request<Bytes>, client: Client) -> Self {
+        let request = request.map(|body| Arriving::from(Incoming::Whole(body)));
+        Self::Unclaimed(problem(failure).label(), request, client)
+    }
 }
 
 /// Adds the policy that answered instead of the store to the answer to a repeat.

@@ -9,6 +9,7 @@ use super::destination::Destination;
 use super::fields::StoredFields;
 use super::hourly::Hourly;
 use super::options::{KeyRequirement, OnUnmatchedKey, ProxyOptions, RouteOptions, UpstreamOptions};
+use super::principal::PrincipalSource;
 use super::target::PathForm;
 use super::upstream::Upstream;
 use crate::domain::tenant::Operation;
@@ -22,6 +23,8 @@ pub(super) struct Route {
     methods: Vec<Method>,
     pub(super) upstream: Arc<Destination>,
     pub(super) key_headers: Vec<HeaderName>,
+    /// Sources of the principal, those of the dialect too.
+    pub(super) principal: Vec<PrincipalSource>,
     /// Asked before each replay.
     pub(super) authorizer: Option<Authorizer>,
     pub(super) stored_fields: StoredFields,
@@ -69,6 +72,7 @@ impl Route {
             methods: options.methods()?,
             upstream,
             key_headers: options.key_headers()?,
+            principal: options.principal.iter().cloned().chain(options.dialect.principal()).collect(),
             authorizer: Authorizer::new(options, of).ok()?,
             stored_fields: options.stored_fields().ok()?,
             metrics: RouteMetrics::new(&options.name),

@@ -2,6 +2,7 @@
 //! not started to send.
 
 pub(super) mod connector;
+mod framing;
 mod http2;
 pub(super) mod names;
 pub(super) mod pools;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
-use axum::http::{Request, Response, Uri};
+use axum::http::{Request, Response, Uri, header};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -150,7 +151,7 @@ impl Upstream {
             return Box::pin(http2.send(request.map(Body::from), permission)).await;
         }
         let sending = self.keyed.load().here().request(request.map(Full::new));
-        Some(sending.await.map(received).map_err(|error| failed(&error)))
+        Some(sending.await.map_err(|error| failed(&error)).and_then(|response| framed(response, false)).map(received))
     }
 
     /// Sends a request whose body is streamed, as [`send`](Self::send) does.
@@ -192,8 +193,10 @@ impl Upstream {
         if let Some(http2) = &server.http2 {
             return Box::pin(http2.send(request, permission)).await;
         }
+        let offers_upgrade = request.headers().contains_key(header::UPGRADE);
         let sending = self.streaming.load().here().request(request);
-        Some(sending.await.map(received).map_err(|error| failed(&error)))
+        let sent = sending.await.map_err(|error| failed(&error));
+        Some(sent.and_then(|response| framed(response, offers_upgrade)).map(received))
     }
 
     /// Lets further requests open new connections. Those that are in use end with their requests.
@@ -242,6 +245,11 @@ impl Server {
 
 fn received(response: Response<Incoming>) -> Response<Received> {
     response.map(|body| Streamed::new(body, None))
+}
+
+/// Returns a response whose end is certain. What came was an answer to a request that was sent, so another one is a broken exchange.
+fn framed(response: Response<Incoming>, offers_upgrade: bool) -> Result<Response<Incoming>, Failed> {
+    framing::checked(response, offers_upgrade).map_err(|why| Failed::Broken(why.to_owned()))
 }
 
 fn failed(error: &Error) -> Failed {

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Response, Version, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hyper::upgrade::{self, OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
@@ -17,17 +19,39 @@ use super::cors::FromUpstream;
 use super::fields;
 use super::upstream::Received;
 use crate::transport::SwitchedProtocol;
+use crate::web::problem::Problem;
 
+/// Bytes of the nonce that is the key of a handshake.
+const NONCE_BYTES: usize = 16;
+/// The only version.
+const VERSION: &str = "13";
+/// Follows the key in what is hashed for the answer (RFC 6455, 1.3).
+const ACCEPT_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 
-/// Reports whether a request asks for a `WebSocket`. Other protocols are not switched to: what passes then could be requests that no
-/// route has seen.
-pub(super) fn is_asked_for<B>(request: &Request<B>) -> bool {
-    *request.method() == Method::GET && is_named(request.headers())
+/// Returns the `Sec-WebSocket-Accept` that answers a handshake.
+///
+/// # Errors
+/// It is no handshake of RFC 6455, 4.2.1.
+pub(super) fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Problem> {
+    let key = fields::only(headers, &header::SEC_WEBSOCKET_KEY).map(|key| key.as_bytes().trim_ascii());
+    let key = key.filter(|key| STANDARD.decode(key).is_ok_and(|nonce| nonce.len() == NONCE_BYTES));
+    let version = fields::only(headers, &header::SEC_WEBSOCKET_VERSION);
+    let key = key.filter(|_| version.is_some_and(|version| version.as_bytes().trim_ascii() == VERSION.as_bytes()));
+    let accept = key.map(|key| {
+        let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &[key, ACCEPT_SUFFIX].concat());
+        HeaderValue::try_from(STANDARD.encode(digest))
+    });
+    accept.and_then(Result::ok).ok_or_else(|| {
+        Problem::invalid(
+            "A WebSocket handshake needs `Sec-WebSocket-Version: 13` and one `Sec-WebSocket-Key` of 16 bytes in Base64 (RFC 6455).",
+        )
+    })
 }
 
-fn is_named(headers: &HeaderMap) -> bool {
+/// Reports whether a message names `websocket`, and nothing else, as the protocol to switch to.
+pub(super) fn is_named(headers: &HeaderMap) -> bool {
     fields::only(headers, &header::UPGRADE)
         .is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()))
 }
@@ -38,14 +62,17 @@ pub(super) fn ask(headers: &mut HeaderMap) {
     headers.insert(header::UPGRADE, WEBSOCKET);
 }
 
-/// Turns an upstream's response that switches protocols into that for the caller, and connects them. `None` if it is no `WebSocket`.
+/// Turns an upstream's response that switches protocols into that for the caller, and connects them. `None` if it
+/// does not answer the handshake.
 pub(super) fn switch(
     mut response: Response<Received>,
     caller: OnUpgrade,
+    accept: &HeaderValue,
     idle: Duration,
     via: &HeaderValue,
 ) -> Option<Response<Body>> {
-    if !is_named(response.headers()) {
+    let is_accepted = fields::only(response.headers(), &header::SEC_WEBSOCKET_ACCEPT) == Some(accept);
+    if !is_accepted || !is_named(response.headers()) {
         return None;
     }
     let upstream = upgrade::on(&mut response);

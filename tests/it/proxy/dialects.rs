@@ -57,10 +57,16 @@ async fn stripe() {
         check(case, &broken, 500, "", "");
         assert_eq!(broken.is_replay(), case == "repeat");
     }
+    for account in [("stripe-account", "acct_1"), ("stripe-account", "acct_2"), ("stripe-context", "acct_1")] {
+        for case in ["first", "repeat"] {
+            let of_account = send("/orders/broken", &[ALICE, key, account], "a=1").await;
+            assert_eq!((of_account.status, of_account.is_replay()), (500, case == "repeat"), "{account:?}");
+        }
+    }
     let other = send("/orders/broken", &[ALICE, key], "a=2").await;
     check("other parameters", &other, 400, "/error/type", "idempotency_error");
     assert_eq!(other.headers["stripe-should-retry"], "false");
-    assert_eq!(upstream.effects(), 1);
+    assert_eq!(upstream.effects(), 4);
 }
 
 /// OASIS Repeatable Requests 1.0, with the statuses of learn.microsoft.com/rest/api/communication/repeatable-requests.

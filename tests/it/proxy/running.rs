@@ -35,17 +35,19 @@ async fn a_repeat_waits_for_the_response_of_the_running_request() {
 }
 
 #[tokio::test]
-async fn a_late_response_settles_what_was_unknown() {
+async fn a_repeat_of_a_request_without_a_response_in_time_waits_for_it() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy_with(port, "", "").await;
     let late = caller.post("/orders/late", "k-1", "one").await;
     assert_eq!((late.status, &late.json()["code"]), (504, &Value::from("upstream_timeout")));
-    until("the outcome is unknown", SOON, async || {
-        caller.post("/orders/late", "k-1", "one").await.json()["state"] == "unknown"
-    })
-    .await;
-    upstream.gate.add_permits(1);
-    until("the response is stored", SOON, async || caller.post("/orders/late", "k-1", "one").await.is_replay()).await;
+    assert!(late.headers.contains_key("retry-after"));
+    let repeat = caller.post("/orders/late", "k-1", "one").await;
+    assert_eq!((repeat.status, &repeat.json()["state"]), (409, &Value::from("in_progress")));
+    let fields = [("idempotency-key", "k-1"), ("authorization", "alice"), ("prefer", "wait=20")];
+    let (waiting, ()) = tokio::join!(caller.send("POST", "/orders/late", &fields, "one"), async {
+        upstream.gate.add_permits(1);
+    });
+    assert!(waiting.status == 201 && waiting.is_replay(), "{}", waiting.status);
     assert_eq!(upstream.effects(), 1);
 }
 
@@ -104,6 +106,17 @@ async fn observe_mode_refuses_nothing() {
         assert_eq!((answer.status, answer.is_replay()), (201, false), "{count}");
         assert_eq!(answer.body.unwrap().len(), "order ".len() + body.len(), "{count}");
         assert_eq!(upstream.effects(), count + 1);
+    }
+}
+
+#[tokio::test]
+async fn observe_mode_forwards_beyond_a_quota() {
+    let (upstream, port) = Upstream::start().await;
+    let more = "[defaults]\nmode = \"observe\"\n[defaults.quota]\nrequests_per_second = 1\n";
+    let (_gateway, caller) = proxy(port, more).await;
+    for count in 1..=20 {
+        let answer = caller.post("/orders/a", &format!("k-{count}"), "one").await;
+        assert_eq!((answer.status, upstream.effects()), (201, count));
     }
 }
 

@@ -125,3 +125,27 @@ async fn other_protocols_are_not_switched_to() {
         assert!(answer.starts_with("HTTP/1.1 502"), "{protocol}: {answer}");
     }
 }
+
+#[tokio::test]
+async fn a_handshake_that_is_not_whole_or_not_answered_opens_no_tunnel() {
+    let (port, mut requests) = echo(SWITCH).await;
+    let gateway = in_front_of(port, "", "").await;
+    let whole = handshake("GET", "websocket");
+    for (from, to) in [
+        ("sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n", ""),
+        ("dGhlIHNhbXBsZSBub25jZQ==", "short"),
+        ("sec-websocket-version: 13\r\n", ""),
+        ("version: 13", "version: 8"),
+    ] {
+        let answer = framing::exchange(&address(&gateway), &whole.replace(from, to)).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{from}: {answer}");
+    }
+    assert!(requests.try_recv().is_err());
+    for accept in ["sec-websocket-accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n", ""] {
+        let switch = SWITCH.replace("sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n", accept);
+        let (port, _requests) = echo(switch.leak()).await;
+        let gateway = in_front_of(port, "", "").await;
+        let answer = framing::exchange(&address(&gateway), &whole).await;
+        assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("connection: close"), "{accept}: {answer}");
+    }
+}
