@@ -73,8 +73,8 @@ impl Named<'_> {
             }
             _ => {
                 return Err(Problem::invalid(
-                    "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id`, with \
-                     `\"realm\": \"proxy\"` for a record of the proxy.",
+                    "Name the claim by `contents` and `operation` (which is `default` if left out), or by `global_id` alone; a \
+                     record of the proxy also needs `\"realm\": \"proxy\"`.",
                 ));
             }
         };

@@ -146,7 +146,7 @@ mod tests {
         for (method, url, fields, said) in [
             ("POST", "http://shop/orders/1", &["Authorization: alice"][..], "Refused: it has no key"),
             ("POST", "http://shop/orders/1", &["Idempotency-Key: k"], "Refused: the field `authorization` is missing"),
-            ("POST", "http://shop/orders//1", &[], "Refused: the path has an empty segment"),
+            ("POST", "http://shop/orders//1", &[], "Refused: The path has an empty segment"),
             ("POST", "http://shop/others", &[], "Refused: no route"),
             ("GET", "http://shop/orders/1", &[], "Forwarded without protection: no route protects"),
         ] {

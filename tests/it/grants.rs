@@ -179,6 +179,11 @@ async fn refuses_every_kind(reason: &Reason) {
         answers.push((kind, tokio::time::timeout(SOON, waits).await.expect("an answer").expect("no panic")));
     }
     for (kind, answer) in answers {
+        if (reason.code, kind) == ("store_full", "a take-over") {
+            // It replaces a value, so it needs no room.
+            assert_eq!(answer.status, 201, "{}", answer.text);
+            continue;
+        }
         assert_eq!(answer.code(), (503, reason.code), "{}: {kind}: {}", reason.name, answer.text);
     }
     assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 503, "{}: the proxy", reason.name);

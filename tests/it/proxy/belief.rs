@@ -222,7 +222,7 @@ fn code(answer: &str) -> &str {
 
 #[tokio::test]
 async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_only_if_all_is_observed() {
-    for (case, recorder, gateway) in gateways("").await {
+    for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {
         let key = "idempotency-key: k-1\r\n";
         for (method, path, fields, refused) in [
             ("POST", "/%6frders", key, "201"),
@@ -255,7 +255,7 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
 
 #[tokio::test]
 async fn a_host_has_one_name_on_every_way() {
-    for (case, recorder, gateway) in gateways("").await {
+    for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {
         for way in WAYS {
             for host in ["%61pi.shop.example", "a@shop", "a\r\nhost: b"] {
                 let (name, method, path, own) = way;
