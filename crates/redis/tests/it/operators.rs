@@ -178,6 +178,25 @@ async fn a_user_with_the_least_rights_can_do_everything() {
 }
 
 #[tokio::test]
+async fn the_rights_of_the_page_are_accepted_and_enough() {
+    let Some(server) = RedisServer::start().await else { return };
+    let page = include_str!("../../../../docs/engines/redis.md");
+    let lines: Vec<_> = page.lines().filter(|line| line.starts_with("ACL SETUSER oncegate ")).collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for line in lines {
+        let words: Vec<_> = line.split(' ').collect();
+        let applied = RedisServer::try_query::<String>(&server.url(), &words);
+        // An older server does not know the command of `aof=1`, which is in a line of its own.
+        assert!(applied.is_ok() || words[3..] == ["+waitaof"], "{line}: {applied:?}");
+    }
+    let redis = open(&format!("redis://oncegate:PASSWORD@{}", server.address()));
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    redis.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
+    redis.probe().await.unwrap();
+}
+
+#[tokio::test]
 async fn scripts_that_were_flushed_are_taught_again() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
