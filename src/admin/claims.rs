@@ -218,8 +218,8 @@ impl From<ListError> for Problem {
             ListError::NotSupported { engine, able } => {
                 let able = if able.is_empty() { "none that is configured".to_owned() } else { able.join(", ") };
                 let detail = format!(
-                    "Engine `{engine}`, which keeps the claims of this app, cannot list them; engines that can: {able}. Show \
-                     a claim by its contents or its global ID instead."
+                    "Engine `{engine}`, which keeps claims and locks of this app, cannot list them; engines that can: {able}. \
+                     Show a claim by its contents or its global ID, and a lock by its name."
                 );
                 Self::new(Code::NotSupported, detail)
             }

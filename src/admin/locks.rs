@@ -17,7 +17,7 @@ use crate::domain::tenant::AppKey;
 use crate::web::body::JsonBytes;
 use crate::web::fields::parsed;
 use crate::web::lock::{LockBody, free};
-use crate::web::problem::Problem;
+use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
 
 /// Default and largest number of locks on a page.
@@ -83,15 +83,32 @@ pub(super) async fn release(
 ) -> Result<Response, Problem> {
     let ReleaseBody { app: key, name, holder, reason } = body.parse()?;
     let (app, name) = (app(&admin, &key)?, parsed::<LockName>("name", &name)?);
-    admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
+    let found = admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
+    if let Some(holder) = &holder
+        && !found.record.holds.iter().any(|hold| hold.nonce.shown() == *holder)
+    {
+        return Err(no_holder());
+    }
     let named = |holder: &str| holder.chars().filter(char::is_ascii_graphic).take(16).collect::<String>();
     let which = holder.as_deref().map_or_else(|| "all holders".to_owned(), named);
     let detail = Some(format!("lock: {name}, holder: {which}"));
     let change = Change { app: Some(key), detail, ..Change::new("lock.release", reason) };
     let gateway = admin.gateway.clone();
     let action = async move {
+        let is_one = holder.is_some();
         let released = gateway.evict_lock(&app, &name, holder).await?;
+        if is_one && released == 0 {
+            return Err(no_holder());
+        }
         Ok((ReleasedBody { app: app.key.clone(), name, released }, "released"))
     };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
+}
+
+/// Returns the answer if no hold of the lock has this hash.
+fn no_holder() -> Problem {
+    Problem::new(
+        Code::NotHeld,
+        "No hold of this lock has the hash `holder`; nothing was ended. Send all 8 digits that `oncegate lock show` prints.",
+    )
 }

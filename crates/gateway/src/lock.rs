@@ -29,6 +29,7 @@ use self::names::NAMES_MAX;
 use self::queue::Queue;
 use self::result::{failed, lock_result};
 use super::{Failure, Gateway, failure, read_failure, within};
+use crate::operator::ListError;
 use crate::resilience::deadline_budget;
 use crate::tenants::App;
 
@@ -250,9 +251,14 @@ impl Gateway {
     ///
     /// # Errors
     /// The store does not answer, or cannot list.
-    pub async fn list_locks(&self, app: &App, after: Option<LockName>, limit: usize) -> Result<Vec<LockView>, Failure> {
+    pub async fn list_locks(
+        &self,
+        app: &App,
+        after: Option<LockName>,
+        limit: usize,
+    ) -> Result<Vec<LockView>, ListError> {
+        let engine = self.listing_engine(app)?;
         let call = async {
-            let engine = &self.named_chain(app)?.chain;
             let mut found = Vec::new();
             let mut request = LockListRequest { app: app.key.clone(), after, limit };
             while found.len() < limit {
@@ -270,7 +276,8 @@ impl Gateway {
             found.truncate(limit);
             Ok(found)
         };
-        within(deadline_budget::LIST_TIMEOUT, call).await.map_err(read_failure)
+        let listed = within(deadline_budget::LIST_TIMEOUT, call).await;
+        listed.map_err(|error| ListError::Failed(read_failure(error)))
     }
 
     async fn unlock(&self, app: &App, name: &LockName, action: Action) -> Result<UnlockAnswer, Failure> {

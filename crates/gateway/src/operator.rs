@@ -45,10 +45,10 @@ pub enum Changed {
     },
 }
 
-/// Reason why claims were not listed.
+/// Reason why claims or locks were not listed.
 #[derive(Debug)]
 pub enum ListError {
-    /// The engine of the app cannot list claims.
+    /// The engine of the app cannot list them.
     NotSupported {
         /// The name of the app's engine.
         engine: String,
@@ -153,18 +153,23 @@ impl Gateway {
         })
     }
 
+    /// Returns the engine of an app, if it can list claims and locks.
+    pub(super) fn listing_engine(&self, app: &App) -> Result<&dyn Engine, ListError> {
+        let engine = self.policies(app).map_err(|error| ListError::Failed(read_failure(error)))?.engine();
+        if engine.capabilities().lists {
+            return Ok(engine);
+        }
+        let able = self.engines.by_name.iter().filter(|(_, named)| named.engine.capabilities().lists);
+        let able = able.map(|(name, _)| name.clone()).collect();
+        Err(ListError::NotSupported { engine: self.engine_name(app), able })
+    }
+
     /// Lists claims of an app, in the order of their global IDs, without their results.
     ///
     /// # Errors
     /// The engine cannot list claims, or does not answer.
     pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<ClaimView>, ListError> {
-        let policies = self.policies(app).map_err(|error| ListError::Failed(read_failure(error)))?;
-        let engine = policies.engine();
-        if !engine.capabilities().lists {
-            let able = self.engines.by_name.iter().filter(|(_, named)| named.engine.capabilities().lists);
-            let able = able.map(|(name, _)| name.clone()).collect();
-            return Err(ListError::NotSupported { engine: self.engine_name(app), able });
-        }
+        let engine = self.listing_engine(app)?;
         let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
         let listed = listed.map_err(|error| ListError::Failed(read_failure(error)))?;
         let view = |mut listed: ListedClaim| {
