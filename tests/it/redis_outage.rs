@@ -75,6 +75,33 @@ const LOSSES: [fn(&TcpProxy); 4] = [
 ];
 
 #[tokio::test]
+async fn a_node_of_a_cluster_behind_the_url_of_one_server_grants_nothing_and_the_url_to_write_is_named() {
+    let Some(server) = RedisServer::start_with(&["cluster-enabled yes", "cluster-port 0"]).await else { return };
+    // All keys are its own, so that it would serve each of them.
+    server.query::<()>("CLUSTER ADDSLOTSRANGE 0 16383");
+    until("the node takes commands", Duration::from_secs(20), async || {
+        server.query::<String>("CLUSTER INFO").contains("cluster_state:ok")
+    })
+    .await;
+    let gateway = gateway::on(server.url()).start().await;
+    let client = gateway.client();
+    let says = |text: &str| text.contains("write redis+cluster:// in place of redis://");
+    let answers = [
+        client.claim(fresh::contents()).await,
+        client.post("/v1/claims", &json!({ "contents": "waits", "wait": "1s" })).await,
+        client.post("/v1/locks/free/holds", &json!({})).await,
+        client.get(&format!("/v1/claims/{}", "0".repeat(32))).await,
+    ];
+    for answer in answers {
+        assert_eq!(answer.code(), (503, "store_incompatible"), "{}", answer.text);
+    }
+    let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200);
+    let engine = &ready.body["engines"]["primary"];
+    assert!(engine["up"] == false && says(engine["detail"].as_str().unwrap()), "{}", ready.text);
+    until("the log says it", Duration::from_secs(20), async || says(&gateway.log())).await;
+}
+
+#[tokio::test]
 async fn a_lost_reply_never_makes_a_holder_its_own_duplicate() {
     let Some(server) = RedisServer::start().await else { return };
     let (mut proxy, gateway) = behind_proxy(&server).await;

@@ -1,4 +1,4 @@
-//! The health check of a server: its version, whether it evicts keys, whether it still has its data, which replicas it has. Made
+//! The health check of a server: its version, whether it is a node of a cluster and evicts keys, whether it still has its data, which replicas it has. Made
 //! at each connect and again at intervals, since an operator may change all of it at any time.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use redis::{Cmd, Value};
 use super::marker::{Marker, Markers};
 use super::redirect::Redirect;
 use super::replication::{Persistence, Replication};
-use super::reply::checked;
+use super::reply::{PART_OF_CLUSTER, checked};
 use super::url::{Layout, Url};
 
 /// The oldest major version with `SET … NX GET` and script flags. Valkey reports a `redis_version` of 7 as well.
@@ -77,6 +77,7 @@ impl Health {
             with("INFO", &["memory"]),
             with("INFO", &["persistence"]),
             with("INFO", &["replication"]),
+            with("INFO", &["cluster"]),
             with("CONFIG", &["GET", "appendfsync", "save", "cluster-require-full-coverage"]),
         ];
         commands.extend(self.marker_commands());
@@ -94,12 +95,17 @@ impl Health {
 
     /// Judges the replies to a health check. An error means that the server must not be used at all now.
     pub(super) fn judge(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
-        let Ok([server, memory, persistence, replication, config, set_marker, found]) = <[Value; 7]>::try_from(replies)
+        let Ok([server, memory, persistence, replication, cluster, config, set_marker, found]) =
+            <[Value; 8]>::try_from(replies)
         else {
             return Err(unfit());
         };
         let (server, memory) = (text(checked(server)?), text(checked(memory)?));
         let version = check_version(&server, VERSION_MIN)?;
+        // Such a node would take the keys of its own slots, and refuse all others.
+        if !matches!(self.url.layout, Layout::Cluster { .. }) && is_of_cluster(&text(cluster)) {
+            return Err(Determinate::Incompatible(PART_OF_CLUSTER.into()));
+        }
         // A managed server may forbid CONFIG; then durability is not promised.
         let persistence = Persistence::read(&text(persistence), &words(config));
         self.server.set_durable(persistence.is_always());
@@ -205,6 +211,11 @@ fn check_version(server: &str, min: (u32, u32)) -> Result<(u32, u32), Determinat
     }
 }
 
+/// Returns whether a server is a node of a cluster, by its `INFO cluster`.
+fn is_of_cluster(cluster: &str) -> bool {
+    field(cluster, "cluster_enabled") == Some("1")
+}
+
 /// Returns why a server may evict claims, by its `INFO memory`.
 fn eviction(memory: &str) -> Option<String> {
     let policy = field(memory, "maxmemory_policy").unwrap_or("unknown");
@@ -246,8 +257,9 @@ mod tests {
     fn answers(version: &str, memory: &str, set_marker: Value, marker: &str) -> Vec<Value> {
         let fsync = Value::Array(vec![bulk("appendfsync"), bulk("always")]);
         let server = format!("# Server\r\nredis_version:{version}\r\nos:Linux\r\n");
-        let replication = bulk("role:master\r\nconnected_slaves:0\r\n");
-        vec![bulk(&server), bulk(memory), bulk("aof_enabled:1\r\n"), replication, fsync, set_marker, bulk(marker)]
+        let (replication, cluster) = (bulk("role:master\r\nconnected_slaves:0\r\n"), bulk("cluster_enabled:0\r\n"));
+        let aof = bulk("aof_enabled:1\r\n");
+        vec![bulk(&server), bulk(memory), aof, replication, cluster, fsync, set_marker, bulk(marker)]
     }
 
     fn health(url: &str) -> Health {
@@ -284,6 +296,21 @@ mod tests {
         let allowing = self::health("redis://h?allow_eviction=true");
         allowing.judge(answers("7.0.0", evicting, Value::Nil, "a"), Some(&marker())).unwrap();
         assert_eq!(allowing.refusal_of_grants(), None);
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_is_refused_unless_the_url_names_one() {
+        for (url, is_cluster) in [("redis://h", false), ("redis+sentinel://h/main", false), ("redis+cluster://h", true)]
+        {
+            for enabled in ["0", "1"] {
+                let mut replies = answers("7.0.0", FIT, Value::Nil, "a");
+                replies[4] = bulk(&format!("# Cluster\r\ncluster_enabled:{enabled}\r\n"));
+                let judged = health(url).judge(replies, Some(&marker()));
+                let is_refused =
+                    matches!(&judged, Err(Determinate::Incompatible(why)) if why.contains("redis+cluster://"));
+                assert_eq!(is_refused, enabled == "1" && !is_cluster, "{url}: {judged:?}");
+            }
+        }
     }
 
     #[test]
@@ -348,7 +375,7 @@ mod tests {
         let error = redis::parse_redis_value(b"-LOADING Redis is loading the dataset in memory\r\n").unwrap();
         let judged = health("redis://h").judge(answers("7.0.0", FIT, error.clone(), "a"), Some(&marker()));
         assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
-        let judged = health("redis://h").judge(vec![error; 7], Some(&marker()));
+        let judged = health("redis://h").judge(vec![error; 8], Some(&marker()));
         assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
         assert!(health("redis://h").judge(vec![], Some(&marker())).is_err());
     }

@@ -117,6 +117,10 @@ impl ScriptResult {
     }
 }
 
+/// Reason to refuse a node of a cluster behind another URL.
+pub(super) const PART_OF_CLUSTER: &str =
+    "the Redis server is part of a cluster; write redis+cluster:// in place of redis://";
+
 /// Returns the reply unless it is an error.
 pub(super) fn checked(reply: Value) -> Result<Value, Determinate> {
     match reply {
@@ -134,8 +138,7 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
             return Determinate::Incompatible("a key of the engine holds a value that is not a record".into());
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => {
-            let why = "the Redis server is part of a cluster; write redis+cluster:// in place of redis://";
-            return Determinate::Incompatible(why.into());
+            return Determinate::Incompatible(PART_OF_CLUSTER.into());
         }
         "LOADING" => "it is still loading its data",
         "READONLY" => "it is a replica and takes no writes",

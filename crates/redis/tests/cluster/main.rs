@@ -227,7 +227,21 @@ async fn a_wrong_seed_says_what_to_write() {
     assert!(why.contains("joined no cluster with slots"), "{why}");
     let single = open(&unjoined.url());
     let why = single.claim(&fresh_claim(), DEADLINE).await.unwrap_err().to_string();
-    assert!(why.contains("CLUSTERDOWN") || why.contains("redis+cluster://"), "{why}");
+    assert!(why.contains("redis+cluster://"), "{why}");
+}
+
+#[tokio::test]
+async fn a_node_behind_the_url_of_one_server_takes_no_call_for_any_key() {
+    let Some(cluster) = three_primaries().await else { return };
+    let at_node = open(&cluster.nodes[0].url());
+    // Also for keys that are on this node.
+    for claim in many().into_iter().chain([claim_on(&cluster, 0)]) {
+        let why = at_node.claim(&claim, DEADLINE).await.unwrap_err();
+        assert!(matches!(&why, EngineError::Determinate(Determinate::Incompatible(_))), "{why:?}");
+        assert!(why.to_string().contains("write redis+cluster://"), "{why}");
+    }
+    let why = at_node.probe().await.unwrap_err().to_string();
+    assert!(why.contains("write redis+cluster://"), "{why}");
 }
 
 #[tokio::test]
