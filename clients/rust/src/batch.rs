@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::answer::{Answer, Body};
 use crate::call::{Call, jitter};
-use crate::claim::{Claimed, State, Terms};
+use crate::claim::{Claimed, State, Terms, Undelivered};
 use crate::client::{Client, FOREVER};
 use crate::contents::Contents;
 use crate::error::{Cause, Error, Kind};
@@ -91,6 +91,12 @@ impl Client {
             let claimed = self.claimed(claim, answer?)?;
             self.event_of(&claim.about, &claimed);
             if let Claimed::Grant(grant) = &claimed {
+                if let Some(rejected) = grant.identity_differs() {
+                    grant.stop();
+                    // Dropped at once, which releases it in the background.
+                    drop(Undelivered(Some(Ok(claimed))));
+                    return Err(rejected);
+                }
                 grant.expire();
             }
             Ok(claimed)

@@ -26,6 +26,9 @@ type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> 
 /// The longest wait of one call: proxies on the way may cut off a longer one.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// Code of a grant whose global ID is not the client's own.
+pub(crate) const IDENTITY_DIFFERS: &str = "identity_differs";
+
 /// Result of [`Client::once`].
 #[derive(Debug)]
 pub enum Once<T> {
@@ -361,6 +364,13 @@ impl Client {
         loop {
             let wait = left.min(WAIT_MAX);
             let (claimed, pause) = self.try_claim(claim, self.0.claim_within, wait, Some(stop.clone())).await?;
+            if let Claimed::Grant(grant) = &claimed
+                && let Some(rejected) = grant.identity_differs()
+            {
+                grant.stop();
+                drop(grant.fail().await);
+                return Err(rejected);
+            }
             let Claimed::Duplicate(Duplicate { state: State::InProgress, .. }) = claimed else { return Ok(claimed) };
             left = left_until(ends, self.now() + pause);
             if left < Duration::from_millis(1) {
@@ -491,7 +501,7 @@ pub(crate) fn whole_millis(left: Duration) -> Duration {
 }
 
 /// A claim on its way to its caller. If it does not arrive, nothing has run: it is released.
-struct Undelivered(Option<Result<Claimed, Error>>);
+pub(crate) struct Undelivered(pub(crate) Option<Result<Claimed, Error>>);
 
 impl Drop for Undelivered {
     fn drop(&mut self) {

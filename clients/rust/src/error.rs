@@ -16,7 +16,7 @@ pub enum Error {
         /// In the order of the tries.
         causes: Vec<Cause>,
     },
-    /// A mistake of the caller, or a quota that was still used up when time was over.
+    /// A mistake of the caller, a quota that was still used up when time was over, or a gateway that names the operation differently.
     Rejected(Rejected),
     /// A 409 on the outcome. After a success, `superseded` means perhaps done twice: raise an alarm.
     OutcomeRefused {
@@ -45,7 +45,7 @@ pub enum Error {
     Argument(String),
 }
 
-/// An answer with a 4xx.
+/// An answer with a 4xx, or (`identity_differs`) a grant of another identity than the client's own, which was released.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejected {
     /// Status of the answer.

@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 
 use crate::answer::Answer;
 use crate::call::has_global_id;
-use crate::claim::ClaimCall;
+use crate::claim::{ClaimCall, IDENTITY_DIFFERS};
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, Rejected};
 use crate::lease::{Lease, Renewal};
 
 /// The right to run one operation, until its lease ends. It is renewed in the background until it is reported, stopped, or its last
@@ -163,6 +163,20 @@ impl Grant {
             Some(lease) => lease.renew(self.0.client.0.timeout).await,
             None => Ok(()),
         }
+    }
+
+    /// Returns an error if the gateway granted another identity than this client computes: duplicates that it answers would be of
+    /// another operation, or of none.
+    pub(crate) fn identity_differs(&self) -> Option<Error> {
+        let (theirs, ours) = (&self.0.global_id, &self.0.claim.global_id);
+        (theirs != ours).then(|| {
+            let detail = format!(
+                "the gateway granted the identity {theirs}, but this client computes {ours}; the claim was released and the work was not \
+                 run. Remove the credential if the gateway has no apps; otherwise use a client and a gateway with the same rules"
+            );
+            let (code, request_id, retry_after) = (IDENTITY_DIFFERS.to_owned(), None, None);
+            Error::Rejected(Rejected { status: 201, code, detail, request_id, retry_after })
+        })
     }
 
     /// A claim whose lease has ended is lost.

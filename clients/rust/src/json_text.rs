@@ -210,7 +210,8 @@ impl Parser<'_> {
         } else if number.digits.len() > 17 {
             (Reason::TooLong, "a number of more than 17 significant digits: send it as text")
         } else {
-            return Ok(ecma(double));
+            // As ECMAScript writes it. `Display` rounds a tie between two shortest texts differently.
+            return Ok(ryu_js::Buffer::new().format_finite(double).to_owned());
         };
         Err(self.speller.refuse(refused.0, refused.1))
     }
@@ -220,18 +221,6 @@ fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     push_quoted(&mut out, text);
     out
-}
-
-/// Writes a double as ECMAScript does.
-fn ecma(double: f64) -> String {
-    if (1e-6..1e21).contains(&double.abs()) {
-        return double.to_string();
-    }
-    let text = format!("{double:e}");
-    match text.split_once('e') {
-        Some((mantissa, exponent)) if !exponent.starts_with('-') => format!("{mantissa}e+{exponent}"),
-        _ => text,
-    }
 }
 
 /// A number: 0.d1d2d3… × 10^point, without leading and trailing zeros; zero has no digits.

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::claim::{Claimed, Duplicate, State, Terms, Unfinished};
+use crate::claim::{Claimed, Duplicate, IDENTITY_DIFFERS, State, Terms, Unfinished};
 use crate::client::Client;
 use crate::contents;
 use crate::contents::hex;
@@ -64,10 +64,24 @@ pub struct IdempotencyLayer<P>(Arc<Rules<P>>);
 struct Rules<P> {
     client: Client,
     operation: String,
-    principal: P,
+    principal: Arc<P>,
     terms: Terms,
     is_required: bool,
     body_bytes_max: usize,
+}
+
+// Not derived: `P` needs no `Clone`.
+impl<P> Clone for Rules<P> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            operation: self.operation.clone(),
+            principal: Arc::clone(&self.principal),
+            terms: self.terms.clone(),
+            is_required: self.is_required,
+            body_bytes_max: self.body_bytes_max,
+        }
+    }
 }
 
 impl<P: Fn(&Parts) -> Option<String>> IdempotencyLayer<P> {
@@ -80,7 +94,7 @@ impl<P: Fn(&Parts) -> Option<String>> IdempotencyLayer<P> {
         Self(Arc::new(Rules {
             client,
             operation,
-            principal,
+            principal: Arc::new(principal),
             terms,
             is_required: false,
             body_bytes_max: BODY_BYTES_MAX,
@@ -105,10 +119,9 @@ impl<P: Fn(&Parts) -> Option<String>> IdempotencyLayer<P> {
         self.with(|rules| rules.body_bytes_max = bytes)
     }
 
+    /// Changes a copy if the rules are shared: services that were wrapped before keep theirs.
     fn with(mut self, set: impl FnOnce(&mut Rules<P>)) -> Self {
-        if let Some(rules) = Arc::get_mut(&mut self.0) {
-            set(rules);
-        }
+        set(Arc::make_mut(&mut self.0));
         self
     }
 }
@@ -194,7 +207,7 @@ impl<P: Fn(&Parts) -> Option<String>> Rules<P> {
             let detail = "Send one Idempotency-Key of 1 to 255 visible ASCII characters.";
             return Ok(problem(StatusCode::BAD_REQUEST, "idempotency_key_invalid", detail, None));
         };
-        let Some(principal) = (self.principal)(&head).filter(|principal| !principal.is_empty()) else {
+        let Some(principal) = (*self.principal)(&head).filter(|principal| !principal.is_empty()) else {
             return Ok(problem(StatusCode::BAD_REQUEST, "principal_missing", "The caller is not known.", None));
         };
         let Ok(body) = Limited::new(body, self.body_bytes_max).collect().await else {
@@ -312,6 +325,10 @@ fn refused<R: From<Bytes>>(error: &Error) -> Response<R> {
                 detail,
                 Some(rejected.retry_after.unwrap_or_default()),
             )
+        }
+        // A mistake of this service: a repeat does not help.
+        Error::Rejected(rejected) if rejected.code == IDENTITY_DIFFERS => {
+            problem(StatusCode::INTERNAL_SERVER_ERROR, IDENTITY_DIFFERS, "Nothing was done.", None)
         }
         _ => {
             let detail = "Nothing was done: repeat later with the same key.";

@@ -158,6 +158,19 @@ async fn a_request_without_key_or_caller_is_passed_on_or_refused() {
 }
 
 #[tokio::test]
+async fn a_copy_of_a_layer_can_be_changed_and_the_layer_keeps_its_rules() {
+    let client = Client::new(["http://127.0.0.1:9"], Options::default()).expect("a client");
+    let layer = IdempotencyLayer::new(client, "tower.copy", account as fn(&Parts) -> Option<String>);
+    let strict = layer.clone().required().body_bytes_max(8);
+    let orders = Orders { ran: Arc::new(AtomicUsize::new(0)), gate: Arc::new(Semaphore::new(0)) };
+    let alice = ("authorization", "alice");
+    assert_eq!(post(&strict.layer(orders.clone()), "/201", &[alice], "").await.status(), 400);
+    let keyed = [alice, ("idempotency-key", "k")];
+    assert_eq!(post(&strict.layer(orders.clone()), "/201", &keyed, "longer than 8").await.status(), 413);
+    assert_eq!(post(&layer.layer(orders), "/201", &[alice], "longer than 8").await.status(), 201);
+}
+
+#[tokio::test]
 async fn a_caller_that_hangs_up_changes_nothing() {
     let Some((shop, orders)) = shop(false) else { return };
     let fields = [("authorization", "alice"), ("idempotency-key", &*key("h"))];

@@ -47,6 +47,11 @@ final class Batches {
                 (at, answer) -> {
                     Claimed claimed = claiming.read(requests.get(at), answer);
                     if (claimed instanceof Grant grant) {
+                        Rejected differs = grant.identityDiffers();
+                        if (differs != null) {
+                            context.background().run(() -> Claiming.release(grant));
+                            throw differs;
+                        }
                         grant.start();
                     }
                     return claimed;

@@ -41,6 +41,11 @@ final class Claiming {
                 String url = context.options().urls.get(answer.gateway());
                 return proceed(request, new Unavailable(List.of(Cause.tooLate(url, "grant"))));
             }
+            Rejected differs = grant.identityDiffers();
+            if (differs != null) {
+                release(grant);
+                throw differs;
+            }
             grant.start();
         }
         return claimed;
@@ -136,7 +141,7 @@ final class Claiming {
         }
     }
 
-    private static void release(Grant grant) {
+    static void release(Grant grant) {
         try {
             grant.fail();
         } catch (OncegateException unreported) {

@@ -145,6 +145,13 @@ public final class Grant implements Claimed, AutoCloseable {
         }
     }
 
+    /** Returns an error if the gateway granted another identity than this client computes. */
+    Rejected identityDiffers() {
+        return globalId().equals(request.globalId())
+                ? null
+                : Rejected.identityDiffers(globalId(), request.globalId());
+    }
+
     void granted() {
         context.events()
                 .send(

@@ -70,8 +70,8 @@ final class Numbers {
     }
 
     /**
-     * Returns the fewest digits that are this double, and of those the nearest. {@code
-     * Double.toString} has too many before JDK 19.
+     * Returns the fewest digits that are this double, and of those the nearest; the even ones if
+     * two are equally near. {@code Double.toString} has too many before JDK 19.
      */
     private static BigDecimal shortest(double value) {
         var exact = new BigDecimal(value);
@@ -81,9 +81,10 @@ final class Numbers {
             boolean belowIs = below.doubleValue() == value;
             boolean aboveIs = above.doubleValue() == value;
             if (belowIs || aboveIs) {
-                boolean belowIsNearer = exact.subtract(below).compareTo(above.subtract(exact)) <= 0;
-                return (belowIs && (belowIsNearer || !aboveIs) ? below : above)
-                        .stripTrailingZeros();
+                int nearer = exact.subtract(below).compareTo(above.subtract(exact));
+                boolean belowIsEven = !below.unscaledValue().testBit(0);
+                boolean belowWins = nearer < 0 || (nearer == 0 && belowIsEven);
+                return (belowIs && (belowWins || !aboveIs) ? below : above).stripTrailingZeros();
             }
         }
     }

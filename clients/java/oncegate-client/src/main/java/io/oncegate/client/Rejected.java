@@ -2,7 +2,10 @@ package io.oncegate.client;
 
 import java.time.Duration;
 
-/** A gateway refused the call: a mistake of the caller, or (429) its quota is used up. */
+/**
+ * A gateway refused the call: a mistake of the caller, or (429) its quota is used up. Or ({@code
+ * identity_differs}) it granted another identity than the client's own, and the claim was released.
+ */
 public final class Rejected extends OncegateException {
     private final int status;
     private final String code;
@@ -17,6 +20,29 @@ public final class Rejected extends OncegateException {
         detail = response.text("detail");
         requestId = response.requestId();
         retryAfter = response.retryAfter();
+    }
+
+    private Rejected(int status, String code, String detail) {
+        super(status + " " + code + ": " + detail);
+        this.status = status;
+        this.code = code;
+        this.detail = detail;
+        requestId = null;
+        retryAfter = Duration.ZERO;
+    }
+
+    /** A grant of another identity than this client computes. */
+    static Rejected identityDiffers(String theirs, String ours) {
+        return new Rejected(
+                201,
+                "identity_differs",
+                "the gateway granted the identity "
+                        + theirs
+                        + ", but this client computes "
+                        + ours
+                        + "; the claim was released and the work was not run. Remove the credential"
+                        + " if the gateway has no apps; otherwise use a client and a gateway with"
+                        + " the same rules");
     }
 
     /** Returns the HTTP status. */

@@ -5,6 +5,8 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import io.oncegate.client.Contents;
+import io.oncegate.client.JsonText;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -77,7 +79,9 @@ public final class ClaimTable implements AutoCloseable {
     private int claim(JsonNode body, ObjectNode answer) {
         calls++;
         String key = body.get("operation") + " " + body.get("contents");
-        answer.put("global_id", String.format("%032x", key.hashCode() & 0xffffffffL));
+        String operation = body.get("operation").asText();
+        var contents = new JsonText(body.get("contents").toString());
+        answer.put("global_id", Contents.globalId("default", operation, contents));
         Claim claim = claims.get(key);
         if (claim == null) {
             claim = new Claim();
