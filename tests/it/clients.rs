@@ -233,7 +233,7 @@ async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
     let setup = gateway::on_disk(&folder.path().join("claims"));
     let mut gateway = setup.start().await;
     let address = gateway.api();
-    let words = ["one", &url(address), "order=A-1", "work=300", "settle_within=500"];
+    let words = ["one", &url(address), "order=A-1", "work=300", "settle_within=5000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     gateway.kill();
