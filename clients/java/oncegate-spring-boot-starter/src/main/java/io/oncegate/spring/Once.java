@@ -18,7 +18,9 @@ import java.lang.annotation.Target;
  * progress or with an unknown outcome throws {@link DuplicateOperation}, another fingerprint {@link
  * OperationMismatch}. It stands outside a transaction of the method, and refuses to run inside one:
  * a success reported before the commit would stay after a rollback. A {@code CompletionStage} or
- * {@code Mono} is reported when it completes; streams of values are refused.
+ * {@code Mono} is reported when it completes, a {@code Callable} when it was called. Other types
+ * whose work ends later are refused when the bean is made. A repeat of a success whose result was
+ * not stored throws {@link ResultNotStored}.
  */
 @Documented
 @Retention(RetentionPolicy.RUNTIME)

@@ -1,116 +1,140 @@
 package io.oncegate.spring;
 
-import com.fasterxml.jackson.databind.JavaType;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import io.oncegate.client.Done;
 import io.oncegate.client.Duplicate;
 import io.oncegate.client.Grant;
+import io.oncegate.client.JsonText;
 import io.oncegate.client.Mismatch;
 import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Result;
 import io.oncegate.client.Terms;
 import java.lang.reflect.Method;
-import java.lang.reflect.ParameterizedType;
-import java.lang.reflect.Type;
 import java.lang.reflect.UndeclaredThrowableException;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
-import org.aspectj.lang.ProceedingJoinPoint;
-import org.aspectj.lang.annotation.Around;
-import org.aspectj.lang.annotation.Aspect;
-import org.aspectj.lang.reflect.MethodSignature;
+import org.aopalliance.intercept.MethodInterceptor;
+import org.aopalliance.intercept.MethodInvocation;
+import org.springframework.aop.ProxyMethodInvocation;
 import org.springframework.aop.support.AopUtils;
+import org.springframework.aop.support.StaticMethodMatcherPointcutAdvisor;
 import org.springframework.core.Ordered;
+import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 import org.springframework.util.ClassUtils;
 
-/** Runs methods with {@link Once}. It stands outside the aspect of transactions. */
-@Aspect
-public class OnceAspect implements Ordered {
+/**
+ * Runs methods with {@link Once}, also where the annotation is on the method of an interface. It
+ * stands outside the aspect of transactions.
+ */
+public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements MethodInterceptor {
+    private static final long serialVersionUID = 1;
     private static final boolean TRANSACTIONS =
             ClassUtils.isPresent(
                     "org.springframework.transaction.support.TransactionSynchronizationManager",
                     OnceAspect.class.getClassLoader());
 
-    private final Supplier<OncegateClient> client;
-    private final Supplier<ObjectMapper> mapper;
-    private final Map<Method, OnceMethod> methods = new ConcurrentHashMap<>();
+    private final transient Supplier<OncegateClient> client;
+    private final transient Results results;
+    private final transient Map<Method, OnceMethod> methods = new ConcurrentHashMap<>();
 
     /** Client and mapper are fetched on the first call, so that no bean is made too early. */
     public OnceAspect(Supplier<OncegateClient> client, Supplier<ObjectMapper> mapper) {
         this.client = client;
-        this.mapper = mapper;
+        results = new Results(mapper);
+        setAdvice(this);
+        // Outside transactions, retries and caches, which stand at the lowest precedence.
+        setOrder(Ordered.HIGHEST_PRECEDENCE + 1000);
     }
 
-    /** Outside transactions, retries and caches, which stand at the lowest precedence. */
     @Override
-    public int getOrder() {
-        return Ordered.HIGHEST_PRECEDENCE + 1000;
+    public boolean matches(Method method, Class<?> target) {
+        return once(AopUtils.getMostSpecificMethod(method, target)) != null;
+    }
+
+    private static Once once(Method method) {
+        return AnnotatedElementUtils.findMergedAnnotation(method, Once.class);
     }
 
     /** Runs the method, or returns the result of its earlier run. */
-    @Around("@annotation(once)")
-    public Object run(ProceedingJoinPoint point, Once once) throws Throwable {
-        Method declared = ((MethodSignature) point.getSignature()).getMethod();
-        Method specific = AopUtils.getMostSpecificMethod(declared, point.getTarget().getClass());
-        OnceMethod method = methods.computeIfAbsent(specific, each -> new OnceMethod(each, once));
+    @Override
+    public Object invoke(MethodInvocation call) throws Throwable {
+        Method specific =
+                AopUtils.getMostSpecificMethod(call.getMethod(), call.getThis().getClass());
+        OnceMethod method =
+                methods.computeIfAbsent(specific, each -> new OnceMethod(each, once(each)));
+        var context = method.context(call.getThis(), call.getArguments());
+        Object contents = method.contents(context);
+        Terms terms = method.terms(context);
+        if (method.end() == OnceMethod.End.CALLABLE) {
+            // Spring MVC calls it on another thread: the work is the call.
+            Object[] arguments = call.getArguments().clone();
+            var later = ((ProxyMethodInvocation) call).invocableClone(arguments);
+            return (Callable<Object>)
+                    () -> run(method, contents, terms, () -> ((Callable<?>) proceed(later)).call());
+        }
+        return switch (method.end()) {
+            case RETURN, CALLABLE -> run(method, contents, terms, () -> proceed(call));
+            case STAGE -> {
+                refuseTransaction(method);
+                yield async(method, contents, terms, () -> stage(proceed(call)));
+            }
+            case MONO -> {
+                refuseTransaction(method);
+                yield Reactive.mono(
+                        () -> async(method, contents, terms, () -> Reactive.future(proceed(call))));
+            }
+        };
+    }
+
+    private static void refuseTransaction(OnceMethod method) {
         if (TRANSACTIONS && TransactionSynchronizationManager.isActualTransactionActive()) {
             throw new IllegalStateException(
                     "@Once on "
-                            + specific
+                            + method.method()
                             + " runs inside a transaction: a success reported before the commit"
                             + " would stay after a rollback. Put @Once on the caller that begins"
                             + " the transaction");
         }
-        var context = method.context(point.getTarget(), point.getArgs());
-        Object contents = method.contents(context);
-        Terms terms = method.terms(context);
-        return switch (method.end()) {
-            case RETURN ->
-                    ended(
-                            method,
-                            client.get()
-                                    .once(
-                                            method.operation(),
-                                            contents,
-                                            terms,
-                                            grant -> proceed(point, grant)));
-            case STAGE -> async(method, contents, terms, grant -> stage(proceed(point, grant)));
-            case MONO ->
-                    Reactive.mono(
-                            () ->
-                                    async(
-                                            method,
-                                            contents,
-                                            terms,
-                                            grant -> Reactive.future(proceed(point, grant))));
-        };
     }
 
-    /** Work that ends later. */
-    private interface Later {
-        CompletionStage<Object> begin(Grant grant) throws Exception;
+    private Object run(OnceMethod method, Object contents, Terms terms, Callable<Object> work)
+            throws Exception {
+        refuseTransaction(method);
+        var returned = new AtomicReference<Object>();
+        Result<JsonText> result =
+                client.get()
+                        .once(
+                                method.operation(),
+                                contents,
+                                terms,
+                                grant -> {
+                                    Object value = under(grant, work);
+                                    returned.set(value);
+                                    return written(method, value);
+                                });
+        return ended(method, result, returned.get());
     }
 
     private CompletableFuture<Object> async(
-            OnceMethod method, Object contents, Terms terms, Later work) {
-        CompletableFuture<Result<Object>> run =
+            OnceMethod method,
+            Object contents,
+            Terms terms,
+            Callable<CompletionStage<Object>> work) {
+        var returned = new AtomicReference<Object>();
+        CompletableFuture<Result<JsonText>> run =
                 client.get()
                         .onceAsync(
                                 method.operation(),
                                 contents,
                                 terms,
-                                grant -> {
-                                    try {
-                                        return work.begin(grant);
-                                    } catch (Exception thrown) {
-                                        return CompletableFuture.failedFuture(thrown);
-                                    }
-                                });
+                                grant -> begin(method, grant, work, returned));
         CompletableFuture<Object> ended = new CompletableFuture<>();
         ended.whenComplete((value, thrown) -> run.cancel(true));
         run.whenComplete(
@@ -122,7 +146,7 @@ public class OnceAspect implements Ordered {
                                             ? thrown.getCause()
                                             : thrown);
                         } else {
-                            ended.complete(ended(method, result));
+                            ended.complete(ended(method, result, returned.get()));
                         }
                     } catch (RuntimeException refused) {
                         ended.completeExceptionally(refused);
@@ -131,52 +155,86 @@ public class OnceAspect implements Ordered {
         return ended;
     }
 
+    /** Begins the work. To cancel what is returned cancels the work too. */
+    private CompletableFuture<JsonText> begin(
+            OnceMethod method,
+            Grant grant,
+            Callable<CompletionStage<Object>> work,
+            AtomicReference<Object> returned) {
+        try {
+            CompletionStage<Object> stage = under(grant, work);
+            CompletableFuture<JsonText> written =
+                    stage.thenApply(
+                                    value -> {
+                                        returned.set(value);
+                                        return written(method, value);
+                                    })
+                            .toCompletableFuture();
+            written.whenComplete(
+                    (value, thrown) -> {
+                        if (written.isCancelled()) {
+                            stage.toCompletableFuture().cancel(true);
+                        }
+                    });
+            return written;
+        } catch (Exception thrown) {
+            return CompletableFuture.failedFuture(thrown);
+        }
+    }
+
     private static CompletionStage<Object> stage(Object stage) {
         return ((CompletionStage<?>) stage).thenApply(value -> value);
     }
 
-    private static Object proceed(ProceedingJoinPoint point, Grant grant) throws Exception {
+    /** Returns the result as it is stored; throws for one whose work has not ended. */
+    private JsonText written(OnceMethod method, Object value) {
+        boolean isLater =
+                value instanceof Callable
+                        || value instanceof CompletionStage
+                        || (value != null && LaterTypes.contains(value.getClass()));
+        if (isLater) {
+            throw new IllegalStateException(
+                    "@Once on "
+                            + method.method()
+                            + " returned a "
+                            + value.getClass().getName()
+                            + ", whose work may not have ended: its outcome is unknown. Declare"
+                            + " the type that the method returns");
+        }
+        return results.write(method.operation(), value);
+    }
+
+    private static <T> T under(Grant grant, Callable<T> work) throws Exception {
         Grant before = CurrentGrant.swap(grant);
         try {
-            return point.proceed();
-        } catch (Exception | Error thrown) {
-            throw thrown;
-        } catch (Throwable thrown) {
-            throw new UndeclaredThrowableException(thrown);
+            return work.call();
         } finally {
             CurrentGrant.swap(before);
         }
     }
 
-    private Object ended(OnceMethod method, Result<Object> result) {
-        if (result instanceof Done<Object> done) {
-            return done.result();
+    private static Object proceed(MethodInvocation call) throws Exception {
+        try {
+            return call instanceof ProxyMethodInvocation proxied
+                    ? proxied.invocableClone().proceed()
+                    : call.proceed();
+        } catch (Exception | Error thrown) {
+            throw thrown;
+        } catch (Throwable thrown) {
+            throw new UndeclaredThrowableException(thrown);
         }
-        if (result instanceof Duplicate<Object> duplicate) {
+    }
+
+    private Object ended(OnceMethod method, Result<JsonText> result, Object returned) {
+        if (result instanceof Done<JsonText>) {
+            return returned;
+        }
+        if (result instanceof Duplicate<JsonText> duplicate) {
             if (duplicate.isSucceeded()) {
-                return stored(method, duplicate.result());
+                return results.read(method.operation(), duplicate.result(), method.valueType());
             }
             throw new DuplicateOperation(duplicate);
         }
-        throw new OperationMismatch((Mismatch<Object>) result);
-    }
-
-    /**
-     * Returns the stored result as the type that the method returns, or that its stage or mono
-     * holds.
-     */
-    private Object stored(OnceMethod method, Object result) {
-        Type type = method.method().getGenericReturnType();
-        if (method.end() != OnceMethod.End.RETURN) {
-            type =
-                    type instanceof ParameterizedType holder
-                            ? holder.getActualTypeArguments()[0]
-                            : Object.class;
-        }
-        if (result == null || type == void.class || type == Void.class) {
-            return null;
-        }
-        JavaType target = mapper.get().getTypeFactory().constructType(type);
-        return mapper.get().convertValue(result, target);
+        throw new OperationMismatch((Mismatch<JsonText>) result);
     }
 }

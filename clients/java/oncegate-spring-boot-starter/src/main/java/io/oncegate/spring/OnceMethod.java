@@ -2,9 +2,10 @@ package io.oncegate.spring;
 
 import io.oncegate.client.Terms;
 import java.lang.reflect.Method;
-import java.util.Iterator;
+import java.lang.reflect.ParameterizedType;
+import java.lang.reflect.Type;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletionStage;
-import java.util.stream.BaseStream;
 import org.springframework.context.expression.MethodBasedEvaluationContext;
 import org.springframework.core.DefaultParameterNameDiscoverer;
 import org.springframework.expression.EvaluationContext;
@@ -23,6 +24,7 @@ final class OnceMethod {
     /** The moment at which the outcome is known. */
     enum End {
         RETURN,
+        CALLABLE,
         STAGE,
         MONO
     }
@@ -50,16 +52,15 @@ final class OnceMethod {
         if (REACTOR && Reactive.isMono(type)) {
             return End.MONO;
         }
-        boolean streams =
-                BaseStream.class.isAssignableFrom(type)
-                        || Iterator.class.isAssignableFrom(type)
-                        || (REACTOR && Reactive.isPublisher(type));
-        if (streams) {
+        if (Callable.class.isAssignableFrom(type)) {
+            return End.CALLABLE;
+        }
+        if (LaterTypes.contains(type) || LaterTypes.isSuspending(method)) {
             throw new IllegalStateException(
                     "@Once on "
                             + method
-                            + " returns a stream of values, and it is not known when that has"
-                            + " ended; return a value, a CompletionStage or a Mono");
+                            + " returns before its work ends, and it is not known when that has"
+                            + " ended; return a value, a CompletionStage, a Mono or a Callable");
         }
         return End.RETURN;
     }
@@ -74,6 +75,17 @@ final class OnceMethod {
 
     End end() {
         return end;
+    }
+
+    /** Returns the type of the value: that of the method, or what its holder is to bring. */
+    Type valueType() {
+        Type type = method.getGenericReturnType();
+        if (end == End.RETURN) {
+            return type;
+        }
+        return type instanceof ParameterizedType holder
+                ? holder.getActualTypeArguments()[0]
+                : Object.class;
     }
 
     EvaluationContext context(Object target, Object[] arguments) {

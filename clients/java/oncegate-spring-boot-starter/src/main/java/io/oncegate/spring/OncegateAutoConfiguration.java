@@ -54,9 +54,15 @@ public class OncegateAutoConfiguration {
     /** Makes the aspect of {@link Once}. */
     @Bean
     @ConditionalOnMissingBean
-    public OnceAspect onceAspect(
+    public static OnceAspect onceAspect(
             ObjectProvider<OncegateClient> client, ObjectProvider<ObjectMapper> mappers) {
         return new OnceAspect(client::getObject, () -> mappers.getIfAvailable(ObjectMapper::new));
+    }
+
+    /** Checks methods with {@link Once} when their bean is made. */
+    @Bean
+    static OnceBeans onceBeans() {
+        return new OnceBeans();
     }
 
     /** Counts events, where Micrometer is there. */

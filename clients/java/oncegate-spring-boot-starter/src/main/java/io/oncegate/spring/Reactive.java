@@ -2,7 +2,6 @@ package io.oncegate.spring;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
-import org.reactivestreams.Publisher;
 import reactor.core.publisher.Mono;
 
 /** What needs Reactor on the class path. */
@@ -11,10 +10,6 @@ final class Reactive {
 
     static boolean isMono(Class<?> type) {
         return Mono.class.isAssignableFrom(type);
-    }
-
-    static boolean isPublisher(Class<?> type) {
-        return Publisher.class.isAssignableFrom(type);
     }
 
     /** Begins on subscription; a cancelled subscription cancels the run. */

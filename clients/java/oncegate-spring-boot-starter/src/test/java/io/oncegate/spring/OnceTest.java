@@ -9,8 +9,13 @@ import io.oncegate.client.NothingHappened;
 import io.oncegate.client.OncegateClient;
 import java.io.IOException;
 import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
@@ -85,15 +90,75 @@ class OnceTest {
             return Mono.fromSupplier(() -> new Receipt(runs.incrementAndGet(), null));
         }
 
+        @Once(operation = "order.callable", key = "#id")
+        public Callable<Receipt> callable(String id) {
+            return () ->
+                    new Receipt(
+                            runs.incrementAndGet(),
+                            String.valueOf(CurrentGrant.get().orElseThrow().fence()));
+        }
+
+        @Once(operation = "order.object", key = "#id")
+        public Object anything(String id) {
+            runs.incrementAndGet();
+            return new FutureTask<>(() -> 1);
+        }
+
+        @Once(operation = "order.time", key = "#id")
+        public Shipped shipped(String id) {
+            runs.incrementAndGet();
+            return new Shipped(Instant.EPOCH);
+        }
+
+        @Once(operation = "order.nothing", key = "#id")
+        public Receipt nothing(String id) {
+            runs.incrementAndGet();
+            return null;
+        }
+    }
+
+    /** Jackson needs a module for it. */
+    record Shipped(Instant at) {}
+
+    /** The annotation is on the method of the interface. */
+    interface Payouts {
+        @Once(operation = "payout.send", key = "#id")
+        int send(String id);
+    }
+
+    static class BankPayouts implements Payouts {
+        final AtomicInteger runs = new AtomicInteger();
+
+        @Override
+        public int send(String id) {
+            return runs.incrementAndGet();
+        }
+    }
+
+    static class Streams {
         @Once(operation = "order.stream", key = "#id")
         public Stream<Receipt> stream(String id) {
             return Stream.of();
         }
+    }
 
+    static class Fluxes {
         @Once(operation = "order.flux", key = "#id")
         public Flux<Receipt> flux(String id) {
             return Flux.empty();
         }
+    }
+
+    static class Futures {
+        @Once(operation = "order.future", key = "#id")
+        public Future<Receipt> future(String id) {
+            return new FutureTask<>(() -> null);
+        }
+    }
+
+    static class Privates {
+        @Once(operation = "order.private", key = "#id")
+        private void run(String id) {}
     }
 
     /** A transaction manager without a database. */
@@ -271,15 +336,66 @@ class OnceTest {
     }
 
     @Test
-    void streamsOfValuesAreRefused() {
+    void whatEndsUnseenOrHasNoEffectIsRefusedWhenItsBeanIsMade() {
+        for (Class<?> type : List.of(Streams.class, Fluxes.class, Futures.class, Privates.class)) {
+            runner.withBean(type)
+                    .run(
+                            context ->
+                                    assertThat(context.getStartupFailure())
+                                            .as(type.getName())
+                                            .rootCause()
+                                            .hasMessageContaining("@Once on"));
+        }
+    }
+
+    @Test
+    void aCallableIsReportedWhenItWasCalled() {
         runner.run(
                 context -> {
                     Orders orders = context.getBean(Orders.class);
-                    assertThatThrownBy(() -> orders.stream("A-1"))
-                            .hasMessageContaining("stream of values");
-                    assertThatThrownBy(() -> orders.flux("A-1"))
-                            .hasMessageContaining("stream of values");
+                    Callable<Receipt> first = orders.callable("A-1");
                     assertThat(gateway.outcomes()).isEmpty();
+                    assertThat(first.call()).isEqualTo(new Receipt(1, "1"));
+                    assertThat(gateway.outcomes()).containsExactly("success");
+                    assertThat(orders.callable("A-1").call()).isEqualTo(new Receipt(1, "1"));
+                });
+    }
+
+    @Test
+    void anObjectWhoseWorkEndsLaterIsUnknown() {
+        runner.run(
+                context -> {
+                    Orders orders = context.getBean(Orders.class);
+                    assertThatThrownBy(() -> orders.anything("A-1"))
+                            .hasMessageContaining("FutureTask");
+                    assertThat(gateway.outcomes()).containsExactly("unknown");
+                });
+    }
+
+    @Test
+    void anAnnotationOnAnInterfaceCounts() {
+        runner.withBean(BankPayouts.class)
+                .run(
+                        context -> {
+                            Payouts payouts = context.getBean(Payouts.class);
+                            assertThat(payouts.send("P-1")).isEqualTo(1);
+                            assertThat(payouts.send("P-1")).isEqualTo(1);
+                            assertThat(gateway.outcomes()).containsExactly("success");
+                        });
+    }
+
+    @Test
+    void aResultThatCannotBeStoredIsNeverReadAsNull() {
+        runner.run(
+                context -> {
+                    Orders orders = context.getBean(Orders.class);
+                    assertThat(orders.shipped("A-1")).isEqualTo(new Shipped(Instant.EPOCH));
+                    assertThatThrownBy(() -> orders.shipped("A-1"))
+                            .isInstanceOf(ResultNotStored.class)
+                            .hasMessageContaining("not_serialisable");
+                    assertThat(orders.nothing("A-2")).isNull();
+                    assertThat(orders.nothing("A-2")).isNull();
+                    assertThat(target(orders).runs).hasValue(2);
                 });
     }
 
