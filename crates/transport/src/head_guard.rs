@@ -151,7 +151,7 @@ fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
         let of_name = head.headers.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
         of_name.map(|field| field.value)
     };
-    let coding = values("transfer-encoding").last();
+    let coding = values("transfer-encoding").next_back();
     let mut lengths = values("content-length").map(body_length);
     let Some(coding) = coding else {
         let Some(first) = lengths.next() else { return Ok(Some((length, Next::Head))) };

@@ -97,16 +97,16 @@ impl Unacknowledged {
         standby.kill();
         let (settles, releases) = (settle(&made.settled, success("1")), settle(&made.released, Outcome::Failure));
         let locks = change(&made.lock);
-        let (claimed, settled, released, locked) = tokio::join!(
+        let (claim, outcome, release, change) = tokio::join!(
             within(engine.claim(&made.claimed, DEADLINE)),
             within(engine.settle(&settles, DEADLINE)),
             within(engine.settle(&releases, DEADLINE)),
             within(engine.change_record(&locks, DEADLINE)),
         );
-        assert!(is_uncertain(&claimed), "no standby has it: {claimed:?}");
-        assert!(settled.is_err(), "no standby has it: {settled:?}");
-        assert!(released.is_err(), "no standby has it: {released:?}");
-        assert!(locked.is_err(), "no standby has it: {locked:?}");
+        assert!(is_uncertain(&claim), "no standby has it: {claim:?}");
+        assert!(outcome.is_err(), "no standby has it: {outcome:?}");
+        assert!(release.is_err(), "no standby has it: {release:?}");
+        assert!(change.is_err(), "no standby has it: {change:?}");
         made
     }
 
@@ -168,29 +168,29 @@ fn change(name: &RecordName) -> RecordChange {
 /// The whole scenario: nothing is answered after the crash, until the standby has it or is the primary.
 async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
     let Some(mut pair) = Pair::start().await else { return };
-    let pooler = if pooled {
+    let bouncer = if pooled {
         // The tables: a pooler carries no migrations.
         let engine = Postgres::open(&pair.primary.url(), options()).unwrap();
         engine.probe().await.unwrap();
         engine.close().await;
         // Enough connections that some are free while others wait, and no pause after the server was away.
         let config = ["default_pool_size = 40", "server_login_retry = 0.1"];
-        let Some(pooler) = PgBouncer::start_with(pair.primary.address(), "postgres", &config).await else { return };
-        Some(pooler)
+        let Some(bouncer) = PgBouncer::start_with(pair.primary.address(), "postgres", &config).await else { return };
+        Some(bouncer)
     } else {
         None
     };
-    let url = match &pooler {
-        Some(pooler) => pooler.url("postgres", "&pooler=transaction"),
+    let url = match &bouncer {
+        Some(bouncer) => bouncer.url("postgres", "&pooler=transaction"),
         None => pair.primary.url(),
     };
     let engine = Arc::new(Postgres::open(&url, impatient()).unwrap());
     engine.probe().await.unwrap();
     let made = Unacknowledged::make(&engine, &mut pair.standby).await;
     pair.crash(crash).await;
-    if let Some(pooler) = &pooler {
+    if let Some(bouncer) = &bouncer {
         soon("the pooler reaches the server again", async || {
-            let Ok(mut connection) = pooler.connect("postgres").await else { return false };
+            let Ok(mut connection) = bouncer.connect("postgres").await else { return false };
             connection.execute(sqlx::raw_sql("SELECT 1")).await.is_ok()
         })
         .await;

@@ -64,9 +64,8 @@ impl Chunks {
                 (Position::DataEnd, b'\r') => Position::DataEnd,
                 (Position::DataEnd, b'\n') => Position::default(),
                 (Position::DataEnd, _) => return Err(Invalid),
-                (Position::Trailer, b'\r') => Position::Trailer,
                 (Position::Trailer, b'\n') => return Ok((read + 1, true)),
-                (Position::TrailerField, b'\n') => Position::Trailer,
+                (Position::Trailer, b'\r') | (Position::TrailerField, b'\n') => Position::Trailer,
                 (Position::Trailer | Position::TrailerField, _) => Position::TrailerField,
             };
             read += step;

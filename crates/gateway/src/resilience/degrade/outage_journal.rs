@@ -173,7 +173,7 @@ impl OutageJournal {
                 Ok(journal) => this.write_suspects(journal, Vec::new(), vec![suspect]).await,
                 Err(error) => {
                     this.note_failure(has_folder.then(|| JournalError::Broken(error.to_string())).as_ref());
-                    this.add_suspect(Suspect { id: this.number_without_journal(), ..suspect });
+                    this.add_suspect(&Suspect { id: this.number_without_journal(), ..suspect });
                 }
             }
         });
@@ -186,7 +186,7 @@ impl OutageJournal {
         let (mut new, mut outdated) = (Vec::new(), Vec::new());
         for suspect in suspects {
             let suspect = Suspect { id: journal.next_number(), ..suspect };
-            if let Added::New(gone) = self.add_suspect(suspect.clone()) {
+            if let Added::New(gone) = self.add_suspect(&suspect) {
                 new.push(suspect);
                 outdated.extend(gone.map(|gone| gone.id));
             }
@@ -200,10 +200,10 @@ impl OutageJournal {
     }
 
     /// Adds a suspect to the list, and reports it if it is new.
-    fn add_suspect(&self, suspect: Suspect) -> Added {
+    fn add_suspect(&self, suspect: &Suspect) -> Added {
         let added = self.suspects.add(suspect.clone());
         if let Added::New(gone) = &added {
-            self.log_suspect(&suspect);
+            self.log_suspect(suspect);
             if let Some(gone) = gone.as_ref().filter(|gone| gone.checked.is_none()) {
                 self.metrics.suspect_dropped(gone.app.as_ref());
             }
@@ -219,30 +219,27 @@ impl OutageJournal {
     }
 
     fn log_suspect(&self, suspect: &Suspect) {
-        match (suspect.cause, suspect.theirs) {
-            (Cause::Overlap(policy), Some(theirs)) => {
-                self.metrics.overlapped(suspect.app.as_ref(), label(policy));
-                tracing::warn!(
-                    app.key = %suspect.app,
-                    claim.global_id = %suspect.global_id,
-                    policy = policy.name(),
-                    ours.timestamp = suspect.ours.timestamp.as_micros(),
-                    ours.hash = %suspect.ours.hash,
-                    theirs.timestamp = theirs.timestamp.as_micros(),
-                    theirs.hash = %theirs.hash,
-                    "Two attempts were granted the same operation while its store was unavailable"
-                );
-            }
-            _ => {
-                self.metrics.suspected(suspect.app.as_ref());
-                tracing::warn!(
-                    app.key = %suspect.app,
-                    claim.global_id = %suspect.global_id,
-                    attempt.hash = %suspect.ours.hash,
-                    "An attempt that did not hold its claim reported that it ran: a suspected double execution; `oncegate \
-                     suspects list` has all of them"
-                );
-            }
+        if let (Cause::Overlap(policy), Some(theirs)) = (suspect.cause, suspect.theirs) {
+            self.metrics.overlapped(suspect.app.as_ref(), label(policy));
+            tracing::warn!(
+                app.key = %suspect.app,
+                claim.global_id = %suspect.global_id,
+                policy = policy.name(),
+                ours.timestamp = suspect.ours.timestamp.as_micros(),
+                ours.hash = %suspect.ours.hash,
+                theirs.timestamp = theirs.timestamp.as_micros(),
+                theirs.hash = %theirs.hash,
+                "Two attempts were granted the same operation while its store was unavailable"
+            );
+        } else {
+            self.metrics.suspected(suspect.app.as_ref());
+            tracing::warn!(
+                app.key = %suspect.app,
+                claim.global_id = %suspect.global_id,
+                attempt.hash = %suspect.ours.hash,
+                "An attempt that did not hold its claim reported that it ran: a suspected double execution; `oncegate \
+                 suspects list` has all of them"
+            );
         }
     }
 
