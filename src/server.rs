@@ -213,12 +213,7 @@ impl Server {
             config.server.data_dir.clone(),
             stop_admin.clone(),
         ));
-        let state = if registry.is_loading() {
-            "Listening; in service once the registry of apps has answered"
-        } else {
-            lifecycle.enter(Stage::Ready);
-            "In service"
-        };
+        let state = enter_service(&lifecycle, registry.is_loading());
         log_start(state, config, api_address, admin_address, open);
         systemd::notify(&[systemd::State::Ready]);
         Ok(Self {
@@ -271,6 +266,15 @@ impl Server {
         self.traces.close().await;
         self.stop_admin.cancel();
     }
+}
+
+/// Enters service, unless the registry of apps is still loading. Returns the state for the log.
+fn enter_service(lifecycle: &Lifecycle, is_loading: bool) -> &'static str {
+    if is_loading {
+        return "Listening; in service once the registry of apps has answered";
+    }
+    lifecycle.enter(Stage::Ready);
+    "In service"
 }
 
 /// Logs the start: listeners, engines and data folder.

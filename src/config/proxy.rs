@@ -173,16 +173,9 @@ impl Config {
             let advice = "write it without scheme, port, path and wildcard, like \"api.shop.example\"";
             check(false, format!("hosts has {host:?}, which is no host; {advice}"));
         }
-        if let Err(error) = route.matcher() {
-            check(false, format!("the path {:?} is not valid: {error}", route.path));
+        for problem in path_problems(route) {
+            check(false, problem);
         }
-        if let Some(why) = route.path_problem() {
-            check(false, format!("the path {:?} {why}", route.path));
-        }
-        check(
-            route.path.starts_with('/'),
-            "the path begins with a slash: \"/v1/orders/{id}\", \"/v1/{*rest}\"".to_owned(),
-        );
         match route.methods() {
             None => check(false, "a method is not valid; write \"POST\" or \"PATCH\"".to_owned()),
             Some(methods) => {
@@ -254,6 +247,21 @@ impl Config {
             format!("the retention {retention} is beyond retention_max of its app, or limits.retention_min and _max")
         })
     }
+}
+
+/// Returns what is wrong with the path of a route.
+fn path_problems(route: &RouteOptions) -> Vec<String> {
+    let mut problems = Vec::new();
+    if let Err(error) = route.matcher() {
+        problems.push(format!("the path {:?} is not valid: {error}", route.path));
+    }
+    if let Some(why) = route.path_problem() {
+        problems.push(format!("the path {:?} {why}", route.path));
+    }
+    if !route.path.starts_with('/') {
+        problems.push("the path begins with a slash: \"/v1/orders/{id}\", \"/v1/{*rest}\"".to_owned());
+    }
+    problems
 }
 
 /// Reports whether an earlier route takes all requests of a later one. Compares the patterns, not the paths that they match.

@@ -117,7 +117,8 @@ pub(super) struct Sealed {
     /// ID of the key.
     key: String,
     /// Nonce, ciphertext and tag, in Base64.
-    sealed: String,
+    #[serde(rename = "sealed")]
+    text: String,
 }
 
 impl Sealed {
@@ -142,8 +143,8 @@ impl EncryptionKeys {
         SystemRandom::new().fill(&mut nonce).ok()?;
         let associated = Sealed::associated(VERSION, id);
         key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), associated, &mut bytes).ok()?;
-        let sealed = STANDARD.encode([&nonce[..], &bytes].concat());
-        Some(Sealed { v: VERSION, key: id.clone(), sealed })
+        let text = STANDARD.encode([&nonce[..], &bytes].concat());
+        Some(Sealed { v: VERSION, key: id.clone(), text })
     }
 
     /// Decrypts bytes. `None` if the key is not known, or the bytes are not what was encrypted for this claim.
@@ -152,7 +153,7 @@ impl EncryptionKeys {
             return None;
         }
         let key = self.record_key(&sealed.key, owner)?;
-        let mut data = STANDARD.decode(&sealed.sealed).ok()?;
+        let mut data = STANDARD.decode(&sealed.text).ok()?;
         let (nonce, bytes) = data.split_first_chunk_mut::<NONCE_LEN>()?;
         let bytes = key
             .open_in_place(Nonce::assume_unique_for_key(*nonce), Sealed::associated(sealed.v, &sealed.key), bytes)
@@ -215,7 +216,7 @@ pub(super) mod tests {
         let later = "1792488615123457-5f0c9a7be2d14836".parse().unwrap();
         assert_eq!(both.open(Owner { attempt: &later, ..owner }, &sealed), None, "moved to another attempt");
         let again = both.seal(owner, b"bytes".to_vec()).unwrap();
-        assert_ne!(again.sealed, sealed.sealed, "no nonce is used twice");
+        assert_ne!(again.text, sealed.text, "no nonce is used twice");
     }
 
     #[test]
@@ -224,10 +225,10 @@ pub(super) mod tests {
         let attempt = attempt();
         let owner = Owner { global_id: ID.parse().unwrap(), attempt: &attempt };
         let sealed = keys.seal(owner, b"bytes".to_vec()).unwrap();
-        let mut bytes = STANDARD.decode(&sealed.sealed).unwrap();
+        let mut bytes = STANDARD.decode(&sealed.text).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         for damaged in [STANDARD.encode(&bytes), String::new(), "=".to_owned(), STANDARD.encode([0; 5])] {
-            assert_eq!(keys.open(owner, &Sealed { sealed: damaged, ..sealed.clone() }), None);
+            assert_eq!(keys.open(owner, &Sealed { text: damaged, ..sealed.clone() }), None);
         }
         assert_eq!(keys.open(owner, &Sealed { v: 2, ..sealed.clone() }), None);
         let twice = self::keys(&[("k", &"0f".repeat(32)), ("l", &"0f".repeat(32))]);

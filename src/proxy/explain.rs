@@ -86,12 +86,12 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
     (*request.uri_mut(), *request.headers_mut()) = (uri, headers);
     let target = match Target::take(&mut request) {
         Ok(target) => target,
-        Err(problem) => return Ok(Explanation::Refused(reason(problem))),
+        Err(problem) => return Ok(Explanation::Refused(reason(&problem))),
     };
     let mut headers = std::mem::take(request.headers_mut());
     let way = routes.find(&target.host, &target.path, &method);
     if let Some(objection) = routes.objection(&way, &target, &method, &headers) {
-        return Ok(Explanation::Refused(reason(objection.problem)));
+        return Ok(Explanation::Refused(reason(&objection.problem)));
     }
     let route = match way {
         Way::Protected(route) => route,
@@ -108,7 +108,7 @@ pub fn explain(options: &ProxyOptions, sample: &Sample, clock: &Arc<dyn Clock>) 
 }
 
 /// Returns the detail of a problem as the rest of a sentence.
-fn reason(problem: Problem) -> String {
+fn reason(problem: &Problem) -> String {
     problem.detail.trim_end_matches('.').to_owned()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, header};
 
 use super::fields;
-use super::options::{Network, PrincipalSource, ProxyOptions};
+use super::options::{Network, PrincipalSource, ProxyOptions, RouteOptions};
 
 /// Beginnings of their names. An application behind CGI or WSGI sees `_` and `-` as the same character.
 const PREFIXES: [&str; 7] =
@@ -55,7 +55,7 @@ impl PeerFields {
                 names.push(normal(name));
             }
         }
-        let keys = options.routes.iter().map(|route| route.key_headers()).collect::<Option<Vec<_>>>()?.concat();
+        let keys = options.routes.iter().map(RouteOptions::key_headers).collect::<Option<Vec<_>>>()?.concat();
         Some(Self { trusted_peers: options.trusted_peers.clone(), names, keys, reported: Mutex::default() })
     }
 

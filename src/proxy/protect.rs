@@ -137,7 +137,8 @@ impl Proxy {
             Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
             Ok(Claimed::TooLate(exchange)) => exchange.give_back(reply).await,
             Ok(Claimed::Replay(response)) => drop(reply.send(Ok((Answered::Replayed, response)))),
-            Ok(Claimed::Unclaimed(label, request, client)) => {
+            Ok(Claimed::Unclaimed(unclaimed)) => {
+                let (label, request, client) = *unclaimed;
                 let forwarding = Box::pin(self.forward(&upstream, request, client));
                 drop(reply.send(Ok((label, forwarding.await))));
             }
@@ -233,22 +234,7 @@ impl Proxy {
             }
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
-        let (mut parts, body) = request.into_parts();
-        (parts.version, parts.extensions) = (Version::HTTP_11, Extensions::new());
-        fields::to_upstream(&mut parts.headers, client, &self.via);
-        parts.headers.remove(header::CONTENT_LENGTH);
-        // A replay must fit every caller.
-        parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        parts.headers.remove(header::RANGE);
-        parts.headers.remove(header::IF_RANGE);
-        // Those of the request are not sent on.
-        parts.headers.remove(header::TRAILER);
-        if is_repeat {
-            parts.headers.insert(fields::REPEAT, HeaderValue::from_static("unknown"));
-        }
-        if let Some(degraded) = degraded {
-            parts.headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
-        }
+        let request = self.for_upstream(request, client, is_repeat, degraded);
         let exchange = Box::new(Exchange {
             proxy: self.clone(),
             route,
@@ -258,11 +244,39 @@ impl Proxy {
             contents,
             degraded,
             lease_end: Mutex::new(claimed_at + Duration::from_millis(lease_ms)),
-            request: Request::from_parts(parts, body),
+            request,
             upload,
             share: exchange,
         });
         Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
+    }
+
+    /// Returns a request whose claim is granted as the upstream gets it.
+    fn for_upstream(
+        &self,
+        mut request: Request<Bytes>,
+        client: Client,
+        is_repeat: bool,
+        degraded: Option<OutagePolicy>,
+    ) -> Request<Bytes> {
+        *request.version_mut() = Version::HTTP_11;
+        *request.extensions_mut() = Extensions::new();
+        let headers = request.headers_mut();
+        fields::to_upstream(headers, client, &self.via);
+        headers.remove(header::CONTENT_LENGTH);
+        // A replay must fit every caller.
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.remove(header::RANGE);
+        headers.remove(header::IF_RANGE);
+        // Those of the request are not sent on.
+        headers.remove(header::TRAILER);
+        if is_repeat {
+            headers.insert(fields::REPEAT, HeaderValue::from_static("unknown"));
+        }
+        if let Some(degraded) = degraded {
+            headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+        }
+        request
     }
 
     /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
@@ -347,14 +361,14 @@ enum Claimed {
     TooLate(Box<Exchange>),
     Replay(Response),
     /// Observed, and the claim failed: forwarded without one.
-    Unclaimed(Answered, Request<Arriving>, Client),
+    Unclaimed(Box<(Answered, Request<Arriving>, Client)>),
 }
 
 impl Claimed {
     /// Returns an observed request whose claim failed. It is no upload: those are not observed.
     fn unclaimed(failure: Failure, request: Request<Bytes>, client: Client) -> Self {
         let request = request.map(|body| Arriving::from(Incoming::Whole(body)));
-        Self::Unclaimed(problem(failure).label(), request, client)
+        Self::Unclaimed(Box::new((problem(failure).label(), request, client)))
     }
 }
 

@@ -56,7 +56,7 @@ impl<'a> Way<'a> {
 
 /// All routes, in the order of the configuration.
 pub(super) struct Routes {
-    routes: Vec<Arc<Route>>,
+    all: Vec<Arc<Route>>,
     unmatched: Option<(String, Arc<Destination>)>,
     pub(super) unmatched_keyed: OnUnmatchedKey,
     /// For what no route takes.
@@ -95,12 +95,12 @@ impl Routes {
     pub(super) fn new(routes: Vec<Arc<Route>>, unmatched: Option<Arc<Destination>>, options: &ProxyOptions) -> Self {
         let unmatched = unmatched.map(|upstream| (options.unmatched.clone(), upstream));
         let (unmatched_keyed, allow_in_path) = (options.unmatched_keyed, options.allow_in_path.clone());
-        Self { routes, unmatched, unmatched_keyed, allow_in_path }
+        Self { all: routes, unmatched, unmatched_keyed, allow_in_path }
     }
 
     /// Returns the routes that protect something.
     pub(super) fn protected(&self) -> impl Iterator<Item = &Arc<Route>> {
-        self.routes.iter().filter(|route| route.is_protected())
+        self.all.iter().filter(|route| route.is_protected())
     }
 
     /// Reports whether any route protects something.
@@ -112,7 +112,7 @@ impl Routes {
     pub(super) fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
         let unmatched = self.unmatched.iter().map(|(_, upstream)| upstream);
-        for upstream in self.routes.iter().map(|route| &route.upstream).chain(unmatched).map(|it| it.upstream()) {
+        for upstream in self.all.iter().map(|route| &route.upstream).chain(unmatched).map(|it| it.upstream()) {
             if !upstreams.iter().any(|other| Arc::ptr_eq(other, upstream)) {
                 upstreams.push(upstream.clone());
             }
@@ -123,7 +123,7 @@ impl Routes {
     /// Returns the way of a request: the first route for its host, path and method; else that of the first route for its host
     /// and path, without protection.
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {
-        let matching = self.routes.iter().filter(|route| route.matches(host, path));
+        let matching = self.all.iter().filter(|route| route.matches(host, path));
         match pick(matching, |route| route.methods.contains(method)) {
             Some((route, true)) if route.is_protected() => Way::Protected(route),
             Some((route, _)) => {
@@ -138,7 +138,7 @@ impl Routes {
 
     /// Returns the names of the fields with keys that a preflight of a path may ask for.
     pub(super) fn key_headers<'a>(&'a self, host: &str, path: &str) -> &'a [HeaderName] {
-        self.routes.iter().find(|route| route.matches(host, path)).map_or(&[], |route| &route.key_headers)
+        self.all.iter().find(|route| route.matches(host, path)).map_or(&[], |route| &route.key_headers)
     }
 }
 

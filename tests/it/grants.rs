@@ -147,7 +147,9 @@ async fn refuses_every_kind(reason: &Reason) {
 
     match reason.begins {
         Begins::Config(settings) => {
-            settings.iter().for_each(|setting| drop(server.query::<String>(&format!("CONFIG SET {setting}"))));
+            for setting in settings {
+                server.query::<String>(&format!("CONFIG SET {setting}"));
+            }
         }
         Begins::ReplicaIsLost => replica.as_mut().expect("it was started").kill(),
         Begins::DataIsLost => server.restart_empty().await,

@@ -75,7 +75,7 @@ fn shows_its_figures(script: &str) {
 
 fn follow(shell: &str) {
     let (Some(mut command), Some(_), Some(_)) = (tool(shell), tool("curl"), tool("python3")) else { return };
-    let steps: Vec<Step> = PAGES.iter().flat_map(|page| steps_of(page)).chain([example()]).collect();
+    let steps: Vec<Step> = PAGES.iter().flat_map(steps_of).chain([example()]).collect();
     let twice: Vec<&Step> = steps.iter().chain(&steps).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("an empty folder");
@@ -110,15 +110,17 @@ fn script(steps: &[&Step]) -> String {
     for step in steps {
         let command = &step.command;
         if let Some((url, start)) = command.strip_prefix(STARTS).and_then(|rest| rest.split_once(" || ")) {
-            script += &format!(
-                "{{ {STARTS}{url} || exec {}; }} >>servers 2>&1 </dev/null &\nservers=\"$servers $!\"\n\
-                 for i in $(seq 300); do curl -fs {url} >curled && break; sleep 0.1; done\n",
-                start.trim_end()
-            );
+            let start = start.trim_end();
+            script += &[
+                &format!("{{ {STARTS}{url} || exec {start}; }} >>servers 2>&1 </dev/null &\nservers=\"$servers $!\"\n"),
+                &format!("for i in $(seq 300); do curl -fs {url} >curled && break; sleep 0.1; done\n"),
+            ]
+            .map(String::as_str)
+            .concat();
         } else {
             script += command;
         }
-        script += &format!("printf '\\n%s\\n' {MARK}\n");
+        script += &["printf '\\n%s\\n' ", MARK, "\n"].concat();
     }
     script += "eval \"kill $servers\" 2>curled\nwait\n";
     let listen = format!("--listen 127.0.0.1:{} --admin-listen 127.0.0.1:{}", PORTS[0], PORTS[1]);

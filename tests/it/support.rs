@@ -11,8 +11,9 @@ pub(crate) mod prometheus;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod table;
 
-/// Whether times of answers and of recovery are checked: by `make faults-times`, on a machine that does nothing else. The other
-/// tests print them.
+/// Reports whether times of answers and of recovery are checked: by `make faults-times`, on a machine that does nothing else. Other
+/// runs print them.
+#[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
 pub(crate) fn times_count() -> bool {
     std::env::var_os("ONCEGATE_TIMES").is_some()
 }

@@ -90,7 +90,7 @@ impl Http2 {
         let server = request.uri().clone();
         prepare(&mut request);
         // A little before its caller is answered, whose next request then has another connection.
-        let mut late = pin!(sleep(self.timeout - self.timeout / 100));
+        let mut late = pin!(sleep(self.timeout.mul_f64(0.99)));
         let mut why = String::new();
         for number in 0..CONNECTIONS_MAX {
             if !may_be_sent(permission, number).await {

@@ -21,7 +21,7 @@ use crate::support::prometheus::Prometheus;
 const ALERTMANAGER: &str = include_str!("../../../deploy/prometheus/alertmanager.yml");
 
 /// Upper bound for each alert. The rules wait a second in this test, and an Alertmanager five.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// Alerts on a store that has stopped. Only the first one pages: it inhibits the others.
 const OF_A_STORE: [&str; 4] =

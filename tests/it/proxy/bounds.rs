@@ -96,7 +96,7 @@ async fn a_body_takes_memory_before_it_is_read_on_every_way() {
     // Half of it, 144 KiB, is for each app, and an eighth of that for short bodies alone.
     let (gateway, caller) = on_all_ways(port, "request_bytes_total = \"288KiB\"\n", "", LIMITS).await;
     let length = |bytes: usize| format!("content-length: {bytes}\r\n");
-    let long = [b'x'; 40 << 10];
+    let long = vec![b'x'; 40 << 10];
     let chunk = [b"4000\r\n".as_slice(), &[b'x'; 0x4000], b"\r\n"].concat();
     let chunks = [&chunk[..], &chunk, &chunk, b"0\r\n\r\n"].concat();
     for way in WAYS {
@@ -303,5 +303,5 @@ async fn responses_that_nobody_reads_are_bounded_together() {
             caller.send(method, "/orders/large", &[("idempotency-key", "k-r"), ("authorization", "alice")], "one");
         assert_eq!(all.await.body.unwrap().len(), super::LARGE, "{case}: who reads gets all");
     }
-    until("all have run", SOON, async || upstream.effects() >= 4 + 1 + 1).await;
+    until("all have run", SOON, async || upstream.effects() > 4 + 1).await;
 }

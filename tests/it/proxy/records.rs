@@ -124,16 +124,16 @@ async fn what_strangers_can_cause_is_not_stored_unless_a_route_says_so() {
 async fn errors_of_clients_leave_most_of_the_room_for_responses() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy(port, "[defaults.quota]\nresponse_bytes_total = \"8KiB\"\n").await;
-    let post = async |path: &str, key: &str| caller.post(path, key, &"x".repeat(1000)).await;
+    let send = async |path: &str, key: &str| caller.post(path, key, &"x".repeat(1000)).await;
     // Each takes about 1.5 KiB of 2.
     for key in ["k-1", "k-2"] {
-        assert_eq!(post("/orders/status-404", key).await.status, 404);
+        assert_eq!(send("/orders/status-404", key).await.status, 404);
     }
-    assert!(post("/orders/status-404", "k-1").await.is_replay());
-    assert_eq!(post("/orders/status-404", "k-2").await.json()["code"], "response_not_stored");
+    assert!(send("/orders/status-404", "k-1").await.is_replay());
+    assert_eq!(send("/orders/status-404", "k-2").await.json()["code"], "response_not_stored");
     for key in ["k-3", "k-4", "k-5"] {
-        assert_eq!(post("/orders/a", key).await.status, 201);
-        assert!(post("/orders/a", key).await.is_replay(), "{key}");
+        assert_eq!(send("/orders/a", key).await.status, 201);
+        assert!(send("/orders/a", key).await.is_replay(), "{key}");
     }
     assert_eq!(upstream.requests(), 5);
 }
