@@ -1,6 +1,7 @@
 //! The Idempotency-Key proxy: a listener in front of an HTTP API that claims before it forwards, and replays the stored response
 //! to repeats. A caller of claims like any other.
 
+mod app;
 mod authorizer;
 mod body;
 mod caller;

@@ -57,6 +57,8 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
         acquired = call.api.gateway.acquire_lock(call.app, request) => acquired.map_err(Problem::from),
         () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has gone.")),
     };
+    // A hold that crosses the revocation ends with its lease, since a repeat may have it.
+    call.authenticate_again()?;
     let mut response = acquired.and_then(answer).unwrap_or_else(IntoResponse::into_response);
     prefer::apply_wait(&mut response, wait);
     Ok(response)

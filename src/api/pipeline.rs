@@ -17,8 +17,8 @@ use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
 use super::{Api, ApiService, Connection, rate_limit};
 use crate::telemetry::logging::access::AccessLine;
 use crate::telemetry::traces::{self, TracedRequest};
-use crate::tenants::App;
 use crate::tenants::quota::Purpose;
+use crate::tenants::{App, AuthError};
 use crate::transport::Incoming;
 use crate::web::auth_throttle::throttled;
 use crate::web::body::JsonBytes;
@@ -52,11 +52,20 @@ impl<'a> Call<'a> {
         self.body.parse()
     }
 
-    /// Resolves when the caller has gone. From its first poll on, the call waits: it has no permits any more.
+    /// Resolves when the caller has gone, or its credential is not valid any more. From its first poll on, the call waits: it has
+    /// no permits any more.
     pub(super) async fn caller_gone(&self) {
         let Waiting { connection, release } = self.waiting;
         release();
-        connection.caller.gone().await;
+        tokio::select! {
+            () = connection.caller.gone() => {}
+            () = self.api.registry.until(|| self.authenticate_again().is_err()) => {}
+        }
+    }
+
+    /// Authenticates the caller again after a wait: its credential may have been revoked in the meantime.
+    pub(super) fn authenticate_again(&self) -> Result<(), AuthError> {
+        authenticate(self.api, self.headers, self.waiting.connection).map(drop)
     }
 }
 
@@ -162,8 +171,7 @@ async fn operate(
     // Taken out of the request, which callers that wait hold in one place only.
     let body = std::mem::replace(request.body_mut(), Incoming::Whole(Bytes::new()));
     let request = &*request;
-    let authorization = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let app = api.registry.authenticate(authorization, &connection.credential, api.clock.wall())?;
+    let app = authenticate(api, request.headers(), connection)?;
     let app = &*context.app.insert(app);
     let permit_of_app = Held::new(api.gateway.acquire_permit(app, route.purpose)?);
     let charge_and_read = async {
@@ -201,6 +209,11 @@ async fn operate(
             handler(call, Items::new(body, api, app, route.purpose)).await
         }
     }
+}
+
+fn authenticate(api: &Api, headers: &HeaderMap, connection: &Connection) -> Result<Arc<App>, AuthError> {
+    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    api.registry.authenticate(authorization, &connection.credential, api.clock.wall())
 }
 
 /// Adds the rate limits of the app and what is left of them.

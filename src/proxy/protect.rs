@@ -63,10 +63,9 @@ impl Proxy {
         target: Target,
         client: Client,
     ) -> Response {
-        let Some(app) = self.registry.app(route.options.app.as_ref()).filter(|app| !app.disabled) else {
-            let detail = "The app of this route is not known to the gateway, or disabled.";
-            let problem = Problem::new(Code::StoreUnavailable, detail).retry_soon();
-            return refuse(route, Refusal::Problem(problem));
+        let app = match self.app_of(route) {
+            Ok(app) => app,
+            Err(refusal) => return refuse(route, refusal),
         };
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
         fields::end_hop(request.headers_mut());
@@ -188,9 +187,13 @@ impl Proxy {
                     if let Some(upload) = &mut upload {
                         upload.keep_digest();
                     }
-                    reply.closed().await;
+                    self.wait_ended(&route, reply).await;
                 };
                 let waited = Box::pin(self.gateway.claim_or_wait(&app, call(false, None), wait, gone)).await;
+                // A grant after a wait is given back below.
+                if exchange.is_none() && !waited.as_ref().is_ok_and(|waited| waited.is_granted()) {
+                    self.app_of(&route)?;
+                }
                 waited.map(|waited| {
                     // The lease of a grant began some time in the wait; a renewal comes before its end.
                     claimed_at = self.clock.monotonic();

@@ -51,7 +51,7 @@ pub(crate) struct Upstream {
     effects: AtomicUsize,
     requests: AtomicUsize,
     /// Responses to requests for `/orders/slow` wait for a permit.
-    gate: Semaphore,
+    pub(crate) gate: Semaphore,
 }
 
 impl Upstream {

@@ -115,7 +115,8 @@ impl Exchange {
         let mut reporting = pin!(self.report(Outcome::Failure));
         let deadline = self.app.terms_of(&self.route.operation).deadline;
         let is_reported = timeout(deadline, &mut reporting).await.is_ok();
-        drop(reply.send(Err(Refusal::InProgress)));
+        let refusal = self.proxy.app_of(&self.route).err().unwrap_or(Refusal::InProgress);
+        drop(reply.send(Err(refusal)));
         if !is_reported {
             reporting.await;
         }

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::tenant::AppKey;
+use tokio::sync::watch;
 
 use super::App;
 use super::credential::{CachedCredential, Credentials};
@@ -16,6 +17,8 @@ pub struct Registry {
     apps: ArcSwap<Apps>,
     /// Held while apps are replaced, since the new set is derived from the old one.
     replacing: Mutex<()>,
+    /// Notified of each change of the apps.
+    changed: watch::Sender<()>,
 }
 
 /// Apps at one instant.
@@ -57,21 +60,24 @@ pub enum AuthError {
 impl Registry {
     /// Returns a registry of these apps.
     pub fn of(apps: impl IntoIterator<Item = App>) -> Self {
-        let registry = Self { apps: ArcSwap::from_pointee(Apps::of(HashMap::new())), replacing: Mutex::default() };
+        let registry = Self::with(Apps::of(HashMap::new()));
         registry.replace(apps);
         registry
     }
 
     /// Returns a registry that takes every caller for this app.
     pub fn open(app: App) -> Self {
-        let apps = Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) };
-        Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
+        Self::with(Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) })
     }
 
     /// Returns a registry whose apps are still to be loaded. Until then every request gets [`AuthError::Loading`].
     pub fn loading() -> Self {
-        let apps = Apps { loading: true, ..Apps::of(HashMap::new()) };
-        Self { apps: ArcSwap::from_pointee(apps), replacing: Mutex::default() }
+        Self::with(Apps { loading: true, ..Apps::of(HashMap::new()) })
+    }
+
+    fn with(apps: Apps) -> Self {
+        let (apps, changed) = (ArcSwap::from_pointee(apps), watch::Sender::new(()));
+        Self { apps, replacing: Mutex::default(), changed }
     }
 
     /// Reports whether the apps are still to be loaded.
@@ -93,6 +99,7 @@ impl Registry {
             (app.key.clone(), Arc::new(app))
         };
         self.apps.store(Arc::new(Apps::of(apps.into_iter().map(carried).collect())));
+        self.changed.send_replace(());
     }
 
     /// Replaces the app of an open registry. Does nothing on a registry that is not open.
@@ -101,7 +108,14 @@ impl Registry {
         if let Some(before) = &self.apps.load().open {
             let app = App { usage: before.usage.clone(), ..app };
             self.apps.store(Arc::new(Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) }));
+            self.changed.send_replace(());
         }
+    }
+
+    /// Resolves once this is true. It is asked now, and after each change of the apps.
+    pub async fn until(&self, is_true: impl Fn() -> bool + Send) {
+        // The sender lives as long as this registry, so there is no error.
+        let _ = self.changed.subscribe().wait_for(|()| is_true()).await;
     }
 
     /// Reports whether requests need no credential.

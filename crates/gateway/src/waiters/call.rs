@@ -27,6 +27,13 @@ pub struct WaitedClaim {
     pub waited: Option<Duration>,
 }
 
+impl WaitedClaim {
+    /// Reports whether the claim is granted.
+    pub fn is_granted(&self) -> bool {
+        matches!(self.answer, ClaimAnswer::Granted(_))
+    }
+}
+
 /// How a wait ended.
 enum End {
     Verdict(Verdict),
