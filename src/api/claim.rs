@@ -57,18 +57,21 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// Handles a claim call that waits for up to this time. The response says the time.
+/// Handles a claim call that waits for up to this time. The response says the time if it did wait.
 async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> Response {
     let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
     // Before what was granted or found is used: a grant that crosses the revocation ends with its lease, since a repeat may have it.
     if let Err(refused) = call.authenticate_again() {
         return Problem::from(refused).into_response();
     }
+    let did_wait = matches!(claim, Ok(WaitedClaim { waited: Some(_), .. }));
     let mut response = match claim.map_err(Problem::from).and_then(waited) {
         Ok(response) => response,
         Err(problem) => problem.into_response(),
     };
-    prefer::apply_wait(&mut response, wait);
+    if did_wait {
+        prefer::apply_wait(response.headers_mut(), wait);
+    }
     response
 }
 

@@ -59,8 +59,17 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
     };
     // A hold that crosses the revocation ends with its lease, since a repeat may have it.
     call.authenticate_again()?;
+    let waited = match &acquired {
+        Ok(AcquireAnswer::Granted(GrantedLock { waited, .. }) | AcquireAnswer::Held(HeldLock { waited, .. })) => {
+            *waited
+        }
+        _ => Duration::ZERO,
+    };
     let mut response = acquired.and_then(answer).unwrap_or_else(IntoResponse::into_response);
-    prefer::apply_wait(&mut response, wait);
+    // As `waited_ms` says it.
+    if millis(waited) > 0 {
+        prefer::apply_wait(response.headers_mut(), wait);
+    }
     Ok(response)
 }
 

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::principal::PrincipalSource;
 use super::status::{Meaning, StatusRule};
-use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
 use crate::web::problem::{Code, Members, Problem, sentence};
 use crate::web::response;
@@ -52,8 +51,8 @@ pub(super) enum Refusal {
     Expired(String),
     /// Any other problem.
     Problem(Problem),
-    /// Refused by an outage policy instead of the store.
-    ByPolicy(OutagePolicy, Box<Self>),
+    /// Refused with more fields: the outage policy that answered, the wait that was granted.
+    With(Box<HeaderMap>, Box<Self>),
 }
 
 impl Refusal {
@@ -66,7 +65,7 @@ impl Refusal {
             Self::Mismatch => Answered::Mismatch,
             Self::NoKey(_) => Answered::NoKey,
             Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
-            Self::ByPolicy(_, refusal) => refusal.label(),
+            Self::With(_, refusal) => refusal.label(),
             Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => Answered::Refused,
         }
     }
@@ -126,9 +125,9 @@ impl Dialect {
 
     /// Returns the response to a refused request.
     pub(super) fn refuse(self, refusal: Refusal) -> Response {
-        if let Refusal::ByPolicy(policy, refusal) = refusal {
+        if let Refusal::With(fields, refusal) = refusal {
             let mut response = self.refuse(*refusal);
-            response.headers_mut().insert(response::DEGRADED, HeaderValue::from_static(policy.name()));
+            response.headers_mut().extend(*fields);
             return response;
         }
         let fields = match &refusal {
@@ -172,7 +171,7 @@ fn ietf(refusal: Refusal) -> Response {
         ),
         Refusal::Expired(why) => Problem::new(Code::IdempotencyKey, why),
         Refusal::Problem(problem) => problem,
-        Refusal::ByPolicy(_, refusal) => return ietf(*refusal),
+        Refusal::With(_, refusal) => return ietf(*refusal),
     }
     .into_response()
 }
@@ -218,7 +217,7 @@ fn stripe(refusal: Refusal) -> Response {
             (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, false)
         }
         Refusal::Expired(why) => (StatusCode::BAD_REQUEST, INVALID, None, why, false),
-        Refusal::ByPolicy(_, refusal) => return stripe(*refusal),
+        Refusal::With(_, refusal) => return stripe(*refusal),
         Refusal::Problem(problem) => {
             let r#type = if problem.code.status().is_server_error() { "api_error" } else { INVALID };
             let may_retry = problem.retry_after.is_some();

@@ -18,6 +18,9 @@ use crate::web::problem::{Code, Problem};
 /// Text of [`PrincipalSource::Token`].
 const TOKEN: &str = "jwt:iss+sub";
 
+/// Schemes of `Authorization` that sign each request (Amazon, RFC 7616, RFC 9449, Hawk, HTTP signatures): a repeat has another value.
+const SIGNING_SCHEMES: [&str; 5] = ["aws4-hmac-sha256", "digest", "dpop", "hawk", "signature"];
+
 /// Where a part of the principal comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PrincipalSource {
@@ -38,12 +41,22 @@ pub enum PrincipalSource {
 /// Reason why a request has no principal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum NoPrincipal {
-    #[error("the field `{0}` is missing: it says who calls, and keys belong to their caller")]
+    #[error("the field `{0}` is missing or empty: it says who calls, and keys belong to their caller")]
     Field(HeaderName),
-    #[error("the field `{0}` is missing or occurs twice: the peer that is trusted to say who calls has to replace it")]
+    #[error(
+        "the field `{0}` is missing or empty, or occurs twice: the peer that is trusted to say who calls has to replace it"
+    )]
     Trusted(HeaderName),
-    #[error("the cookie `{0}` is missing or occurs twice: it says who calls, and keys belong to their caller")]
+    #[error(
+        "the cookie `{0}` is missing or empty, or occurs twice: it says who calls, and keys belong to their caller"
+    )]
     Cookie(String),
+    #[error(
+        "the scheme `{0}` of `authorization` signs each request, so a repeat would be another caller, and run again. Operators: \
+         name in `principal` what stays the same, such as \"jwt:iss+sub\", \"cookie:NAME\", \"client-cert\", or another field that the \
+         upstream verifies"
+    )]
+    Signed(&'static str),
     #[error(
         "the field `{0}` is believed only from the addresses of proxy.trusted_peers, and this client has none of them"
     )]
@@ -90,14 +103,18 @@ pub(super) fn of(
     for source in sources {
         match source {
             PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
-                let values = headers.get_all(name);
-                let count = values.iter().count();
-                if count == 0 && matches!(source, PrincipalSource::Field(_)) {
+                let lines = headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii());
+                // An empty value names nobody.
+                let values: Vec<_> = lines.filter(|value| !value.is_empty()).collect();
+                if values.is_empty() && matches!(source, PrincipalSource::Field(_)) {
                     return Err(NoPrincipal::Field(name.clone()));
                 }
                 // So that no value can pass from one field to the next.
-                add(&(count as u64).to_be_bytes());
-                values.iter().for_each(|value| add(value.as_bytes()));
+                add(&(values.len() as u64).to_be_bytes());
+                for value in values {
+                    refuse_signed(name, value)?;
+                    add(value);
+                }
             }
             PrincipalSource::Cookie(name) => {
                 add(cookie(headers, name).ok_or_else(|| NoPrincipal::Cookie(name.clone()))?);
@@ -107,7 +124,11 @@ pub(super) fn of(
                     return Err(NoPrincipal::Untrusted(name.clone()));
                 }
                 // A peer that adds its own value to that of a client has not replaced it.
-                add(only(headers, name).ok_or_else(|| NoPrincipal::Trusted(name.clone()))?.as_bytes());
+                let value = only(headers, name).map(|value| value.as_bytes().trim_ascii());
+                let value = value.filter(|value| !value.is_empty());
+                let value = value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?;
+                refuse_signed(name, value)?;
+                add(value);
             }
             PrincipalSource::ClientCert => {
                 // The certificate of a trusted peer is its own, not that of its client.
@@ -124,6 +145,13 @@ pub(super) fn of(
     Ok(digest.finalize().into())
 }
 
+/// Refuses credentials that sign each request.
+fn refuse_signed(name: &HeaderName, value: &[u8]) -> Result<(), NoPrincipal> {
+    let scheme = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let is_own = |known: &&str| *name == header::AUTHORIZATION && scheme.eq_ignore_ascii_case(known.as_bytes());
+    SIGNING_SCHEMES.into_iter().find(is_own).map_or(Ok(()), |known| Err(NoPrincipal::Signed(known)))
+}
+
 /// Returns the digest of the certificate that a trusted peer passes on.
 fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
     let value = only(headers, &CLIENT_CERT)?.as_bytes().trim_ascii();
@@ -131,7 +159,7 @@ fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
     (!certificate.is_empty()).then(|| Sha256::digest(certificate).into())
 }
 
-/// Returns the value of the only cookie with this name.
+/// Returns the value of the only cookie with this name, unless it is empty.
 fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
     let fields = headers.get_all(header::COOKIE).iter().map(axum::http::HeaderValue::as_bytes);
     let pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
@@ -139,19 +167,29 @@ fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
         let split = pair.iter().position(|byte| *byte == b'=')?;
         (pair[..split].trim_ascii() == name.as_bytes()).then(|| pair[split + 1..].trim_ascii())
     });
-    values.next().filter(|_| values.next().is_none())
+    let value = values.next().filter(|_| values.next().is_none())?;
+    (![&b""[..], b"\"\""].contains(&value)).then_some(value)
 }
 
 impl FromStr for PrincipalSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let field = |name: &str| {
+        let named = |name: &str| {
             name.parse::<HeaderName>().map_err(|_| {
                 format!(
                     "{text:?} names no principal; write a field such as \"authorization\", \"x-tenant?\" if it may be absent, \
                      \"cookie:NAME\", \"trusted:FIELD\", \"client-cert\", or \"{TOKEN}\""
                 )
+            })
+        };
+        let field = |name: &str| {
+            named(name).and_then(|name| {
+                let whole = format!(
+                    "{text:?} takes all cookies, and one that changes would make a repeat run again; name the one that says who \
+                     calls: \"cookie:NAME\""
+                );
+                if name == header::COOKIE { Err(whole) } else { Ok(name) }
             })
         };
         if text == "client-cert" {
@@ -166,7 +204,7 @@ impl FromStr for PrincipalSource {
             ));
         }
         if let Some(name) = text.strip_prefix("cookie:") {
-            return field(name).map(|_| Self::Cookie(name.to_owned()));
+            return named(name).map(|_| Self::Cookie(name.to_owned()));
         }
         if let Some(name) = text.strip_prefix("trusted:") {
             return field(name).map(Self::Trusted);
@@ -241,7 +279,6 @@ mod tests {
         assert_eq!(digest(&sources, &[("authorization", "a"), ("x-other", "1")]).unwrap(), one);
         for other in [
             &[("authorization", "b")][..],
-            &[("authorization", "a"), ("x-tenant", "")],
             &[("authorization", "a"), ("x-tenant", "t")],
             &[("authorization", "a"), ("authorization", "t")],
             &[("authorization", "at")],
@@ -298,7 +335,53 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_value_is_a_missing_one() {
+        for empty in ["", " ", "\t "] {
+            assert_eq!(
+                digest(&["authorization"], &[("authorization", empty)]),
+                Err(NoPrincipal::Field(header::AUTHORIZATION)),
+                "{empty:?}"
+            );
+            assert_eq!(digest(&["x-tenant?"], &[("x-tenant", empty)]), digest(&["x-tenant?"], &[]), "{empty:?}");
+            let trusted = [(HeaderName::from_static("x-user"), HeaderValue::from_static(empty))];
+            assert_eq!(
+                of(&["trusted:x-user".parse().unwrap()], &trusted.into_iter().collect(), true, None),
+                Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))),
+                "{empty:?}"
+            );
+        }
+        for empty in ["session=", "session= ; a=1", " session =", "session=\"\""] {
+            assert_eq!(
+                digest(&["cookie:session"], &[("cookie", empty)]),
+                Err(NoPrincipal::Cookie("session".into())),
+                "{empty:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_that_sign_each_request_are_refused() {
+        for scheme in ["AWS4-HMAC-SHA256", "Digest", "DPoP", "hawk", "SIGNATURE"] {
+            let value = HeaderValue::try_from(format!("{scheme} x=1")).unwrap();
+            let headers: HeaderMap = [(header::AUTHORIZATION, value)].into_iter().collect();
+            for source in ["authorization", "authorization?", "trusted:authorization"] {
+                let refused = of(&[source.parse().unwrap()], &headers, true, None);
+                assert!(matches!(refused, Err(NoPrincipal::Signed(_))), "{scheme} {source}: {refused:?}");
+            }
+        }
+        for usual in ["Bearer a", "Basic a", "digests a", "a"] {
+            assert!(digest(&["authorization"], &[("authorization", usual)]).is_ok(), "{usual}");
+        }
+        assert!(digest(&["x-signed"], &[("x-signed", "Digest a")]).is_ok(), "no credentials of HTTP");
+    }
+
+    #[test]
     fn a_source_that_is_misspelt_is_explained() {
+        for whole in ["cookie", "Cookie", "cookie?", "trusted:cookie"] {
+            let why = whole.parse::<PrincipalSource>().unwrap_err();
+            assert!(why.contains("\"cookie:NAME\""), "{whole}: {why}");
+        }
+        assert!("cookie:cookie".parse::<PrincipalSource>().is_ok());
         for wrong in ["", "a b", "cookie:", "trusted:", "jwt:sub", "ä"] {
             assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
         }

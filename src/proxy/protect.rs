@@ -173,7 +173,9 @@ impl Proxy {
             retention: None,
             take_over,
         };
-        let wait = prefer::wait(request.headers()).unwrap_or(route.options.wait.0);
+        let preferred = prefer::wait(request.headers());
+        let wait = preferred.unwrap_or(route.options.wait.0);
+        let mut applied = None;
         let mut claimed_at = self.clock.monotonic();
         // What is rare is boxed: the future of an exchange has room for all of its parts.
         let again = |take_over, nonce| Box::pin(self.gateway.claim(&app, call(take_over, nonce)));
@@ -197,6 +199,7 @@ impl Proxy {
                 waited.map(|waited| {
                     // The lease of a grant began some time in the wait; a renewal comes before its end.
                     claimed_at = self.clock.monotonic();
+                    applied = waited.waited.and(preferred).map(|_| wait);
                     waited.answer
                 })
             }
@@ -233,7 +236,7 @@ impl Proxy {
                 drop((permit, exchange, std::mem::take(request.body_mut())));
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
                 Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
-                return by_policy(response, degraded).map(Claimed::Replay);
+                return with_fields(response, degraded, applied).map(Claimed::Replay);
             }
         };
         let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
@@ -375,15 +378,26 @@ impl Claimed {
     }
 }
 
-/// Adds the policy that answered instead of the store to the answer to a repeat.
-fn by_policy(answer: Result<Response, Refusal>, policy: Option<OutagePolicy>) -> Result<Response, Refusal> {
-    let Some(policy) = policy else { return answer };
+/// Adds to the answer to a repeat the policy that answered instead of the store, and the wait that its caller preferred and got.
+fn with_fields(
+    answer: Result<Response, Refusal>,
+    policy: Option<OutagePolicy>,
+    applied: Option<Duration>,
+) -> Result<Response, Refusal> {
+    let mut fields = HeaderMap::new();
+    fields.extend(policy.map(|policy| (DEGRADED, HeaderValue::from_static(policy.name()))));
+    if let Some(wait) = applied {
+        prefer::apply_wait(&mut fields, wait);
+    }
     match answer {
         Ok(mut response) => {
-            response.headers_mut().insert(DEGRADED, HeaderValue::from_static(policy.name()));
+            for (name, value) in &fields {
+                response.headers_mut().append(name, value.clone());
+            }
             Ok(response)
         }
-        Err(refusal) => Err(Refusal::ByPolicy(policy, Box::new(refusal))),
+        Err(refusal) if fields.is_empty() => Err(refusal),
+        Err(refusal) => Err(Refusal::With(Box::new(fields), Box::new(refusal))),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -19,11 +18,12 @@ pub fn wait(headers: &HeaderMap) -> Option<Duration> {
     preferences.take(1).flatten().map(|seconds: u32| Duration::from_secs(seconds.into())).next()
 }
 
-/// Names the wait that was granted, where it made a difference.
-pub fn apply_wait(response: &mut Response, wait: Duration) {
+/// Names the wait that was granted, on the response to a call that did wait. An upstream may have applied other preferences.
+pub fn apply_wait(headers: &mut HeaderMap, wait: Duration) {
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
-    let applied = applied.ok().filter(|_| [StatusCode::CREATED, StatusCode::CONFLICT].contains(&response.status()));
-    response.headers_mut().extend(applied.map(|applied| (PREFERENCE_APPLIED, applied)));
+    if let Ok(applied) = applied {
+        headers.append(PREFERENCE_APPLIED, applied);
+    }
 }
 
 #[cfg(test)]

@@ -194,6 +194,9 @@ async fn waits_obey_the_limits_and_the_preference_and_a_drain_ends_them() {
     let preferred = client.send("POST", "/v1/locks/busy/holds", &headers, "{}").await.expect(409);
     assert_eq!(preferred.headers["preference-applied"], "wait=1");
     assert!(preferred.body["waited_ms"].as_u64().unwrap() >= 1000);
+    let free = client.send("POST", "/v1/locks/free/holds", &headers, "{}").await.expect(201);
+    let waited = free.body["waited_ms"].as_u64().unwrap() > 0;
+    assert_eq!(free.headers.contains_key("preference-applied"), waited, "only where the call waited");
 
     let waits = queue(&gateway, "busy").await;
     // Half of two: the share of the app is used up.

@@ -63,7 +63,7 @@ pub(super) fn response(refusal: Refusal) -> Response {
             (StatusCode::BAD_REQUEST, "InvalidRepeatabilityHeaders", format!("{}.", sentence(&why)), false)
         }
         Refusal::Expired(why) => (StatusCode::PRECONDITION_FAILED, "RepeatabilityWindowExpired", why, false),
-        Refusal::ByPolicy(_, refusal) => return response(*refusal),
+        Refusal::With(_, refusal) => return response(*refusal),
         Refusal::InProgress => {
             let message = "The first request with this ID is still running.".to_owned();
             (StatusCode::CONFLICT, "RequestInProgress", message, true)

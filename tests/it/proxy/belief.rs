@@ -277,3 +277,67 @@ async fn a_host_has_one_name_on_every_way() {
         }
     }
 }
+
+#[tokio::test]
+async fn nobody_is_a_caller_on_no_way() {
+    const PRINCIPALS: [(&str, &str, &[&str]); 4] = [
+        (
+            "authorization",
+            "authorization: Bearer a",
+            &[
+                "",
+                "authorization:",
+                "authorization: \t ",
+                "authorization: Digest username=\"a\"",
+                "authorization: dpop a",
+            ],
+        ),
+        (
+            "cookie:sid",
+            "cookie: x=1; sid=a",
+            &["", "cookie: x=1", "cookie: sid=", "cookie: sid = ;x=1", "cookie: sid=\"\""],
+        ),
+        ("trusted:x-user", "x-user: a", &["", "x-user:", "x-user: a\r\nx-user: a"]),
+        ("client-cert", "client-cert: :AQID:", &["", "client-cert:", "client-cert: ::"]),
+    ];
+    for is_observed in [false, true] {
+        let (recorder, port) = Recorder::start(false).await;
+        let mode = if is_observed { "[defaults]\nmode = \"observe\"\n" } else { "" };
+        let mut config = format!(
+            "{mode}[proxy]\nlisten = \"127.0.0.1:0\"\ntrusted_peers = [\"127.0.0.1\"]\n[proxy.upstreams.u]\nurls = [\"http://127.0.0.1:{port}\"]\n"
+        );
+        for (place, (principal, ..)) in PRINCIPALS.iter().enumerate() {
+            for (key, dialect) in [("required", "ietf"), ("optional", "stripe")] {
+                config.push_str(&format!(
+                    "[[proxy.routes]]\nname = \"{key}-{place}\"\napp = \"default\"\npath = \"/{key}/{place}\"\nmethods = [\"POST\"]\n\
+                     upstream = \"u\"\nprincipal = [\"{principal}\"]\nkey = \"{key}\"\ndialect = \"{dialect}\"\n"
+                ));
+            }
+        }
+        let gateway = gateway::on_memory().config(&config).start().await;
+        for (place, (principal, named, nobodies)) in PRINCIPALS.iter().enumerate() {
+            for key in ["required", "optional"] {
+                let send = async |field: &str| {
+                    let line = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
+                    let head = format!(
+                        "POST /{key}/{place} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n"
+                    );
+                    exchange(&address(&gateway), &format!("{head}idempotency-key: k\r\n{line}\r\n")).await
+                };
+                let is_replay = |answer: &str| answer.contains("idempotent-replayed: true");
+                for nobody in *nobodies {
+                    let what = format!("{principal} {key} {nobody:?} observed {is_observed}");
+                    for _ in 0..2 {
+                        let answer = send(nobody).await;
+                        let expected = if is_observed { "HTTP/1.1 201" } else { "HTTP/1.1 400" };
+                        assert!(answer.starts_with(expected) && !is_replay(&answer), "{what}: {answer}");
+                        assert_eq!(recorder.take().len(), usize::from(is_observed), "{what}");
+                    }
+                }
+                assert!(send(named).await.starts_with("HTTP/1.1 201"), "{principal} {key}");
+                assert_eq!(is_replay(&send(named).await), !is_observed, "{principal} {key}");
+                recorder.take();
+            }
+        }
+    }
+}

@@ -25,12 +25,43 @@ async fn a_repeat_waits_for_the_response_of_the_running_request() {
         let repeats = [send(), send()];
         upstream.gate.add_permits(1);
         let first = first.await.unwrap();
+        assert!(!first.headers.contains_key("preference-applied"), "it did not wait");
         for repeat in repeats {
             let repeat = repeat.await.unwrap();
             assert_eq!((repeat.status, repeat.body.as_ref()), (201, first.body.as_ref()));
             assert!(repeat.is_replay());
+            // The wait of the route is no preference of the caller.
+            let applied = repeat.headers.get("preference-applied").map(|value| value.as_bytes());
+            assert!(applied.is_none_or(|wait| prefer.as_bytes() == wait), "{applied:?}");
         }
+        let settled = send().await.unwrap();
+        assert!(settled.is_replay() && !settled.headers.contains_key("preference-applied"), "it did not wait");
         assert_eq!(upstream.effects(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_a_caller_prefers_is_named_where_it_waited_in_vain() {
+    for dialect in ["ietf", "stripe"] {
+        let (upstream, port) = Upstream::start().await;
+        let (_gateway, caller) = proxy(port, &format!("dialect = \"{dialect}\"\n")).await;
+        let caller = Arc::new(caller);
+        let first = tokio::spawn({
+            let caller = caller.clone();
+            async move { caller.post("/orders/slow", "k-1", "one").await.status }
+        });
+        until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+        let at_once = caller.post("/orders/slow", "k-1", "one").await;
+        assert!(at_once.status == 409 && !at_once.headers.contains_key("preference-applied"), "{dialect}");
+        let fields = [("idempotency-key", "k-1"), ("authorization", "alice"), ("prefer", "wait=1")];
+        let waited = caller.send("POST", "/orders/slow", &fields, "one").await;
+        assert_eq!(
+            (waited.status, &waited.headers["preference-applied"]),
+            (409, &"wait=1".parse().unwrap()),
+            "{dialect}"
+        );
+        upstream.gate.add_permits(1);
+        assert_eq!(first.await.unwrap(), 201);
     }
 }
 
