@@ -23,6 +23,7 @@ mod peer_fields;
 mod principal;
 mod protect;
 mod receive;
+mod repeat;
 mod route;
 mod shares;
 mod status;

@@ -3,24 +3,22 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
+use axum::http::{Extensions, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use super::body::Arriving;
 use super::dialect::{Answered, Dialect, Refusal, oasis};
-use super::encryption::Owner;
 use super::exchange::{Exchange, Reply};
 use super::fields::{self, Client};
 use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, OnUnknown};
 use super::receive::Read;
+use super::repeat::with_fields;
 use super::route::Route;
-use super::stored_response::StoredResponse;
 use super::target::Target;
 use super::upload::Upload;
 use super::{Proxy, WebSocket, fingerprint, principal};
@@ -28,11 +26,11 @@ use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{ClaimState, Realm};
-use crate::domain::terms::{Mode, Span};
+use crate::domain::terms::Mode;
 use crate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
-use crate::gateway::{ClaimView, Failure};
+use crate::gateway::{ClaimView, Failure, WaitedClaim};
 use crate::tenants::App;
-use crate::tenants::quota::Purpose;
+use crate::tenants::quota::{Permit, Purpose};
 use crate::transport::Incoming;
 use crate::web::prefer;
 use crate::web::problem::{Code, Problem};
@@ -149,9 +147,7 @@ impl Proxy {
         let Identified { route, app, key, principal, target, mut request, mut upload, client } = of;
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
         let mut exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
-        let admitted = self.gateway.acquire_permit(&app, Purpose::New);
-        let admitted = admitted.and_then(|permit| self.gateway.charge_request(&app, Purpose::New).map(|()| permit));
-        let mut permit = match admitted {
+        let mut permit = match self.admit_to_store(&app) {
             Ok(permit) => Some(permit),
             Err(failure) if is_observed => return Ok(Claimed::unclaimed(failure, request, client)),
             Err(failure) => return Err(problem(failure)),
@@ -193,7 +189,7 @@ impl Proxy {
                 };
                 let waited = Box::pin(self.gateway.claim_or_wait(&app, call(false, None), wait, gone)).await;
                 // A grant after a wait is given back below.
-                if exchange.is_none() && !waited.as_ref().is_ok_and(|waited| waited.is_granted()) {
+                if exchange.is_none() && !waited.as_ref().is_ok_and(WaitedClaim::is_granted) {
                     self.app_of(&route)?;
                 }
                 waited.map(|waited| {
@@ -225,12 +221,7 @@ impl Proxy {
             }
             answer => answer.map_err(problem)?,
         };
-        let repeated = match answer {
-            ClaimAnswer::Granted(granted) => Err(granted),
-            ClaimAnswer::Duplicate(found) => Ok((self.replay(&route, &found), found.degraded)),
-            ClaimAnswer::Mismatch(_, degraded) => Ok((Err(Refusal::Mismatch), degraded)),
-        };
-        let granted = match repeated {
+        let granted = match self.repeated(&route, answer) {
             Err(granted) => granted,
             Ok((response, degraded)) => {
                 drop((permit, exchange, std::mem::take(request.body_mut())));
@@ -255,6 +246,13 @@ impl Proxy {
             share: exchange,
         });
         Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
+    }
+
+    /// Takes a permit for the store, and charges the quota of the app.
+    fn admit_to_store(&self, app: &Arc<App>) -> Result<Permit, Failure> {
+        let permit = self.gateway.acquire_permit(app, Purpose::New)?;
+        self.gateway.charge_request(app, Purpose::New)?;
+        Ok(permit)
     }
 
     /// Returns a request whose claim is granted as the upstream gets it.
@@ -283,27 +281,6 @@ impl Proxy {
             headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
         }
         request
-    }
-
-    /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
-    async fn check_repeat(
-        &self,
-        route: &Route,
-        request: &Request<Bytes>,
-        upload: Option<Upload>,
-        reveals: bool,
-        client: Client,
-    ) -> Result<(), Refusal> {
-        if let Some(upload) = upload {
-            let verifying =
-                timeout(route.upstream.options.exchange_max.0, upload.verify(self.limits.body_read_timeout.0));
-            let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
-            verifying.await.map_err(late).flatten().map_err(Refusal::Problem)?;
-        }
-        let Some(authorizer) = route.authorizer.as_ref().filter(|_| reveals) else { return Ok(()) };
-        let mut headers = request.headers().clone();
-        fields::to_upstream(&mut headers, client, &self.via);
-        authorizer.authorize(request.method(), request.uri(), headers).await.map_err(Refusal::Problem)
     }
 
     /// Returns the key and the principal of a request; `None` if it needs no key and has none.
@@ -339,25 +316,6 @@ impl Proxy {
         let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers);
         Ok(Some((key, principal?)))
     }
-
-    /// Returns the answer to a repeat.
-    fn replay(&self, route: &Route, found: &ClaimView) -> Result<Response, Refusal> {
-        let record = &found.claim.record;
-        match record.state {
-            ClaimState::InProgress => return Err(Refusal::InProgress),
-            ClaimState::Unknown => return Err(Refusal::Unknown),
-            ClaimState::Succeeded => {}
-        }
-        let owner = Owner { global_id: found.global_id, attempt: &record.attempt };
-        let read = |result| StoredResponse::read(result, &self.encryption, owner);
-        let Some(stored) = record.result.as_deref().and_then(read) else {
-            return Err(Refusal::NotStored { status: None, headers: HeaderMap::new() });
-        };
-        let now = self.clock.wall().as_micros() / 1_000_000;
-        let age_max = route.options.response_retention.map(|Span(time)| time.as_secs());
-        let replay = stored.replay(now, age_max, &route.stored_fields);
-        replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
-    }
 }
 
 /// The answer to a claim.
@@ -375,29 +333,6 @@ impl Claimed {
     fn unclaimed(failure: Failure, request: Request<Bytes>, client: Client) -> Self {
         let request = request.map(|body| Arriving::from(Incoming::Whole(body)));
         Self::Unclaimed(Box::new((problem(failure).label(), request, client)))
-    }
-}
-
-/// Adds to the answer to a repeat the policy that answered instead of the store, and the wait that its caller preferred and got.
-fn with_fields(
-    answer: Result<Response, Refusal>,
-    policy: Option<OutagePolicy>,
-    applied: Option<Duration>,
-) -> Result<Response, Refusal> {
-    let mut fields = HeaderMap::new();
-    fields.extend(policy.map(|policy| (DEGRADED, HeaderValue::from_static(policy.name()))));
-    if let Some(wait) = applied {
-        prefer::apply_wait(&mut fields, wait);
-    }
-    match answer {
-        Ok(mut response) => {
-            for (name, value) in &fields {
-                response.headers_mut().append(name, value.clone());
-            }
-            Ok(response)
-        }
-        Err(refusal) if fields.is_empty() => Err(refusal),
-        Err(refusal) => Err(Refusal::With(Box::new(fields), Box::new(refusal))),
     }
 }
 

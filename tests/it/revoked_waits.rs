@@ -21,8 +21,11 @@ const STAYS: &str = "stays_0123456789abcdefghijk";
 /// Less than the wait of each call.
 const SOON: Duration = Duration::from_secs(15);
 
+/// Path, header fields and body of a call that waits.
+type Way = (&'static str, &'static [(&'static str, &'static str)], Value);
+
 /// Ways to wait: path, header fields, body of a call that conflicts with what `hold` has taken.
-fn ways() -> [(&'static str, &'static [(&'static str, &'static str)], Value); 6] {
+fn ways() -> [Way; 6] {
     const PREFER: &[(&str, &str)] = &[("content-type", "application/json"), ("prefer", "wait=25")];
     const PLAIN: &[(&str, &str)] = &[("content-type", "application/json")];
     let nonce = "a_nonce_of_the_caller";
@@ -59,7 +62,7 @@ fn apps(proxy: &str, secrets: &[&str], more: &str) -> String {
     format!("{proxy}\n[apps.shop]\nlease = \"2m\"\nsecrets = [{}]\n{more}\n", secrets.join(", "))
 }
 
-async fn reload(gateway: &Gateway, text: &str) {
+fn reload(gateway: &Gateway, text: &str) {
     let beside = gateway.config_file().with_extension("new");
     fs::write(&beside, text).unwrap();
     fs::rename(&beside, gateway.config_file()).unwrap();
@@ -108,7 +111,7 @@ async fn a_caller_that_loses_its_access_while_it_waits_gets_what_a_new_call_gets
         })
         .await;
 
-        reload(&gateway, &apps(&proxy, secrets, more)).await;
+        reload(&gateway, &apps(&proxy, secrets, more));
         for ((path, ..), call) in ways().into_iter().zip(calls) {
             assert_eq!(answered(call).await.code(), refused, "{path}");
         }
@@ -124,7 +127,7 @@ async fn a_caller_that_loses_its_access_while_it_waits_gets_what_a_new_call_gets
         assert_eq!((answered(first).await, upstream.effects()), (201, 1));
 
         // Nothing is granted to a caller that was refused, nor kept for it.
-        reload(&gateway, &before).await;
+        reload(&gateway, &before);
         until("the app is back", SOON, async || {
             stays.post("/v1/global-ids", &json!({ "contents": 1 })).await.status == 200
         })

@@ -308,10 +308,11 @@ async fn nobody_is_a_caller_on_no_way() {
         );
         for (place, (principal, ..)) in PRINCIPALS.iter().enumerate() {
             for (key, dialect) in [("required", "ietf"), ("optional", "stripe")] {
-                config.push_str(&format!(
+                let route = format!(
                     "[[proxy.routes]]\nname = \"{key}-{place}\"\napp = \"default\"\npath = \"/{key}/{place}\"\nmethods = [\"POST\"]\n\
                      upstream = \"u\"\nprincipal = [\"{principal}\"]\nkey = \"{key}\"\ndialect = \"{dialect}\"\n"
-                ));
+                );
+                config.push_str(&route);
             }
         }
         let gateway = gateway::on_memory().config(&config).start().await;

@@ -1,5 +1,6 @@
 //! Requests that are running: repeats that wait, late responses, responses that never end, and requests in observe mode.
 
+use axum::http::HeaderValue;
 use std::sync::Arc;
 
 use oncegate_testkit::certificates::Authority;
@@ -31,7 +32,7 @@ async fn a_repeat_waits_for_the_response_of_the_running_request() {
             assert_eq!((repeat.status, repeat.body.as_ref()), (201, first.body.as_ref()));
             assert!(repeat.is_replay());
             // The wait of the route is no preference of the caller.
-            let applied = repeat.headers.get("preference-applied").map(|value| value.as_bytes());
+            let applied = repeat.headers.get("preference-applied").map(HeaderValue::as_bytes);
             assert!(applied.is_none_or(|wait| prefer.as_bytes() == wait), "{applied:?}");
         }
         let settled = send().await.unwrap();
