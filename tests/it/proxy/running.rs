@@ -1,8 +1,8 @@
 //! Requests that are running: repeats that wait, late responses, responses that never end, and requests in observe mode.
 
-use axum::http::HeaderValue;
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
