@@ -98,9 +98,9 @@ pub struct Check {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
-    /// Once: nothing is to be done.
+    /// It ran once. No action is needed.
     Once,
-    /// Twice: the second effect has to be undone.
+    /// It ran twice. The second effect needs to be undone.
     Twice,
     /// Not at all.
     Never,

@@ -60,7 +60,7 @@ async fn a_full_disk_stops_answers_and_they_come_back_with_free_space() {
         };
         let (granted, lost, why) = tokio::time::timeout(Duration::from_mins(1), fails).await.expect("the disk is full");
         assert!(matches!(why, EngineError::Indeterminate(_)), "{why}");
-        // For as long as there is no space, nothing is answered, and the probe says so.
+        // While the disk is full, the engine answers no call, and its probe fails.
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(120)).await;
             assert!(disk.probe().await.is_err() && disk.read(&kept.key).await.is_err());

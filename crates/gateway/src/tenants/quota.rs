@@ -154,8 +154,8 @@ impl App {
         self.charge(QuotaName::ClaimBytesPerSecond, rate, &self.usage.charged.claim_bytes, bytes, purpose, now)
     }
 
-    /// Counts a response that is about to be stored, until its retention is over; `None` is for ever. Returns whether the quota
-    /// has room for it: errors of clients have a quarter of it, so that nobody's requests cannot use up the rest. `now` is
+    /// Counts a response against the quota of stored responses until its retention ends; `None` has no end. Returns false if the
+    /// quota has no room. Client errors get a quarter of it, so that callers without a credential cannot use up the rest. `now` is
     /// monotonic.
     pub fn count_response(&self, kind: ResponseKind, bytes: u64, retention: Option<Duration>, now: Duration) -> bool {
         let limit = self.quota.response_bytes_total;

@@ -92,7 +92,7 @@ pub async fn a_list_has_one_realm(on: &Subject) {
     }
 }
 
-/// A subscription is notified of the end of its own record.
+/// A subscription gets the end of its own record only.
 pub async fn a_notification_has_one_realm(on: &Subject) {
     for request in [fresh_claim(), of_proxy()] {
         let other = in_other_realm(&request);

@@ -31,16 +31,16 @@ struct Counts {
 
 #[derive(Debug, Default)]
 struct Count {
-    /// Bytes of all that are still kept.
+    /// Bytes of all stored responses.
     total: u64,
-    /// Bytes by the monotonic time at which they end. Those that are kept for ever are in `total` alone.
+    /// Bytes by the monotonic time at which their retention ends. Responses without an end count in `total` only.
     ends: BTreeMap<Duration, u64>,
 }
 
 impl StoredResponses {
     /// Counts a response, unless all of its kind would then be more than their share of `limit`. Returns whether it was counted.
     ///
-    /// `retention` is `None` if it is kept for ever; `now` is monotonic.
+    /// `retention` is `None` if the response has no end. `now` is monotonic.
     pub(super) fn add(
         &self,
         kind: ResponseKind,
