@@ -68,8 +68,14 @@ func (c *Client) ClaimBatch(ctx context.Context, items []ClaimItem) ([]Claimed, 
 			return
 		}
 		c.eventOf(ctx, claims[at], result)
-		if grant, ok := result.(*Grant); ok && !grant.IsLive() {
-			grant.lease.lose("not_renewed")
+		if grant, ok := result.(*Grant); ok {
+			if err := grant.sameIdentity(ctx); err != nil {
+				answered[at].Err = err
+				return
+			}
+			if !grant.IsLive() {
+				grant.lease.lose("not_renewed")
+			}
 		}
 		answered[at].Result = result
 	})

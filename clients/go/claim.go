@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"strconv"
@@ -316,6 +317,11 @@ func (c *Client) tryClaim(ctx context.Context, claim *claim, within, wait time.D
 	if duplicate, ok := result.(*Duplicate); !ok || duplicate.State != InProgress {
 		c.eventOf(ctx, claim, result)
 	}
+	if grant, ok := result.(*Grant); ok {
+		if err := grant.sameIdentity(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
 	if grant, ok := result.(*Grant); ok && !grant.IsLive() {
 		grant.Stop()
 		_ = grant.Fail(ctx)
@@ -323,6 +329,21 @@ func (c *Client) tryClaim(ctx context.Context, claim *claim, within, wait time.D
 		return nil, nil, &UnavailableError{Causes: []Cause{late}}
 	}
 	return result, answer, nil
+}
+
+// identityDiffers is the code of a grant of another identity than the client's own.
+const identityDiffers = "identity_differs"
+
+// sameIdentity releases a grant of another identity than the client's own, before the work: its repeats would be of another operation, or of none.
+func (g *Grant) sameIdentity(ctx context.Context) error {
+	if g.GlobalID == g.claim.globalID {
+		return nil
+	}
+	_ = g.Fail(ctx)
+	return &RejectedError{Status: 201, Code: identityDiffers, Detail: fmt.Sprintf(
+		"the gateway granted the identity %s, but this client computes %s; the claim was released, and the work was not run. "+
+			"Remove the credential if the gateway has no apps; otherwise use a client and a gateway with the same rules",
+		g.GlobalID, g.claim.globalID)}
 }
 
 // resultOf returns nil if the answer is an error of the caller.

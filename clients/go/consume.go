@@ -144,6 +144,9 @@ func (d *Decision) ofResult(result Result) {
 // ofRejection distinguishes mistakes in the message from those of the caller, which say nothing about it.
 func (d *Decision) ofRejection(rejected *RejectedError) {
 	d.Action = Redeliver
+	if rejected.Code == identityDiffers {
+		return
+	}
 	switch rejected.Status {
 	case 429:
 		if rejected.RetryAfterMS > 0 {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 // gateway imitates a gateway: it grants the first claim, and then says that the operation has succeeded.

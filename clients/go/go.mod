@@ -1,3 +1,3 @@
-module github.com/oncegate/oncegate-go
+module github.com/oncegate/oncegate/clients/go
 
 go 1.23

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
-	"github.com/oncegate/oncegate-go/internal/testservers"
+	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/internal/testservers"
 )
 
 // Locks against a real gateway: ONCEGATE_BIN names it. Each client is one process of a fleet.

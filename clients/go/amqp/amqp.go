@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 

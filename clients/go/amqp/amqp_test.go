@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
-	"github.com/oncegate/oncegate-go/amqp"
-	"github.com/oncegate/oncegate-go/internal/testservers"
+	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/amqp"
+	"github.com/oncegate/oncegate/clients/go/internal/testservers"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 

@@ -1,8 +1,8 @@
-module github.com/oncegate/oncegate-go/kafka
+module github.com/oncegate/oncegate/clients/go/kafka
 
 go 1.23.0
 
-require github.com/oncegate/oncegate-go v0.0.0
+require github.com/oncegate/oncegate/clients/go v0.1.0
 
 require (
 	github.com/klauspost/compress v1.17.11 // indirect
@@ -11,4 +11,3 @@ require (
 	github.com/twmb/franz-go/pkg/kmsg v1.9.0 // indirect
 )
 
-replace github.com/oncegate/oncegate-go => ../

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 

@@ -1,10 +1,10 @@
-module github.com/oncegate/oncegate-go/nats
+module github.com/oncegate/oncegate/clients/go/nats
 
 go 1.23.0
 
 require (
 	github.com/nats-io/nats.go v1.41.2
-	github.com/oncegate/oncegate-go v0.0.0
+	github.com/oncegate/oncegate/clients/go v0.1.0
 )
 
 require (
@@ -15,4 +15,3 @@ require (
 	golang.org/x/sys v0.32.0 // indirect
 )
 
-replace github.com/oncegate/oncegate-go => ../

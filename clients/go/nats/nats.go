@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 // Config says where messages come from and go to. The consumer has AckExplicit, no MaxDeliver (redeliveries while another worker is at work are not

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	oncegate "github.com/oncegate/oncegate-go"
-	"github.com/oncegate/oncegate-go/internal/testservers"
-	oncenats "github.com/oncegate/oncegate-go/nats"
+	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/internal/testservers"
+	oncenats "github.com/oncegate/oncegate/clients/go/nats"
 )
 
 func TestEachOrderOnceAlthoughTheBrokerIsKilled(t *testing.T) {

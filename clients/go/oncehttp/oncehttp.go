@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 // OutcomeHeader may be set by the handler to decide itself: success, failure (nothing happened) or unknown. It is not sent on.

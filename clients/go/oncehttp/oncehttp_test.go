@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	oncegate "github.com/oncegate/oncegate-go"
-	"github.com/oncegate/oncegate-go/oncehttp"
+	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/oncehttp"
 )
 
 // gateway is a gateway of one process: enough for what the middleware does with its answers.

@@ -4,7 +4,7 @@ import (
 	stdcontext "context"
 	"net/http"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 type context = stdcontext.Context

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 type settings map[string]string

@@ -3,7 +3,7 @@ package testservers
 import (
 	"context"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 // Quiet receives events, and does nothing.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	oncegate "github.com/oncegate/oncegate-go"
+	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
 // Port returns a port that is free now.
