@@ -59,6 +59,7 @@ def test_a_wrong_option_fails_when_the_client_is_made(kind: Any, arguments: dict
         (lambda client: client.claim_batch([]), "1 to 1000"),
         (lambda client: client.once("a", "a", "work"), "lambda grant"),
         (lambda client: client.once("a", "a", generator), "generator"),
+        (lambda client: client.once("a", "a", lambda: 1), "lambda grant"),
         (lambda client: client.once("a", "a", coroutine), "AsyncClient"),
     ],
 )

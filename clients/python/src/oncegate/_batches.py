@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Union
 
-from ._claims import GrantState, Report, claim_answer
+from ._claims import GrantState, Report, claim_answer, identity_differs, release
 from ._core import Answered, ClaimTerms, Core, Flow, Pause, Request, Scope, call, is_mismatch, json_object
 from .errors import Cause, NotSettled, OutcomeRefused, Rejected, Unavailable
 from .values import Duplicate, Mismatch, Settled
@@ -24,6 +24,7 @@ def check_size(items: Sequence[object]) -> None:
 def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
     """Claims each item. An item that a gateway refused is its error, as a value: the others are not affected."""
     results: list[Claimed | None] = [None] * len(items)
+    strangers: list[GrantState] = []
     scopes = [Scope(core, terms.operation, terms.global_id, core.clock()) for terms in items]
 
     def take(at: int, answered: Answered) -> bool:
@@ -31,20 +32,25 @@ def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
             answer = claim_answer(scopes[at], items[at], answered)
             if isinstance(answer, Duplicate) and answer.state == "in_progress":
                 scopes[at].emit("duplicate", state=answer.state)
-            if isinstance(answer, GrantState) and not answer.is_live:
-                answer.lose("not_renewed")
             results[at] = answer
+            if isinstance(answer, GrantState) and answer.terms.global_id != items[at].global_id:
+                results[at] = identity_differs(items[at], answer)
+                strangers.append(answer)
+            elif isinstance(answer, GrantState) and not answer.is_live:
+                answer.lose("not_renewed")
         elif 400 <= answered.status < 500 and answered.status != 429:
             results[at] = Rejected(answered.status, answered.body)
         return results[at] is not None
 
     bodies = [terms.body(None) for terms in items]
-    left = yield from _until_done(core, "/v1/claims/batch", bodies, core.claim_within, take)
+    left = yield from _until_done(core, "/v1/claims/batch", bodies, core.limits.claim_within, take)
     for at, cause in left.items():
         if isinstance(cause, Answered) and cause.status == 429:
             results[at] = Rejected(429, cause.body)
         else:
             results[at] = Unavailable([_cause_of(core, cause)])
+    for state in strangers:
+        yield from release(state)
     return [result for result in results if result is not None]
 
 
@@ -114,7 +120,7 @@ def _until_done(
             raise Unavailable([Cause(core.urls[answered.at], "not_a_gateway", "the answer has another number of items")])
         pause, again = 0.0, []
         for at, body in zip(left, items, strict=True):
-            item = Answered(int(body.get("status", 0)), body, answered.at, answered.sent)
+            item = Answered(int(body.get("status", 0)), body, answered.at, answered.sent, answered.came)
             if not take(at, item):
                 last[at] = item
                 again.append(at)

@@ -24,6 +24,7 @@ from ._core import (
     wait_of_call,
 )
 from ._lease import Lease, keep_lease, renew
+from .contents import id_of
 from .errors import Cause, NotSettled, OutcomeRefused, Rejected, Unavailable
 from .values import Done, Duplicate, Mismatch, Settled
 
@@ -100,7 +101,7 @@ def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState,
     try:
         return (yield from _claim(core, scope, terms))
     except Unavailable as unavailable:
-        if scope.cancelled or not core.proceeds:
+        if scope.cancelled or not scope.limits.proceeds:
             scope.emit("unavailable", causes=unavailable.causes)
             raise
         scope.emit("proceeded", causes=unavailable.causes)
@@ -114,20 +115,23 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
         left = max(wait_ends - core.clock(), 0.0)
         wait, seconds = wait_of_call(terms.wait, left, first)
         request = Request("POST", "/v1/claims", terms.body(wait))
-        answered = yield from call(scope, request, core.claim_within, wait=seconds)
+        answered = yield from call(scope, request, scope.limits.claim_within, wait=seconds)
         answer = claim_answer(scope, terms, answered)
+        if isinstance(answer, GrantState) and answer.terms.global_id != terms.global_id:
+            yield from release(answer)
+            raise identity_differs(terms, answer)
         if isinstance(answer, GrantState) and not answer.is_live:
             yield from release(answer)
             cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended, and was released")
             raise Unavailable([cause])
         if not (isinstance(answer, Duplicate) and answer.state == "in_progress"):
             return answer
-        left = wait_ends - core.clock()
-        if left <= answer.retry_after or scope.cancelled:
+        left, pause = wait_ends - core.clock(), answered.pause_after(seconds)
+        if left <= max(pause, 0.001) or scope.cancelled:
             scope.emit("duplicate", state=answer.state)
             return answer
         # The gateway has shortened the wait, or has no room for waiters.
-        yield Pause(answer.retry_after)
+        yield Pause(pause)
         first = False
 
 
@@ -148,12 +152,13 @@ def claim_answer(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantSt
 
 def granted(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState:
     body = answered.body
-    ends = answered.sent + body.get("lease_ms", 0) / 1000
+    # Reports go to the ID that the gateway knows.
+    terms = replace(terms, global_id=str(body["global_id"]))
     state = GrantState(
         scope,
         body["attempt"],
         answered.at,
-        ends,
+        answered.lease_ends,
         terms,
         body.get("fence"),
         body.get("repeated") is True,
@@ -164,6 +169,16 @@ def granted(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState:
     fields = {name: getattr(state, name) for name in ("repeated", "taken_over", "degraded", "would_be")}
     scope.emit("granted", **fields)
     return state
+
+
+def identity_differs(terms: ClaimTerms, state: GrantState) -> Rejected:
+    """The error of a grant for another operation than the one that was claimed."""
+    core = state.scope.core
+    if core.app != "default" and state.terms.global_id == id_of("default", terms.operation, terms.contents):
+        why = "the gateway has no apps, so it knows no credentials: make the client without one, or configure the app"
+    else:
+        why = "the gateway has computed the global ID by other rules than this client: use the client of its version"
+    return Rejected(201, {"code": "identity_differs", "detail": f"{why}; the claim was released, and nothing has run"})
 
 
 def duplicate_of(global_id: str, body: dict[str, Any]) -> Duplicate:
@@ -221,7 +236,7 @@ def report_outcome(state: GrantState, outcome: str, result: Any = None) -> Flow[
         scope.emit("result_omitted", why=omitted)
     state.report = _report(state, outcome, text)
     try:
-        settled = yield from settle(scope, state.report, scope.core.settle_within, result)
+        settled = yield from settle(scope, state.report, scope.limits.settle_within, result)
     except (NotSettled, OutcomeRefused):
         state.settled = True
         raise
@@ -246,7 +261,7 @@ def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done
         try:
             answer = claim_answer(scope, terms, (yield from call(scope, request, scope.core.timeout)))
             if isinstance(answer, GrantState):
-                state.attempt, state.at = answer.attempt, answer.at
+                state.attempt, state.at, state.terms = answer.attempt, answer.at, answer.terms
                 return None
             late = True
         except (Unavailable, Rejected):

@@ -60,12 +60,34 @@ class Reply:
 class Answered:
     status: int
     body: dict[str, Any]
-    #: The position of the gateway, and the time by the monotonic clock when its request was sent.
+    #: The position of the gateway, and the times by the monotonic clock when its request was sent and answered.
     at: int
     sent: float
+    came: float
+
+    @property
+    def lease_ends(self) -> float:
+        """The end of the lease that it grants. It began when the wait ended: after `waited_ms`, and before the answer came."""
+        began = min(self.sent + self.body.get("waited_ms", 0) / 1000, self.came)
+        return float(began + self.body.get("lease_ms", 0) / 1000)
+
+    def pause_after(self, asked: float) -> float:
+        """The pause before the next call of a wait: none after a call that has waited for most of what it asked for."""
+        if asked > 0 and self.body.get("waited_ms", 0) / 1000 >= asked / 2:
+            return 0.0
+        return float(self.body.get("retry_after_ms", 1000)) / 1000
 
 
 Flow = Generator[Union[Send, Pause], Any, T]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the calls of one claim: those of the client, unless a caller has its own."""
+
+    claim_within: float
+    settle_within: float | None
+    proceeds: bool
 
 
 class Core:
@@ -88,9 +110,11 @@ class Core:
         self.credential = options.credential(credential)
         self.app = self.credential.rpartition(".")[0] if self.credential else "default"
         self.timeout: float = options.seconds("timeout", timeout) or 0.0
-        self.claim_within: float = options.seconds("claim_within", claim_within) or 0.0
-        self.settle_within = options.seconds("settle_within", settle_within, optional=True)
-        self.proceeds = options.choice("on_unavailable", on_unavailable, ("fail_closed", "proceed")) == "proceed"
+        self.limits = Limits(
+            options.seconds("claim_within", claim_within) or 0.0,
+            options.seconds("settle_within", settle_within, optional=True),
+            options.choice("on_unavailable", on_unavailable, ("fail_closed", "proceed")) == "proceed",
+        )
         self.on_event = on_event or log_event
         self.traceparent = traceparent or current_traceparent
         self.clock: Callable[[], float] = time.monotonic
@@ -140,6 +164,9 @@ class Scope:
     began: float
     cancelled: bool = False
 
+    def __post_init__(self) -> None:
+        self.limits = self.core.limits
+
     def emit(self, name: str, **fields: Any) -> None:
         self.core.emit(name, self.operation, self.global_id, self.began, **fields)
 
@@ -169,7 +196,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
         if isinstance(reply, Reply):
             if reply.status in (200, 201, 202, 409) or (reply.status == 422 and is_mismatch(reply.body)):
                 core.first = at
-                return Answered(reply.status, reply.body, at, sent)
+                return Answered(reply.status, reply.body, at, sent, max(core.clock(), sent))
             if 400 <= reply.status < 500 and reply.status != 429:
                 raise Rejected(reply.status, reply.body)
             cause = _cause(core.urls[at], reply)
@@ -207,7 +234,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
 def find(scope: Scope, request: Request) -> Flow[dict[str, Any] | None]:
     """Makes a lookup. None: not found."""
     try:
-        answered = yield from call(scope, request, scope.core.claim_within)
+        answered = yield from call(scope, request, scope.limits.claim_within)
     except Rejected as rejected:
         if rejected.status == 404 and rejected.code == "not_found":
             return None

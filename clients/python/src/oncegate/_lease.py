@@ -49,7 +49,7 @@ def renew(lease: Lease, request: Request) -> Flow[bool]:
     core = lease.scope.core
     answered = yield from call(lease.scope, request, max(lease.ends - core.clock(), 0.001), start=lease.at)
     if answered.status == 200:
-        lease.ends = max(lease.ends, answered.sent + answered.body.get("lease_ms", 0) / 1000)
+        lease.ends = max(lease.ends, answered.lease_ends)
         if lease.RENEWED_EVENT and not lease.ended:
             lease.scope.emit(lease.RENEWED_EVENT)
         return True

@@ -67,15 +67,16 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
         body = json_object({**fields, "fair": terms.fair or None, "wait": wait})
         request = Request("POST", terms.path("holds"), body, answers_with="attempt")
         try:
-            answered = yield from call(scope, request, core.claim_within, wait=seconds)
+            answered = yield from call(scope, request, scope.limits.claim_within, wait=seconds)
         except Unavailable as unavailable:
             scope.emit("unavailable", causes=unavailable.causes)
             yield from withdraw(scope, terms)
             raise
         body_of = answered.body
         if answered.status == 201:
-            ends = answered.sent + body_of.get("lease_ms", 0) / 1000
-            hold = HoldState(scope, body_of["attempt"], answered.at, ends, terms, body_of.get("fence"), body_of.get("holds", 1))
+            hold = HoldState(
+                scope, body_of["attempt"], answered.at, answered.lease_ends, terms, body_of.get("fence"), body_of.get("holds", 1)
+            )
             scope.emit("lock_acquired", fence=hold.fence)
             if hold.is_live:
                 return hold
@@ -86,14 +87,14 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
             raise Unavailable([Cause(core.urls[answered.at], "too_late", "the hold arrived after its lease had ended, and was released")])
         code = str(body_of.get("code", ""))
         retry_after = body_of.get("retry_after_ms", 1000) / 1000
-        left = wait_ends - core.clock()
-        if code != "lock_held" or left <= retry_after or scope.cancelled:
+        left, pause = wait_ends - core.clock(), answered.pause_after(seconds)
+        if code != "lock_held" or left <= max(pause, 0.001) or scope.cancelled:
             scope.emit("lock_held", code=code)
             if terms.fair and code == "lock_held":
                 yield from withdraw(scope, terms)
             raise LockNotAcquired(terms.name, code, retry_after)
         # The gateway has shortened the wait, or has no room for waiters.
-        yield Pause(retry_after)
+        yield Pause(pause)
         first = False
 
 
@@ -117,7 +118,7 @@ def release(hold: HoldState) -> Flow[None]:
     scope = hold.scope
     was_lost, hold.ended = hold.lost is not None, True
     request = Request("POST", hold.terms.path("release"), json_object({"attempt": hold.attempt}), answers_with="holds")
-    answered = yield from call(scope, request, scope.core.settle_within, start=hold.at)
+    answered = yield from call(scope, request, scope.limits.settle_within, start=hold.at)
     if answered.status == 200:
         scope.emit("lock_released", fence=hold.fence)
     elif not was_lost:

@@ -13,7 +13,7 @@ from . import _batches, _claims, _core, _locks, contents, options
 from ._aio_transport import AsyncTransport
 from ._core import Core, Flow, Scope
 from ._current import set_current
-from .client import ClaimItem, Terms, _log_crash, add_note, check_work, record
+from .client import ClaimItem, Terms, _log_crash, add_note, check_parameters, check_work, record
 from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
@@ -53,6 +53,7 @@ class AsyncClient:
     async def once(self, operation: str, contents: Any, work: Callable[[AsyncGrant], Any], **terms: Unpack[Terms]) -> Answer:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns."""
         check_work(work, "Client")
+        check_parameters(work)
         answer = await self.claim(operation, contents, **terms)
         if not isinstance(answer, AsyncGrant):
             return answer
@@ -83,14 +84,14 @@ class AsyncClient:
 
     async def settle(self, report: str, *, within: float | None = None) -> Settled:
         """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
-        within = self._core.settle_within if within is None else options.seconds("within", within)
+        within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return await self._transport.run(_claims.settle_text(self._core, report, within))
 
     async def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
         """Settles each report, in one call. A refusal is its error, as a value."""
         _batches.check_size(reports)
         read = [_claims.read_report(report) for report in reports]
-        return await self._transport.run(_batches.settle_batch(self._core, read, self._core.settle_within))
+        return await self._transport.run(_batches.settle_batch(self._core, read, self._core.limits.settle_within))
 
     async def lookup(self, global_id: str) -> Record | None:
         """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
@@ -167,7 +168,7 @@ class AsyncClient:
                     break
             except asyncio.CancelledError as error:
                 cancelled = error
-                if self._core.settle_within is None:
+                if self._core.limits.settle_within is None:
                     limit = SETTLE_AFTER_CANCELLATION
         if cancelled is not None:
             raise cancelled

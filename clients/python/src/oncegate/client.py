@@ -92,6 +92,7 @@ class Client:
         effect, so the outcome is `unknown`. Both are raised again.
         """
         check_work(work, "AsyncClient")
+        check_parameters(work)
         answer = self.claim(operation, contents, **terms)
         if not isinstance(answer, Grant):
             return answer
@@ -125,14 +126,14 @@ class Client:
 
     def settle(self, report: str, *, within: float | None = None) -> Settled:
         """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
-        within = self._core.settle_within if within is None else options.seconds("within", within)
+        within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return self._transport.run(_claims.settle_text(self._core, report, within))
 
     def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
         """Settles each report, in one call. A refusal is its error, as a value."""
         _batches.check_size(reports)
         read = [_claims.read_report(report) for report in reports]
-        return self._transport.run(_batches.settle_batch(self._core, read, self._core.settle_within))
+        return self._transport.run(_batches.settle_batch(self._core, read, self._core.limits.settle_within))
 
     def lookup(self, global_id: str) -> Record | None:
         """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
@@ -202,6 +203,16 @@ def check_work(work: Any, other: str) -> None:
         raise TypeError("work is a coroutine function; use AsyncClient")
 
 
+def check_parameters(work: Any) -> None:
+    """Refuses work that does not take the grant, before anything is claimed: its error would leave the operation unknown."""
+    try:
+        inspect.signature(work).bind(None)
+    except TypeError as error:
+        raise TypeError(f"work takes one argument, the grant ({error}); write lambda grant: …") from error
+    except ValueError:
+        pass  # A function of C without a signature.
+
+
 class Grant:
     """The claim of one operation, live until the lease ends. Renewed in the background while in a `with` statement."""
 
@@ -267,7 +278,7 @@ class Grant:
             elif state.report is not None:
                 # Interrupted while the outcome was being reported.
                 core = self._client._core
-                self._client._transport.run(_claims.settle(state.scope, state.report, core.settle_within))
+                self._client._transport.run(_claims.settle(state.scope, state.report, core.limits.settle_within))
             elif kind is not None and issubclass(kind, NothingHappened):
                 self.fail()
             else:
