@@ -3,14 +3,16 @@
 import { randomBytes } from "node:crypto";
 
 import { type Contents, canonical, canonicalOrEmpty, globalId, idOf } from "./contents.js";
-import { duration, milliseconds } from "./durations.js";
-import { NothingHappened, NotSettled, type OncegateError, OutcomeRefused, Unavailable } from "./errors.js";
+import { DISABLED, NoServer } from "./disabled.js";
+import { duration, span, spanText } from "./durations.js";
+import { NothingHappened, NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable } from "./errors.js";
 import { type Claim, Grant } from "./grant.js";
 import { Lock, type LockTerms } from "./lock.js";
+import { defaultUrls, isEnabled, known } from "./options.js";
 import { body, encode, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
-import type { Answer, Fields } from "./server.js";
-import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, sleep, Transport } from "./transport.js";
-import type { ClaimRecord, Done, Duplicate, Mismatch, Options, Settled } from "./values.js";
+import type { Answer, Fields, Server } from "./server.js";
+import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, serversOf, sleep, Transport } from "./transport.js";
+import { type ClaimRecord, type Done, type Duplicate, type Mismatch, type Options, SERVERS, type Settled } from "./values.js";
 
 /** The longest wait of one call: proxies on the way may cut off a longer one. */
 export const WAIT_MS_MAX = 20_000;
@@ -22,17 +24,20 @@ export interface Terms {
   fingerprint?: Contents;
   /** How long to hold the claim while in progress, such as `30s`. */
   lease?: string;
+  leaseMs?: number;
   /** How long a success is kept against repeats, such as `30d` or `forever`. */
   retention?: string;
+  retentionMs?: number;
   /** Take over a claim that is unknown. Only after its effect was looked up. */
   takeOver?: boolean;
   /** Wait up to this time for an operation that is in progress, such as `10s`. */
   wait?: string;
+  waitMs?: number;
   /** Before the claim is answered, a grant that crosses the abort is released. The work and its report are not aborted. */
   signal?: AbortSignal;
 }
 
-export interface ClaimItem extends Pick<Terms, "fingerprint" | "lease" | "retention" | "takeOver"> {
+export interface ClaimItem extends Pick<Terms, "fingerprint" | "lease" | "leaseMs" | "retention" | "retentionMs" | "takeOver"> {
   operation: string;
   contents: Contents;
 }
@@ -44,40 +49,75 @@ export interface OutcomeItem {
   result?: unknown;
 }
 
+/** The options that `Client.with` changes. */
+export interface Limits {
+  claimWithin?: string | undefined;
+  claimWithinMs?: number | undefined;
+  settleWithin?: string | undefined;
+  settleWithinMs?: number | undefined;
+  onUnavailable?: "fail_closed" | "proceed" | undefined;
+}
+
+const LIMITS = ["claimWithin", "claimWithinMs", "settleWithin", "settleWithinMs", "onUnavailable"];
+const OPTIONS = [...LIMITS, "credential", "timeout", "timeoutMs", "onEvent", "metrics", "traceparent", "tls", "enabled"];
+const CLAIM_TERMS = ["fingerprint", "lease", "leaseMs", "retention", "retentionMs", "takeOver"];
+const TERMS = [...CLAIM_TERMS, "wait", "waitMs", "signal"];
+
 /** One or more gateways in front of the same store. */
 export class Client {
   private readonly transport: Transport;
-  private readonly reports: Reports;
-  private readonly reporter: Reporter;
+  /** False if it is switched off. */
+  readonly enabled: boolean;
   private readonly app: string;
-  private readonly claimWithinMs: number;
-  private readonly settleWithinMs: number;
-  private readonly proceeds: boolean;
+  private reports!: Reports;
+  private reporter!: Reporter;
+  private claimWithinMs = 5000;
+  private settleWithinMs = 30_000;
+  private proceeds = false;
 
-  constructor(urls: readonly string[], options: Options = {}) {
-    const {
-      credential,
-      timeoutMs = 2000,
-      claimWithinMs = 5000,
-      settleWithinMs = 30_000,
-      onUnavailable = "fail_closed",
-    } = options;
+  /**
+   * Without URLs those of `ONCEGATE_URL`, separated by commas; else `http://127.0.0.1:8080`.
+   */
+  constructor(options?: Options);
+  constructor(urls: string | readonly string[], options?: Options);
+  constructor(first: string | readonly string[] | Options = {}, second: Options = {}) {
+    const hasUrls = typeof first === "string" || Array.isArray(first);
+    const urls = typeof first === "string" ? [first] : hasUrls ? (first as readonly string[]) : defaultUrls();
+    const options = hasUrls ? second : (first as Options);
+    known("options of a client", options, OPTIONS);
+    const { credential } = options;
     if (credential && !/^[a-z0-9][a-z0-9._-]{0,63}\.\w+$/.test(credential)) {
       throw new TypeError("the credential is not <app_key>.<secret>, such as shop.3nC0…");
     }
-    for (const [name, ms] of Object.entries({ timeoutMs, claimWithinMs, settleWithinMs })) {
-      if (typeof ms !== "number" || !(ms > 0)) throw new TypeError(`${name} is a number of milliseconds above 0`);
-    }
-    if (onUnavailable !== "fail_closed" && onUnavailable !== "proceed")
-      throw new TypeError('onUnavailable is "fail_closed" or "proceed"');
-    this.transport = new Transport(urls, options);
-    this.reports = new Reports(this.transport, settleWithinMs);
     this.app = credential ? credential.slice(0, credential.lastIndexOf(".")) : "default";
-    this.claimWithinMs = claimWithinMs;
-    this.settleWithinMs = settleWithinMs;
-    this.proceeds = onUnavailable === "proceed";
+    const timeoutMs = span(options, "timeout") ?? 2000;
+    const real: Server[] = options[SERVERS]?.(this.app) ?? serversOf(urls, options.tls);
+    this.enabled = isEnabled(options.enabled);
+    this.transport = new Transport(this.enabled ? real : [new NoServer(this.app)], timeoutMs, options);
+    if (!this.enabled) this.transport.event({ operation: "", globalId: null }, DISABLED, "warn");
+    const { claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable } = options;
+    this.limit({ claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable });
+  }
+
+  /** Returns the same client, with its connections, and with other limits. */
+  with(options: Limits): Client {
+    known("limits of a client", options, LIMITS);
+    const copy: Client = Object.create(Client.prototype, Object.getOwnPropertyDescriptors(this));
+    copy.limit(options);
+    return copy;
+  }
+
+  private limit(options: Limits): void {
+    const { onUnavailable } = options;
+    if (onUnavailable !== undefined && onUnavailable !== "fail_closed" && onUnavailable !== "proceed")
+      throw new TypeError('onUnavailable is "fail_closed" or "proceed"');
+    this.claimWithinMs = span(options, "claimWithin") ?? this.claimWithinMs;
+    this.settleWithinMs = span(options, "settleWithin") ?? this.settleWithinMs;
+    if (onUnavailable) this.proceeds = onUnavailable === "proceed";
+    const reports = new Reports(this.transport, this.settleWithinMs);
+    this.reports = reports;
     this.reporter = {
-      settle: (report, result) => this.reports.settle(report, result),
+      settle: (report, result) => reports.settle(report, result),
       claimLate: (claim) => this.tryClaim(claim, this.transport.timeoutMs, 0).then(({ result }) => this.noticed(claim, result)),
     };
   }
@@ -114,6 +154,7 @@ export class Client {
 
   /** Claims the operation. A `Grant` is renewed until it is reported or stopped. `once` does all of that by itself. */
   async claim(operation: string, contents: Contents, terms: Terms = {}): Promise<Grant | Duplicate | Mismatch> {
+    known("terms of a claim", terms, TERMS);
     const claim = this.newClaim(operation, contents, terms);
     try {
       return await this.detached(claim, terms.signal);
@@ -154,7 +195,10 @@ export class Client {
    * are sent again with their nonces. Granted claims are renewed until they are reported or stopped.
    */
   async claimBatch(items: readonly ClaimItem[]): Promise<(Grant | Duplicate | Mismatch | OncegateError)[]> {
-    const claims = items.map((item) => this.newClaim(item.operation, item.contents, item));
+    const claims = items.map(({ operation, contents, ...terms }) => {
+      known("terms of an item", terms, CLAIM_TERMS);
+      return this.newClaim(operation, contents, terms);
+    });
     const bodies = claims.map(({ body }) => body);
     const answers = await this.batch("/v1/claims/batch", bodies, this.claimWithinMs, this.transport.first);
     return answers.map((answer, at) => {
@@ -162,6 +206,8 @@ export class Client {
       if (answer instanceof Error) return answer;
       const result = this.resultOf(claim, answer);
       if (!result) return rejected(answer.status, answer.fields);
+      const foreign = this.foreign(claim, result);
+      if (foreign) return foreign;
       this.noticed(claim, result);
       if (result instanceof Grant) result.expire();
       return result;
@@ -215,11 +261,11 @@ export class Client {
       contents: text,
       attempt_nonce: JSON.stringify(newNonce()),
       fingerprint: terms.fingerprint === undefined ? undefined : canonicalOrEmpty(terms.fingerprint),
-      lease: terms.lease && JSON.stringify(terms.lease),
-      retention: terms.retention && JSON.stringify(terms.retention),
+      lease: quote(spanText(terms, "lease")),
+      retention: quote(spanText(terms, "retention")),
       take_over: terms.takeOver ? "true" : undefined,
     });
-    const waitMs = terms.wait === undefined ? 0 : milliseconds(terms.wait);
+    const waitMs = span(terms, "wait") ?? 0;
     return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs };
   }
 
@@ -279,6 +325,8 @@ export class Client {
     transport.first = answer.at;
     const result = this.resultOf(claim, answer);
     if (!result) throw rejected(answer.status, answer.fields);
+    const foreign = this.foreign(claim, result);
+    if (foreign) throw foreign;
     if (result instanceof Grant && !result.isLive) {
       result.stop();
       this.noticed(claim, result);
@@ -287,6 +335,17 @@ export class Client {
       throw new Unavailable([{ url: result.gateway ?? "", kind: "too_late", detail }]);
     }
     return { result, answer };
+  }
+
+  /** A grant of another identity protects nothing that other callers ask for: it is released before the work. */
+  private foreign(claim: Claim, result: Grant | Duplicate | Mismatch): Rejected | null {
+    if (!(result instanceof Grant) || result.globalId === claim.globalId) return null;
+    result.stop();
+    void result.fail().catch(() => undefined);
+    const detail =
+      `the gateway granted ${result.globalId}, and this client computes ${claim.globalId}; nothing was run, and the claim is ` +
+      "released. Leave the credential out if the gateway has no apps; else use a client and a gateway of the same version";
+    return new Rejected(201, "identity_differs", detail);
   }
 
   /** Null if the answer is an error of the caller. */
@@ -316,11 +375,16 @@ export class Client {
     const { transport } = this;
     if (result.kind === "grant") {
       const { repeated, takenOver: taken_over, degraded, wouldBe: would_be } = result;
-      transport.event(claim.about, "granted", degraded ? "warn" : "debug", { repeated, taken_over, degraded, would_be });
+      transport.event(claim.about, "granted", degraded && degraded !== DISABLED ? "warn" : "debug", {
+        repeated,
+        taken_over,
+        degraded,
+        would_be,
+      });
     } else if (result.kind === "duplicate") {
       transport.event(claim.about, "duplicate", "debug", { state: result.state });
     } else {
-      transport.event(claim.about, "mismatch", "error", { code: result.code });
+      transport.event(claim.about, "mismatch", "info", { code: result.code });
     }
     return result;
   }
@@ -379,6 +443,10 @@ export class Client {
 /** 32 random hex digits: fresh for each try at an operation, and kept for all repeats of its call. */
 export function newNonce(): string {
   return randomBytes(16).toString("hex");
+}
+
+function quote(text: string | undefined): string | undefined {
+  return text && JSON.stringify(text);
 }
 
 export function withWait(body: string, waitMs: number): string {

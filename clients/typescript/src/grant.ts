@@ -89,12 +89,12 @@ export class Grant {
     const { text, omitted } = encode(result);
     if (omitted !== null) this.transport.event(this.claim.about, "result_omitted", "warn", { why: omitted });
     const settled = await this.report("success", text, result);
-    const { state = null, late = null, resultOmitted = null, degraded = null } = settled ?? {};
+    const { late = null, resultOmitted = null, degraded = null } = settled ?? {};
     return {
       kind: "done",
       globalId: this.globalId,
       result,
-      state,
+      state: settled.state || null,
       degraded: this.degraded ?? degraded,
       late,
       wouldBe: this.wouldBe,

@@ -1,9 +1,10 @@
 /** Named locks with a lease. */
 
 import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./client.js";
-import { milliseconds } from "./durations.js";
+import { span, spanText } from "./durations.js";
 import { LockNotAcquired, Unavailable } from "./errors.js";
 import { Lease, leaseEnds } from "./lease.js";
+import { known } from "./options.js";
 import { objectOf } from "./report.js";
 import type { Answer } from "./server.js";
 import { type About, type Call, rejected, sleep, type Transport } from "./transport.js";
@@ -16,6 +17,7 @@ export interface LockTerms {
   owner?: string;
   /** How long a hold lasts without renewal, such as `30s`. */
   lease?: string;
+  leaseMs?: number;
   /** Grants requests in the order in which they first asked. */
   fair?: boolean;
 }
@@ -23,6 +25,7 @@ export interface LockTerms {
 export interface AcquireTerms {
   /** How long to wait for the lock, such as `10s`, or `forever`. Default: one try. */
   wait?: string;
+  waitMs?: number;
   /** Withdraws the request when it is aborted before the lock is held. */
   signal?: AbortSignal;
 }
@@ -35,6 +38,7 @@ interface Stored extends Omit<LockRecord, "name" | "held" | "holders"> {
 /** A named lock. Holds nothing itself, and can be used again. */
 export class Lock {
   private readonly about: About;
+  private readonly lease: string | undefined;
 
   /** Made by `Client.lock`. */
   constructor(
@@ -52,6 +56,9 @@ export class Lock {
     if (terms.owner !== undefined && !/^[\w-]{16,64}$/.test(terms.owner)) {
       throw new TypeError("not an owner: expected 16 to 64 of A-Z a-z 0-9 _ -");
     }
+    known("terms of a lock", terms, ["mode", "owner", "lease", "leaseMs", "fair"]);
+    if (!["exclusive", "shared", undefined].includes(terms.mode)) throw new TypeError('mode is "exclusive" or "shared"');
+    this.lease = spanText(terms, "lease");
     this.about = { operation: name, globalId: null };
   }
 
@@ -114,15 +121,18 @@ export class Lock {
     return `/v1/locks/${this.name}/${call}`;
   }
 
-  private async acquireOrThrow({ wait, signal }: AcquireTerms): Promise<Hold> {
+  private async acquireOrThrow(asked: AcquireTerms): Promise<Hold> {
+    known("terms of an acquisition", asked, ["wait", "waitMs", "signal"]);
+    const { signal } = asked;
     const { transport, terms, about } = this;
-    const { mode = "exclusive", owner, lease, fair } = terms;
+    const { mode = "exclusive", owner, fair } = terms;
+    const { lease } = this;
     const nonce = newNonce();
     const members = { mode, attempt_nonce: nonce, owner, lease, fair: fair || undefined };
     const body = objectOf(
       Object.fromEntries(Object.entries(members).map(([name, value]) => [name, value && JSON.stringify(value)])),
     );
-    const waitMs = wait === undefined ? 0 : wait === "forever" ? Number.POSITIVE_INFINITY : milliseconds(wait);
+    const waitMs = asked.wait === "forever" ? Number.POSITIVE_INFINITY : (span(asked, "wait") ?? 0);
     const ends = transport.now() + waitMs;
     // A request whose reply was lost may hold the lock or a place in its queue.
     let uncertain = fair === true;
@@ -171,7 +181,7 @@ export class Lock {
       endpoint: "lock",
       path: this.path("renewal"),
       attempt,
-      lease: this.terms.lease,
+      lease: this.lease,
       first: answer.at,
       about,
       event: "lock_lost",

@@ -64,7 +64,15 @@ export interface Request {
   signal?: AbortSignal | undefined;
 }
 
-export class Server {
+/** One gateway, or what stands for one. */
+export interface Server {
+  readonly url: string;
+  /** One call. A cause if no gateway answered: it is not known then if one has acted on the call. */
+  call(request: Request): Promise<{ status: number; fields: Fields } | Cause>;
+  close(): void;
+}
+
+export class HttpServer implements Server {
   readonly url: string;
   // Without the brackets of an IPv6 address.
   private readonly hostname: string;
@@ -89,7 +97,6 @@ export class Server {
     this.send = secure ? https.request : http.request;
   }
 
-  /** One call. A cause if no gateway answered: it is not known then if one has acted on the call. */
   async call(request: Request): Promise<{ status: number; fields: Fields } | Cause> {
     let reply: { status: number; type: string; text: string };
     try {

@@ -1,7 +1,7 @@
 /** One call over several gateways, repeated until one has answered. */
 
 import { type Cause, Rejected, Unavailable } from "./errors.js";
-import { type Answer, type Fields, Server } from "./server.js";
+import { type Answer, type Fields, HttpServer, type Server } from "./server.js";
 import type { Endpoint, Event, Options } from "./values.js";
 
 export const PAUSE_MS_MIN = 50;
@@ -46,12 +46,9 @@ export class Transport {
   private readonly headers: readonly string[];
   private readonly options: Options;
 
-  constructor(urls: readonly string[], options: Options) {
-    if (!Array.isArray(urls) || urls.length === 0)
-      throw new TypeError("no gateway: give at least one URL, such as http://10.0.0.5:8080");
-    for (const url of urls) checkUrl(url);
-    this.servers = urls.map((url) => new Server(url, options.tls));
-    this.timeoutMs = options.timeoutMs ?? 2000;
+  constructor(servers: Server[], timeoutMs: number, options: Options) {
+    this.servers = servers;
+    this.timeoutMs = timeoutMs;
     this.options = options;
     const headers = ["content-type", "application/json", "user-agent", `oncegate-typescript/${VERSION}`];
     this.headers = options.credential ? [...headers, "authorization", `Bearer ${options.credential}`] : headers;
@@ -181,6 +178,13 @@ function isFinal(status: number, call: Call): boolean {
 function mayHaveActed(cause: Cause): boolean {
   if (cause.kind === "answer") return cause.status === 500 || cause.code === "outcome_unknown";
   return !["dns", "refused", "tls"].includes(cause.kind);
+}
+
+/** The gateways of these URLs. */
+export function serversOf(urls: readonly string[], tls: Options["tls"]): Server[] {
+  if (urls.length === 0) throw new TypeError("no gateway: give at least one URL, such as http://10.0.0.5:8080");
+  for (const url of urls) checkUrl(url);
+  return urls.map((url) => new HttpServer(url, tls));
 }
 
 function checkUrl(text: string): void {

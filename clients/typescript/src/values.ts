@@ -1,5 +1,7 @@
 /** What the calls take and return. */
 
+import type { Server } from "./server.js";
+
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 
 /** The work ran here, and its outcome was reported. */
@@ -116,14 +118,21 @@ export interface Metrics {
 
 export type Endpoint = "claim" | "outcome" | "renewal" | "lookup" | "batch" | "lock";
 
+export const SERVERS: unique symbol = Symbol("servers");
+
 export interface Options {
+  /** False: everything runs, and nothing is claimed (`degraded: "disabled"`). Default: true, unless `ONCEGATE_DISABLED=1`. */
+  enabled?: boolean;
   /** `<app_key>.<secret>`, where apps are configured. */
   credential?: string | undefined;
-  /** Limit of one HTTP call, without the time that it asks to wait. Default 2000; longer than the gateways' deadline. */
+  /** Limit of one HTTP call, without the time that it asks to wait. Default `2s`; longer than the gateways' deadline. */
+  timeout?: string;
   timeoutMs?: number;
-  /** Limit of all tries of one claim call, beside `wait`. Default 5000. */
+  /** Limit of all tries of one claim call, beside `wait`. Default `5s`. */
+  claimWithin?: string;
   claimWithinMs?: number;
-  /** Limit of all tries of one report. Default 30000; `Infinity`: none. */
+  /** Limit of all tries of one report. Default `30s`; `settleWithinMs: Infinity`: none. */
+  settleWithin?: string;
   settleWithinMs?: number;
   /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected and say so. */
   onUnavailable?: "fail_closed" | "proceed";
@@ -134,4 +143,6 @@ export interface Options {
   traceparent?: () => string | undefined;
   /** For `https`: certificates, as `https.AgentOptions`. */
   tls?: { ca?: string | Buffer; cert?: string | Buffer; key?: string | Buffer };
+  /** @internal Replaces the gateways: the double of the tests. */
+  [SERVERS]?: (app: string) => Server[];
 }
