@@ -43,7 +43,7 @@ pub(super) fn of(
             FingerprintPart::Query => ("query", target.query.as_deref().map(Cow::from)),
             // The boundary of a form may differ from try to try.
             FingerprintPart::ContentType if multipart.is_some() => ("content-type", Some("multipart/form-data".into())),
-            FingerprintPart::ContentType => ("content-type", field(headers, &header::CONTENT_TYPE).map(Cow::from)),
+            FingerprintPart::ContentType => ("content-type", media_type(headers).map(Cow::from)),
             FingerprintPart::IfMatch => ("if-match", field(headers, &header::IF_MATCH).map(Cow::from)),
             FingerprintPart::Body | FingerprintPart::BodyJson if let Some(digest) = multipart => {
                 ("body", Some(text(digest).into()))
@@ -77,14 +77,26 @@ impl Content<'_> {
     }
 }
 
-/// Returns the digest of a field's values, in order: they may be longer than a fingerprint.
+/// Returns the digest of the media type with small letters. Parameters too: names and most values compare without case, and the bytes
+/// of the body are compared in any case.
+fn media_type(headers: &HeaderMap) -> Option<String> {
+    digest_of_values(headers.get_all(header::CONTENT_TYPE).iter().map(|value| value.as_bytes().to_ascii_lowercase()))
+}
+
+/// Returns the digest of a field's values.
 fn field(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
-    let mut values = headers.get_all(name).iter().peekable();
+    digest_of_values(headers.get_all(name).iter())
+}
+
+/// Returns the digest of values, in order: they may be longer than a fingerprint. `None` if there are none.
+fn digest_of_values(values: impl Iterator<Item: AsRef<[u8]>>) -> Option<String> {
+    let mut values = values.peekable();
     values.peek()?;
     let mut digest = Sha256::new();
     for value in values {
+        let value = value.as_ref();
         digest.update((value.len() as u64).to_be_bytes());
-        digest.update(value.as_bytes());
+        digest.update(value);
     }
     Some(text(digest.finalize().into()))
 }
@@ -151,6 +163,47 @@ mod tests {
         assert_ne!(fingerprint(ALL, "http://h/a?x", &text, "2"), one);
         let path = "[\"path\"]";
         assert_eq!(fingerprint(path, "http://h/a?x", &text, "1"), fingerprint(path, "http://h/a?y", &[], "2"));
+    }
+
+    /// Examples for those who compute fingerprints in another language.
+    #[test]
+    fn fingerprints_are_those_of_the_vectors() {
+        #[derive(serde::Deserialize)]
+        struct Vector {
+            name: String,
+            method: String,
+            url: String,
+            headers: Vec<(String, String)>,
+            body: String,
+            parts: Vec<String>,
+            fingerprint: String,
+        }
+        let vectors: Vec<Vector> = serde_json::from_str(include_str!("../../tests/vectors/fingerprint.json")).unwrap();
+        for vector in vectors {
+            let options = options(&format!("{:?}", vector.parts), "hosts = [\"h\"]\n");
+            let target =
+                Target::take(&mut Request::builder().uri(format!("http://h{}", vector.url)).body(()).unwrap()).unwrap();
+            let mut headers = HeaderMap::new();
+            for (name, value) in &vector.headers {
+                headers.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            }
+            let method = vector.method.parse().unwrap();
+            let fingerprint = of(&options, &target, &method, &headers, Content::Bytes(vector.body.as_bytes())).unwrap();
+            assert_eq!(fingerprint.as_str(), vector.fingerprint, "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn media_types_are_compared_without_case() {
+        let with = |value| fingerprint("[\"content-type\"]", "http://h/", &[("content-type", value)], "");
+        let one = with("application/json; charset=utf-8");
+        assert_eq!(with("Application/JSON; Charset=UTF-8"), one);
+        for other in ["application/json", "application/json;charset=utf-8", "application/json; charset=utf-16"] {
+            assert_ne!(with(other), one, "{other}");
+        }
+        // Other fields are compared as they are.
+        let with = |value| fingerprint("[\"if-match\"]", "http://h/", &[("if-match", value)], "");
+        assert_ne!(with("\"A\""), with("\"a\""));
     }
 
     #[test]
