@@ -29,7 +29,9 @@ type call struct {
 	// first is the position of the gateway to begin with.
 	first int
 	// stop ends the tries, but not the one in flight.
-	stop    <-chan struct{}
+	stop <-chan struct{}
+	// once ends the tries after one round through all gateways.
+	once    bool
 	genuine func(*answer) bool
 	// For events.
 	about Event
@@ -112,7 +114,7 @@ func (c *Client) do(ctx context.Context, r *call) (*answer, error) {
 			pause = max(pause, shortest, 1+time.Duration(c.jitter()*float64(limit)))
 			shortest = Forever
 		}
-		if pause > 0 && !ends.IsZero() && c.now().Add(pause).After(ends) {
+		if r.once && tries >= len(c.servers) || pause > 0 && !ends.IsZero() && c.now().Add(pause).After(ends) {
 			if refused {
 				return nil, answer.rejected()
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -22,16 +23,17 @@ type Done struct {
 	GlobalID string
 	// Result is what the work returned.
 	Result any
-	// State is succeeded, observed, spooled (a gateway delivers it later), or empty if nothing was recorded (WithProceed).
+	// State is succeeded, observed, spooled (a gateway delivers it later), or empty if nothing was recorded (Proceed, or a disabled client).
 	State string
-	// Degraded is the outage policy that answered instead of the store, of the claim or else of the outcome; caller for WithProceed.
+	// Degraded is the outage policy that answered instead of the store, of the claim or else of the outcome; caller for Proceed, disabled for a client that
+	// claims nothing.
 	Degraded string
 	// Late is true if the claim had ended before the outcome arrived, so that another attempt may have run. Nil: not known.
 	Late *bool
 	// WouldBe is, in observe mode, what enforcing would have answered.
 	WouldBe string
 	// ResultOmitted says why the result was not stored: it is not JSON, has more than 64 KiB, or was refused. The success itself was
-	// recorded; duplicates get no result.
+	// recorded; duplicates learn in their ResultOmitted that there was one.
 	ResultOmitted string
 }
 
@@ -42,6 +44,8 @@ type Duplicate struct {
 	State string
 	// Result is the result stored with the success, if there is one.
 	Result json.RawMessage
+	// ResultOmitted says why there is none although the work had one: too_large, not_serialisable or refused.
+	ResultOmitted string
 	// RetryAfter says when it is worth asking again, while it is in progress.
 	RetryAfter time.Duration
 	ClaimedAt  *time.Time
@@ -52,8 +56,11 @@ type Duplicate struct {
 	WouldBe          string
 }
 
-// Decode stores the result in what `into` points to. Without a result it does nothing.
+// Decode stores the result in what `into` points to. Without a result it does nothing; one that was not stored is a *ResultNotStoredError.
 func (d *Duplicate) Decode(into any) error {
+	if d.ResultOmitted != "" {
+		return &ResultNotStoredError{GlobalID: d.GlobalID, Omitted: d.ResultOmitted}
+	}
 	if len(d.Result) == 0 {
 		return nil
 	}
@@ -81,6 +88,14 @@ const (
 	Spooled    = "spooled"
 )
 
+// Outcomes of an operation; the third is Unknown.
+const (
+	// Success means that it is done, and must never run again.
+	Success = "success"
+	// Failure means that nothing happened: it can be claimed again at once.
+	Failure = "failure"
+)
+
 // ClaimOption sets a term of one claim.
 type ClaimOption func(*terms)
 
@@ -90,6 +105,7 @@ type terms struct {
 	retention   time.Duration
 	takeOver    bool
 	wait        time.Duration
+	releaseOn   func(error) bool
 }
 
 // Fingerprint sets what else must be equal on a repeat, without being part of the identity. It has the form of contents.
@@ -117,11 +133,17 @@ func Wait(wait time.Duration) ClaimOption {
 	return func(t *terms) { t.wait = wait }
 }
 
+// ReleaseOn names errors of the work that mean that it had no effect, beside ErrNothingHappened: the operation is released, and the error is returned
+// as it is.
+func ReleaseOn(isHarmless func(error) bool) ClaimOption {
+	return func(t *terms) { t.releaseOn = isHarmless }
+}
+
 // Once runs the work unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. The result is
 // *Done, *Duplicate or *Mismatch. Duplicates get what the work returns, as JSON.
 //
-// Work that returns ErrNothingHappened, alone or wrapped, is reported as failure: the operation can be claimed again at once. After any other error or a
-// panic the effect may have happened: the outcome is unknown. Both errors are returned as they are.
+// Work that returns ErrNothingHappened, alone or wrapped, or an error that ReleaseOn names, is reported as failure: the operation can be claimed again at
+// once. After any other error or a panic the effect may have happened: the outcome is unknown. Both errors are returned as they are.
 //
 // If ctx ends before the claim is answered, a grant that crosses it is released. Reports are detached from ctx, and bounded by
 // WithSettleWithin.
@@ -143,13 +165,16 @@ func (c *Client) Once(
 	returned, err := work(ctx, grant)
 	completed = true
 	switch {
-	case errors.Is(err, ErrNothingHappened):
+	case err != nil && (errors.Is(err, ErrNothingHappened) || grant.claim.terms.releaseOn != nil && grant.claim.terms.releaseOn(err)):
 		// The error of the work says more than one of this report. The claim ends with its lease.
 		_ = grant.Fail(ctx)
 		return nil, err
 	case err != nil:
 		_ = grant.GiveUp(ctx)
 		return nil, err
+	case endsLater(reflect.TypeOf(returned)):
+		_ = grant.GiveUp(ctx)
+		return nil, argument("the work returned a %T: it has not ended. Wait for it in the work, and return its result", returned)
 	}
 	done, err := grant.Succeed(ctx, returned)
 	if err != nil {
@@ -163,6 +188,9 @@ func (c *Client) Claim(ctx context.Context, operation string, contents any, opts
 	claim, err := c.newClaim(operation, contents, opts)
 	if err != nil {
 		return nil, err
+	}
+	if c.disabled {
+		return newGrant(ctx, c, claim, nil), nil
 	}
 	result, err := c.detached(ctx, claim)
 	var none *UnavailableError
@@ -272,7 +300,7 @@ func (c *Client) claimAndWait(ctx context.Context, claim *claim, stop <-chan str
 	ends := c.now().Add(claim.terms.wait)
 	for left := claim.terms.wait; ; {
 		wait := min(left, waitMax)
-		result, answer, err := c.tryClaim(ctx, claim, c.claimWithin, wait, stop)
+		result, answer, err := c.tryClaim(ctx, claim, wait, stop)
 		duplicate, ok := result.(*Duplicate)
 		if err != nil || !ok || duplicate.State != InProgress {
 			return result, err
@@ -298,13 +326,20 @@ func pauseBetweenWaits(wait time.Duration, answer *answer) time.Duration {
 }
 
 // tryClaim makes one claim call with its repeats.
-func (c *Client) tryClaim(ctx context.Context, claim *claim, within, wait time.Duration, stop <-chan struct{}) (Result, *answer, error) {
-	r := call{
-		endpoint: "claim", method: "POST", path: "/v1/claims", body: withWait(claim.body, wait), within: within, wait: wait,
-		first: int(c.first.Load()), stop: stop, genuine: func(a *answer) bool { return a.GlobalID != "" && a.Attempt != "" && a.LeaseMS > 0 },
-		about: claim.about,
-	}
-	answer, err := c.do(ctx, &r)
+func (c *Client) tryClaim(ctx context.Context, claim *claim, wait time.Duration, stop <-chan struct{}) (Result, *answer, error) {
+	return c.sendClaim(ctx, claim, &call{body: withWait(claim.body, wait), within: c.claimWithin, wait: wait, stop: stop})
+}
+
+// claimLate claims for work that ran without a claim, with the nonce of its first try. If no gateway answers once more, nobody waits for it.
+func (c *Client) claimLate(ctx context.Context, claim *claim) (Result, error) {
+	result, _, err := c.sendClaim(ctx, claim, &call{body: claim.body, within: c.timeout, once: true})
+	return result, err
+}
+
+func (c *Client) sendClaim(ctx context.Context, claim *claim, r *call) (Result, *answer, error) {
+	r.endpoint, r.method, r.path, r.first, r.about = "claim", "POST", "/v1/claims", int(c.first.Load()), claim.about
+	r.genuine = func(a *answer) bool { return a.GlobalID != "" && a.Attempt != "" && a.LeaseMS > 0 }
+	answer, err := c.do(ctx, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -352,9 +387,13 @@ func (c *Client) resultOf(ctx context.Context, claim *claim, a *answer) Result {
 	case a.status < 300:
 		return newGrant(ctx, c, claim, a)
 	case a.status == 409:
+		result, omitted := a.Result, omittedFrom(a.Result)
+		if omitted != "" {
+			result = nil
+		}
 		return &Duplicate{
-			GlobalID: claim.globalID, State: a.State, Result: a.Result, RetryAfter: a.retryAfter(), ClaimedAt: a.ClaimedAt, ExpiresAt: a.ExpiresAt,
-			ContentsVerified: a.ContentsVerified == nil || *a.ContentsVerified, Degraded: a.Degraded, WouldBe: a.WouldBe,
+			GlobalID: claim.globalID, State: a.State, Result: result, ResultOmitted: omitted, RetryAfter: a.retryAfter(), ClaimedAt: a.ClaimedAt,
+			ExpiresAt: a.ExpiresAt, ContentsVerified: a.ContentsVerified == nil || *a.ContentsVerified, Degraded: a.Degraded, WouldBe: a.WouldBe,
 		}
 	case a.status == 422 && strings.HasSuffix(a.Code, "_mismatch"):
 		return &Mismatch{GlobalID: claim.globalID, Code: a.Code}
@@ -374,7 +413,7 @@ func (c *Client) eventOf(ctx context.Context, claim *claim, result Result) {
 	case *Duplicate:
 		c.event(ctx, claim.about.with("duplicate", slog.LevelDebug, slog.String("state", result.State)))
 	case *Mismatch:
-		c.event(ctx, claim.about.with("mismatch", slog.LevelError, slog.String("code", result.Code)))
+		c.event(ctx, claim.about.with("mismatch", slog.LevelInfo, slog.String("code", result.Code)))
 	}
 }
 

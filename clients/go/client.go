@@ -7,8 +7,9 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net/http"
-	"net/url"
+	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,11 +27,12 @@ type Client struct {
 	claimWithin  time.Duration
 	settleWithin time.Duration
 	proceeds     bool
+	disabled     bool
 	onEvent      func(context.Context, Event)
 	metrics      Metrics
 	traceparent  func(context.Context) string
 	// The position of the gateway that answered the last claim: one that is down costs one timeout, not one for each call.
-	first atomic.Int64
+	first *atomic.Int64
 
 	now    func() time.Time
 	jitter func() float64
@@ -40,9 +42,10 @@ type Client struct {
 type Option func(*options)
 
 type options struct {
-	client     *Client
-	credential string
-	transport  http.RoundTripper
+	client        *Client
+	credential    string
+	transport     http.RoundTripper
+	onUnavailable OnUnavailable
 }
 
 // WithCredential sets `<app_key>.<secret>`.
@@ -65,10 +68,25 @@ func WithSettleWithin(limit time.Duration) Option {
 	return func(o *options) { o.client.settleWithin = limit }
 }
 
-// WithProceed runs the work unprotected when no gateway answers, and says so in Done.Degraded ("caller"). The default is to fail
-// closed with an *UnavailableError.
-func WithProceed() Option {
-	return func(o *options) { o.client.proceeds = true }
+// OnUnavailable says what a claim does when no gateway answers.
+type OnUnavailable string
+
+const (
+	// FailClosed returns an *UnavailableError, and runs nothing. It is the default.
+	FailClosed OnUnavailable = "fail_closed"
+	// Proceed runs the work unprotected, and says so in Done.Degraded ("caller").
+	Proceed OnUnavailable = "proceed"
+)
+
+// WithOnUnavailable sets what a claim does when no gateway answers.
+func WithOnUnavailable(policy OnUnavailable) Option {
+	return func(o *options) { o.onUnavailable = policy }
+}
+
+// WithEnabled(false) runs everything and claims nothing, for tests and development: Done.Degraded is "disabled". So does ONCEGATE_DISABLED=1 in the
+// environment.
+func WithEnabled(enabled bool) Option {
+	return func(o *options) { o.client.disabled = !enabled }
 }
 
 // WithEvents replaces the log by a function that receives each event. It must not block.
@@ -102,7 +120,11 @@ const Forever time.Duration = 1<<63 - 1
 
 var credentialForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}\.[A-Za-z0-9_]+$`)
 
-// New returns a client of the gateways with these URLs. A wrong URL or option is an *ArgumentError. Nothing is sent yet.
+// DefaultURL is that of a client that is given none, unless the environment has ONCEGATE_URL.
+const DefaultURL = "http://127.0.0.1:8080"
+
+// New returns a client of the gateways with these URLs, all before the same store. Without URLs they are those of ONCEGATE_URL, with commas between
+// them, else DefaultURL. A wrong URL or option is an *ArgumentError. Nothing is sent yet.
 func New(urls []string, opts ...Option) (*Client, error) {
 	c := &Client{
 		app:          "default",
@@ -112,43 +134,88 @@ func New(urls []string, opts ...Option) (*Client, error) {
 		settleWithin: 30 * time.Second,
 		onEvent:      func(ctx context.Context, event Event) { event.Log(ctx, slog.Default()) },
 		traceparent:  traceparentOf,
+		first:        new(atomic.Int64),
 		now:          time.Now,
 		jitter:       mathrand.Float64,
 	}
+	if len(urls) == 0 {
+		urls = []string{DefaultURL}
+		if text := os.Getenv("ONCEGATE_URL"); text != "" {
+			urls = strings.Split(text, ",")
+		}
+	}
+	for _, text := range urls {
+		server, err := newServer(strings.TrimSpace(text))
+		if err != nil {
+			return nil, err
+		}
+		c.servers = append(c.servers, server)
+	}
+	if err := c.configure(opts); err != nil {
+		return nil, err
+	}
+	if c.disabled {
+		c.event(context.Background(), Event{Name: "disabled", Level: slog.LevelWarn})
+	}
+	return c, nil
+}
+
+// With returns a client with these options changed, of the same gateways and connections. The client itself stays as it is.
+func (c *Client) With(opts ...Option) (*Client, error) {
+	changed := *c
+	changed.headers = c.headers.Clone()
+	if err := changed.configure(opts); err != nil {
+		return nil, err
+	}
+	return &changed, nil
+}
+
+func (c *Client) configure(opts []Option) error {
 	o := options{client: c}
 	for _, opt := range opts {
 		opt(&o)
 	}
+	if text := os.Getenv("ONCEGATE_DISABLED"); text != "" {
+		disabled, err := strconv.ParseBool(text)
+		if err != nil {
+			return argument("ONCEGATE_DISABLED is %.40q: write 1 or 0", text)
+		}
+		c.disabled = c.disabled || disabled
+	}
 	if o.credential != "" {
 		if !credentialForm.MatchString(o.credential) {
-			return nil, argument("the credential is not <app_key>.<secret>, such as shop.3nC0…")
+			return argument("the credential is not <app_key>.<secret>, such as shop.3nC0…")
 		}
 		c.app = o.credential[:strings.LastIndexByte(o.credential, '.')]
 		c.headers.Set("Authorization", "Bearer "+o.credential)
 	}
+	switch o.onUnavailable {
+	case "":
+	case FailClosed, Proceed:
+		c.proceeds = o.onUnavailable == Proceed
+	default:
+		return argument("on_unavailable is %q: write FailClosed or Proceed", o.onUnavailable)
+	}
 	if c.timeout <= 0 || c.claimWithin <= 0 || c.settleWithin <= 0 {
-		return nil, argument("timeout, claim_within and settle_within must be longer than 0")
+		return argument("timeout, claim_within and settle_within must be longer than 0")
 	}
-	if len(urls) == 0 {
-		return nil, argument("no gateway: give at least one URL, such as http://10.0.0.5:8080")
-	}
-	for _, text := range urls {
-		parsed, err := url.Parse(text)
-		if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Hostname() == "" {
-			return nil, argument("not the URL of a gateway: %q; expected http://HOST:PORT or https://HOST:PORT", text)
+	if o.transport != nil {
+		servers := make([]*server, len(c.servers))
+		for at, old := range c.servers {
+			servers[at] = &server{url: old.url, transport: o.transport}
 		}
-		if parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
-			return nil, argument("the URL of a gateway has no user, query or fragment: %q; use WithCredential", parsed.Redacted())
-		}
-		c.servers = append(c.servers, newServer(text, o.transport))
+		c.servers = servers
 	}
-	return c, nil
+	return nil
 }
 
 // GlobalID returns the global ID of an operation of this client's app, computed without a gateway.
 func (c *Client) GlobalID(operation string, contents any) (string, error) {
 	return GlobalID(c.app, operation, contents)
 }
+
+// Enabled reports if the client claims: see WithEnabled.
+func (c *Client) Enabled() bool { return !c.disabled }
 
 // Close closes idle connections. The client can still be used.
 func (c *Client) Close() {

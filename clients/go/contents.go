@@ -76,6 +76,12 @@ func Canonical(contents any) (string, error) {
 	return text, nil
 }
 
+// CanonicalJSON returns JSON text in canonical form, as the gateway reads it, also text that holds no value.
+func CanonicalJSON(text string) (string, error) {
+	canonical, _, err := canonical(JSONText(text))
+	return canonical, err
+}
+
 // canonical also accepts what holds no value, such as a fingerprint may be, and reports if there is one.
 func canonical(contents any) (text string, hasValue bool, err error) {
 	s := speller{path: []byte("$")}

@@ -147,6 +147,34 @@ func (e *LockNotAcquiredError) Error() string {
 	return fmt.Sprintf("oncegate: lock %s was not acquired: %s", e.Name, e.Code)
 }
 
+// ResultNotStoredError says that an operation has succeeded before, and that its result was not stored.
+type ResultNotStoredError struct {
+	GlobalID string
+	// Omitted says why: too_large, not_serialisable or refused.
+	Omitted string
+}
+
+func (e *ResultNotStoredError) Error() string {
+	return "oncegate: the operation has succeeded before, and its result was not stored: " + e.Omitted
+}
+
+// DuplicateError says as an error what a Duplicate says as a value: another attempt is running, or its outcome is unknown.
+type DuplicateError struct{ Duplicate *Duplicate }
+
+func (e *DuplicateError) Error() string {
+	return "oncegate: the operation is a duplicate: " + e.Duplicate.State
+}
+
+// MismatchError says as an error what a Mismatch says as a value.
+type MismatchError struct{ Mismatch *Mismatch }
+
+func (e *MismatchError) Error() string {
+	return "oncegate: the operation was claimed with something else: " + e.Mismatch.Code
+}
+
+func (*ResultNotStoredError) isOncegate() {}
+func (*DuplicateError) isOncegate()       {}
+func (*MismatchError) isOncegate()        {}
 func (*UnavailableError) isOncegate()     {}
 func (*RejectedError) isOncegate()        {}
 func (*OutcomeRefusedError) isOncegate()  {}

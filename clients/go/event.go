@@ -41,6 +41,19 @@ type Metrics interface {
 	Request(endpoint, result string, elapsed time.Duration)
 	// Event is called with the name of each event and its operation, or the name of the lock.
 	Event(name, operation string)
+	// Handled is called for each request that a middleware has answered: forwarded, unprotected (without a key), replayed, in_progress, unknown,
+	// not_stored, mismatch, no_key, refused or unavailable.
+	Handled(operation, result string)
+}
+
+// Emit passes an event on as the client does with its own, for what is built on it.
+func (c *Client) Emit(ctx context.Context, event Event) { c.event(ctx, event) }
+
+// Handled counts the answer of a middleware, for what is built on the client.
+func (c *Client) Handled(operation, result string) {
+	if c.metrics != nil {
+		c.metrics.Handled(operation, result)
+	}
 }
 
 func (c *Client) event(ctx context.Context, event Event) {

@@ -10,14 +10,14 @@ import (
 // Grant is the right to run one operation, until its lease ends. It is renewed in the background until it is reported or stopped.
 type Grant struct {
 	GlobalID string
-	// Attempt proves that the claim is held: keep it like a secret. It is empty if no gateway answered (WithProceed).
+	// Attempt proves that the claim is held: keep it like a secret. It is empty if no gateway answered (Proceed), or the client is disabled.
 	Attempt string
 	// Fence rises with every attempt at the operation, for the resource to compare. Nil where the store has none.
 	Fence *int64
 	// Repeated is true if a repeat of the claim call found the claim that it had been granted.
 	Repeated  bool
 	TakenOver bool
-	// Degraded is the outage policy that granted the claim; caller if no gateway answered.
+	// Degraded is the outage policy that granted the claim; caller if no gateway answered, disabled for a client that claims nothing.
 	Degraded string
 	// WouldBe is, in observe mode, what enforcing would have answered. Such a grant holds nothing.
 	WouldBe string
@@ -32,6 +32,9 @@ type Grant struct {
 func newGrant(ctx context.Context, c *Client, claim *claim, a *answer) *Grant {
 	g := &Grant{GlobalID: claim.globalID, Degraded: "caller", client: c, claim: claim}
 	if a == nil {
+		if c.disabled {
+			g.Degraded = "disabled"
+		}
 		g.lease = newLease(c, time.Time{})
 		return g
 	}

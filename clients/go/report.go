@@ -1,16 +1,10 @@
 package oncegate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 )
-
-// resultBytesMax is the default of the gateway's limits.result_bytes: a longer result is not sent.
-const resultBytesMax = 64 << 10
 
 // Settled is the answer to a report.
 type Settled struct {
@@ -34,10 +28,10 @@ type report struct {
 }
 
 // Succeed reports that the work is finished and must never run again, also if the answer is "declined". Duplicates get the result, unless it is nil.
-// If it cannot be sent, the success is reported without it: see Done.ResultOmitted.
+// If it cannot be sent, the success is reported with a marker in its place: see Done.ResultOmitted, and Omitter.
 func (g *Grant) Succeed(ctx context.Context, result any) (*Done, error) {
 	done := &Done{GlobalID: g.GlobalID, Result: result, Degraded: g.Degraded, WouldBe: g.WouldBe}
-	text, omitted := encode(result)
+	text, omitted := encodeOrOmit(result)
 	if omitted != "" {
 		g.client.event(ctx, g.claim.about.with("result_omitted", slog.LevelWarn, slog.String("why", omitted)))
 	}
@@ -70,9 +64,12 @@ func (g *Grant) GiveUp(ctx context.Context) error {
 func (g *Grant) report(ctx context.Context, outcome string, text json.RawMessage, result any) (*Settled, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder := g
+	if g.client.disabled {
+		return &Settled{GlobalID: g.GlobalID}, nil
+	}
 	if g.Attempt == "" {
 		// Granted by this caller's own policy. If a gateway answers now, repeats are stopped from here on.
-		late, _, err := g.client.tryClaim(ctx, g.claim, g.client.timeout, 0, nil)
+		late, err := g.client.claimLate(ctx, g.claim)
 		granted, ok := late.(*Grant)
 		if !ok {
 			settled := &Settled{GlobalID: g.GlobalID}
@@ -104,6 +101,9 @@ func (c *Client) Settle(ctx context.Context, text string) (*Settled, error) {
 	if !globalIDForm.MatchString(r.GlobalID) || r.Attempt == "" || r.Outcome == "" {
 		return nil, argument("not a report: it needs global_id, attempt and outcome")
 	}
+	if c.disabled {
+		return &Settled{GlobalID: r.GlobalID}, nil
+	}
 	var result any
 	if len(r.Result) > 0 {
 		result = r.Result
@@ -124,7 +124,7 @@ func (c *Client) settle(ctx context.Context, r report, result any) (*Settled, er
 		// The operation has succeeded, if its result can be stored or not.
 		omitted = refused.Error()
 		c.event(ctx, about.with("result_omitted", slog.LevelWarn, slog.String("why", omitted)))
-		r.Result = nil
+		r.Result = substitute(result, omittedRefused)
 		answer, err = c.sendReport(ctx, r, about)
 	}
 	if err == nil && answer.status == 422 {
@@ -169,41 +169,4 @@ func (c *Client) sendReport(ctx context.Context, r report, about Event) (*answer
 	return c.do(ctx, &call{
 		endpoint: "outcome", method: "POST", path: path, body: body, within: c.settleWithin, first: first, genuine: hasGlobalID, about: about,
 	})
-}
-
-// refusal returns the answer that may be about the result.
-func refusal(answer *answer, err error) *RejectedError {
-	var rejected *RejectedError
-	if err == nil && answer.status == 422 {
-		rejected = answer.rejected()
-	} else if !errors.As(err, &rejected) {
-		return nil
-	}
-	if rejected.Status == 400 || rejected.Status == 413 || rejected.Status == 422 {
-		return rejected
-	}
-	return nil
-}
-
-// encode returns the result as JSON, or why it cannot be sent. The work is done whatever the methods of its result do.
-func encode(result any) (text json.RawMessage, omitted string) {
-	defer func() {
-		if raised := recover(); raised != nil {
-			text, omitted = nil, fmt.Sprintf("the result is not JSON: %v", raised)
-		}
-	}()
-	if result == nil {
-		return nil, ""
-	}
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(result); err != nil {
-		return nil, "the result is not JSON: " + err.Error()
-	}
-	text = bytes.TrimSuffix(out.Bytes(), []byte("\n"))
-	if len(text) > resultBytesMax {
-		return nil, fmt.Sprintf("the result has %d bytes, more than %d", len(text), resultBytesMax)
-	}
-	return text, ""
 }

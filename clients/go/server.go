@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"syscall"
 	"time"
@@ -30,17 +31,21 @@ type server struct {
 	transport http.RoundTripper
 }
 
-func newServer(url string, transport http.RoundTripper) *server {
-	if transport == nil {
-		transport = &http.Transport{
-			DialContext:           (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext,
-			MaxIdleConnsPerHost:   idlePerGateway,
-			IdleConnTimeout:       idleTimeout,
-			DisableCompression:    true,
-			ExpectContinueTimeout: time.Second,
-		}
+func newServer(text string) (*server, error) {
+	parsed, err := url.Parse(text)
+	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Hostname() == "" {
+		return nil, argument("not the URL of a gateway: %q; expected http://HOST:PORT or https://HOST:PORT", text)
 	}
-	return &server{url: url, transport: transport}
+	if parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
+		return nil, argument("the URL of a gateway has no user, query or fragment: %q; use WithCredential", parsed.Redacted())
+	}
+	return &server{url: text, transport: &http.Transport{
+		DialContext:           (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost:   idlePerGateway,
+		IdleConnTimeout:       idleTimeout,
+		DisableCompression:    true,
+		ExpectContinueTimeout: time.Second,
+	}}, nil
 }
 
 func (s *server) closeIdle() {

@@ -44,7 +44,7 @@ func main() {
 		opts = append(opts, oncegate.WithCredential(s["credential"]))
 	}
 	if s["policy"] == "proceed" {
-		opts = append(opts, oncegate.WithProceed())
+		opts = append(opts, oncegate.WithOnUnavailable(oncegate.Proceed))
 	}
 	client, err := oncegate.New(strings.Split(s["urls"], ","), opts...)
 	if err != nil {
