@@ -46,6 +46,10 @@ pub(crate) enum Measurement {
     Rates,
     /// Latencies at half of each peak
     Latencies,
+    /// Storms of repeats on Redis
+    Storms,
+    /// CPU times at 1000 and 5000 claims a second
+    Low,
     /// Answers while a primary of a cluster dies
     Failover,
     /// Bytes of a claim and of an idle gateway
@@ -128,6 +132,9 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         ];
         others.extend(chosen(trials.to_vec()));
     }
+    if targets.contains(&Measurement::Storms) {
+        others.extend(chosen(loads.storms()));
+    }
     if loads.live > 0 {
         // Measured in alternation with the trials they are compared to: A B A B.
         let trials = [Contender::Memory, Contender::Disk].map(|it| [loads.peak(it), loads.in_use(it)]).concat();
@@ -145,6 +152,11 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         let pairs = pairs.chain(proxies).filter(|(contender, _)| contenders.contains(contender));
         halves.extend(pairs.filter_map(|(contender, of)| loads.half(&bench, contender, of)));
         bench.measure(&halves).await?;
+    }
+    if targets.contains(&Measurement::Low) {
+        let low = chosen(loads.low());
+        bench.measure(&low).await?;
+        halves.extend(low);
     }
     let failovers = if targets.contains(&Measurement::Failover) {
         let contenders = [Contender::Cluster, Contender::Acknowledged, Contender::Library];
@@ -196,7 +208,7 @@ fn available(bench: &mut Bench, wanted: impl Iterator<Item = Contender>, scenari
         } else if contender.is_proxied() != (scenario == Scenario::Proxied) {
             let only = if contender.is_proxied() { "for the proxied scenario only" } else { "no proxy" };
             bench.leave_out(format!("{contender}: it is {only}"));
-        } else if contender.only_claims() && scenario != Scenario::Unique {
+        } else if !contender.plays(scenario) {
             bench.leave_out(format!("{contender}: it supports single claims only"));
         } else {
             contenders.push(contender);
@@ -234,7 +246,7 @@ impl Row {
         let mut name = contender.to_string();
         // Writing to a String cannot fail.
         if scenario != usual.scenario {
-            name.push_str(", 100 per call");
+            name.push_str(scenario.suffix());
         }
         if connections != usual.connections {
             let _ = write!(name, ", {connections} connections");
@@ -288,7 +300,7 @@ impl fmt::Display for Compared {
             )?;
         }
         if !self.latencies.is_empty() {
-            writeln!(f, "\nAt half of the peak, open loop, from the scheduled time\n")?;
+            writeln!(f, "\nBelow the peak, open loop, from the scheduled time\n")?;
             writeln!(
                 f,
                 "| Contender | {unit}/s | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: |"

@@ -93,9 +93,15 @@ impl Contender {
         if scenario == Scenario::Proxied { Self::Upstream } else { Self::Noop }
     }
 
-    /// Reports whether it supports single claims only.
-    pub(crate) fn only_claims(self) -> bool {
-        matches!(self, Self::Library | Self::Webdis | Self::Nginx | Self::Sets | Self::PipelinedSets | Self::Pgbench)
+    /// Returns whether it can play a scenario. The tools of stores only make new claims; other alternatives make single claims.
+    pub(crate) fn plays(self, scenario: Scenario) -> bool {
+        match self {
+            Self::Sets | Self::PipelinedSets | Self::Pgbench => scenario == Scenario::Unique,
+            Self::Library | Self::Webdis | Self::Nginx => {
+                matches!(scenario, Scenario::Unique | Scenario::RunningStorm)
+            }
+            _ => true,
+        }
     }
 }
 

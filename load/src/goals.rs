@@ -27,6 +27,9 @@ pub(crate) const BATCHED: f64 = 100.0;
 /// Claims per second during a failover.
 const FAILOVER_RATE: u64 = 2000;
 
+/// Claims per second of a gateway that has little to do.
+const LOW_RATES: [u64; 2] = [1000, 5000];
+
 /// Performance target.
 #[derive(Debug, Serialize)]
 pub(crate) struct Goal {
@@ -57,7 +60,7 @@ impl Loads {
 
     /// At a rate that three primaries and their replicas carry on a small machine, while one of them dies.
     pub(crate) fn failover(self, contender: Contender) -> Trial {
-        Trial { pacing: Pacing::Open { per_second: FAILOVER_RATE }, failover: true, ..self.peak(contender) }
+        Trial { failover: true, ..self.at(contender, FAILOVER_RATE) }
     }
 
     pub(crate) fn many(self, contender: Contender) -> Trial {
@@ -68,11 +71,26 @@ impl Loads {
         Trial { live: self.live, ..self.peak(contender) }
     }
 
+    /// Storms of repeats, on Redis and on what else can play them.
+    pub(crate) fn storms(self) -> Vec<Trial> {
+        let of = |contender, scenario| Trial { scenario, ..self.peak(contender) };
+        let running = [Redis, Webdis, Nginx].map(|contender| of(contender, Scenario::RunningStorm));
+        [Scenario::Storm, Scenario::LargeStorm].map(|scenario| of(Redis, scenario)).into_iter().chain(running).collect()
+    }
+
+    /// At rates far below the peak.
+    pub(crate) fn low(self) -> Vec<Trial> {
+        LOW_RATES.into_iter().flat_map(|rate| [Noop, Memory, Redis].map(|contender| self.at(contender, rate))).collect()
+    }
+
+    fn at(self, contender: Contender, per_second: u64) -> Trial {
+        Trial { pacing: Pacing::Open { per_second }, ..self.peak(contender) }
+    }
+
     /// At half of the peak of `of`, in an open loop; nothing if that was not measured.
     pub(crate) fn half(self, bench: &Bench, contender: Contender, of: Contender) -> Option<Trial> {
         let peak = bench.median(&self.peak(of), claims_per_second)?;
-        let per_second = whole(peak / 2.0).max(1);
-        Some(Trial { pacing: Pacing::Open { per_second }, ..self.peak(contender) })
+        Some(self.at(contender, whole(peak / 2.0).max(1)))
     }
 }
 
@@ -96,6 +114,10 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
     let idle_mib = footprints.iter().map(|it| ratio(it.idle_bytes, 1 << 20)).max_by(f64::total_cmp);
     let live =
         if loads.live == 0 { "millions of live claims".to_owned() } else { format!("{} live claims", loads.live) };
+    let storm = |scenario, figure: fn(&Report) -> Option<f64>| {
+        over(bench.median(&Trial { scenario, ..loads.peak(Redis) }, figure), bench.median(&loads.peak(Redis), figure))
+    };
+    let at = |contender, rate| bench.median(&loads.at(contender, rate), gateway_us);
     let mut goals = vec![
         at_least("claims/s on Redis, to webdis", over(peak(Redis), peak(Webdis)), 1.35),
         at_least("claims/s on Redis, to nginx with Lua", over(peak(Redis), peak(Nginx)), 1.55),
@@ -124,6 +146,16 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         at_least(&format!("claims/s with {live}, to none, disk"), in_use(Disk), 0.9),
         at_most("bytes of a value in Redis beside key and contents", beside, 64.0),
     ];
+    for scenario in [Scenario::Storm, Scenario::LargeStorm, Scenario::RunningStorm] {
+        let suffix = scenario.suffix();
+        let (rate, cpu) = (storm(scenario, claims_per_second), storm(scenario, gateway_us));
+        goals.push(at_least(&format!("claims/s on Redis{suffix}, to new claims"), rate, 0.9));
+        goals.push(at_most(&format!("gateway CPU per claim on Redis{suffix}, to new claims"), cpu, 1.15));
+    }
+    for rate in LOW_RATES {
+        let cpu = over(at(Redis, rate), at(Noop, rate));
+        goals.push(at_most(&format!("gateway CPU per claim on Redis at {rate}/s, to the no-op handler's"), cpu, 1.3));
+    }
     for engine in [Memory, Disk, Redis, Postgres] {
         goals.push(at_most(&format!("mean answer at half of peak, {engine}, in ms"), mean_ms(engine), 2.0));
     }

@@ -11,7 +11,7 @@ use std::{
 const SAMPLE: usize = 300;
 /// Broken promises that are printed; all are counted.
 const EXAMPLES: usize = 10;
-/// Recent successes that a mixed run repeats.
+/// Recent orders that a run repeats.
 const RECENT: usize = 4096;
 
 /// State of an order at the end of a run.
@@ -111,19 +111,18 @@ impl Ledger {
         let mut entries = self.entries();
         match known {
             Known::Held => entries.held.offer(order),
-            Known::Released => entries.released.offer(order),
-            Known::Succeeded => {
-                entries.succeeded.offer(order);
-                if entries.recent.len() < RECENT {
-                    entries.recent.push(order);
-                } else {
-                    entries.recent[rand::random_range(0..RECENT)] = order;
-                }
-            }
+            Known::Released => return entries.released.offer(order),
+            Known::Succeeded => entries.succeeded.offer(order),
+        }
+        if entries.recent.len() < RECENT {
+            entries.recent.push(order);
+        } else {
+            entries.recent[rand::random_range(0..RECENT)] = order;
         }
     }
 
-    pub(crate) fn some_success(&self) -> Option<u64> {
+    /// Returns one of the orders that were lately claimed, or settled where the scenario settles them.
+    pub(crate) fn some_recent(&self) -> Option<u64> {
         let entries = self.entries();
         let last = entries.recent.len().checked_sub(1)?;
         Some(entries.recent[rand::random_range(0..=last)])

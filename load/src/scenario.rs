@@ -34,6 +34,12 @@ pub(crate) enum Scenario {
     Batch,
     /// A day in a shop: 70 % claim and success, 20 % repeats, 5 % claim and failure, 5 % lookups
     Mixed,
+    /// A storm of retries: 5 % claim and success with a result of 1 KiB, 95 % repeats of them
+    Storm,
+    /// The same with results of 16 KiB
+    LargeStorm,
+    /// 5 % claims, 95 % repeats of them while they are in progress
+    RunningStorm,
     /// Requests of 1 KiB to a service behind a proxy, each with a new idempotency key
     Proxied,
 }
@@ -45,6 +51,26 @@ impl Scenario {
             Self::Batch => "batch",
             Self::Proxied => proxied::STEP,
             _ => "claim",
+        }
+    }
+
+    /// Returns how many bytes of text are in the result of a success.
+    fn result_bytes(self) -> usize {
+        match self {
+            Self::Storm => 1024,
+            Self::LargeStorm => 16 * 1024,
+            _ => 0,
+        }
+    }
+
+    /// Returns what sets it apart from single claims, for the name of a row.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Batch => ", 100 per call",
+            Self::Storm => ", 95 % repeats, 1 KiB",
+            Self::LargeStorm => ", 95 % repeats, 16 KiB",
+            Self::RunningStorm => ", 95 % repeats in progress",
+            Self::Unique | Self::Settle | Self::Hot | Self::Mixed | Self::Proxied => "",
         }
     }
 }
@@ -79,6 +105,12 @@ impl Stage {
             Scenario::Hot => self.click(connection, number, due).await,
             Scenario::Batch => self.claim_many(connection, number, due).await,
             Scenario::Proxied => self.forward_new(connection, number, due).await,
+            Scenario::Storm | Scenario::LargeStorm if number % 20 == 0 => {
+                self.claim_and_succeed(connection, number, due).await;
+            }
+            Scenario::Storm | Scenario::LargeStorm => self.repeat(connection, number, due).await,
+            Scenario::RunningStorm if number % 20 == 0 => self.claim_new(connection, number, due).await,
+            Scenario::RunningStorm => self.repeat_running(connection, number, due).await,
             // The last two digits select the kind; 61 has no factor in common with 100, so the kinds are interleaved.
             Scenario::Mixed => match number * 61 % 100 {
                 0..70 => self.claim_and_succeed(connection, number, due).await,
@@ -100,7 +132,7 @@ impl Stage {
         let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
-        let answered = connection.post(&path, &wire::success(&attempt, order)).await;
+        let answered = connection.post(&path, &wire::success(&attempt, order, self.scenario.result_bytes())).await;
         let Some((status, reply)) = self.read::<Reply<'_>>("success", answered, now, 0) else { return };
         let settled = status == 200 && reply.is_state("succeeded") && reply.late != Some(true);
         self.ledger
@@ -166,15 +198,22 @@ impl Stage {
 
     /// Claims an order that has succeeded.
     async fn repeat(&self, connection: &mut Connection, number: u64, due: Instant) {
-        let Some(order) = self.ledger.some_success() else {
+        let Some(order) = self.ledger.some_recent() else {
             return self.claim_and_succeed(connection, number, due).await;
         };
         let claimed = self.claim(connection, order, due).await;
         self.check_succeeded(order, &claimed);
     }
 
+    /// Claims an order that is in progress.
+    async fn repeat_running(&self, connection: &mut Connection, number: u64, due: Instant) {
+        let Some(order) = self.ledger.some_recent() else { return self.claim_new(connection, number, due).await };
+        let claimed = self.claim(connection, order, due).await;
+        self.check_held(order, &claimed);
+    }
+
     async fn look_up(&self, connection: &mut Connection, number: u64, due: Instant) {
-        let Some(order) = self.ledger.some_success() else {
+        let Some(order) = self.ledger.some_recent() else {
             return self.claim_and_succeed(connection, number, due).await;
         };
         let answered = connection.get(&format!("/v1/claims/{}", self.terms.global_id(order))).await;
@@ -194,12 +233,7 @@ impl Stage {
         match (known, &claimed) {
             (_, Claimed::Unclear) => return false,
             (Known::Succeeded, _) => self.check_succeeded(order, &claimed),
-            (Known::Held, Claimed::Granted { .. }) => {
-                self.ledger.check(false, || format!("order {order}: granted again while another caller holds it (S1)"));
-            }
-            (Known::Held, Claimed::Duplicate(reply)) => self.ledger.check(reply.is_state("in_progress"), || {
-                format!("order {order}: held and never settled, but a repeat was answered {reply:?}")
-            }),
+            (Known::Held, _) => self.check_held(order, &claimed),
             (Known::Released, Claimed::Granted { .. }) => self.ledger.check(true, String::new),
             (Known::Released, Claimed::Duplicate(reply)) => {
                 self.ledger
@@ -260,6 +294,18 @@ impl Stage {
                 Claimed::Granted { attempt, global_id: self.terms.global_id(order) }
             }
             Some(_) => Claimed::Duplicate(Reply { state: Some("in_progress"), ..Reply::default() }),
+        }
+    }
+
+    fn check_held(&self, order: u64, claimed: &Claimed<'_>) {
+        match claimed {
+            Claimed::Unclear => {}
+            Claimed::Granted { .. } => {
+                self.ledger.check(false, || format!("order {order}: granted again while another caller holds it (S1)"));
+            }
+            Claimed::Duplicate(reply) => self.ledger.check(reply.is_state("in_progress"), || {
+                format!("order {order}: held and never settled, but a repeat was answered {reply:?}")
+            }),
         }
     }
 

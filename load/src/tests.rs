@@ -2,12 +2,10 @@
 
 use std::{
     collections::HashMap,
-    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -20,6 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use futures_util::future::join_all;
 use md5::{Digest as _, Md5};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
@@ -35,7 +34,16 @@ use crate::{
     wire::Dialect,
 };
 
-const ALL: [Scenario; 5] = [Scenario::Unique, Scenario::Settle, Scenario::Hot, Scenario::Batch, Scenario::Mixed];
+const ALL: [Scenario; 8] = [
+    Scenario::Unique,
+    Scenario::Settle,
+    Scenario::Hot,
+    Scenario::Batch,
+    Scenario::Mixed,
+    Scenario::Storm,
+    Scenario::LargeStorm,
+    Scenario::RunningStorm,
+];
 
 #[tokio::test]
 async fn every_scenario_runs_at_its_rate() {
@@ -60,6 +68,8 @@ async fn granting_everything_is_noticed() {
         (Scenario::Hot, "(S1)"),
         (Scenario::Batch, "item 99"),
         (Scenario::Mixed, "(S1, S3)"),
+        (Scenario::Storm, "(S1, S3)"),
+        (Scenario::RunningStorm, "(S1)"),
     ];
     let runs = promises.map(async |(scenario, promise)| {
         assert_broken(&load(server(Wrong::GrantsEverything), scenario, 200, true).await, promise);
@@ -153,16 +163,9 @@ fn assert_broken(report: &Report, promise: &str) {
 }
 
 /// Runs all at once: together they take a second.
-async fn at_once<const N: usize>(runs: [impl Future<Output = ()>; N]) {
-    let mut runs = runs.map(Box::pin);
-    let mut ended = [false; N];
-    poll_fn(|context| {
-        for (run, ended) in runs.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
-            *ended = run.as_mut().poll(context).is_ready();
-        }
-        if ended.iter().all(|ended| *ended) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+/// Runs all of them on the heap, at the same time.
+fn at_once<const N: usize>(runs: [impl Future<Output = ()>; N]) -> impl Future {
+    join_all(runs)
 }
 
 async fn load(server: Router, scenario: Scenario, per_second: u64, checks: bool) -> Report {

@@ -169,8 +169,10 @@ impl Terms {
     }
 }
 
-pub(crate) fn success(attempt: &str, order: u64) -> String {
-    format!(r#"{{"attempt":"{attempt}","outcome":"success","result":{{"order":{order}}}}}"#)
+/// Returns the report of a success, with so many bytes of text in its result.
+pub(crate) fn success(attempt: &str, order: u64, bytes: usize) -> String {
+    let note = "x".repeat(bytes);
+    format!(r#"{{"attempt":"{attempt}","outcome":"success","result":{{"order":{order},"note":"{note}"}}}}"#)
 }
 
 pub(crate) fn failure(attempt: &str) -> String {

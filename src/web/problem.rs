@@ -1,5 +1,6 @@
 //! Problems (RFC 9457): the table of codes and the document. Every 4xx and 5xx response is one.
 
+mod duplicate;
 mod failure;
 
 use std::borrow::Cow;

@@ -54,8 +54,10 @@ pub fn finish(mut response: Response, request_id: &RequestId) -> Response {
 }
 
 fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
-    let document = problem.document(request_id.as_str());
-    *response.body_mut() = serde_json::to_vec(&document).map_or_else(|_| Body::empty(), Body::from);
+    // Most problems fit.
+    let mut text = Vec::with_capacity(768);
+    let written = problem.document(request_id.as_str()).write(&mut text);
+    *response.body_mut() = written.map_or_else(|_| Body::empty(), |()| Body::from(text));
     let headers = response.headers_mut();
     // The router has set the length of the body that this one replaces.
     headers.remove(header::CONTENT_LENGTH);

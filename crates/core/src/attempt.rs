@@ -153,6 +153,13 @@ pub struct InvalidAttempt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AttemptHash([u8; 4]);
 
+impl AttemptHash {
+    /// Returns its bytes, half the size of the text.
+    pub const fn as_bytes(&self) -> &[u8; 4] {
+        &self.0
+    }
+}
+
 impl fmt::Display for AttemptHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", u32::from_be_bytes(self.0))

@@ -1,5 +1,6 @@
 //! Claims: one `SET … NX GET PX` where nothing is stored under the key; else what is stored decides, and a script takes
-//! over. Each step finds its server anew.
+//! over. A key that is probably taken is claimed by a script that does the same and reads what it finds. Each step finds its server
+//! anew.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::connection::Purpose;
 use super::keys::KeyName;
 use super::limit::CallTime;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
-use super::script::SCRIPTS;
+use super::script::{SCRIPTS, Script};
 use super::topology::{Group, Sending};
 
 /// How often a claim is tried again because the claim in its way was gone or had changed when it was looked at.
@@ -51,21 +52,17 @@ impl Redis {
         request: &ClaimRequest,
         deadline: Duration,
     ) -> Result<ClaimResponse, EngineError> {
-        let prepared = self.prepare(0, request, deadline);
-        if request.waits {
-            return Box::pin(self.claim_waiting(&prepared)).await;
-        }
-        self.claim_prepared(&prepared).await
+        self.claim_prepared(&self.prepare(0, request, deadline)).await
     }
 
-    /// Claims, or marks the claim in the way, in one step.
-    async fn claim_waiting(&self, claim: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
+    /// Claims by a script that returns what is in the way. That of a caller that waits also marks it.
+    async fn claim_or_read(&self, claim: &Prepared<'_>, script: &Script) -> Result<ClaimResponse, EngineError> {
         let px = claim.px.to_string();
         for _ in 0..ROUNDS {
             let arguments = [&*claim.value, &px];
-            let (script, key) = (&SCRIPTS.claim_waiting, &claim.key);
-            match checked(self.run(script, key, &arguments, Purpose::Grant, claim.time.for_grants()).await?) {
-                Ok(Value::Nil) => return Ok(claim::granted(claim.request, None, false)),
+            let time = claim.time.for_grants();
+            match checked(self.run(script, &claim.key, &arguments, Purpose::Grant, time).await?) {
+                Ok(Value::Nil) => return Ok(self.granted(claim)),
                 Ok(found) => {
                     if let Some(found) = reply::snapshot(found)?
                         && let Some(answer) = self.judge(claim, found).await?
@@ -73,7 +70,7 @@ impl Redis {
                         return Ok(answer);
                     }
                 }
-                // Not marked: its end is found by polling.
+                // What is in the way can still be read, but not be marked: its end is found by polling.
                 Err(full @ Determinate::Full(_)) => return self.claim_found(claim, SetOutcome::Full(full)).await,
                 Err(why) => return Err(why.into()),
             }
@@ -82,25 +79,40 @@ impl Redis {
     }
 
     async fn claim_prepared(&self, prepared: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
+        let script = if prepared.request.waits { &SCRIPTS.claim_waiting } else { &SCRIPTS.claim_again };
+        if prepared.request.waits || self.is_probably_taken(prepared) {
+            return Box::pin(self.claim_or_read(prepared, script)).await;
+        }
         match self.set(prepared).await? {
-            SetOutcome::Granted => Ok(claim::granted(prepared.request, None, false)),
+            SetOutcome::Granted => Ok(self.granted(prepared)),
             // Boxed: every claim would take memory for this.
             found => Box::pin(self.claim_found(prepared, found)).await,
         }
     }
 
+    fn is_probably_taken(&self, claim: &Prepared<'_>) -> bool {
+        self.seen.has(&claim.request.key.global_id)
+    }
+
+    /// Returns the grant of a claim that the store has made.
+    fn granted(&self, claim: &Prepared<'_>) -> ClaimResponse {
+        self.seen.add(&claim.request.key.global_id);
+        claim::granted(claim.request, None, false)
+    }
+
     /// Claims that go over one connection go out together. Where some wait for replicas, each is a call by itself: what does not
-    /// wait must not wait for others.
+    /// wait must not wait for others. So is one whose key is probably taken.
     pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claims = claims.iter().enumerate();
-        let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline)).collect();
-        if self.acknowledgement.is_some() {
-            let prepared: Vec<Prepared<'_>> = prepared;
-            let alone = async |claim: &Prepared<'_>| sink(claim.position, self.claim_prepared(claim).await);
-            return drop(join_all(prepared.iter().map(alone)).await);
-        }
-        let groups = self.topology.split(prepared, |claim: &Prepared<'_>| &claim.key).await;
-        join_all(groups.into_iter().map(|group| self.claim_group(group, sink))).await;
+        let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline));
+        let is_alone = |claim: &Prepared<'_>| self.acknowledgement.is_some() || self.is_probably_taken(claim);
+        let (alone, together): (Vec<_>, Vec<_>) = prepared.partition(is_alone);
+        let alone = alone.iter().map(async |claim| sink(claim.position, self.claim_prepared(claim).await));
+        let together = async {
+            let groups = self.topology.split(together, |claim: &Prepared<'_>| &claim.key).await;
+            join_all(groups.into_iter().map(|group| self.claim_group(group, sink))).await
+        };
+        join(join_all(alone), together).await;
     }
 
     async fn claim_group(&self, (route, group): Group<Prepared<'_>>, sink: ClaimSink<'_>) {
@@ -125,7 +137,7 @@ impl Redis {
                 continue;
             }
             match SetOutcome::read(claim.request, reply) {
-                Ok(SetOutcome::Granted) => sink(claim.position, Ok(claim::granted(claim.request, None, false))),
+                Ok(SetOutcome::Granted) => sink(claim.position, Ok(self.granted(claim))),
                 Ok(outcome) => found.push(async { sink(claim.position, self.claim_found(claim, outcome).await) }),
                 Err(failure) => sink(claim.position, Err(failure)),
             }
@@ -136,6 +148,7 @@ impl Redis {
     /// Continues a claim whose key was found taken: reads what is stored, and takes it over or tries again where that is
     /// allowed.
     async fn claim_found(&self, claim: &Prepared<'_>, outcome: SetOutcome) -> Result<ClaimResponse, EngineError> {
+        self.seen.add(&claim.request.key.global_id);
         let mut outcome = outcome;
         for round in 1..=ROUNDS {
             let found = self.snapshot(&claim.key, claim.time.without_wait()).await.map_err(|error| {
@@ -162,7 +175,7 @@ impl Redis {
             }
             outcome = self.set(claim).await?;
             if matches!(outcome, SetOutcome::Granted) {
-                return Ok(claim::granted(claim.request, None, false));
+                return Ok(self.granted(claim));
             }
         }
         Err(changed_hands())

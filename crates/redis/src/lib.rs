@@ -25,6 +25,7 @@ mod redirect;
 mod replication;
 mod reply;
 mod script;
+mod seen;
 mod sentinel;
 mod slots;
 mod target;
@@ -58,6 +59,7 @@ use self::keys::{KeyName, Keys};
 use self::limit::{CallTime, DEADLINE};
 pub use self::options::Options;
 use self::script::{SCRIPTS, Script};
+use self::seen::Seen;
 use self::topology::{Sending, Topology};
 use self::url::Url;
 
@@ -86,6 +88,7 @@ pub struct Redis {
     keys: Keys,
     topology: Topology,
     acknowledgement: Option<Acknowledgement>,
+    seen: Seen,
 }
 
 impl Redis {
@@ -122,8 +125,8 @@ impl Redis {
         // Bad files are reported now; files that go bad later, when a connection is opened.
         url.client(None)?;
         tracing::info!(engine = "redis", server = %url, "{}", url.promise().text);
-        let (keys, acknowledgement) = (Keys::new(&url), url.acknowledgement);
-        Ok(Self { keys, acknowledgement, topology: Topology::open(Arc::new(url), options) })
+        let (keys, acknowledgement, seen) = (Keys::new(&url), url.acknowledgement, Seen::new(options.remembered_keys));
+        Ok(Self { keys, acknowledgement, seen, topology: Topology::open(Arc::new(url), options) })
     }
 
     /// Returns the time of a call that starts now.
@@ -288,7 +291,8 @@ mod tests {
         for (url, waits) in [(URL.to_owned(), false), (format!("{URL}?replicas=1"), true)] {
             let parsed = Url::parse(&url).unwrap();
             let (keys, acknowledgement) = (Keys::new(&parsed), parsed.acknowledgement);
-            let redis = Redis { keys, acknowledgement, topology: Topology::Cluster(cluster(&url, NODES)) };
+            let topology = Topology::Cluster(cluster(&url, NODES));
+            let redis = Redis { keys, acknowledgement, topology, seen: Seen::new(0) };
             assert_eq!((redis.shards(), redis.waits_for_replicas()), (vec![0, 1, 2], waits));
             let lock =
                 |name: &str| redis.shard_of_record(&RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap()));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncegate_driver::OnDataLoss;
 use tokio::runtime::Handle;
 
+use super::seen::KEYS;
 use super::url::RESPONSE_TIMEOUT;
 
 /// Timeouts and intervals of a Redis engine.
@@ -18,6 +19,8 @@ pub struct Options {
     pub health_check_interval: Duration,
     /// Interval of heartbeats, which find broken connections before a call needs them, and notice a loss of data.
     pub heartbeat_interval: Duration,
+    /// How many keys are remembered as taken. A repeat of one of them takes one round trip, of another key two.
+    pub remembered_keys: usize,
     /// The runtimes that connections live on, in turn; if empty, the one in which the engine is opened.
     pub cores: Vec<Handle>,
     /// Called when the server came back without its data.
@@ -31,6 +34,7 @@ impl Default for Options {
             response_timeout: RESPONSE_TIMEOUT,
             health_check_interval: Duration::from_secs(5),
             heartbeat_interval: Duration::from_millis(500),
+            remembered_keys: KEYS,
             cores: Vec::new(),
             on_data_loss: None,
         }

@@ -61,7 +61,7 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
 #[tokio::test]
 async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
     let Some(server) = RedisServer::start().await else { return };
-    let (proxy, redis) = behind_proxy_with(&server, Options::default()).await;
+    let (proxy, redis) = behind_proxy_with(&server, Options { remembered_keys: 0, ..Options::default() }).await;
     let request = fresh_claim();
     granted(&redis, &request).await;
     // Of the SET and its ECHO the replies pass.
@@ -72,6 +72,24 @@ async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
     proxy.swallow_reply_after(2);
     unavailable(redis.claim(&again(&request), DEADLINE).await);
     assert!(is_duplicate(&redis, &again(&request)).await);
+}
+
+/// Of a key that this gateway has seen taken. Another gateway finds it taken first, and then reads it.
+#[tokio::test]
+async fn a_repeat_takes_one_round_trip() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (proxy, redis) = behind_proxy_with(&server, Options::default()).await;
+    let (other_proxy, other) = behind_proxy_with(&server, Options::default()).await;
+    let request = fresh_claim();
+    granted(&redis, &request).await;
+    // The replies to one command and its ECHO pass.
+    proxy.swallow_reply_after(2);
+    assert!(is_duplicate(&redis, &again(&request)).await);
+    other_proxy.swallow_reply_after(2);
+    unavailable(other.claim(&again(&request), DEADLINE).await);
+    assert!(is_duplicate(&other, &again(&request)).await);
+    other_proxy.swallow_reply_after(2);
+    assert!(is_duplicate(&other, &again(&request)).await);
 }
 
 #[tokio::test]

@@ -1,0 +1,12 @@
+#!lua flags=allow-oom
+-- Claim call for a key that is probably taken: the same SET as of every claim, and the time that is left of what it found.
+--
+-- Without `allow-oom`, unlike the other scripts: it grants, which a full server must not.
+--
+-- ARGV: the new value, and its milliseconds.
+-- Returns nothing if it was granted; else the value that is stored, and its remaining milliseconds (-1: for ever).
+local found = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
+if not found then
+  return false
+end
+return { found, redis.call('PTTL', KEYS[1]) }
