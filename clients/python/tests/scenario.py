@@ -45,7 +45,7 @@ def main() -> None:
     client = Client(
         settings["urls"].split(","),
         credential=settings.get("credential"),
-        on_unavailable=settings.get("policy", "fail_closed"),
+        on_unavailable=settings.get("policy", "fail_closed"),  # type: ignore[arg-type]
         timeout=int(settings.get("timeout", 1000)) / 1000,
         claim_within=int(settings.get("claim_within", 5000)) / 1000,
         settle_within=int(settings.get("settle_within", 30000)) / 1000,

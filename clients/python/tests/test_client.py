@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from scripted import Script
 
-from oncegate import AsyncClient, Client, Done, Duplicate, Event, NothingHappened, Unavailable, current_grant, once
+from oncegate import AsyncClient, Client, Done, Duplicate, Event, NothingHappened, Unavailable, current, once
 
 SECRET = "shop.c2VjcmV0X29mX3RoZV92ZWN0b3Jz"
 
@@ -33,7 +33,7 @@ SECRET = "shop.c2VjcmV0X29mX3RoZV92ZWN0b3Jz"
         ({"urls": ["http://a:1"], "credential": "shop.a\r\nb"}, "<app_key>.<secret>"),
         ({"urls": ["http://a:1"], "timeout": 0}, "seconds above 0"),
         ({"urls": ["http://a:1"], "claim_within": None}, "seconds above 0"),
-        ({"urls": ["http://a:1"], "settle_within": "30s"}, "None for no limit"),
+        ({"urls": ["http://a:1"], "settle_within": "soon"}, "None for no limit"),
         ({"urls": ["http://a:1"], "on_unavailable": "open"}, "'fail_closed', 'proceed'"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_wrong_option_fails_when_the_client_is_made(kind: Any, arguments: dict
     ("call", "says"),
     [
         (lambda client: client.claim("no spaces", "a"), "order.submit"),
-        (lambda client: client.claim("a", "a", lease=30), "'30s'"),
+        (lambda client: client.claim("a", "a", lease=True), "'30s'"),
         (lambda client: client.claim("a", "a", lease="0s"), "'30s'"),
         (lambda client: client.claim("a", "a", retention="eternal"), "'forever'"),
         (lambda client: client.claim("a", "a", take_over=1), "True or False"),
@@ -242,7 +242,7 @@ def test_a_decorated_function_runs_once(client: Client) -> None:
 
     @once(client, operation="decorated", contents=["order_id"], fingerprint=lambda order_id, **_: order_id, lease="5s")
     def submit(order_id: str, note: str = "") -> dict[str, str]:
-        grant = current_grant()
+        grant = current()
         assert grant is not None
         fences.append(grant.fence)
         return {"order": order_id, "note": note}
@@ -252,7 +252,7 @@ def test_a_decorated_function_runs_once(client: Client) -> None:
     assert isinstance(again, Duplicate)
     assert again.result == {"order": "D-1", "note": "first"}
     assert len(fences) == 1
-    assert current_grant() is None
+    assert current() is None
 
 
 @needs_gateway

@@ -7,7 +7,7 @@
 exception. `AsyncClient` is the same for asyncio.
 """
 
-from ._current import current_grant
+from ._current import current
 from .aio import AsyncClient, AsyncGrant, AsyncHold, AsyncLock
 from .client import ClaimItem, Client, Grant, Hold, Lock
 from .contents import JsonText, canonical, global_id
@@ -58,7 +58,7 @@ __all__ = [
     "Settled",
     "Unavailable",
     "canonical",
-    "current_grant",
+    "current",
     "global_id",
     "log_event",
     "once",

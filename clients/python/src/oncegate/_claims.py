@@ -42,6 +42,10 @@ class GrantState(Lease):
     #: The report that is being made: it is never replaced by another one.
     report: Report | None = None
     settled: bool = False
+    #: What the handler of a request says of its outcome, and the error that the framework has answered for it.
+    can_be_marked: bool = False
+    marked: str | None = None
+    seen_error: BaseException | None = None
 
     @property
     def holds(self) -> bool:
@@ -195,6 +199,13 @@ def duplicate_of(global_id: str, body: dict[str, Any]) -> Duplicate:
     )
 
 
+def mark(state: GrantState, outcome: str) -> None:
+    options.choice("outcome", outcome, ("success", "failure", "unknown"))
+    if not state.can_be_marked:
+        raise RuntimeError("mark() is for handlers behind the middleware; inside of once raise NothingHappened, or return the result")
+    state.marked = outcome
+
+
 def release(state: GrantState) -> Flow[None]:
     """Gives back a grant that is not used; its lease ends in any case."""
     state.settled = state.ended = True
@@ -222,8 +233,8 @@ def _report(state: GrantState, outcome: str, result: str | None) -> Report:
     return Report(terms.global_id, state.attempt, outcome, terms.operation, terms.contents, result, gateway)
 
 
-def report_outcome(state: GrantState, outcome: str, result: Any = None) -> Flow[Done]:
-    """Reports the outcome of the work, and repeats it until it is accepted."""
+def report_outcome(state: GrantState, outcome: str, result: Any = None, *, instead: Any = None) -> Flow[Done]:
+    """Reports the outcome of the work, and repeats it until it is accepted. `instead` is stored where the result is refused."""
     scope = state.scope
     state.ended = True
     text, omitted = result_json(result)
@@ -236,7 +247,7 @@ def report_outcome(state: GrantState, outcome: str, result: Any = None) -> Flow[
         scope.emit("result_omitted", why=omitted)
     state.report = _report(state, outcome, text)
     try:
-        settled = yield from settle(scope, state.report, scope.limits.settle_within, result)
+        settled = yield from settle(scope, state.report, scope.limits.settle_within, result, instead=instead)
     except (NotSettled, OutcomeRefused):
         state.settled = True
         raise
@@ -269,7 +280,7 @@ def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done
     return Done(result, None, "caller", late, None, None, terms.global_id)
 
 
-def settle(scope: Scope, report: Report, within: float | None, result: Any = None) -> Flow[Settled]:
+def settle(scope: Scope, report: Report, within: float | None, result: Any = None, *, instead: Any = None) -> Flow[Settled]:
     """Repeats a report until it is accepted (200 or 202) or refused (409). A result that is refused is left out."""
     core = scope.core
     start = core.urls.index(report.gateway) if report.gateway in core.urls else None
@@ -285,7 +296,7 @@ def settle(scope: Scope, report: Report, within: float | None, result: Any = Non
                 # The operation has succeeded whether or not its result can be stored.
                 omitted = str(why)
                 scope.emit("result_omitted", why=omitted)
-                report = replace(report, result=None)
+                report, instead = replace(report, result=result_json(instead)[0]), None
                 continue
             scope.emit("not_settled", outcome=report.outcome, why=str(why))
             raise NotSettled(whole.text(), result, why) from why

@@ -97,12 +97,13 @@ class Core:
         self,
         urls: list[str],
         credential: str | None,
-        timeout: float,
-        claim_within: float,
-        settle_within: float | None,
+        timeout: options.Duration,
+        claim_within: options.Duration,
+        settle_within: options.Duration | None,
         on_unavailable: str,
         on_event: Callable[[Event], None] | None,
         traceparent: Callable[[], str | None] | None,
+        nothing_happened: Any = (),
     ):
         if isinstance(urls, str) or not urls:
             raise ValueError("urls is a list of one or more gateways, such as ['http://10.0.0.5:8080']")
@@ -115,6 +116,7 @@ class Core:
             options.seconds("settle_within", settle_within, optional=True),
             options.choice("on_unavailable", on_unavailable, ("fail_closed", "proceed")) == "proceed",
         )
+        self.nothing_happened = options.exceptions("nothing_happened", nothing_happened)
         self.on_event = on_event or log_event
         self.traceparent = traceparent or current_traceparent
         self.clock: Callable[[], float] = time.monotonic

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _current: ContextVar[AnyGrant | None] = ContextVar("oncegate_grant", default=None)
 
 
-def current_grant() -> AnyGrant | None:
+def current() -> AnyGrant | None:
     """The grant of the work that runs here, for its fence and `is_live`. None outside of `once`."""
     return _current.get()
 
@@ -28,3 +28,10 @@ def set_current(grant: AnyGrant) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def saw(error: BaseException) -> None:
+    """Notes the error that a framework answers for the handler of a protected request."""
+    grant = _current.get()
+    if grant is not None and grant._state.can_be_marked:
+        grant._state.seen_error = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,6 +28,8 @@ class Lease:
 
     def __post_init__(self) -> None:
         self.lost: str | None = None
+        #: By the monotonic clock; it is not renewed later.
+        self.renewed_until = math.inf
         #: It is being settled or released, or was: a renewal means nothing any more.
         self.ended = False
         #: Called once it is lost.
@@ -62,6 +65,8 @@ def keep_lease(lease: Lease, renewal: Callable[[], Flow[bool]]) -> Flow[None]:
     clock = lease.scope.core.clock
     while (left := lease.ends - clock()) > 0:
         yield Pause(max(left / 3, 0.001))
+        if clock() >= lease.renewed_until:
+            return
         # Below this no answer would come in time.
         if lease.ends - clock() < 0.002:
             continue

@@ -7,13 +7,13 @@ import inspect
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from . import _batches, _claims, _core, _locks, contents, options
 from ._aio_transport import AsyncTransport
 from ._core import Core, Flow, Scope
 from ._current import set_current
-from .client import ClaimItem, Terms, _log_crash, add_note, check_parameters, check_work, record
+from .client import ClaimItem, Client, Terms, _log_crash, add_note, check_parameters, check_work, record
 from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
@@ -38,17 +38,25 @@ class AsyncClient:
         urls: list[str],
         credential: str | None = None,
         *,
-        timeout: float = 2.0,
-        claim_within: float = 5.0,
-        settle_within: float | None = 30.0,
-        on_unavailable: str = "fail_closed",
+        timeout: options.Duration = 2.0,
+        claim_within: options.Duration = 5.0,
+        settle_within: options.Duration | None = 30.0,
+        on_unavailable: Literal["fail_closed", "proceed"] = "fail_closed",
+        nothing_happened: type[BaseException] | tuple[type[BaseException], ...] = (),
         on_event: Callable[[Event], None] | None = None,
         traceparent: Callable[[], str | None] | None = None,
         tls: ssl.SSLContext | None = None,
     ):
-        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent)
+        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened)
         self._transport = AsyncTransport(self._core, tls)
         self._background: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def of(cls, client: Client) -> AsyncClient:
+        """Returns an asyncio client with the options of a blocking one."""
+        made = cls.__new__(cls)
+        made._core, made._transport, made._background = client._core, AsyncTransport(client._core, client._tls), set()
+        return made
 
     async def once(self, operation: str, contents: Any, work: Callable[[AsyncGrant], Any], **terms: Unpack[Terms]) -> Answer:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns."""
@@ -68,12 +76,7 @@ class AsyncClient:
         """Claims the operation. Use an `AsyncGrant` in an `async with` statement, which renews it."""
         checked = _core.claim_terms(self._core, operation, contents, **terms)
         scope = Scope(self._core, operation, checked.global_id, self._core.clock())
-
-        async def release(answer: Any) -> None:
-            if isinstance(answer, _claims.GrantState):
-                await self._transport.run(_claims.release(answer))
-
-        answer = await self._detached(scope, _claims.claim(self._core, scope, checked), release)
+        answer = await self._detached(scope, _claims.claim(self._core, scope, checked))
         return AsyncGrant(self, answer) if isinstance(answer, _claims.GrantState) else answer
 
     async def claim_batch(self, items: Sequence[ClaimItem]) -> list[AsyncGrant | Duplicate | Mismatch | Rejected | Unavailable]:
@@ -82,7 +85,7 @@ class AsyncClient:
         answers = await self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
         return [AsyncGrant(self, each) if isinstance(each, _claims.GrantState) else each for each in answers]
 
-    async def settle(self, report: str, *, within: float | None = None) -> Settled:
+    async def settle(self, report: str, *, within: options.Duration | None = None) -> Settled:
         """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
         within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return await self._transport.run(_claims.settle_text(self._core, report, within))
@@ -127,8 +130,8 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _detached(self, scope: Scope, flow: Flow[T], undo: Callable[[T], Coroutine[Any, Any, None]]) -> T:
-        """Runs a flow that the cancellation of its caller does not break off; its result is undone then."""
+    async def _detached(self, scope: Scope, flow: Flow[T]) -> T:
+        """Runs a flow that claims; the cancellation of its caller does not break it off, and its grant is given back then."""
         task = asyncio.ensure_future(self._transport.run(flow))
         try:
             return await asyncio.shield(task)
@@ -137,7 +140,9 @@ class AsyncClient:
 
             async def finish() -> None:
                 try:
-                    await undo(await task)
+                    answer = await task
+                    if isinstance(answer, _claims.GrantState):
+                        await self._transport.run(_claims.release(answer))
                 except OncegateError:
                     pass  # Its event says so, and no caller is left.
 
@@ -195,6 +200,8 @@ class AsyncGrant:
         #: Set once the claim is lost.
         self.lost_event = asyncio.Event()
         state.on_lost.append(self.lost_event.set)
+        #: Behind the middleware: set once the caller of the request has gone. The work goes on.
+        self.caller_gone = asyncio.Event()
 
     @property
     def is_live(self) -> bool:
@@ -205,6 +212,10 @@ class AsyncGrant:
     def lost(self) -> str | None:
         """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
         return self._state.lost
+
+    def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
+        """Says, behind the middleware, what the outcome of the request is, whatever the status of its response says."""
+        _claims.mark(self._state, outcome)
 
     async def renew(self) -> bool:
         """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""
@@ -228,8 +239,16 @@ class AsyncGrant:
         return await self._client._finish(_claims.report_outcome(self._state, outcome, result))
 
     async def __aenter__(self) -> AsyncGrant:
-        self._renewing = self._client._start(self._client._transport.run(_claims.keep_renewing(self._state)))
+        self._keep()
         return self
+
+    def _keep(self) -> None:
+        self._renewing = self._client._start(self._client._transport.run(_claims.keep_renewing(self._state)))
+
+    def _end(self) -> None:
+        self._state.ended = True
+        if self._renewing is not None:
+            self._renewing.cancel()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
@@ -245,9 +264,7 @@ class AsyncGrant:
                 raise
             add_note(error, str(refused))
         finally:
-            self._state.ended = True
-            if self._renewing is not None:
-                self._renewing.cancel()
+            self._end()
 
 
 class AsyncHold:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
 
 from . import _batches, _claims, _core, _locks, contents, options
 from ._blocking import Renewals, Transport, in_background
-from ._core import ClaimTerms, Core, Scope
+from ._core import ClaimTerms, Core, Flow, Scope
 from ._current import set_current
 from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .events import logger
@@ -20,6 +20,9 @@ from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+T = TypeVar("T")
 
 
 class Limits(TypedDict, total=False):
@@ -73,15 +76,17 @@ class Client:
         urls: list[str],
         credential: str | None = None,
         *,
-        timeout: float = 2.0,
-        claim_within: float = 5.0,
-        settle_within: float | None = 30.0,
-        on_unavailable: str = "fail_closed",
+        timeout: options.Duration = 2.0,
+        claim_within: options.Duration = 5.0,
+        settle_within: options.Duration | None = 30.0,
+        on_unavailable: Literal["fail_closed", "proceed"] = "fail_closed",
+        nothing_happened: type[BaseException] | tuple[type[BaseException], ...] = (),
         on_event: Callable[[Event], None] | None = None,
         traceparent: Callable[[], str | None] | None = None,
         tls: ssl.SSLContext | None = None,
     ):
-        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent)
+        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened)
+        self._tls = tls
         self._transport = Transport(self._core, tls)
         self._renewals = Renewals(self._transport, _log_crash)
 
@@ -108,15 +113,19 @@ class Client:
         """Claims the operation. Use a `Grant` in a `with` statement, which renews it, and report its outcome there."""
         checked = _core.claim_terms(self._core, operation, contents, **terms)
         scope = Scope(self._core, operation, checked.global_id, self._core.clock())
+        answer = self._claimed(checked, _claims.claim(self._core, scope, checked))
+        return Grant(self, answer) if isinstance(answer, _claims.GrantState) else answer
+
+    def _claimed(self, terms: ClaimTerms, flow: Flow[T]) -> T:
+        """Runs a flow that claims; a grant that crosses an interruption is given back."""
         try:
-            answer = self._transport.run(_claims.claim(self._core, scope, checked))
+            return self._transport.run(flow)
         except OncegateError:
             raise
         except BaseException:
             # Interrupted: the claim may have been granted, or be granted yet.
-            in_background("oncegate-release", lambda: self._release(checked))
+            in_background("oncegate-release", lambda: self._release(terms))
             raise
-        return Grant(self, answer) if isinstance(answer, _claims.GrantState) else answer
 
     def claim_batch(self, items: Sequence[ClaimItem]) -> list[Grant | Duplicate | Mismatch | Rejected | Unavailable]:
         """Claims each item, in one call. An item that was refused is its error, as a value."""
@@ -124,7 +133,7 @@ class Client:
         answers = self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
         return [Grant(self, each) if isinstance(each, _claims.GrantState) else each for each in answers]
 
-    def settle(self, report: str, *, within: float | None = None) -> Settled:
+    def settle(self, report: str, *, within: options.Duration | None = None) -> Settled:
         """Repeats a report (`NotSettled.report`) until it is accepted, or raises `OutcomeRefused` or `NotSettled`."""
         within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return self._transport.run(_claims.settle_text(self._core, report, within))
@@ -231,6 +240,8 @@ class Grant:
         #: Set once the claim is lost.
         self.lost_event = threading.Event()
         state.on_lost.append(self.lost_event.set)
+        #: Behind the middleware: set once the caller of the request has gone. The work goes on.
+        self.caller_gone = threading.Event()
 
     @property
     def is_live(self) -> bool:
@@ -241,6 +252,10 @@ class Grant:
     def lost(self) -> str | None:
         """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
         return self._state.lost
+
+    def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
+        """Says, behind the middleware, what the outcome of the request is, whatever the status of its response says."""
+        _claims.mark(self._state, outcome)
 
     def renew(self) -> bool:
         """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""
@@ -267,8 +282,11 @@ class Grant:
         return self._client._transport.run(_claims.report_outcome(self._state, outcome, result))
 
     def __enter__(self) -> Grant:
-        self._client._renewals.start(_claims.keep_renewing(self._state), lambda: self._state.ended)
+        self._keep()
         return self
+
+    def _keep(self) -> None:
+        self._client._renewals.start(_claims.keep_renewing(self._state), lambda: self._state.ended)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         state = self._state

@@ -31,7 +31,7 @@ def once(
         @once(client, operation="order.submit", contents=["order_id"])
         def submit(order_id: str, note: str) -> dict: ...
 
-    The grant, with its fence, is `current_grant()`. Inside a transaction of Django the call is refused: a success that is reported before
+    The grant, with its fence, is `current()`. Inside a transaction of Django the call is refused: a success that is reported before
     the commit would stay if the transaction is rolled back.
     """
     if not isinstance(client, (Client, AsyncClient)):

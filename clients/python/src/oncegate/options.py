@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from datetime import timedelta
 from typing import Any, Union
@@ -16,8 +17,8 @@ _DURATION = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)\Z")
 _GLOBAL_ID = re.compile(r"[0-9a-f]{32}\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
-#: Text such as `500ms`, `30s`, `24h`, or a timedelta.
-Duration = Union[str, timedelta]
+#: Text such as `500ms`, `30s`, `24h`, a number of seconds, or a timedelta.
+Duration = Union[str, float, timedelta]
 
 
 def url(value: str) -> str:
@@ -45,13 +46,16 @@ def credential(value: str | None) -> str | None:
     return value
 
 
-def seconds(name: str, value: float | None, *, optional: bool = False) -> float | None:
+def seconds(name: str, value: Duration | None, *, optional: bool = False) -> float | None:
     if value is None and optional:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, str) and _DURATION.match(value):
+        return duration_seconds(value)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number) or number <= 0:
         none = ", or None for no limit" if optional else ""
-        raise ValueError(f"{name} is a number of seconds above 0{none}, such as {name}=2.5; got {value!r}")
-    return float(value)
+        raise ValueError(f"{name} is a number of seconds above 0{none}, such as {name}=2.5, or a text such as '2s'; got {value!r}")
+    return float(number)
 
 
 def operation(value: str) -> str:
@@ -82,12 +86,13 @@ def duration(name: str, value: Duration | None, *, forever: bool = False) -> str
     """A duration as the gateway reads it."""
     if value is None or (forever and value == "forever"):
         return value  # type: ignore[return-value]
-    if isinstance(value, timedelta):
-        milliseconds = round(value.total_seconds() * 1000)
+    given, number = value, value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number):
+        milliseconds = round(number * 1000)
         value = f"{milliseconds}ms" if milliseconds < 10**9 else f"{milliseconds // 1000}s"
     if not (isinstance(value, str) and _DURATION.match(value)):
         also = ", 'forever'" if forever else ""
-        raise ValueError(f"{name} is a duration such as '500ms', '30s', '24h'{also} or a timedelta; got {value!r}")
+        raise ValueError(f"{name} is a duration such as 30 (seconds), '500ms', '30s', '24h'{also} or a timedelta; got {given!r}")
     return value
 
 
@@ -95,6 +100,24 @@ def duration_seconds(value: str) -> float:
     match = _DURATION.match(value)
     assert match, "checked before"
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def duration_in_seconds(value: Duration | None) -> float | None:
+    text = duration("duration", value)
+    return None if text is None else duration_seconds(text)
+
+
+def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
+    """Classes of exceptions; one alone may stand without a list."""
+    classes = (value,) if isinstance(value, type) else tuple(value or ())
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise TypeError(f"{name} is a tuple of exception classes, such as {name}=(StockError,); got {value!r}")
+    return classes
+
+
+def disabled_by_environment() -> bool:
+    """True if `ONCEGATE_DISABLED` is set: everything runs, nothing is claimed."""
+    return os.environ.get("ONCEGATE_DISABLED", "").lower() in ("1", "true", "yes", "on")
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

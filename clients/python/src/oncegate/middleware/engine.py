@@ -1,0 +1,176 @@
+"""The rules of one keyed request, without input or output: flows for the claim and the report, and what both mean."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Union
+
+from .. import _claims, options
+from .._core import ClaimTerms, Core, Flow, Limits, Scope, claim_terms
+from ..errors import NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected
+from ..events import logger
+from ..values import Duplicate
+from . import incoming, key, problems
+from .incoming import Incoming
+from .problems import Problem
+from .recorder import Recorder, Reply, replay
+from .rules import Rules, shared_keys
+
+OUTCOMES = ("success", "failure", "unknown")
+#: Where neither the rules nor the client limit the wait for a report.
+SETTLE_WITHIN = 30.0
+#: Of a body that is too large: read and dropped, so that its sender reads the refusal.
+DRAINED_BYTES_MAX = 16 * 1024 * 1024
+DRAINED_SECONDS_MAX = 5.0
+
+#: None: the request runs without protection.
+Claimed = Union[_claims.GrantState, Reply, None]
+
+
+class Refused(Exception):
+    """A request that is refused before its claim."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+class Engine:
+    """One middleware: its rules, and the client that it claims with."""
+
+    def __init__(self, core: Core, rules: Rules):
+        if not isinstance(rules, Rules):
+            raise TypeError(f"rules are Rules(operation=…, principal=…), got {type(rules).__name__}")
+        self.core, self.rules = core, rules
+        self.is_enabled = rules.is_enabled
+        if not self.is_enabled:
+            logger.warning("The middleware of %s is switched off: requests with an Idempotency-Key run unprotected", rules.operation)
+        own = core.limits
+        within = options.duration_in_seconds(rules.claim_within)
+        settle = options.duration_in_seconds(rules.settle_within)
+        self.limits = Limits(
+            own.claim_within if within is None else within,
+            settle or own.settle_within or SETTLE_WITHIN,
+            own.proceeds if rules.on_unavailable is None else rules.on_unavailable == "proceed",
+        )
+        self.exchange_max = options.duration_in_seconds(rules.exchange_max) or 0.0
+
+    def emit(self, name: str, **fields: Any) -> None:
+        self.core.emit(name, self.rules.operation, None, self.core.clock(), **fields)
+
+    def wants(self, request: Incoming, framework: Any) -> bool:
+        """Reports whether this request is protected. `framework` is the framework's own request."""
+        if not self.is_enabled:
+            return False
+        rules, has_key = self.rules, bool(request.lines("idempotency-key"))
+        if not has_key and not rules.required:
+            return False
+        if rules.protects(request.method) and (rules.when is None or rules.when(framework)):
+            return True
+        if has_key and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"):
+            self.emit("unprotected", method=request.method)
+        return False
+
+    def key(self, request: Incoming) -> str:
+        """Returns the key of a protected request."""
+        lines = request.lines("idempotency-key")
+        if not lines:
+            detail = "This request needs an Idempotency-Key: send a fresh random value for each operation, such as a UUID."
+            raise Refused(Problem("idempotency_key_invalid", detail))
+        try:
+            return key.parse(lines, joined=request.joined)
+        except key.InvalidKey as error:
+            raise Refused(Problem("idempotency_key_invalid", f"{error}.")) from error
+
+    def check_principal(self, principal: Any) -> str:
+        if self.rules.principal is shared_keys:
+            return ""
+        if principal is None or principal == "":
+            raise Refused(
+                Problem("principal_missing", "A request with an Idempotency-Key needs a caller that is known; authenticate first.")
+            )
+        if not isinstance(principal, str):
+            raise TypeError(f"principal returned {type(principal).__name__}; return a text such as str(user.id), or None for nobody")
+        return principal
+
+    def too_large(self) -> Problem:
+        return Problem("body_too_large", f"A request with an Idempotency-Key has a body of at most {self.rules.body_bytes} bytes.")
+
+    def not_seen(self, advice: str) -> Problem:
+        """The refusal of a request whose body another layer has read."""
+        logger.error("The body of a request of %s was read before the middleware, so it is refused: %s", self.rules.operation, advice)
+        detail = "The service has read the body before the key was checked, so the request was not run. Its log says what to change."
+        return Problem("body_not_seen", detail)
+
+    def scope(self, terms: ClaimTerms) -> Scope:
+        scope = Scope(self.core, terms.operation, terms.global_id, self.core.clock())
+        scope.limits = self.limits
+        return scope
+
+    def terms(self, request: Incoming, body: bytes, found: str, principal: str) -> ClaimTerms:
+        rules, preferred = self.rules, incoming.wait_preferred(request)
+        wait = rules.wait if preferred is None else (f"{preferred}s" if preferred else None)
+        contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
+        mark = incoming.fingerprint(request, body, rules.fingerprint)
+        return claim_terms(self.core, rules.operation, contents, fingerprint=mark, lease=rules.lease, retention=rules.retention, wait=wait)
+
+    def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
+        """Claims the key. Returns the grant, or the response of a repeat or refusal."""
+        try:
+            answer = yield from _claims.claim(self.core, scope, terms)
+        except OncegateError as error:
+            if isinstance(error, Rejected) and error.status != 429:
+                logger.error("The gateway refused a claim of %s: %s", terms.operation, error)
+            if self.rules.observe:
+                scope.emit("observed", would_be="unavailable")
+                return None
+            problem = problems.problem_of(error) or problems.unavailable()
+            scope.emit("refused", code=problem.code)
+            return Reply.refusal(problem)
+        if isinstance(answer, _claims.GrantState):
+            answer.can_be_marked = True
+            answer.renewed_until = self.core.clock() + self.exchange_max
+            return answer
+        if self.rules.observe:
+            scope.emit("observed", would_be="duplicate" if isinstance(answer, Duplicate) else "mismatch")
+            return None
+        degraded = answer.degraded if isinstance(answer, Duplicate) else None
+        more = [("Oncegate-Degraded", degraded)] if degraded else []
+        if isinstance(answer, Duplicate) and answer.state == "succeeded":
+            reply = replay(answer.result, self.rules)
+            scope.emit("replayed" if reply.problem is None else "refused", code=reply.problem and reply.problem.code)
+            return Reply(reply.status, [*reply.fields, *more], reply.body, reply.problem)
+        refusal = problems.problem_of(answer)
+        assert refusal is not None
+        scope.emit("refused", code=refusal.code, state=refusal.members.get("state"))
+        return Reply.refusal(refusal, more)
+
+    def is_harmless(self, error: BaseException | None) -> bool:
+        return isinstance(error, (NothingHappened, *self.rules.nothing_happened, *self.core.nothing_happened))
+
+    def outcome(self, state: _claims.GrantState, recorder: Recorder, error: BaseException | None, complete: bool) -> str:
+        """The outcome of a run: of its response, what its handler said, or the error that it raised."""
+        said = recorder.outcome
+        if said is not None:
+            if said.strip() in OUTCOMES:
+                return said.strip()
+            state.scope.emit("outcome_unread", said=said[:40])
+            return "unknown"
+        if state.marked is not None:
+            return state.marked
+        if self.is_harmless(error) or self.is_harmless(state.seen_error):
+            return "failure"
+        if not complete or error is not None or recorder.breaks_off:
+            return "unknown"
+        return {"store": "success", "release": "failure", "unknown": "unknown"}[self.rules.meaning(recorder.status)]
+
+    def report(self, state: _claims.GrantState, recorder: Recorder, error: BaseException | None, complete: bool) -> Flow[None]:
+        """Reports the outcome. A failure of it changes nothing for the caller: its event says so."""
+        outcome = self.outcome(state, recorder, error, complete)
+        stored, tombstone = recorder.results() if outcome == "success" and recorder.has_begun else (None, None)
+        try:
+            yield from _claims.report_outcome(state, outcome, stored, instead=tombstone)
+        except (NotSettled, OutcomeRefused):
+            pass
+        except Exception as crash:
+            logger.error("The outcome of a request of %s could not be reported", state.terms.operation, exc_info=crash)

@@ -1,0 +1,111 @@
+"""A request as the middleware sees it, and its fingerprint: what must be the same on a repeat with the same key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..contents import JsonText, canonical_fingerprint
+from ..errors import NotCanonical
+
+PARTS = ("method", "path", "query", "content-type", "if-match", "body")
+_METHOD_OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """The head of a request."""
+
+    method: str
+    #: As it was sent, with the mount point.
+    path: str
+    #: None if there is none.
+    query: str | None
+    #: Names in lower case, values in Latin-1, in order.
+    fields: Sequence[tuple[str, str]]
+    #: True: the server has joined the lines of one field by commas.
+    joined: bool
+
+    def lines(self, name: str) -> list[str]:
+        return [value for each, value in self.fields if each == name]
+
+    def line(self, name: str) -> str | None:
+        """The value of a field that came once."""
+        lines = self.lines(name)
+        return lines[0] if len(lines) == 1 else None
+
+
+def wait_preferred(request: Incoming) -> int | None:
+    """The seconds of `Prefer: wait=…` (RFC 7240); the first one counts, and one that cannot be read is none."""
+    for preference in ",".join(request.lines("prefer")).split(","):
+        name, found, value = preference.split(";")[0].partition("=")
+        if found and name.strip().lower() == "wait":
+            digits = value.strip().strip('"')
+            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+    return None
+
+
+def fingerprint(request: Incoming, body: bytes, parts: Sequence[str]) -> dict[str, str]:
+    """The members of the fingerprint, the same as those of the gateway's proxy without the host."""
+    form = _form_digest(request, body)
+    values = {
+        "method": request.method,
+        "path": request.path,
+        "query": request.query,
+        "content-type": _field(request, "content-type") if form is None else "multipart/form-data",
+        "if-match": _field(request, "if-match"),
+        "body": form or hashlib.sha256(body).hexdigest(),
+        "body:json": form or _json_digest(body),
+    }
+    if "method" in parts:
+        values |= {name: _field(request, name) for name in _METHOD_OVERRIDES}
+    chosen = [*parts, *_METHOD_OVERRIDES]
+    return {name.removesuffix(":json"): value for name, value in values.items() if name in chosen and value is not None}
+
+
+def _field(request: Incoming, name: str) -> str | None:
+    """The digest of a field's lines, in order: they may be longer than a fingerprint."""
+    lines = [line.encode("latin-1") for line in request.lines(name)]
+    if not lines:
+        return None
+    return hashlib.sha256(b"".join(len(line).to_bytes(8, "big") + line for line in lines)).hexdigest()
+
+
+def _json_digest(body: bytes) -> str:
+    """The digest of the value; that of the bytes if it is not JSON, or JSON that readers understand differently."""
+    try:
+        body = canonical_fingerprint(JsonText(body.decode())).encode()
+    except (NotCanonical, UnicodeDecodeError, RecursionError):
+        pass
+    return hashlib.sha256(body).hexdigest()
+
+
+def _form_digest(request: Incoming, body: bytes) -> str | None:
+    """The digest of a form's parts without its boundary, which clients choose anew for each try.
+
+    None if the body is no form, or one that readers could understand differently.
+    """
+    boundary = _boundary(request.line("content-type") or "")
+    if boundary is None or not body.startswith(b"--" + boundary):
+        return None
+    delimiter, at = b"\r\n--" + boundary, len(boundary) + 2
+    digest = hashlib.sha256()
+    while True:
+        if body.startswith(b"--", at):
+            return digest.hexdigest() if body[at + 2 :] in (b"", b"\r\n") else None
+        end = body.find(delimiter, at + 2)
+        if not body.startswith(b"\r\n", at) or end < 0:
+            return None
+        digest.update((end - at - 2).to_bytes(8, "big") + body[at + 2 : end])
+        at = end + len(delimiter)
+
+
+def _boundary(content_type: str) -> bytes | None:
+    name, *parameters = content_type.split(";")
+    if name.strip().lower() != "multipart/form-data":
+        return None
+    pairs = [(key.strip().lower(), value.strip().strip('"')) for key, found, value in (each.partition("=") for each in parameters) if found]
+    found = [value for key, value in pairs if key == "boundary"]
+    # At most 70 characters (RFC 2046, 5.1.1).
+    return found[0].encode("latin-1") if len(found) == 1 and 1 <= len(found[0]) <= 70 else None

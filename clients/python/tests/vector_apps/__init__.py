@@ -1,0 +1,1 @@
+"""Test applications of the middleware vectors (`clients/vectors/middleware.json`), one for each framework."""
