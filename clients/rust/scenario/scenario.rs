@@ -11,7 +11,7 @@ use std::time::Duration;
 use oncegate_client::{
     Client, Contents, Done, Error, Grant, OnUnavailable, Once, OnceError, Options, State, Terms, WorkError, global_id,
 };
-use serde::{Serialize, Serializer, ser};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -66,7 +66,7 @@ async fn try_order(client: &Client, settings: &Settings, order: &str) -> Result<
     match run(client, settings, order).await {
         Ok(Once::Done(done)) => println!("done {order} {}", done.result.order),
         Ok(Once::Duplicate(it)) if it.state == State::Succeeded => {
-            println!("duplicate {order} {}", number(it.decode()?.as_ref()));
+            println!("duplicate {order} {}", number(it.result.as_ref()));
         }
         Ok(Once::Duplicate(it)) => return Ok(Some(it.retry_after.min(Duration::from_millis(100)))),
         Ok(Once::Mismatch(it)) => return Err(it.code.into()),
@@ -84,7 +84,7 @@ async fn one(client: &Client, settings: &Settings) -> Result<(), Failed> {
             return Ok(());
         }
         Ok(Once::Duplicate(it)) => {
-            println!("duplicate {order} {} {}", number(it.decode()?.as_ref()), it.state.name());
+            println!("duplicate {order} {} {}", number(it.result.as_ref()), it.state.name());
             return Ok(());
         }
         Ok(Once::Mismatch(it)) => {
@@ -172,6 +172,14 @@ impl Serialize for Returned {
     }
 }
 
+impl<'de> Deserialize<'de> for Returned {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = &Value::deserialize(deserializer)?["order_number"];
+        let order = number.as_str().map_or_else(|| number.to_string(), str::to_owned);
+        Ok(Self { order, kind: None })
+    }
+}
+
 fn vectors(path: &str) -> Result<(), Failed> {
     let table: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
     for list in ["accepted", "refused"] {
@@ -186,9 +194,8 @@ fn vectors(path: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn number(result: Option<&Value>) -> String {
-    let number = result.map(|result| &result["order_number"]).filter(|number| !number.is_null());
-    or_none(number.map(|number| number.as_str().map_or_else(|| number.to_string(), str::to_owned)))
+fn number(result: Option<&Returned>) -> String {
+    or_none(result.map(|result| &result.order))
 }
 
 /// Reads `300ms` or `2s`.

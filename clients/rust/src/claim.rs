@@ -19,6 +19,8 @@ use crate::contents::{Contents, canonical, global_id_of, spell};
 use crate::error::{Cause, Error, Kind, OnceError, WorkError};
 use crate::event::{About, Level, cause_field};
 use crate::grant::Grant;
+use crate::problem::Problem;
+use crate::report::omitted;
 use crate::time;
 
 type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> + Send + 'a>>;
@@ -29,13 +31,16 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Code of a grant whose global ID is not the client's own.
 pub(crate) const IDENTITY_DIFFERS: &str = "identity_differs";
 
+/// Value of `degraded` where the client is switched off.
+pub(crate) const DISABLED: &str = "disabled";
+
 /// Result of [`Client::once`].
 #[derive(Debug)]
 pub enum Once<T> {
     /// The work ran here, and its outcome was reported.
     Done(Done<T>),
     /// Another attempt is running or has completed the operation.
-    Duplicate(Duplicate),
+    Duplicate(Duplicate<T>),
     /// The operation was claimed with another fingerprint, or with other contents of the same ID.
     Mismatch(Mismatch),
 }
@@ -67,20 +72,24 @@ pub struct Done<T> {
     pub late: Option<bool>,
     /// In observe mode, what enforcing would have answered.
     pub would_be: Option<String>,
-    /// Why the result was not stored. The success itself was recorded; duplicates get no result.
+    /// Why the result was not stored: `too_large`, `not_serialisable` or `refused`. The success itself was recorded, and duplicates
+    /// learn this, too.
     pub result_omitted: Option<String>,
 }
 
-/// An operation that another attempt is running or has completed.
-#[derive(Clone, Debug)]
+/// An operation that another attempt is running or has completed. Its result is JSON after [`Client::claim`], and of the type of the work
+/// after [`Client::once`].
+#[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct Duplicate {
+pub struct Duplicate<T = Box<RawValue>> {
     /// Global ID of the operation.
     pub global_id: String,
     /// `in_progress`, `succeeded` or `unknown`.
     pub state: State,
-    /// The result stored with the success, as JSON.
-    pub result: Option<Box<RawValue>>,
+    /// The result stored with the success. `()`, and nothing, are none.
+    pub result: Option<T>,
+    /// Why the result of the success was not stored: `too_large`, `not_serialisable` or `refused`.
+    pub result_omitted: Option<String>,
     /// When it is worth asking again, while it is in progress.
     pub retry_after: Duration,
     /// When the claim was granted.
@@ -93,16 +102,33 @@ pub struct Duplicate {
     pub degraded: Option<String>,
     /// In observe mode, what enforcing would have answered.
     pub would_be: Option<String>,
+    /// True if the call has waited for the other attempt.
+    pub(crate) has_waited: bool,
 }
 
 impl Duplicate {
-    /// Reads the result, if there is one.
+    /// Reads the result.
     ///
     /// # Errors
     ///
-    /// The result is of another type.
-    pub fn decode<T: DeserializeOwned>(&self) -> serde_json::Result<Option<T>> {
-        self.result.as_ref().map(|text| serde_json::from_str(text.get())).transpose()
+    /// [`Error::ResultNotRead`]: the result is of another type.
+    pub fn decode<T: DeserializeOwned>(self) -> Result<Duplicate<T>, Error> {
+        let read = |text: Box<RawValue>| {
+            serde_json::from_str(text.get()).map_err(|error| Error::ResultNotRead(error.to_string()))
+        };
+        Ok(Duplicate {
+            result: self.result.map(read).transpose()?,
+            result_omitted: self.result_omitted,
+            global_id: self.global_id,
+            state: self.state,
+            retry_after: self.retry_after,
+            claimed_at: self.claimed_at,
+            expires_at: self.expires_at,
+            contents_verified: self.contents_verified,
+            degraded: self.degraded,
+            would_be: self.would_be,
+            has_waited: self.has_waited,
+        })
     }
 }
 
@@ -241,7 +267,7 @@ impl Client {
         work: impl FnOnce(Grant) -> F,
     ) -> Result<Once<T>, OnceError<T>>
     where
-        T: Serialize,
+        T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T, WorkError>>,
     {
         self.once_with(operation, contents, Terms::default(), work).await
@@ -260,12 +286,12 @@ impl Client {
         work: impl FnOnce(Grant) -> F,
     ) -> Result<Once<T>, OnceError<T>>
     where
-        T: Serialize,
+        T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T, WorkError>>,
     {
         let grant = match self.claim_with(operation, contents, terms).await? {
             Claimed::Grant(grant) => grant,
-            Claimed::Duplicate(duplicate) => return Ok(Once::Duplicate(duplicate)),
+            Claimed::Duplicate(duplicate) => return Ok(Once::Duplicate(duplicate.decode()?)),
             Claimed::Mismatch(mismatch) => return Ok(Once::Mismatch(mismatch)),
         };
         let unfinished = Unfinished::of(&grant);
@@ -306,6 +332,9 @@ impl Client {
         terms: Terms,
     ) -> Result<Claimed, Error> {
         let claim = Arc::new(self.claim_call(operation, &contents.into(), &terms)?);
+        if !self.0.is_enabled {
+            return Ok(Claimed::Grant(Grant::of_caller(self, &claim, DISABLED)));
+        }
         // A caller that leaves keeps no claim: the call ends in the background.
         let (staying, stop) = watch::channel(());
         let (answered, answer) = oneshot::channel();
@@ -325,7 +354,7 @@ impl Client {
                 let fields = || vec![("causes", causes.iter().map(cause_field).collect())];
                 if self.0.on_unavailable == OnUnavailable::Proceed {
                     self.event(&claim.about, "proceeded", Level::Warn, fields);
-                    return Ok(Claimed::Grant(Grant::of_caller(self, &claim)));
+                    return Ok(Claimed::Grant(Grant::of_caller(self, &claim, "caller")));
                 }
                 self.event(&claim.about, "unavailable", Level::Warn, fields);
                 Err(Error::Unavailable { causes })
@@ -360,16 +389,20 @@ impl Client {
     /// Repeats the claim while it is in progress and there is time to wait.
     async fn claim_and_wait(&self, claim: &Arc<ClaimCall>, mut stop: Stop) -> Result<Claimed, Error> {
         let ends = self.end_after(claim.wait);
-        let mut left = claim.wait;
+        let (mut left, mut has_waited) = (claim.wait, false);
         loop {
             let wait = left.min(WAIT_MAX);
-            let (claimed, pause) = self.try_claim(claim, self.0.claim_within, wait, Some(stop.clone())).await?;
+            let (mut claimed, pause) = self.try_claim(claim, self.0.claim_within, wait, Some(stop.clone())).await?;
             if let Claimed::Grant(grant) = &claimed
                 && let Some(rejected) = grant.identity_differs()
             {
                 grant.stop();
                 drop(grant.fail().await);
                 return Err(rejected);
+            }
+            if let Claimed::Duplicate(duplicate) = &mut claimed {
+                duplicate.has_waited |= has_waited;
+                has_waited = duplicate.has_waited;
             }
             let Claimed::Duplicate(Duplicate { state: State::InProgress, .. }) = claimed else { return Ok(claimed) };
             left = left_until(ends, self.now() + pause);
@@ -437,12 +470,18 @@ impl Client {
             ..300 => Ok(Claimed::Grant(Grant::of(self, claim, answer))),
             409 => {
                 let retry_after = answer.retry_after();
-                let body = answer.body;
+                let mut body = answer.body;
+                let result_omitted = body.result.as_deref().and_then(omitted);
+                if result_omitted.is_some() {
+                    body.result = None;
+                }
                 let instant = |text: Option<String>| text.as_deref().and_then(time::instant);
                 Ok(Claimed::Duplicate(Duplicate {
                     global_id,
                     state: State::of(body.state.as_deref().unwrap_or_default()),
                     result: body.result,
+                    result_omitted,
+                    has_waited: body.waited_ms.is_some_and(|waited| waited > 0),
                     retry_after,
                     claimed_at: instant(body.claimed_at),
                     expires_at: instant(body.expires_at),
@@ -534,6 +573,24 @@ impl Drop for Unfinished {
     }
 }
 
+impl<T> Once<T> {
+    /// Returns the result of the work, of this run or of an earlier one; otherwise the problem as a service answers it.
+    ///
+    /// # Errors
+    ///
+    /// The operation is in progress, its outcome is unknown, its result was not stored, or it was claimed with other values.
+    pub fn into_result(self) -> Result<T, Problem> {
+        match self {
+            Self::Done(done) => Ok(done.result),
+            Self::Duplicate(mut duplicate) => match duplicate.result.take() {
+                Some(result) if duplicate.state == State::Succeeded => Ok(result),
+                _ => Err(Problem::from(&duplicate)),
+            },
+            Self::Mismatch(mismatch) => Err(Problem::from(&mismatch)),
+        }
+    }
+}
+
 /// Results as a test of the caller needs them, without a gateway.
 impl<T> Once<T> {
     /// Returns work that ran here.
@@ -549,6 +606,8 @@ impl<T> Once<T> {
             global_id: String::new(),
             state,
             result: None,
+            result_omitted: None,
+            has_waited: false,
             retry_after,
             claimed_at: None,
             expires_at: None,

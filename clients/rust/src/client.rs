@@ -1,5 +1,6 @@
 //! The client and its options.
 
+use std::env;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -18,6 +19,9 @@ use crate::transport::{TlsConfig, system_tls};
 /// No limit of a time.
 pub const FOREVER: Duration = Duration::MAX;
 
+/// The gateway of a machine where nothing else is said.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
 type Traceparent = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 type Ahead = Arc<dyn Fn() -> Duration + Send + Sync>;
@@ -26,8 +30,9 @@ type Ahead = Arc<dyn Fn() -> Duration + Send + Sync>;
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<Inner>);
 
+#[derive(Clone)]
 pub(crate) struct Inner {
-    pub(crate) servers: Vec<Server>,
+    pub(crate) servers: Arc<[Server]>,
     pub(crate) app: String,
     pub(crate) headers: HeaderMap,
     pub(crate) timeout: Duration,
@@ -38,7 +43,9 @@ pub(crate) struct Inner {
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
     pub(crate) traceparent: Option<Traceparent>,
     /// The gateway that answered the last claim: one that is down costs one timeout, not one for each call.
-    pub(crate) first: AtomicUsize,
+    pub(crate) first: Arc<AtomicUsize>,
+    /// False: everything runs, and nothing is claimed.
+    pub(crate) is_enabled: bool,
     ahead: Option<Ahead>,
 }
 
@@ -58,6 +65,12 @@ pub trait Metrics: Send + Sync {
     /// status, or the kind of the cause if no gateway answered.
     fn request(&self, endpoint: &'static str, result: &str, elapsed: Duration);
 
+    /// Is called for each request that a middleware has answered, with its operation and the result: `executed`, `replayed`,
+    /// `in_progress`, `unknown`, `mismatch`, `not_stored`, `no_key`, `refused`, `unavailable`, `unprotected`.
+    fn answered(&self, operation: &str, result: &'static str) {
+        let _ = (operation, result);
+    }
+
     /// Is called with the name of each event and its operation, or the name of the lock.
     fn event(&self, name: &'static str, operation: &str);
 }
@@ -71,6 +84,7 @@ pub struct Options {
     claim_within: Duration,
     settle_within: Duration,
     on_unavailable: OnUnavailable,
+    is_enabled: bool,
     on_event: Option<OnEvent>,
     metrics: Option<Arc<dyn Metrics>>,
     traceparent: Option<Traceparent>,
@@ -87,6 +101,7 @@ impl Default for Options {
             claim_within: Duration::from_secs(5),
             settle_within: Duration::from_secs(30),
             on_unavailable: OnUnavailable::default(),
+            is_enabled: true,
             on_event: None,
             metrics: None,
             traceparent: None,
@@ -125,6 +140,13 @@ impl Options {
     /// Sets the caller's own policy when no gateway answers.
     pub fn on_unavailable(mut self, policy: OnUnavailable) -> Self {
         self.on_unavailable = policy;
+        self
+    }
+
+    /// Switches the client off if this is false, as `ONCEGATE_DISABLED=1` in the environment does: work runs, nothing is claimed, and
+    /// `degraded` is `disabled`. For tests and for a machine without a gateway. Locks are not switched off.
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.is_enabled = enabled;
         self
     }
 
@@ -182,6 +204,10 @@ impl Client {
             let detail = "timeout, claim_within and settle_within must be longer than 0";
             return Err(Error::Argument(detail.to_owned()));
         }
+        let is_enabled = options.is_enabled && !env::var("ONCEGATE_DISABLED").is_ok_and(|value| value == "1");
+        if !is_enabled {
+            tracing::warn!("the client is switched off: operations run without a claim");
+        }
         let urls: Vec<U> = urls.into_iter().collect();
         #[cfg(feature = "tls")]
         let tls = match options.tls {
@@ -202,7 +228,7 @@ impl Client {
             return Err(Error::Argument(detail.to_owned()));
         }
         Ok(Self(Arc::new(Inner {
-            servers,
+            servers: servers.into(),
             app,
             headers,
             timeout: options.timeout,
@@ -212,9 +238,31 @@ impl Client {
             on_event: options.on_event,
             metrics: options.metrics,
             traceparent: options.traceparent,
-            first: AtomicUsize::new(0),
+            first: Arc::default(),
+            is_enabled,
             ahead: options.ahead,
         })))
+    }
+
+    /// Returns a client of the gateway that the environment names: `ONCEGATE_URL` (several with commas), else `http://127.0.0.1:8080`, with the
+    /// credential `ONCEGATE_CREDENTIAL`, unless the options have one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] for a wrong URL or option.
+    pub fn from_env(options: Options) -> Result<Self, Error> {
+        let value = |name: &str| env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let urls = value("ONCEGATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
+        let credential = options.credential.clone().or_else(|| value("ONCEGATE_CREDENTIAL"));
+        Self::new(urls.split(',').map(str::trim), options.credential(credential.unwrap_or_default()))
+    }
+
+    /// Returns a client with other settings that shares the connections of this one.
+    #[cfg(feature = "middleware")]
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = (*self.0).clone();
+        change(&mut inner);
+        Self(Arc::new(inner))
     }
 
     /// Returns the global ID of an operation of this client's app, computed without a gateway.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::claim::{Once, State, Terms};
 use crate::client::Client;
@@ -112,7 +113,7 @@ impl Consumer {
         handle: impl FnOnce(Grant) -> F,
     ) -> Decision<T>
     where
-        T: Serialize,
+        T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T, WorkError>>,
     {
         let Ok(contents) = contents else {
@@ -151,8 +152,9 @@ impl Consumer {
             Err(OnceError::Work(_)) => later,
             Err(OnceError::Call { error, .. }) => match error {
                 Error::NotSettled { .. } if report_is_kept => now(Action::Ack),
-                // The work is done, and only a person can help. The error is in the log.
-                Error::OutcomeRefused { .. } => now(Action::Ack),
+                // The work is done, and only a person can help: the error is in the log. Or an earlier run has succeeded, with a result
+                // of another type.
+                Error::OutcomeRefused { .. } | Error::ResultNotRead(_) => now(Action::Ack),
                 Error::NotCanonical(_) => now(Action::DeadLetter),
                 Error::Rejected(rejected) => match rejected.status {
                     429 => (Action::Redeliver, rejected.retry_after.unwrap_or(self.redeliver_after)),

@@ -41,6 +41,8 @@ pub enum Error {
         /// When it is worth asking again.
         retry_after: Duration,
     },
+    /// The stored result of a duplicate is of another type than that of the work: read it by [`crate::Client::claim`].
+    ResultNotRead(String),
     /// A wrong URL, option or report. Nothing was sent.
     Argument(String),
 }
@@ -250,6 +252,7 @@ impl fmt::Display for Error {
             Self::NotSettled { cause, .. } => write!(f, "no gateway has accepted the outcome: {cause}"),
             Self::NotCanonical(why) => write!(f, "contents are not canonical at {}: {}", why.path, why.detail),
             Self::LockNotAcquired { name, code, .. } => write!(f, "lock {name} was not acquired: {code}"),
+            Self::ResultNotRead(why) => write!(f, "the stored result is of another type: {why}"),
             Self::Argument(detail) => f.write_str(detail),
         }
     }

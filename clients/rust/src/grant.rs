@@ -1,9 +1,10 @@
 //! A grant: the right to run one operation.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::answer::Answer;
 use crate::call::has_global_id;
@@ -11,6 +12,7 @@ use crate::claim::{ClaimCall, IDENTITY_DIFFERS};
 use crate::client::Client;
 use crate::error::{Error, Rejected};
 use crate::lease::{Lease, Renewal};
+use crate::outcome::Outcome;
 
 /// The right to run one operation, until its lease ends. It is renewed in the background until it is reported, stopped, or its last
 /// clone is dropped.
@@ -34,6 +36,10 @@ pub(crate) struct Granted {
     lease: Option<Arc<Lease>>,
     /// For what is left to do when a future is dropped.
     pub(crate) runtime: Handle,
+    /// Outcome that the work has marked, for the middleware.
+    mark: Mutex<Option<Outcome>>,
+    /// True once the caller of the request has left, with the middleware.
+    is_caller_gone: watch::Sender<bool>,
 }
 
 impl Drop for Granted {
@@ -77,11 +83,13 @@ impl Grant {
             at: answer.at,
             lease,
             runtime: Handle::current(),
+            mark: Mutex::default(),
+            is_caller_gone: watch::Sender::new(false),
         }))
     }
 
-    /// Returns a grant of the caller's own policy.
-    pub(crate) fn of_caller(client: &Client, claim: &Arc<ClaimCall>) -> Self {
+    /// Returns a grant that no gateway gave: `caller` for the caller's own policy, `disabled` for a client that is switched off.
+    pub(crate) fn of_caller(client: &Client, claim: &Arc<ClaimCall>, degraded: &str) -> Self {
         Self(Arc::new(Granted {
             client: client.clone(),
             claim: Arc::clone(claim),
@@ -90,11 +98,13 @@ impl Grant {
             fence: None,
             repeated: false,
             taken_over: false,
-            degraded: Some("caller".to_owned()),
+            degraded: Some(degraded.to_owned()),
             would_be: None,
             at: 0,
             lease: None,
             runtime: Handle::current(),
+            mark: Mutex::default(),
+            is_caller_gone: watch::Sender::new(false),
         }))
     }
 
@@ -163,6 +173,33 @@ impl Grant {
             Some(lease) => lease.renew(self.0.client.0.timeout).await,
             None => Ok(()),
         }
+    }
+
+    /// Says the outcome of a request that the middleware protects, unless its response says it. The last mark counts.
+    pub fn mark(&self, outcome: Outcome) {
+        *self.0.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+
+    /// Returns true once the caller of a request that the middleware protects has left. The handler continues: a repeat gets its response.
+    pub fn is_caller_gone(&self) -> bool {
+        *self.0.is_caller_gone.borrow()
+    }
+
+    /// Waits until the caller of the request has gone; for ever if it stays.
+    pub async fn until_caller_gone(&self) {
+        let mut gone = self.0.is_caller_gone.subscribe();
+        // The sender is a part of this grant.
+        drop(gone.wait_for(|gone| *gone).await);
+    }
+
+    #[cfg(feature = "middleware")]
+    pub(crate) fn caller_left(&self) {
+        self.0.is_caller_gone.send_replace(true);
+    }
+
+    #[cfg(feature = "middleware")]
+    pub(crate) fn marked(&self) -> Option<Outcome> {
+        *self.0.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns an error if the gateway granted another identity than this client computes: duplicates that it answers would be of

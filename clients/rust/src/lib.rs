@@ -2,7 +2,11 @@
 //!
 //! Start at [`Client::once`]. Names and rules are the same in every language: `clients/README.md` of the repository lists them.
 
+#[cfg(feature = "actix-web")]
+pub mod actix;
 mod answer;
+#[cfg(feature = "axum")]
+mod axum;
 mod batch;
 mod call;
 mod claim;
@@ -18,13 +22,17 @@ mod json_text;
 mod lease;
 mod lock;
 mod lookup;
+#[cfg(feature = "middleware")]
+pub mod middleware;
+mod outcome;
+mod problem;
 mod report;
 mod time;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod transport;
 
-pub use batch::{ClaimItem, Outcome};
+pub use batch::{ClaimItem, OutcomeItem};
 pub use claim::{Claimed, Done, Duplicate, Mismatch, Once, State, Terms};
 pub use client::{Client, FOREVER, Metrics, OnUnavailable, Options};
 pub use consume::{Action, Consumer, Decision};
@@ -34,4 +42,6 @@ pub use event::{Event, Level};
 pub use grant::Grant;
 pub use lock::{Hold, LockHolder, LockRecord, Locker, Mode};
 pub use lookup::Record;
+pub use outcome::Outcome;
+pub use problem::Problem;
 pub use report::Settled;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::answer::Answer;
 use crate::call::{Call, has_global_id};
@@ -17,7 +17,7 @@ use crate::event::{About, Level};
 use crate::grant::Grant;
 
 /// The default of the gateway's `limits.result_bytes`: a longer result is not sent.
-const RESULT_BYTES_MAX: usize = 64 << 10;
+pub(crate) const RESULT_BYTES_MAX: usize = 64 << 10;
 
 /// Answer to a report.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ pub struct Settled {
     pub degraded: Option<String>,
     /// True if the claim had ended before the outcome arrived.
     pub late: Option<bool>,
-    /// Why the result was not stored.
+    /// Why the result was not stored: `too_large`, `not_serialisable` or `refused`.
     pub result_omitted: Option<String>,
 }
 
@@ -62,13 +62,13 @@ impl Grant {
     pub async fn succeed<T: Serialize>(&self, result: T) -> Result<Done<T>, OnceError<T>> {
         let (text, omitted) = match encode(&result) {
             Ok(text) => (text, None),
-            Err(why) => (None, Some(why)),
+            Err(omitted) => (marker(omitted.code), Some(omitted)),
         };
-        if let Some(why) = &omitted {
+        if let Some(omitted) = &omitted {
             let about = &self.0.claim.about;
-            self.0.client.event(about, "result_omitted", Level::Warn, || vec![("why", why.as_str().into())]);
+            self.0.client.event(about, "result_omitted", Level::Warn, || vec![("why", omitted.detail.as_str().into())]);
         }
-        match self.report("success", text).await {
+        match self.report("success", text, marker(REFUSED)).await {
             Ok(settled) => Ok(Done {
                 global_id: self.0.global_id.clone(),
                 result,
@@ -76,10 +76,20 @@ impl Grant {
                 degraded: self.0.degraded.clone().or(settled.degraded),
                 late: settled.late,
                 would_be: self.0.would_be.clone(),
-                result_omitted: omitted.or(settled.result_omitted),
+                result_omitted: omitted.map(|omitted| omitted.code.to_owned()).or(settled.result_omitted),
             }),
             Err(error) => Err(OnceError::Call { error, result: Some(result) }),
         }
+    }
+
+    /// Reports a success with a result in JSON, and what to store instead if the gateway refuses it.
+    #[cfg(feature = "middleware")]
+    pub(crate) async fn succeed_with(
+        &self,
+        result: Option<Box<RawValue>>,
+        fallback: Option<Box<RawValue>>,
+    ) -> Result<Settled, Error> {
+        self.report("success", result, fallback).await
     }
 
     /// Reports that nothing happened: the operation can be claimed again at once.
@@ -88,7 +98,7 @@ impl Grant {
     ///
     /// The outcome was refused, or no gateway has accepted it.
     pub async fn fail(&self) -> Result<Settled, Error> {
-        self.report("failure", None).await
+        self.report("failure", None, None).await
     }
 
     /// Reports that it is not known if it happened. Repeats are stopped until an operator or a take-over settles it.
@@ -97,14 +107,19 @@ impl Grant {
     ///
     /// The outcome was refused, or no gateway has accepted it.
     pub async fn give_up(&self) -> Result<Settled, Error> {
-        self.report("unknown", None).await
+        self.report("unknown", None, None).await
     }
 
     /// Reports in the background, so that the report is finished if its caller goes away.
-    async fn report(&self, outcome: &'static str, result: Option<Box<RawValue>>) -> Result<Settled, Error> {
+    async fn report(
+        &self,
+        outcome: &'static str,
+        result: Option<Box<RawValue>>,
+        fallback: Option<Box<RawValue>>,
+    ) -> Result<Settled, Error> {
         let grant = self.clone();
         let kept = grant.report_of(outcome, result.clone());
-        match tokio::spawn(async move { grant.report_now(outcome, result).await }).await {
+        match tokio::spawn(async move { grant.report_now(outcome, result, fallback).await }).await {
             Ok(settled) => settled,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -114,17 +129,33 @@ impl Grant {
         }
     }
 
-    async fn report_now(&self, outcome: &'static str, result: Option<Box<RawValue>>) -> Result<Settled, Error> {
+    async fn report_now(
+        &self,
+        outcome: &'static str,
+        result: Option<Box<RawValue>>,
+        fallback: Option<Box<RawValue>>,
+    ) -> Result<Settled, Error> {
         let client = &self.0.client;
         if self.0.attempt.is_some() {
-            let settled = client.settle_report(self.report_of(outcome, result), &self.0.claim.about).await;
+            let settled = client.settle_report(self.report_of(outcome, result), fallback, &self.0.claim.about).await;
             self.stop();
             return settled;
+        }
+        let unrecorded = |late| Settled {
+            global_id: self.0.global_id.clone(),
+            state: None,
+            degraded: None,
+            late,
+            result_omitted: None,
+        };
+        if !client.0.is_enabled {
+            return Ok(unrecorded(None));
         }
         // Granted by this caller's own policy. If a gateway answers now, repeats are stopped from here on.
         match client.claim_late(&self.0.claim).await {
             Ok((Claimed::Grant(grant), _)) => {
-                let settled = client.settle_report(grant.report_of(outcome, result), &self.0.claim.about).await;
+                let settled =
+                    client.settle_report(grant.report_of(outcome, result), fallback, &self.0.claim.about).await;
                 grant.stop();
                 settled
             }
@@ -133,13 +164,7 @@ impl Grant {
                 if let Ok((claimed @ Claimed::Duplicate(Duplicate { state: State::InProgress, .. }), _)) = &answered {
                     client.event_of(&self.0.claim.about, claimed);
                 }
-                Ok(Settled {
-                    global_id: self.0.global_id.clone(),
-                    state: None,
-                    degraded: None,
-                    late,
-                    result_omitted: None,
-                })
+                Ok(unrecorded(late))
             }
         }
     }
@@ -172,10 +197,15 @@ impl Client {
             return Err(Error::Argument("not a report: it needs global_id, attempt and outcome".to_owned()));
         }
         let about = self.about(report.operation.as_deref().unwrap_or_default(), global_id);
-        self.settle_report(report, &about).await
+        self.settle_report(report, marker(REFUSED), &about).await
     }
 
-    async fn settle_report(&self, mut report: Report, about: &About) -> Result<Settled, Error> {
+    async fn settle_report(
+        &self,
+        mut report: Report,
+        fallback: Option<Box<RawValue>>,
+        about: &About,
+    ) -> Result<Settled, Error> {
         let outcome = report.outcome.clone();
         let kept = report.clone();
         let mut omitted = None;
@@ -184,8 +214,8 @@ impl Client {
             // The operation has succeeded, if its result can be stored or not.
             let why = refused.to_string();
             self.event(about, "result_omitted", Level::Warn, || vec![("why", why.as_str().into())]);
-            omitted = Some(why);
-            report.result = None;
+            omitted = Some(REFUSED.to_owned());
+            report.result = fallback;
             answered = self.send_report(&report, about).await;
         }
         let answered =
@@ -269,17 +299,54 @@ fn refusal(answered: &Result<Answer, Error>) -> Option<Rejected> {
     matches!(rejected.status, 400 | 413 | 422).then_some(rejected)
 }
 
+/// Reason of a result that is not stored, because the gateway has refused it.
+pub(crate) const REFUSED: &str = "refused";
+
+/// A result that cannot be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Omitted {
+    /// The same in every language.
+    pub(crate) code: &'static str,
+    detail: String,
+}
+
+/// What is stored instead of a result.
+#[derive(Serialize, Deserialize)]
+struct Marker {
+    #[serde(rename = "$oncegate")]
+    oncegate: Reason,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Reason {
+    omitted: String,
+}
+
+/// Returns what is stored instead of a result, so that duplicates learn why there is none.
+pub(crate) fn marker(code: &str) -> Option<Box<RawValue>> {
+    to_raw_value(&Marker { oncegate: Reason { omitted: code.to_owned() } }).ok()
+}
+
+/// Returns why a result was not stored; `None` if it is one.
+pub(crate) fn omitted(result: &RawValue) -> Option<String> {
+    // Most results are no markers, and need not be read twice.
+    let is_short = result.get().len() < 200 && result.get().contains("$oncegate");
+    is_short.then(|| serde_json::from_str::<Marker>(result.get()).ok()).flatten().map(|marker| marker.oncegate.omitted)
+}
+
 /// Returns the result as JSON, or why it cannot be sent. The work is done, also if `Serialize` of its result panics.
-pub(crate) fn encode<T: Serialize>(result: &T) -> Result<Option<Box<RawValue>>, String> {
-    let encoded = catch_unwind(AssertUnwindSafe(|| serde_json::value::to_raw_value(result)));
+pub(crate) fn encode<T: Serialize>(result: &T) -> Result<Option<Box<RawValue>>, Omitted> {
+    let not_serialisable = |detail| Omitted { code: "not_serialisable", detail };
+    let encoded = catch_unwind(AssertUnwindSafe(|| to_raw_value(result)));
     let text = match encoded {
         Ok(Ok(text)) => text,
-        Ok(Err(error)) => return Err(format!("the result is not JSON: {error}")),
-        Err(_) => return Err("the result is not JSON: its Serialize panicked".to_owned()),
+        Ok(Err(error)) => return Err(not_serialisable(format!("the result is not JSON: {error}"))),
+        Err(_) => return Err(not_serialisable("the result is not JSON: its Serialize panicked".to_owned())),
     };
     match text.get().len() {
         length if length > RESULT_BYTES_MAX => {
-            Err(format!("the result has {length} bytes, more than {RESULT_BYTES_MAX}"))
+            let detail = format!("the result has {length} bytes, more than {RESULT_BYTES_MAX}");
+            Err(Omitted { code: "too_large", detail })
         }
         _ if text.get() == "null" => Ok(None),
         _ => Ok(Some(text)),

@@ -79,7 +79,8 @@ async fn released(seen: &Seen) {
 #[tokio::test]
 async fn work_does_not_run_under_another_identity() {
     let (client, seen) = gateway().await;
-    let ran = client.once("order.submit", contents! {"id" => "A-1"}, async |_| Ok::<_, WorkError>("ran")).await;
+    let ran =
+        client.once("order.submit", contents! {"id" => "A-1"}, async |_| Ok::<_, WorkError>("ran".to_owned())).await;
     match ran {
         Err(OnceError::Call { error, result: None }) => assert!(is_differing(&error), "{error}"),
         Ok(Once::Done(_)) => panic!("the work ran"),

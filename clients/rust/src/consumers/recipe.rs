@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::claim::Once;
 use crate::consume::{Action, Consumer, Decision};
@@ -42,7 +43,7 @@ impl<M: Send + Sync + 'static> Recipe<M> {
         handle: impl Fn(Arc<M>, Grant) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        T: Serialize + Send + Sync + 'static,
+        T: Serialize + DeserializeOwned + Send + Sync + 'static,
         F: Future<Output = Result<T, WorkError>> + Send + 'static,
     {
         let handle = Arc::new(handle);

@@ -6,7 +6,7 @@ use oncegate_client::{
     Cause, Claimed, Contents, Duplicate, Error, Event, Grant, NotCanonical, Once, OnceError, Reason, Rejected, State,
     WorkError, canonical,
 };
-use serde::{Serialize, Serializer, ser};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::{Value, json};
 
 /// Result of the work.
@@ -30,6 +30,12 @@ impl Serialize for Returned {
             Self::Value(value) => value.serialize(serializer),
             Self::Unserialisable => Err(ser::Error::custom("a channel is no JSON")),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for Returned {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::Value)
     }
 }
 
@@ -66,7 +72,7 @@ pub(crate) fn of_claimed(claimed: Result<Claimed, Error>) -> Value {
     }
 }
 
-fn of_duplicate(duplicate: &Duplicate) -> Value {
+fn of_duplicate<T: Serialize>(duplicate: &Duplicate<T>) -> Value {
     let instant = |at: Option<SystemTime>| {
         at.map(|at| canonical(&Contents::from(at)).expect("an instant").trim_matches('"').to_owned())
     };

@@ -1,0 +1,179 @@
+//! Records a response while it passes, decides its outcome, and reports it.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::response::Parts;
+use http::{HeaderMap, StatusCode, header};
+use serde_json::value::RawValue;
+
+use super::fields;
+use super::options::Settings;
+use super::protect::degrade;
+use super::status::Meaning;
+use super::stored::Stored;
+use crate::claim::Unfinished;
+use crate::error::Error;
+use crate::event::Level;
+use crate::grant::Grant;
+use crate::outcome::Outcome;
+use crate::report::RESULT_BYTES_MAX;
+
+/// Longest wait of a response for its report where the client has no limit.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// A response that passes.
+pub(super) struct Recorder<'a> {
+    settings: &'a Settings,
+    run: Run,
+    status: StatusCode,
+    /// Those of the handler, when its head was sent. Outer layers change theirs.
+    headers: HeaderMap,
+    trailers: HeaderMap,
+    outcome: Outcome,
+    /// Nothing if it is not stored.
+    body: Option<BytesMut>,
+    declared: Option<u64>,
+    seen: u64,
+}
+
+/// Extension of a response that a framework made of an error that is declared harmless.
+#[derive(Clone)]
+pub(crate) struct Harmless;
+
+/// A handler that runs under a grant. If it is dropped, its outcome is unknown.
+pub(super) struct Run {
+    pub(super) grant: Grant,
+    unfinished: Unfinished,
+}
+
+impl Run {
+    pub(super) fn new(grant: Grant) -> Self {
+        Self { unfinished: Unfinished::of(&grant), grant }
+    }
+
+    /// Reports that there is no response.
+    pub(super) async fn end(self, settings: &Settings, outcome: Outcome) {
+        self.report(settings, outcome, None).await;
+    }
+
+    /// Reports, and waits for the record within bounds: the response is real, also if the report fails.
+    async fn report(self, settings: &Settings, outcome: Outcome, results: Option<Results>) {
+        self.unfinished.disarm();
+        let grant = self.grant;
+        let reporting = async {
+            let reported = match (outcome, results) {
+                (Outcome::Success, Some(results)) => grant.succeed_with(results.stored, results.fallback).await,
+                (Outcome::Success, None) => grant.succeed_with(None, None).await,
+                (Outcome::Failure, _) => grant.fail().await,
+                (Outcome::Unknown, _) => grant.give_up().await,
+            };
+            // The client has logged the others.
+            if let Err(Error::Argument(why)) = reported {
+                settings.event("not_settled", Level::Error, &why);
+            }
+        };
+        let limit = settings.client.0.settle_within.min(SETTLE_MAX) + settings.client.0.timeout;
+        if tokio::time::timeout(limit, reporting).await.is_err() {
+            settings.event("not_settled", Level::Error, "the response was completed before its outcome was recorded");
+        }
+    }
+}
+
+/// What is stored, and what instead if the gateway refuses it.
+struct Results {
+    stored: Option<Box<RawValue>>,
+    fallback: Option<Box<RawValue>>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Begins with the head of a response, and removes from it what is not for the caller.
+    pub(super) fn new(settings: &'a Settings, run: Run, head: &mut Parts) -> Self {
+        let said = fields::take_outcome(&mut head.headers);
+        let harmless = head.extensions.get::<Harmless>().map(|_| Outcome::Failure);
+        let marked = head.extensions.get::<Outcome>().copied().or_else(|| run.grant.marked()).or(harmless);
+        let outcome = match said.as_deref() {
+            Some("success") => Outcome::Success,
+            Some("failure") => Outcome::Failure,
+            Some("unknown") => Outcome::Unknown,
+            Some(other) => {
+                settings.event("outcome_invalid", Level::Warn, &format!("Oncegate-Outcome is {other:.100?}"));
+                Outcome::Unknown
+            }
+            None => marked.unwrap_or_else(|| match settings.statuses.meaning(head.status.as_u16()) {
+                Meaning::Store => Outcome::Success,
+                Meaning::Release => Outcome::Failure,
+                Meaning::Unknown => Outcome::Unknown,
+            }),
+        };
+        let headers = head.headers.clone();
+        let is_stored = settings.stores_private || !fields::is_private(&headers);
+        degrade(&mut head.headers, run.grant.degraded());
+        let declared = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        Self {
+            settings,
+            run,
+            status: head.status,
+            headers,
+            trailers: HeaderMap::new(),
+            outcome,
+            body: is_stored.then(BytesMut::new),
+            declared,
+            seen: 0,
+        }
+    }
+
+    /// Sets the length that the body itself knows, unless its head declares one.
+    pub(super) fn expect_length(&mut self, length: Option<u64>) {
+        self.declared = self.declared.or(length);
+    }
+
+    pub(super) fn grant(&self) -> &Grant {
+        &self.run.grant
+    }
+
+    /// Records a piece.
+    pub(super) fn data(&mut self, piece: &Bytes) {
+        self.seen += piece.len() as u64;
+        if let Some(body) = &mut self.body {
+            if body.len() + piece.len() > self.settings.response_bytes {
+                self.body = None;
+            } else {
+                body.extend_from_slice(piece);
+            }
+        }
+    }
+
+    pub(super) fn trailers(&mut self, trailers: HeaderMap) {
+        self.trailers = trailers;
+    }
+
+    /// Reports whether the declared length is filled.
+    pub(super) fn is_full(&self) -> bool {
+        self.declared.is_some_and(|length| self.seen >= length)
+    }
+
+    /// Reports the outcome of a complete response.
+    pub(super) async fn complete(self) {
+        let settings = self.settings;
+        settings.answered("executed");
+        let results = (self.outcome == Outcome::Success).then(|| self.results());
+        self.run.report(settings, self.outcome, results).await;
+    }
+
+    /// Reports that the response broke off.
+    pub(super) async fn broke(self) {
+        self.settings.answered("executed");
+        self.run.report(self.settings, Outcome::Unknown, None).await;
+    }
+
+    fn results(&self) -> Results {
+        let tombstone = Stored::tombstone(self.status, &self.headers).write();
+        let whole = self.body.as_ref().and_then(|body| {
+            let stored = &self.settings.stored;
+            Stored::new(self.status, &self.headers, &self.trailers, stored, body).write()
+        });
+        let whole = whole.filter(|text| text.get().len() <= RESULT_BYTES_MAX);
+        Results { stored: whole.or_else(|| tombstone.clone()), fallback: tombstone }
+    }
+}

@@ -1,0 +1,147 @@
+//! Options: wrong ones, copies, and each that the shared cases leave out.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderName, Method, Response};
+use oncegate_client::middleware::Meaning;
+use oncegate_client::tower::IdempotencyLayer;
+use oncegate_client::{Client, Error, Metrics, Options};
+use tower_layer::Layer as _;
+
+use crate::shop::{Shop, account, client, key, layer, offline, post, request, send};
+
+#[test]
+fn a_wrong_option_is_found_when_the_layer_is_made() {
+    let wrong: [(&str, IdempotencyLayer); 9] = [
+        ("operation", IdempotencyLayer::shared_keys(client_of_nothing(), " ")),
+        ("methods", offline().methods([Method::GET])),
+        ("store", offline().store(["2x"])),
+        ("release", offline().release(["teapot"])),
+        ("lease", offline().lease(Duration::ZERO)),
+        ("retention", offline().retention(Duration::from_micros(1))),
+        ("claim_within", offline().claim_within(Duration::ZERO)),
+        ("store_with", offline().store_with([HeaderName::from_static("connection")])),
+        ("`release`", offline().store(["2xx", "409"]).release(["409"])),
+    ];
+    for (name, layer) in wrong {
+        let error = layer.clone().checked().expect_err(name);
+        assert!(matches!(&error, Error::Argument(why) if why.contains(name)), "{name}: {error}");
+        let wrapped = catch_unwind(AssertUnwindSafe(|| drop(layer.layer(Shop::new().router()))));
+        assert!(wrapped.is_err(), "{name}");
+    }
+    assert!(offline().checked().is_ok());
+}
+
+fn client_of_nothing() -> Client {
+    Client::new(["http://127.0.0.1:9"], Options::default()).expect("a client")
+}
+
+#[tokio::test]
+async fn a_copy_can_be_changed_and_the_layer_keeps_its_rules() {
+    let (layer, shop) = (offline(), Shop::new());
+    let strict = layer.clone().required().body_bytes(8);
+    let (strict, open) = (shop.router().layer(strict), shop.router().layer(layer));
+    let alice = [("authorization", "alice")];
+    assert_eq!(send(&strict, request("/201", &alice, "")).await.code(), "idempotency_key_invalid");
+    assert_eq!(post(&strict, "/201", "k", "longer than 8").await.code(), "body_too_large");
+    assert_eq!(send(&open, request("/201", &alice, "longer than 8")).await.status, 201);
+}
+
+#[tokio::test]
+async fn what_is_left_out_passes_and_is_counted() {
+    #[derive(Default, Clone)]
+    struct Counts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
+    impl Metrics for Counts {
+        fn request(&self, _: &'static str, _: &str, _: Duration) {}
+        fn event(&self, _: &'static str, _: &str) {}
+        fn answered(&self, operation: &str, result: &'static str) {
+            assert_eq!(operation, "middleware.test");
+            *self.0.lock().expect("no panic").entry(result).or_default() += 1;
+        }
+    }
+    let counts = Counts::default();
+    let options = Options::default().metrics(counts.clone());
+    let Some(client) = client(options) else { return };
+    let layer = IdempotencyLayer::new(client, "middleware.test", account).methods([Method::POST]);
+    let layer = layer.when(|head| !head.uri.path().starts_with("/open"));
+    let (shop, key) = (Shop::new(), key("counted"));
+    let router = shop.router().layer(layer.clone());
+    let fields = [("authorization", "alice"), ("idempotency-key", &*key)];
+    let mut put = request("/201", &fields, "");
+    *put.method_mut() = Method::PUT;
+    assert_eq!(send(&router, put).await.status, 201);
+    assert_eq!(post(&router, "/open/201", &key, "").await.status, 201);
+    for status in [201, 201, 422] {
+        assert_eq!(post(&router, "/201", &key, if status == 422 { "other" } else { "" }).await.status, status);
+    }
+    assert_eq!(send(&router, request("/201", &fields[..1], "")).await.status, 201);
+    let expected = [("executed", 1), ("mismatch", 1), ("no_key", 1), ("replayed", 1), ("unprotected", 2)];
+    assert_eq!(*counts.0.lock().expect("no panic"), BTreeMap::from(expected));
+    // Observing, nothing is refused and nothing replayed.
+    let router = shop.router().layer(layer.observe().body_bytes(4));
+    for (fields, body) in
+        [(&fields[..], ""), (&fields[1..], ""), (&fields[..], "other"), (&fields[..], "longer than 4")]
+    {
+        let answer = send(&router, request("/201", fields, body)).await;
+        assert_eq!((answer.status, answer.is_replay), (201, false), "{fields:?} {body}");
+        assert!(answer.text.ends_with(&format!("of {} bytes", body.len())), "{}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn statuses_and_fields_can_be_chosen() {
+    let Some(layer) = layer() else { return };
+    let shop = Shop::new();
+    let layer = layer.store(["2xx", "403"]).release(["404"]).on_5xx(Meaning::Release);
+    let router = shop.router().layer(layer.store_without([HeaderName::from_static("content-type")]));
+    for (status, runs) in [(201, 1), (403, 1), (404, 2), (503, 2), (410, 1)] {
+        let (key, before) = (key("status"), shop.runs());
+        for _ in 0..2 {
+            post(&router, &format!("/{status}"), &key, "").await;
+        }
+        assert_eq!(shop.runs() - before, runs, "{status}");
+    }
+    let key = key("fields");
+    assert!(post(&router, "/201", &key, "").await.fields.contains_key("content-type"));
+    let replay = post(&router, "/201", &key, "").await;
+    assert!(replay.is_replay && !replay.fields.contains_key("content-type"));
+}
+
+#[tokio::test]
+async fn refusals_can_have_the_format_of_the_service() {
+    let layer = offline().render(|problem| {
+        let text = format!("{} {}", problem.code, problem.retry_after.is_some());
+        Response::builder().status(problem.status).header("x-error", "1").body(Bytes::from(text)).expect("a response")
+    });
+    let answer = post(&Shop::new().router().layer(layer), "/201", "k", "").await;
+    assert_eq!((answer.status, &*answer.text), (503, "store_unavailable true"));
+    assert!(answer.fields.contains_key("x-error"));
+}
+
+#[tokio::test]
+async fn keys_are_shared_only_if_that_is_said() {
+    let Some(client) = client(Options::default()) else { return };
+    let shop = Shop::new();
+    let router = shop.router().layer(IdempotencyLayer::shared_keys(client, "middleware.shared"));
+    let key = key("shared");
+    assert!(!send(&router, request("/201", &[("idempotency-key", &*key)], "")).await.is_replay);
+    assert!(send(&router, request("/201", &[("idempotency-key", &*key)], "")).await.is_replay);
+}
+
+#[tokio::test]
+async fn a_client_that_is_switched_off_claims_nothing() {
+    let client = Client::new(["http://127.0.0.1:9"], Options::default().enabled(false)).expect("a client");
+    let shop = Shop::new();
+    let router = shop.router().layer(IdempotencyLayer::new(client.clone(), "middleware.test", account).required());
+    for number in 1..3 {
+        let answer = post(&router, "/201", "k", "").await;
+        assert_eq!((answer.status, shop.runs()), (201, number));
+    }
+    let done = client.once("order.submit", "A-1", async |_| Ok(7)).await.expect("it runs");
+    let oncegate_client::Once::Done(done) = done else { panic!("{done:?}") };
+    assert_eq!((done.result, done.degraded.as_deref()), (7, Some("disabled")));
+}
