@@ -57,7 +57,9 @@ struct HolderBody {
 }
 
 impl From<LockView> for LockBody {
-    fn from(LockView { name, record, now }: LockView) -> Self {
+    fn from(view: LockView) -> Self {
+        let waiting = view.waiting();
+        let LockView { name, record, now } = view;
         let holder = |hold: &crate::domain::lock::Hold| HolderBody {
             hash: hold.nonce.shown(),
             mode: shown_mode(hold.mode),
@@ -69,7 +71,7 @@ impl From<LockView> for LockBody {
             mode: record.mode.map(shown_mode),
             fence: record.mode.map(|_| record.fence),
             holders: record.holds.iter().map(holder).collect(),
-            waiting: record.tickets.len(),
+            waiting,
         }
     }
 }

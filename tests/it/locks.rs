@@ -5,6 +5,8 @@ mod operators;
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::Gateway;
 #[cfg(feature = "postgres")]
@@ -14,6 +16,7 @@ use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::admin::{alice, operated};
 use crate::support::gateway;
 
 /// Longer than a wait that ends for a reason, shorter than a test may take.
@@ -209,4 +212,67 @@ async fn waits_obey_the_limits_and_the_preference_and_a_drain_ends_them() {
         ((409, "lock_held"), &b"wait=20"[..])
     );
     assert!(gateway.ended().await.success());
+}
+
+/// Twelve callers give up, and the next one waits. Each by itself would cost a second, until the tickets end after ten.
+async fn callers_that_gave_up_cost_the_next_one_a_second_together(gateways: &[Gateway]) {
+    let client = |number: usize| gateways[number % gateways.len()].client();
+    let clock = SystemClock::new();
+    // A busy machine may take longer once, but not each time.
+    for name in ["abandoned-1", "abandoned-2", "abandoned-3", "abandoned-4", "abandoned-5"] {
+        let held = hold(&client(0), name, json!({})).await.expect(201);
+        let clients = (0..12).map(client);
+        let gave_up =
+            clients.map(|client| async move { hold(&client, name, json!({ "fair": true, "wait": "400ms" })).await });
+        for answer in join_all(gave_up).await {
+            assert_eq!(answer.code(), (409, "lock_held"), "{}", answer.text);
+        }
+        until("their waits are over", SOON, async || waiting(&client(0), name).await == 0).await;
+        let nonce = "polls-0123456789";
+        let polls = hold(&client(1), name, json!({ "fair": true, "attempt_nonce": nonce })).await.expect(409);
+        let listed = alice(&gateways[0]).get("/admin/v1/locks?app=default").await;
+        if polls.body["position"] != 13 {
+            // Their tickets have ended already.
+            continue;
+        }
+        assert_eq!(polls.body["waiting"], 1, "those that gave up keep their places, and do not count: {}", polls.text);
+        if let Some(locks) = listed.body["locks"].as_array() {
+            let listed = locks.iter().find(|lock| lock["name"] == name).expect("it is held");
+            assert_eq!(listed["waiting"], 1, "{listed}");
+        }
+        let withdrawal = json!({ "attempt_nonce": nonce });
+        client(1).post(&format!("/v1/locks/{name}/release"), &withdrawal).await.expect(200);
+
+        let waits = queue(&gateways[gateways.len() - 1], name).await;
+        release(&client(0), name, &held).await.expect(200);
+        let freed = clock.monotonic();
+        answered(waits).await.expect(201);
+        if clock.monotonic().saturating_sub(freed) < Duration::from_secs(5) {
+            return;
+        }
+    }
+    panic!("the next caller waits for too long each time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory_and_on_a_disk_callers_that_gave_up_cost_the_next_one_a_second_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for engine in ["memory:".to_owned(), format!("disk:{}", folder.path().display())] {
+        callers_that_gave_up_cost_the_next_one_a_second_together(&[operated(&engine).start().await]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_callers_that_gave_up_cost_the_next_one_a_second_together() {
+    let Some(server) = RedisServer::start().await else { return };
+    let start = async || operated(&server.url()).start().await;
+    callers_that_gave_up_cost_the_next_one_a_second_together(&[start().await, start().await]).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgres_callers_that_gave_up_cost_the_next_one_a_second_together() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let start = async || operated(&server.url()).start().await;
+    callers_that_gave_up_cost_the_next_one_a_second_together(&[start().await, start().await]).await;
 }

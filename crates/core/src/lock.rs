@@ -20,7 +20,7 @@ use crate::clock::Timestamp;
 /// How long a ticket lives after its request has asked, and a withdrawn nonce is refused.
 pub const TICKET_LEASE: Duration = Duration::from_secs(10);
 
-/// How long the head of the queue that could go keeps its place without being there.
+/// How long heads of the queue that could go keep their places without being there, all together.
 pub const HEAD_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a record outlives its last hold, so that fences keep rising.

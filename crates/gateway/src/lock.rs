@@ -108,7 +108,7 @@ pub struct HeldLock {
     pub mode: Option<LockMode>,
     /// Number of holds.
     pub holders: usize,
-    /// Number of requests in its queue.
+    /// Number of requests in its queue that still wait.
     pub waiting: usize,
     /// Position in the queue, from 1, of a fair request.
     pub position: Option<usize>,
@@ -147,6 +147,17 @@ pub struct LockView {
     pub now: Timestamp,
 }
 
+impl LockView {
+    /// Returns the number of requests in its queue that still wait.
+    pub fn waiting(&self) -> usize {
+        self.record.waiting(self.now)
+    }
+
+    fn is_used(&self) -> bool {
+        !self.record.holds.is_empty() || self.waiting() > 0
+    }
+}
+
 impl Gateway {
     /// Requests a hold.
     ///
@@ -164,7 +175,7 @@ impl Gateway {
         let waiting = self.locks.begin_wait(app, wait);
         let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
         let queue = self.lock_queue(app, &name, true)?;
-        let call = queue.request(Action::Acquire(request), started + wait, deadline * STORE_PART.0 / STORE_PART.1);
+        let call = queue.request(Action::Acquire(request), wait, deadline * STORE_PART.0 / STORE_PART.1);
         let answer = traces::in_span!(span, within(wait + deadline, call));
         let nonce = attempt.nonce().clone();
         let answer = match answer {
@@ -234,8 +245,8 @@ impl Gateway {
     pub async fn view_lock(&self, app: &App, name: &LockName) -> Result<Option<LockView>, Failure> {
         let answer = self.lock_call(app, name, Action::View).await.map_err(read_failure)?;
         let Response::View(record) = answer.response else { return Ok(None) };
-        let is_used = !record.holds.is_empty() || !record.tickets.is_empty();
-        Ok(is_used.then(|| LockView { name: name.clone(), record: *record, now: answer.now }))
+        let view = LockView { name: name.clone(), record: *record, now: answer.now };
+        Ok(view.is_used().then_some(view))
     }
 
     /// Ends holds of a lock for an operator: all, or those whose hash is shown as this. Returns their number.
@@ -267,7 +278,7 @@ impl Gateway {
                 request.after = page.records.last().map(|(name, _)| name.clone());
                 for (name, stored) in page.records {
                     let view = seen(name, &stored, page.now)?;
-                    found.extend((!view.record.holds.is_empty() || !view.record.tickets.is_empty()).then_some(view));
+                    found.extend(view.is_used().then_some(view));
                 }
                 if is_last {
                     break;
@@ -355,9 +366,9 @@ impl Gateway {
                 })
             }
             AcquireResponse::Held { position } => {
-                let Summary { mode, holders, waiting, held_for } = answer.lock;
+                let Summary { mode, holders, waiting, ask_again_in } = answer.lock;
                 let poll = if *position == Some(1) { HEAD_POLL } else { POLL };
-                let retry_after = held_for.unwrap_or(poll).min(poll).max(Duration::from_millis(1));
+                let retry_after = ask_again_in.unwrap_or(poll).min(poll).max(Duration::from_millis(1));
                 AcquireAnswer::Held(HeldLock { mode, holders, waiting, position: *position, retry_after, waited })
             }
             AcquireResponse::UpgradeRefused => AcquireAnswer::UpgradeRefused,

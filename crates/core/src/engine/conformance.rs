@@ -98,7 +98,7 @@ macro_rules! conformance {
             a_withdrawn_nonce_of_a_lock_is_refused
             fair_requests_for_a_lock_are_granted_in_order_and_none_barges
             a_queued_exclusive_request_blocks_new_owners_and_not_those_that_hold_the_lock
-            a_dead_head_of_the_queue_of_a_lock_loses_its_place
+            dead_heads_of_the_queue_of_a_lock_lose_their_places
             a_lock_whose_lease_has_ended_is_granted_again_with_a_higher_fence
             fences_of_a_lock_rise_over_releases
             a_renewal_of_a_hold_extends_and_never_shortens_it

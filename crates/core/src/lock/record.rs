@@ -3,6 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
+use super::TICKET_LEASE;
 use crate::attempt::{Attempt, Nonce};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
@@ -61,6 +62,8 @@ pub struct Ticket {
     pub mode: LockMode,
     /// When it ends, unless its request asks again.
     pub ends_at: Timestamp,
+    /// Until then it counts as waiting: to the end of the wait of its request.
+    pub waits_until: Timestamp,
 }
 
 /// A nonce that is not granted any more.
@@ -79,7 +82,7 @@ pub struct LockRecord {
     pub fence: u64,
     /// The mode that the last fence is for; `None` if the lock was free since.
     pub mode: Option<LockMode>,
-    /// When the head of the queue last changed, or something made way for it.
+    /// Since when the head of the queue could go, if it can. The grace of absent heads begins here, for all together.
     pub turn_at: Timestamp,
     /// Until then, gateways have callers that wait for the lock, and are to be notified when something makes way.
     pub watched_until: Timestamp,
@@ -127,7 +130,19 @@ impl Hold {
     }
 }
 
+impl Ticket {
+    /// Returns when its request is known to have asked. It may have asked since.
+    pub(super) fn asked_at(&self) -> Timestamp {
+        self.ends_at.minus(TICKET_LEASE)
+    }
+}
+
 impl LockRecord {
+    /// Returns the number of requests in the queue that still wait. The others keep their places until their tickets end.
+    pub fn waiting(&self, now: Timestamp) -> usize {
+        self.tickets.iter().filter(|ticket| now < ticket.ends_at.min(ticket.waits_until)).count()
+    }
+
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT, mode_byte(self.mode)];
@@ -149,7 +164,9 @@ impl LockRecord {
             bytes.extend(ticket.nonce.0);
             bytes.extend(ticket.owner.0);
             bytes.push(mode_byte(Some(ticket.mode)));
-            bytes.extend(ticket.ends_at.as_micros().to_be_bytes());
+            for instant in [ticket.ends_at, ticket.waits_until] {
+                bytes.extend(instant.as_micros().to_be_bytes());
+            }
         }
         for withdrawn in &self.withdrawn {
             bytes.extend(withdrawn.nonce.0);
@@ -195,7 +212,7 @@ impl Reader<'_> {
         let holds = holds.collect::<Option<_>>()?;
         let tickets = (0..tickets).map(|_| {
             let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
-            Some(Ticket { nonce, owner, mode, ends_at: self.instant()? })
+            Some(Ticket { nonce, owner, mode, ends_at: self.instant()?, waits_until: self.instant()? })
         });
         let tickets = tickets.collect::<Option<_>>()?;
         let withdrawn = (0..withdrawn).map(|_| Some(Withdrawn { nonce: self.hash()?, ends_at: self.instant()? }));
@@ -252,8 +269,13 @@ mod tests {
             claimed_at: at(2),
             ends_at: at(3),
         };
-        let ticket =
-            |number| Ticket { nonce: hash(number), owner: hash(0), mode: LockMode::Exclusive, ends_at: at(u64::MAX) };
+        let ticket = |number| Ticket {
+            nonce: hash(number),
+            owner: hash(0),
+            mode: LockMode::Exclusive,
+            ends_at: at(u64::MAX),
+            waits_until: at(8),
+        };
         LockRecord {
             fence: 7,
             mode: Some(LockMode::Shared),

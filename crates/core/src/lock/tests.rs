@@ -344,9 +344,7 @@ fn a_head_that_could_go_and_is_not_there_loses_its_place_after_a_second() {
     lock.pass(HEAD_GRACE.saturating_sub(Duration::from_micros(1)));
     assert_eq!(lock.fair("d", Exclusive), Err(3));
     lock.pass(Duration::from_micros(1));
-    assert_eq!(lock.fair("d", Exclusive), Err(2), "the second one has its own second");
-    lock.pass(HEAD_GRACE);
-    lock.fair("d", Exclusive).unwrap();
+    lock.fair("d", Exclusive).expect("one second is enough for both");
     assert_eq!(lock.fair("b", Exclusive), Err(1), "it queues again, at the end");
 }
 
@@ -467,21 +465,146 @@ fn a_withdrawn_nonce_refuses_no_other_one() {
     lock.granted("b", Exclusive);
 }
 
+/// A name, and what happens.
+type Way = (&'static str, fn(&mut Lock));
+
 #[test]
-fn the_second_of_the_head_begins_when_the_one_before_it_leaves() {
+fn absent_heads_cost_one_second_together_and_however_they_go() {
+    let ways: [Way; 4] = [
+        ("all are absent", |_| ()),
+        ("one leaves within the second", |lock| _ = lock.apply(|state| state.leave(hash("dead1")))),
+        ("one is withdrawn within the second", |lock| _ = lock.withdraw("dead1")),
+        ("one that asked long ago ends within the second", |lock| lock.record.tickets[0].ends_at = lock.now),
+    ];
+    for (way, happens) in ways {
+        for behind in [1, 12, 900] {
+            let mut lock = Lock::new();
+            lock.granted("a", Exclusive);
+            for number in 1..=behind {
+                lock.fair(&format!("dead{number}"), Exclusive).unwrap_err();
+            }
+            lock.fair("live", Exclusive).unwrap_err();
+            lock.pass(2 * SEC);
+            lock.released("a");
+            lock.pass(HEAD_GRACE / 2);
+            happens(&mut lock);
+            let is_early = lock.fair("live", Exclusive).is_ok();
+            assert!(!is_early || behind == 1 && way != "all are absent", "{way}: {behind}");
+            lock.pass((HEAD_GRACE / 2).saturating_sub(Duration::from_micros(1)));
+            let is_early = lock.fair("live", Exclusive).is_ok();
+            assert!(!is_early || behind == 1 && way != "all are absent", "{way}: {behind}");
+            lock.pass(Duration::from_micros(1));
+            assert!(matches!(lock.acquire("live", Exclusive), AcquireResponse::Granted(_)), "{way}: {behind}");
+        }
+    }
+}
+
+#[test]
+fn those_that_asked_within_the_second_keep_their_order() {
     let mut lock = Lock::new();
     lock.granted("a", Exclusive);
-    for name in ["b", "c", "d", "e"] {
+    for name in ["dead1", "dead2", "b", "dead3", "c"] {
+        lock.fair(name, Exclusive).unwrap_err();
+    }
+    lock.pass(2 * SEC);
+    lock.released("a");
+    lock.pass(HEAD_GRACE / 2);
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(3), Err(5)]);
+    lock.pass(HEAD_GRACE / 2);
+    assert_eq!(lock.fair("c", Exclusive), Err(3), "b has asked, and has a second of its own");
+    assert_eq!(lock.acquire("x", Exclusive), HELD);
+    lock.fair("b", Exclusive).unwrap();
+    assert_eq!(lock.fair("c", Exclusive), Err(2));
+    lock.released("b");
+    lock.pass(HEAD_GRACE);
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn one_that_asked_and_is_not_there_when_it_could_go_loses_its_place_a_second_later() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    for name in ["dead", "b", "c"] {
         lock.fair(name, Exclusive).unwrap_err();
     }
     lock.released("a");
     lock.pass(HEAD_GRACE / 2);
-    lock.apply(|state| state.leave(hash("b")));
+    assert_eq!([lock.fair("b", Exclusive), lock.fair("c", Exclusive)], [Err(2), Err(3)]);
     lock.pass(HEAD_GRACE / 2);
-    assert_eq!(lock.fair("d", Exclusive), Err(2), "it waits for c, which became the head half a second ago");
-    lock.apply(|state| state.leave(hash("e")));
+    assert_eq!(lock.fair("c", Exclusive), Err(2));
+    lock.pass(HEAD_GRACE.saturating_sub(Duration::from_micros(1)));
+    assert_eq!(lock.fair("c", Exclusive), Err(2));
+    lock.pass(Duration::from_micros(1));
+    lock.fair("c", Exclusive).unwrap();
+}
+
+#[test]
+fn the_second_of_a_head_that_could_not_go_before_begins_when_the_one_before_it_makes_way() {
+    let ways: [Way; 2] = [
+        ("leaves", |lock| assert!(lock.apply(|state| state.leave(hash("w"))))),
+        ("ends", |lock| lock.record.tickets[0].ends_at = lock.now),
+    ];
+    for (way, goes) in ways {
+        let mut lock = Lock::new();
+        lock.granted("a", Shared);
+        for (name, mode) in [("w", Exclusive), ("s", Shared), ("t", Shared)] {
+            lock.fair(name, mode).unwrap_err();
+        }
+        lock.pass(3 * SEC);
+        goes(&mut lock);
+        assert_eq!(lock.fair("t", Shared), Err(2), "{way}: s could not go while w was before it");
+        lock.pass(HEAD_GRACE);
+        lock.fair("t", Shared).expect(way);
+    }
+}
+
+#[test]
+fn a_ticket_counts_as_waiting_until_the_wait_of_its_request_ends() {
+    let mut lock = Lock::new();
+    let counts = |lock: &Lock| {
+        let record = LockState::at(lock.record.clone(), lock.now).record().clone();
+        (record.waiting(lock.now), record.tickets.len())
+    };
+    lock.granted("a", Exclusive);
+    for name in ["polls", "waits", "waits-long"] {
+        lock.fair(name, Exclusive).unwrap_err();
+    }
+    let rest = [("polls", TICKET_LEASE), ("waits", 2 * SEC), ("waits-long", 30 * SEC), ("unfair", SEC)];
+    let wait = |lock: &mut Lock, rest: &[(&str, Duration)]| {
+        lock.apply(|state| rest.iter().for_each(|(name, rest)| state.wait(hash(name), *rest)));
+    };
+    wait(&mut lock, &rest);
+    assert_eq!(counts(&lock), (3, 3));
+    lock.pass(2 * SEC);
+    assert_eq!(counts(&lock), (2, 3), "it keeps its place");
+    wait(&mut lock, &[("waits", SEC)]);
+    assert_eq!(counts(&lock), (3, 3), "it asked again");
+    wait(&mut lock, &[("waits", Duration::ZERO)]);
+    assert_eq!(counts(&lock), (2, 3));
+    lock.pass(TICKET_LEASE.saturating_sub(4 * SEC));
+    for name in ["waits-long", "polls"] {
+        lock.fair(name, Exclusive).unwrap_err();
+    }
+    lock.pass(4 * SEC);
+    assert_eq!(counts(&lock), (2, 2), "both have asked within the lease of a ticket");
+    lock.pass(TICKET_LEASE);
+    assert_eq!(counts(&lock), (0, 0));
+}
+
+#[test]
+fn those_that_wait_ask_within_the_grace_of_the_head_and_at_its_end() {
+    let mut lock = Lock::new();
+    let again_in = |lock: &Lock| LockState::at(lock.record.clone(), lock.now).ask_again_in();
+    assert_eq!(again_in(&lock), None);
+    lock.granted("a", Exclusive);
+    lock.fair("dead", Exclusive).unwrap_err();
+    assert_eq!(again_in(&lock), Some(LEASE), "until the lease ends");
+    lock.released("a");
+    assert_eq!(again_in(&lock), Some(HEAD_GRACE / 2));
     lock.pass(HEAD_GRACE / 2);
-    lock.fair("d", Exclusive).expect("who leaves from the end of the queue gives the head no more time");
+    assert_eq!(again_in(&lock), Some(HEAD_GRACE / 2));
+    lock.pass(HEAD_GRACE / 4);
+    assert_eq!(again_in(&lock), Some(HEAD_GRACE / 4));
 }
 
 #[test]

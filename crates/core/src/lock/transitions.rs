@@ -36,6 +36,9 @@ pub struct LockChange {
     pub notifies: bool,
 }
 
+/// How much longer than its request waits a ticket may count as waiting.
+const WAIT_TOLERANCE: Duration = Duration::from_millis(200);
+
 /// An instant that never comes.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
@@ -117,13 +120,26 @@ impl LockState {
     /// Removes the ticket of a request that does not wait any more. Returns whether there was one.
     pub fn leave(&mut self, nonce: ShortHash) -> bool {
         let Some(at) = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce) else { return false };
-        self.record.tickets.remove(at);
-        if at == 0 {
+        let left = self.record.tickets.remove(at);
+        // Those behind a head that could go have had the same time.
+        if at == 0 && self.fit(left.owner, left.mode) != Fit::Yes {
             self.record.turn_at = self.record.turn_at.max(self.now);
         }
         self.is_changed = true;
         self.makes_way = true;
         true
+    }
+
+    /// Records how much longer the request of a ticket waits.
+    pub fn wait(&mut self, nonce: ShortHash, rest: Duration) {
+        let waits_until = self.now.plus(rest);
+        let Some(ticket) = self.record.tickets.iter_mut().find(|ticket| ticket.nonce == nonce) else { return };
+        let ends_early = ticket.waits_until <= self.now && self.now < waits_until;
+        // Not written where it makes little difference.
+        if ends_early || waits_until.plus(WAIT_TOLERANCE) < ticket.waits_until.min(ticket.ends_at) {
+            ticket.waits_until = waits_until;
+            self.is_changed = true;
+        }
     }
 
     /// Records that callers wait for the lock, so that they are notified when something makes way.
@@ -174,6 +190,16 @@ impl LockState {
         self.record.holds.iter().map(|hold| hold.ends_at.since(self.now)).min()
     }
 
+    /// Returns the time after which a request that waits should ask again, unless something makes way before: a hold ends, or the
+    /// grace of an absent head. It asks once within that grace, too, to show that it is there.
+    pub fn ask_again_in(&self) -> Option<Duration> {
+        let grace = self.head_may_go().then(|| {
+            let left = self.record.turn_at.plus(HEAD_GRACE).since(self.now);
+            if left > HEAD_GRACE / 2 { left.saturating_sub(HEAD_GRACE / 2) } else { left }
+        });
+        self.held_for().into_iter().chain(grace).min()
+    }
+
     /// Returns the change to store, if there is one.
     pub fn into_change(self) -> Option<LockChange> {
         if !self.is_changed {
@@ -198,14 +224,17 @@ impl LockState {
             }
             is_live
         });
-        while let Some(head) = record.tickets.first().filter(|head| head.ends_at <= now) {
-            turn_at = turn_at.max(head.ends_at);
-            record.tickets.remove(0);
-        }
-        record.tickets.retain(|ticket| now < ticket.ends_at);
-        record.withdrawn.retain(|withdrawn| now < withdrawn.ends_at);
         record.turn_at = turn_at;
+        record.withdrawn.retain(|withdrawn| now < withdrawn.ends_at);
         self.follow_mode();
+        while let Some(head) = self.record.tickets.first().filter(|head| head.ends_at <= now) {
+            // Those behind a head that could go have had the same time.
+            if self.fit(head.owner, head.mode) != Fit::Yes {
+                self.record.turn_at = self.record.turn_at.max(head.ends_at);
+            }
+            self.record.tickets.remove(0);
+        }
+        self.record.tickets.retain(|ticket| now < ticket.ends_at);
     }
 
     /// Assigns a fence, if the lock is held now in another mode than the last fence is for.
@@ -237,17 +266,29 @@ impl LockState {
         }
     }
 
-    /// Removes each head of the queue that could have gone for [`HEAD_GRACE`], and did not. The request of this nonce is there.
+    /// Returns whether the head of the queue could be granted what it asks for.
+    fn head_may_go(&self) -> bool {
+        self.record.tickets.first().is_some_and(|head| self.fit(head.owner, head.mode) == Fit::Yes)
+    }
+
+    /// Removes the heads of the queue that could have gone for [`HEAD_GRACE`], and have not asked in that time: all at once, up to
+    /// the first one that has. The request of this nonce is there.
     fn skip_absent_heads(&mut self, nonce: ShortHash) {
         while let Some(head) = self.record.tickets.first() {
-            let lost_at = self.record.turn_at.plus(HEAD_GRACE);
-            if head.nonce == nonce || self.now < lost_at || self.fit(head.owner, head.mode) != Fit::Yes {
+            let (turn_at, asked_at) = (self.record.turn_at, head.asked_at());
+            let lost_at = turn_at.plus(HEAD_GRACE);
+            if head.nonce == nonce || self.now < lost_at || !self.head_may_go() {
                 return;
             }
-            self.record.tickets.remove(0);
-            self.record.turn_at = lost_at;
-            self.is_changed = true;
-            self.makes_way = true;
+            let is_absent = |ticket: &&Ticket| {
+                ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.fit(ticket.owner, ticket.mode) == Fit::Yes
+            };
+            let absent = self.record.tickets.iter().take_while(is_absent).count();
+            self.record.tickets.drain(..absent);
+            // One that has asked has a second of its own.
+            self.record.turn_at = if absent > 0 { lost_at } else { lost_at.max(asked_at) };
+            self.is_changed |= absent > 0;
+            self.makes_way |= absent > 0;
         }
     }
 
@@ -283,12 +324,16 @@ impl LockState {
     fn queue(&mut self, request: &AcquireRequest, nonce: ShortHash) -> AcquireResponse {
         let at = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce);
         let ends_at = self.now.plus(TICKET_LEASE);
+        let turn_at = self.record.turn_at;
+        // A head that is there goes before that, and makes it a write of its own only.
+        let is_head_late = self.head_may_go() && turn_at.plus(HEAD_GRACE / 4) <= self.now;
         match at {
-            // Written only when half of it is over, so that not every poll is a write.
+            // Written only when half of it is over, or an absent head is in the way, so that not every poll is a write.
             Some(at) => {
                 let ticket = &mut self.record.tickets[at];
-                if ticket.ends_at.since(self.now) <= TICKET_LEASE / 2 {
-                    ticket.ends_at = ends_at;
+                let is_unseen = is_head_late && ticket.asked_at() <= turn_at;
+                if is_unseen || ticket.ends_at.since(self.now) <= TICKET_LEASE / 2 {
+                    (ticket.ends_at, ticket.waits_until) = (ends_at, ends_at);
                     self.is_changed = true;
                 }
             }
@@ -298,7 +343,8 @@ impl LockState {
                 if self.record.tickets.is_empty() {
                     self.record.turn_at = self.record.turn_at.max(self.now);
                 }
-                let ticket = Ticket { nonce, owner: request.owner, mode: request.mode, ends_at };
+                let (owner, mode) = (request.owner, request.mode);
+                let ticket = Ticket { nonce, owner, mode, ends_at, waits_until: ends_at };
                 self.record.tickets.push(ticket);
                 self.is_changed = true;
             }

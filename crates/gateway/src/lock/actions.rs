@@ -51,8 +51,8 @@ pub(super) struct Summary {
     pub(super) mode: Option<oncegate_core::lock::LockMode>,
     pub(super) holders: usize,
     pub(super) waiting: usize,
-    /// Time until the first hold ends.
-    pub(super) held_for: Option<Duration>,
+    /// Time after which those that wait look again.
+    pub(super) ask_again_in: Option<Duration>,
 }
 
 /// A request, and the way back to its caller.
@@ -60,6 +60,8 @@ pub(super) struct Pending {
     pub(super) action: Action,
     /// End of its wait, by the monotonic clock; its call is answered at once after that.
     pub(super) waits_until: Duration,
+    /// It does not wait, and may ask again.
+    pub(super) polls: bool,
     /// Deadline of each call to the store.
     pub(super) deadline: Duration,
     pub(super) reply: oneshot::Sender<Result<Answer, EngineError>>,
@@ -116,8 +118,8 @@ impl Summary {
         Self {
             mode: record.mode,
             holders: record.holds.len(),
-            waiting: record.tickets.len(),
-            held_for: lock.held_for(),
+            waiting: record.waiting(lock.now()),
+            ask_again_in: lock.ask_again_in(),
         }
     }
 }

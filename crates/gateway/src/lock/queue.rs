@@ -10,7 +10,7 @@ use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::engine::{
     ChangePurpose, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, SharedRecord, Subscription,
 };
-use oncegate_core::lock::{HEAD_GRACE, LockRecord, LockState, RECORD_GRACE, ShortHash};
+use oncegate_core::lock::{HEAD_GRACE, LockRecord, LockState, RECORD_GRACE, ShortHash, TICKET_LEASE};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -104,11 +104,11 @@ impl Queue {
         !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
     }
 
-    /// Makes a request. It is answered once `waits_until` is over, or before.
+    /// Makes a request. It is answered after this wait, or before.
     pub(super) async fn request(
         self: &Arc<Self>,
         action: Action,
-        waits_until: Duration,
+        wait: Duration,
         deadline: Duration,
     ) -> Result<Answer, EngineError> {
         let (reply, answer) = oneshot::channel();
@@ -117,7 +117,8 @@ impl Queue {
             let mut inbox = self.inbox();
             inbox.used_at = now;
             inbox.leased_until = inbox.leased_until.max(now + action.lease());
-            inbox.requests.push(Pending { action, waits_until, deadline, reply });
+            let (waits_until, polls) = (now + wait, wait.is_zero());
+            inbox.requests.push(Pending { action, waits_until, polls, deadline, reply });
             if !inbox.is_running {
                 inbox.is_running = true;
                 // In another task: a caller that goes away must not stop the requests of others.
@@ -134,7 +135,10 @@ impl Queue {
         let mut subscription: Option<Subscription> = None;
         loop {
             // If the store is out, their tickets end by themselves.
-            let gone: Vec<_> = waiting.extract_if(.., |pending| pending.reply.is_closed()).filter_map(ticket).collect();
+            let gone: Vec<_> = waiting
+                .extract_if(.., |pending| pending.reply.is_closed())
+                .filter_map(|pending| ticket(&pending))
+                .collect();
             {
                 let mut inbox = self.inbox();
                 waiting.append(&mut inbox.requests);
@@ -161,14 +165,14 @@ impl Queue {
     }
 
     /// Waits until there is reason to look again.
-    async fn wait(&self, waiting: &[Pending], ends_in: Option<Duration>, subscription: &mut Option<Subscription>) {
+    async fn wait(&self, waiting: &[Pending], again_in: Option<Duration>, subscription: &mut Option<Subscription>) {
         let now = self.clock.monotonic();
         let first = waiting.iter().map(|pending| pending.waits_until.saturating_sub(now)).min().unwrap_or_default();
         let is_live = subscription.as_ref().is_some_and(Subscription::is_live);
         let poll = if is_live { SLOW_POLL } else { POLL };
         let poll = jittered(poll * 3 / 4, poll / 2, self.entropy.bits()).min(HEAD_GRACE * 9 / 10);
-        // A little after the end of a lease, by the store's clock.
-        let ends_in = ends_in.map_or(poll, |ends_in| ends_in + Duration::from_millis(1));
+        // A little after the end of a lease or a grace, by the store's clock.
+        let again_in = again_in.map_or(poll, |again_in| again_in + Duration::from_millis(1));
         let notified = async {
             match subscription {
                 Some(subscription) if is_live => subscription.notified().await,
@@ -180,12 +184,12 @@ impl Queue {
             () = self.changed.notified() => {}
             () = self.draining.cancelled() => {}
             () = notified => {}
-            () = sleep(poll.min(first).min(ends_in)) => {}
+            () = sleep(poll.min(first).min(again_in)) => {}
         }
     }
 
     /// Applies the requests as one change, and answers those that have an answer. Returns those that continue to wait, and the time
-    /// until a lease ends.
+    /// until they look again.
     async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
         let mut is_uncertain = false;
@@ -215,7 +219,7 @@ impl Queue {
                 let sent_at = base.sent_at;
                 self.keep(base);
                 let answer = |response| Answer { response, now, sent_at, is_uncertain, lock: summary };
-                return (self.answer(batch, responses, answer), summary.held_for);
+                return (self.answer(batch, responses, answer), summary.ask_again_in);
             };
             let grants = responses.iter().any(Response::grants);
             let new = match SharedRecord::versioned(self.entropy.bits(), &change.record.encode()) {
@@ -240,7 +244,7 @@ impl Queue {
                     let (record, stored) = (change.record, Some(new));
                     self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
                     let answer = |response| Answer { response, now: stored_at, sent_at, is_uncertain, lock: summary };
-                    return (self.answer(batch, responses, answer), summary.held_for);
+                    return (self.answer(batch, responses, answer), summary.ask_again_in);
                 }
                 Ok(ChangeResponse::Refused { view, maybe_stored }) => {
                     is_uncertain |= maybe_stored;
@@ -284,8 +288,15 @@ impl Queue {
         }
         let now = self.clock.monotonic();
         let responses: Vec<_> = responses.into_iter().flatten().collect();
-        if batch.iter().zip(&responses).any(|(pending, response)| self.waits(pending, response, now)) {
-            lock.watch();
+        for (pending, response) in batch.iter().zip(&responses).filter(|(_, response)| response.is_held()) {
+            let waits = self.waits(pending, response, now);
+            if waits {
+                lock.watch();
+            }
+            if let Some(nonce) = ticket(pending) {
+                let rest = if waits { pending.waits_until.saturating_sub(now) } else { Duration::ZERO };
+                lock.wait(nonce, if pending.polls { TICKET_LEASE } else { rest });
+            }
         }
         responses
     }
@@ -351,9 +362,9 @@ impl Queue {
     }
 }
 
-/// Returns the ticket that a caller that has gone may have in the queue.
-fn ticket(pending: Pending) -> Option<ShortHash> {
-    match pending.action {
+/// Returns the nonce of the ticket that a request may have in the queue.
+fn ticket(pending: &Pending) -> Option<ShortHash> {
+    match &pending.action {
         Action::Acquire(request) if request.fair => Some(ShortHash::of_nonce(request.attempt.nonce())),
         _ => None,
     }

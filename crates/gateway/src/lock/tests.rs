@@ -94,7 +94,7 @@ async fn a_wait_ends_with_its_time_and_the_queue_keeps_its_place() {
     assert!(matches!(held, Ok(AcquireAnswer::Held(HeldLock { position: Some(1), .. }))), "{held:?}");
     gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
     let barging = gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
-    assert!(matches!(barging, Ok(AcquireAnswer::Held(HeldLock { mode: None, waiting: 1, .. }))), "{barging:?}");
+    assert!(matches!(barging, Ok(AcquireAnswer::Held(HeldLock { mode: None, waiting: 0, .. }))), "{barging:?}");
     granted(gateway.acquire_lock(&world.app, fair()).await);
 }
 
@@ -301,6 +301,32 @@ async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_fir
     assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
 }
 
+#[tokio::test(start_paused = true)]
+async fn callers_that_gave_up_cost_the_next_one_a_second_together_and_do_not_count_as_waiting() {
+    for (gave_up, gateways) in [(1, 1), (12, 1), (12, 2)] {
+        let world = World::new();
+        let gateways: Vec<_> = (0..gateways).map(|_| world.gateway(world.store.clone())).collect();
+        let at = |number: usize| &gateways[number % gateways.len()];
+        let first = granted(at(0).acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+        let calls = (0..gave_up).map(|number| at(number).acquire_lock(&world.app, call(None, 400 * MS, true)));
+        for answer in futures_util::future::join_all(calls).await {
+            assert!(matches!(answer, Ok(AcquireAnswer::Held(_))), "{answer:?}");
+        }
+        let seen = at(0).view_lock(&world.app, &name()).await.unwrap().unwrap();
+        assert_eq!((seen.waiting(), seen.record.tickets.len()), (0, gave_up));
+        let waits = at(1).acquire_lock(&world.app, call(None, Duration::from_secs(10), true));
+        let release = async {
+            sleep(500 * MS).await;
+            let seen = at(0).view_lock(&world.app, &name()).await.unwrap().unwrap();
+            assert_eq!((seen.waiting(), seen.record.tickets.len()), (1, gave_up + 1));
+            at(0).release_lock(&world.app, &name(), first.attempt).await.unwrap();
+        };
+        let (next, ()) = tokio::join!(waits, release);
+        let waited = granted(next).waited.as_millis();
+        assert!((1500..1600).contains(&waited), "{gave_up} gave up: {waited} ms");
+    }
+}
+
 /// Requests that come together are one change of the lock.
 #[tokio::test(start_paused = true)]
 async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
@@ -359,7 +385,6 @@ async fn a_list_has_the_locks_that_are_held_or_waited_for_in_pages() {
     // One that is free, and waited for.
     let held = granted(gateway.acquire_lock(&world.app, named("f")).await);
     let fair = AcquireCall { fair: true, nonce: Some("aaaaaaaaaaaaaaaa".parse().unwrap()), ..named("f") };
-    let fair = AcquireCall { wait: 100 * MS, ..fair };
     assert!(matches!(gateway.acquire_lock(&world.app, fair).await, Ok(AcquireAnswer::Held(_))));
     gateway.release_lock(&world.app, &held.name, held.attempt).await.unwrap();
     let list = async |after: Option<&str>, limit| {

@@ -151,19 +151,19 @@ pub async fn a_queued_exclusive_request_blocks_new_owners_and_not_those_that_hol
     lock.granted("a.3", Exclusive).await;
 }
 
-/// The head of the queue that could go and does not ask loses its place after a second.
-pub async fn a_dead_head_of_the_queue_of_a_lock_loses_its_place(on: &Subject) {
+/// Heads of the queue that could go and do not ask lose their places after a second, together.
+pub async fn dead_heads_of_the_queue_of_a_lock_lose_their_places(on: &Subject) {
     let rule = async |pace: &Pace| {
         let lock = Lock::new(on);
         let started = pace.now();
         lock.granted("a", Exclusive).await;
-        assert_eq!((lock.fair("dead").await, lock.fair("c").await), (Err(1), Err(2)));
+        assert_eq!((lock.fair("dead").await, lock.fair("dead2").await, lock.fair("c").await), (Err(1), Err(2), Err(3)));
         lock.released("a").await;
         (on.pass)(HEAD_GRACE + on.tick.min(HEAD_GRACE)).await;
         // The place of `c` has lasted since it first asked.
         let next = lock.fair("c").await;
         pace.within(started, TICKET_LEASE)?;
-        next.expect("the place is lost");
+        next.expect("their places are lost");
         Ok(())
     };
     on.in_time(rule).await;

@@ -16,7 +16,7 @@ pub struct Oracle {
     pub skew: Duration,
     /// How long after its caller has given up a call may take effect.
     pub late: Duration,
-    /// How long a lock that nobody can hold may be refused, beside a second for each ticket.
+    /// How long a lock that nobody can hold may be refused, beside the seconds for absent heads of its queue.
     pub slack: Duration,
 }
 
@@ -175,7 +175,7 @@ impl Oracle {
         Some((from, until))
     }
 
-    /// Checks that a lock that nobody can hold is not refused for longer than its dead tickets explain.
+    /// Checks that a lock that nobody can hold is not refused for longer than absent heads of its queue explain.
     fn progress(&self, holds: &[Hold<'_>]) -> Result<(), Violation> {
         for hold in holds {
             let others = || holds.iter().filter(|other| other.nonce != hold.nonce);
@@ -188,15 +188,16 @@ impl Oracle {
                     continue;
                 }
                 let since = before.iter().map(|(_, until)| *until).max().unwrap_or_default();
-                let queued = others().filter(|other| other.fair && other.asked <= event.answered);
-                let lived = |other: &&Hold<'_>| {
-                    let asked = other.events.iter().filter(|own| acquire(own).is_some());
-                    asked.map(|own| own.answered).max().is_some_and(|last| last + self.late + TICKET_LEASE >= since)
+                // All that are absent share one second. One that has asked since may be absent when it could go: it has its own.
+                let asked_since = |other: &&Hold<'_>| {
+                    let mut asked = other.events.iter().filter(|own| acquire(own).is_some());
+                    let late =
+                        |own: &LockEvent| if own.reply == LockReply::Unknown { self.late } else { Duration::ZERO };
+                    other.fair && asked.any(|own| own.started <= event.answered && own.answered + late(own) >= since)
                 };
-                let tickets = u32::try_from(queued.filter(lived).count()).unwrap_or(u32::MAX);
-                if at.saturating_sub(since) > HEAD_GRACE * (tickets + 1) + self.slack {
-                    let why =
-                        format!("nobody can hold it since {since:?}, and {tickets} other requests may have queued");
+                let own = u32::try_from(others().filter(asked_since).count()).unwrap_or(u32::MAX);
+                if at.saturating_sub(since) > HEAD_GRACE * (own + 1) + self.slack {
+                    let why = format!("nobody can hold it since {since:?}, and {own} other requests have queued since");
                     return broken(Rule::Progress, &why, &[event]);
                 }
             }

@@ -137,8 +137,17 @@ fn a_counter_instead_of_a_set_of_nonces_is_found() {
 fn a_lock_that_nobody_can_hold_and_is_refused_is_found() {
     let start = [granted((0, 2), "a", Exclusive, 1, 1), held((10, 12), "q", Some(1)), released((20, 22), "a", 0)];
     let refused = |at| rule(&[&start[..], &[held((at, at + 2), "x", None)]].concat());
-    assert_eq!(refused(1900), None, "a ticket blocks for a second");
+    assert_eq!(refused(1000), None, "a ticket blocks for a second");
     assert_eq!(refused(5000), Some(Rule::Progress));
+    let gave_up = |number: u64| held((10 + number, 12 + number), &format!("q{number}"), Some(1));
+    let dead: Vec<_> = (1..=5).map(gave_up).collect();
+    let refused_behind =
+        |more: &[LockEvent], at| rule(&[&start[..], &dead, more, &[held((at, at + 2), "x", None)]].concat());
+    assert_eq!(refused_behind(&[], 1100), None);
+    assert_eq!(refused_behind(&[], 1300), Some(Rule::Progress), "a second for all of them together");
+    let asked = [held((500, 502), "q1", Some(2))];
+    assert_eq!(refused_behind(&asked, 1300), None, "one that asked within that second has its own");
+    assert_eq!(refused_behind(&asked, 2300), Some(Rule::Progress));
     let crashed = [granted((0, 2), "a", Exclusive, 1, 1), held((LEASE + 500, LEASE + 502), "x", None)];
     assert_eq!(rule(&crashed), None, "the lease may have ended just before");
     let uncertain = event((0, 2), request("a", Exclusive, false), LockReply::Unknown);
