@@ -12,7 +12,16 @@ import { defaultUrls, isEnabled, known } from "./options.js";
 import { body, encode, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
 import type { Answer, Fields, Server } from "./server.js";
 import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, serversOf, sleep, Transport } from "./transport.js";
-import { type ClaimRecord, type Done, type Duplicate, type Mismatch, type Options, SERVERS, type Settled } from "./values.js";
+import {
+  type ClaimRecord,
+  type Done,
+  type Duplicate,
+  type Event,
+  type Mismatch,
+  type Options,
+  SERVERS,
+  type Settled,
+} from "./values.js";
 
 /** The longest wait of one call: proxies on the way may cut off a longer one. */
 export const WAIT_MS_MAX = 20_000;
@@ -245,6 +254,21 @@ export class Client {
   /** A named lock. Nothing is sent yet. */
   lock(name: string, terms: LockTerms = {}): Lock {
     return new Lock(this.transport, this.claimWithinMs, this.settleWithinMs, name, terms);
+  }
+
+  /** @internal For the double of the tests: its clock steps. */
+  stepClock(stepped: () => number): void {
+    this.transport.now = () => performance.now() + stepped();
+  }
+
+  /** @internal For the middleware: an event of this client. */
+  event({ name, level, fields, ...about }: Event): void {
+    this.transport.event(about, name, level, fields);
+  }
+
+  /** @internal For the middleware: the result of a request. */
+  counted(operation: string, result: string): void {
+    this.transport.counted(operation, result);
   }
 
   /** Closes all connections. */

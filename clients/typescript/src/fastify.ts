@@ -1,99 +1,238 @@
-/** A plugin for Fastify: a request with an Idempotency-Key runs once. */
+/** A plugin for Fastify 4 and 5: a request with an Idempotency-Key runs once. */
 
-import { Grant } from "./grant.js";
-import {
-  answerOf,
-  type IdempotencyOptions,
-  type Incoming,
-  OUTCOME_HEADER,
-  outcomeOf,
-  planned,
-  type Reply,
-  refusalOf,
-  STORED_BYTES_MAX,
-  stored,
-} from "./idempotency.js";
+import { Readable } from "node:stream";
 
-export type { IdempotencyOptions } from "./idempotency.js";
+import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest } from "fastify";
 
-/** What the plugin uses of Fastify. */
-export interface FastifyLike {
-  addHook(name: "preHandler", hook: (request: never, reply: never) => Promise<unknown>): unknown;
-  addHook(name: "onSend", hook: (request: never, reply: never, payload: unknown) => Promise<unknown>): unknown;
-  addHook(name: "onResponse", hook: (request: never, reply: never) => Promise<unknown>): unknown;
+import { span } from "./durations.js";
+import { type Body, type Left, type NoBody, readBody } from "./middleware/body.js";
+import { Engine, fieldsOf } from "./middleware/engine.js";
+import { DEGRADED_FIELD, OUTCOME_FIELD, type RequestGrant, runUnder } from "./middleware/exchange.js";
+import { asksForTrailers, claim, grouped, type Run } from "./middleware/node.js";
+import type { IdempotencyOptions } from "./middleware/options.js";
+import { isStream, recordPiece, recordStream } from "./middleware/payload.js";
+import { problemOf } from "./middleware/problemof.js";
+import { hideFields, ownFields } from "./middleware/recorder.js";
+import { begin, runOf } from "./middleware/runs.js";
+import { EMPTY, type FieldLines, type Reply } from "./middleware/stored.js";
+
+export { current, type RequestGrant } from "./middleware/exchange.js";
+export type { IdempotencyOptions } from "./middleware/options.js";
+export type { Problem, Rendered } from "./middleware/problems.js";
+
+declare module "fastify" {
+  interface FastifyRequest {
+    /** The grant that the handler runs under. */
+    oncegate: RequestGrant | null;
+  }
 }
 
-interface ReplyLike {
-  statusCode: number;
-  code(status: number): ReplyLike;
-  headers(headers: Record<string, string | string[]>): ReplyLike;
-  getHeaders(): Record<string, unknown>;
-  removeHeader(name: string): unknown;
-  send(body: Buffer): ReplyLike;
+type Trailer = (reply: FastifyReply, payload: unknown, done: (error: Error | null, value?: string) => void) => unknown;
+
+/** The run of a request, and what its response needs. */
+interface Handled {
+  run: Run;
+  outer: FieldLines;
+  unhide: () => void;
+  trailers: Map<string, Said>;
 }
 
-const grants = new WeakMap<object, Grant>();
-
-/** The grant that a handler runs under, for its fence. */
-export function grantOf(request: object): Grant | undefined {
-  return grants.get(request);
+/** A function of the handler, called once; the framework gets what it said. */
+interface Said {
+  call: Trailer;
+  say: (value: string | undefined) => void;
 }
 
-/** `app.register(oncegate, options)`, in the context of the routes to protect. */
-export async function oncegate<Request extends Incoming>(app: FastifyLike, options: IdempotencyOptions<Request>): Promise<void> {
-  app.addHook("preHandler", async (request: Request, reply: ReplyLike) => {
-    const plan = planned(options, request, request);
-    if (plan === null) return;
-    if ("status" in plan) return send(reply, plan);
-    try {
-      const result = await options.client.claim(options.operation, plan.contents, plan.terms);
-      if (!(result instanceof Grant)) return send(reply, answerOf(result));
-      grants.set(request, result);
-    } catch (error) {
-      return send(reply, refusalOf(error));
+const bodies = new WeakMap<FastifyRequest, Body | NoBody>();
+const handled = new WeakMap<FastifyRequest, Handled>();
+const answers = new WeakMap<FastifyRequest, Reply>();
+const PROTECTED = Symbol.for("oncegate.fastify");
+
+/** `app.register(oncegate, options)` in the scope of the routes to protect, behind the authentication. */
+export const oncegate: FastifyPluginAsync<IdempotencyOptions<FastifyRequest>> = async (app, options) => {
+  const engine = new Engine<FastifyRequest>(options);
+  keepBodies(app, (request) => (engine.isKeyed(request, incomingOf(request)) ? engine.rules.bodyBytes : null));
+  app.addHook("preHandler", (request, reply, done) => {
+    decide(engine, request, reply).then(
+      (run) => (run === null ? undefined : run ? runUnder(run.exchange.request, done) : done()),
+      done,
+    );
+  });
+  app.addHook("onClose", async () => {
+    await engine.drain(span({ within: "30s" }, "within") as number);
+  });
+};
+// The hooks are for the routes around the plugin, not for a separate scope.
+Object.assign(oncegate, {
+  [Symbol.for("skip-override")]: true,
+  [Symbol.for("fastify.display-name")]: "@oncegate/client",
+});
+
+/** An error handler that answers errors of the client, such as `Unavailable`, with problem documents: `app.setErrorHandler(errors())`. */
+export function errors(): (error: unknown, request: FastifyRequest, reply: FastifyReply) => unknown {
+  return (error, _request, reply) => {
+    const answer = problemOf(error);
+    if (!answer) throw error;
+    return sendProblem(reply, answer);
+  };
+}
+
+export function sendProblem(reply: FastifyReply, { status, fields, body }: Reply): FastifyReply {
+  reply.code(status);
+  for (const [name, values] of grouped(fields)) reply.header(name, values);
+  return reply.send(body);
+}
+
+/**
+ * Adds the hooks that keep bodies and record responses. `limitOf` returns the longest body of a request; null for one that is not
+ * protected.
+ */
+export function keepBodies(app: FastifyInstance, limitOf: (request: FastifyRequest) => number | null): void {
+  if (PROTECTED in app) throw new Error("oncegate is registered twice for the same routes: register it once, in the inner scope");
+  Object.defineProperty(app, PROTECTED, { value: true });
+  if (!app.hasRequestDecorator("oncegate")) app.decorateRequest("oncegate", null);
+  app.addHook("preParsing", async (request, _reply, payload) => {
+    const limit = limitOf(request);
+    if (limit === null || bodies.has(request)) return payload;
+    if ((payload as unknown) === request.raw) {
+      bodies.set(request, await readBody(request.raw, {}, limit, true));
+      return payload;
     }
-    return;
+    // An outer layer has changed the bytes: what it gives is what counts.
+    const pieces: Buffer[] = [];
+    for await (const piece of payload) pieces.push(Buffer.from(piece as Buffer));
+    const bytes = Buffer.concat(pieces);
+    bodies.set(request, bytes.length > limit ? { kind: "too_large" } : { kind: "bytes", bytes });
+    return Object.assign(Readable.from([bytes]), {
+      receivedEncodedLength: Number(request.headers["content-length"] ?? bytes.length),
+    });
   });
-
-  // The response is sent when its outcome is reported. It is sent even if its report failed.
-  app.addHook("onSend", async (request: Request, reply: ReplyLike, payload: unknown) => {
-    const grant = grants.get(request);
-    if (!grant || isStream(payload)) return payload;
-    grants.delete(request);
-    const bytes = payload === undefined || payload === null ? Buffer.alloc(0) : Buffer.from(payload as string);
-    await report(grant, reply, bytes.length <= STORED_BYTES_MAX ? bytes : null);
-    return payload;
+  app.addHook("onError", async (request, _reply, error) => {
+    runOf(request.raw)?.exchange.threw(error);
   });
-
-  // A stream is not stored, and its outcome is known when it has ended.
-  app.addHook("onResponse", async (request: Request, reply: ReplyLike) => {
-    const grant = grants.get(request);
-    if (!grant) return;
-    grants.delete(request);
-    await report(grant, reply, null);
+  app.addHook("onSend", async (request, reply, payload) => {
+    const answer = answers.get(request);
+    if (answer) return answer.body.length === 0 ? undefined : answer.body;
+    const found = handled.get(request);
+    if (!found) return payload;
+    handled.delete(request);
+    return respond(found, reply, payload);
+  });
+  // A response that was sent past the hooks.
+  app.addHook("onResponse", async (request) => {
+    handled.get(request)?.run.exchange.break();
   });
 }
 
-// The hooks are for the routes around the plugin, not for a separate context.
-Object.assign(oncegate, { [Symbol.for("skip-override")]: true });
-
-async function report(grant: Grant, reply: ReplyLike, body: Buffer | null): Promise<void> {
-  const headers = reply.getHeaders();
-  const outcome = outcomeOf(reply.statusCode, headers[OUTCOME_HEADER]);
-  reply.removeHeader(OUTCOME_HEADER);
-  const reporting =
-    outcome === "success"
-      ? grant.succeed(stored(reply.statusCode, headers, body))
-      : outcome === "failure"
-        ? grant.fail()
-        : grant.giveUp();
-  await reporting.catch(() => undefined);
+/** Undefined: it passes. Null: it was answered. */
+export async function decide(
+  engine: Engine<FastifyRequest>,
+  request: FastifyRequest,
+  reply: FastifyReply,
+): Promise<Run | null | undefined> {
+  if (runOf(request.raw)) return undefined;
+  const incoming = incomingOf(request);
+  const keyed = engine.begin(request, incoming);
+  if (keyed.kind === "pass") return undefined;
+  if (keyed.kind === "answer") return give(request, reply, keyed.reply);
+  const principal = await engine.principal(request);
+  if (typeof principal !== "string") return principal.kind === "pass" ? undefined : give(request, reply, principal.reply);
+  const { bodyBytes: limit, given } = engine.rules;
+  let body = bodies.get(request) ?? (await readBody(request.raw, leftOf(request), limit, given.observe === true));
+  if (body.kind === "bytes" && body.bytes.length > limit) body = { kind: "too_large" };
+  if (body.kind !== "bytes" && body.kind !== "parsed") {
+    const refused = engine.withoutBody(body);
+    return refused.kind === "pass" ? undefined : give(request, reply, refused.reply);
+  }
+  const admission = await claim(engine, keyed.key, principal, incoming, body, request.raw, reply.raw);
+  if (admission.kind === "pass") return undefined;
+  if (admission.kind === "answer") return give(request, reply, admission.reply);
+  start(admission, request, reply);
+  return admission;
 }
 
-function send(reply: ReplyLike, { status, headers, body }: Reply): ReplyLike {
-  return reply.code(status).headers(headers).send(body);
+function start(run: Run, request: FastifyRequest, reply: FastifyReply): void {
+  const trailers = new Map<string, Said>();
+  handled.set(request, { run, outer: fieldsOf(reply.getHeaders()), unhide: hideFields(request.raw), trailers });
+  begin(run, request.raw);
+  request.oncegate = run.exchange.request;
+  const { hijack, trailer } = reply;
+  reply.hijack = () => {
+    void run.exchange.break().then(() => run.guard.release());
+    handled.delete(request);
+    return hijack.call(reply);
+  };
+  reply.trailer = ((name: string, value: Trailer) => {
+    const said = new Promise((say) => trailers.set(name.toLowerCase(), { call: value, say }));
+    return trailer.call(reply, name, (() => said) as never);
+  }) as typeof reply.trailer;
 }
 
-function isStream(payload: unknown): boolean {
-  return typeof payload === "object" && payload !== null && !Buffer.isBuffer(payload);
+async function respond({ run, outer, unhide, trailers }: Handled, reply: FastifyReply, payload: unknown): Promise<unknown> {
+  const { exchange } = run;
+  const body = payload instanceof Response ? opened(reply, payload) : payload;
+  const fields = fieldsOf(reply.getHeaders());
+  const { statusCode } = reply;
+  exchange.head(statusCode, ownFields(fields, outer));
+  reply.removeHeader(OUTCOME_FIELD);
+  if (exchange.degraded) reply.header(DEGRADED_FIELD, exchange.degraded);
+  unhide();
+  if (EMPTY.includes(statusCode)) {
+    if (statusCode !== 205) reply.removeHeader("content-length");
+    await recordPiece(run, Buffer.alloc(0));
+    return undefined;
+  }
+  const evaluated = () => evaluate(reply, trailers, body);
+  if (isStream(body)) {
+    const length = fields.find(([name]) => name === "content-length")?.[1];
+    const declared = length !== undefined && /^\d+$/.test(length) ? Number(length) : null;
+    return recordStream(run, body, { declared, trailers: evaluated });
+  }
+  const bytes = body === undefined || body === null ? Buffer.alloc(0) : Buffer.from(body as string);
+  if (trailers.size > 0) exchange.trailers(await evaluated());
+  await recordPiece(run, bytes);
+  return body;
+}
+
+/** The fields after the body. */
+async function evaluate(reply: FastifyReply, trailers: Map<string, Said>, payload: unknown): Promise<FieldLines> {
+  const fields: FieldLines = [];
+  for (const [name, { call, say }] of trailers) {
+    const value = await new Promise<unknown>((resolve, reject) => {
+      const result = call(reply, payload, (error, text) => (error ? reject(error) : resolve(text)));
+      if (result instanceof Promise) result.then(resolve, reject);
+    }).catch(() => undefined);
+    say(value === undefined ? undefined : String(value));
+    if (value !== undefined) fields.push([name, String(value)]);
+  }
+  // Fastify 4 may end a stream before it has asked for them.
+  if (fields.length > 0) reply.raw.addTrailers(fields);
+  return fields;
+}
+
+/** What Fastify does with a `Response` after the hooks. */
+function opened(reply: FastifyReply, response: Response): unknown {
+  reply.code(response.status);
+  for (const [name, value] of response.headers) reply.header(name, value);
+  return response.body;
+}
+
+/** The body is put in by `onSend`: Fastify would give it a content type. */
+function give(request: FastifyRequest, reply: FastifyReply, answer: Reply): null {
+  answers.set(request, answer);
+  reply.code(answer.status);
+  for (const [name, values] of grouped(answer.fields)) reply.header(name, values);
+  if (asksForTrailers(request.raw))
+    for (const [name, value] of answer.trailers) reply.trailer(name, (async () => value) as never);
+  reply.send();
+  return null;
+}
+
+/** What a parser left, where the hook that keeps the bytes did not see them. */
+function leftOf(request: FastifyRequest): Left {
+  return { body: request.body, rawBody: (request as { rawBody?: unknown }).rawBody };
+}
+
+function incomingOf(request: FastifyRequest) {
+  return { method: request.method, url: request.originalUrl ?? request.raw.url ?? "", rawHeaders: request.raw.rawHeaders };
 }

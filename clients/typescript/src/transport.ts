@@ -58,6 +58,10 @@ export class Transport {
     (this.options.onEvent ?? log)({ name, ...about, level, fields });
   }
 
+  counted(operation: string, result: string): void {
+    this.options.metrics?.protected?.(operation, result);
+  }
+
   close(): void {
     for (const server of this.servers) server.close();
   }

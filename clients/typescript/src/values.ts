@@ -114,10 +114,16 @@ export interface Event {
 export interface Metrics {
   /** After each HTTP call; the result is the status, or the kind of the cause if no gateway answered. */
   request(endpoint: Endpoint, result: string, elapsedMs: number): void;
+  /**
+   * After each decision of the middleware: `forwarded` (it runs), `unprotected`, `replayed`, `in_progress`, `unknown`, `not_stored`,
+   * `mismatch`, `no_key`, `refused` or `unavailable`.
+   */
+  protected?(operation: string, result: string): void;
 }
 
 export type Endpoint = "claim" | "outcome" | "renewal" | "lookup" | "batch" | "lock";
 
+/** @internal */
 export const SERVERS: unique symbol = Symbol("servers");
 
 export interface Options {

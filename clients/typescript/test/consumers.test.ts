@@ -16,18 +16,18 @@ import { Consumer, NothingHappened } from "../src/index.js";
 import * as kafkajs from "../src/kafkajs.js";
 import * as nats from "../src/nats.js";
 import * as redisStreams from "../src/redis-streams.js";
+import { MemoryGateway } from "../src/testing.js";
 import type { Any } from "./gateway.js";
-import { type Stub, stub } from "./stub.js";
 
 /** Handles orders: `fails` never has an effect, `breaks` may have one. */
 function orders<Message>(
-  gateway: Stub,
+  gateway: MemoryGateway,
   orderOf: (message: Message) => string,
   effects: string[],
   maxFailures = 2,
 ): Consumer<Message> {
   return new Consumer<Message>({
-    client: gateway.client,
+    client: gateway.client(),
     operation: "order.submit",
     contents: (message) => ({ order_id: orderOf(message) }),
     handle: (message) => {
@@ -50,7 +50,7 @@ async function until(what: string, holds: () => boolean | Promise<boolean>): Pro
 }
 
 test("amqplib: copies are confirmed before a message is acknowledged", async () => {
-  const gateway = await stub();
+  const gateway = new MemoryGateway();
   const log: string[] = [];
   let deliver: (message: Any) => void = () => {};
   let returned: (message: Any) => void = () => {};
@@ -110,11 +110,10 @@ test("amqplib: copies are confirmed before a message is acknowledged", async () 
   assert.match(String(errors[0]), /there is no queue orders.parked/);
   assert.deepEqual(log, ["confirmed orders.parked breaks 0"]);
   await stop();
-  gateway.close();
 });
 
 test("kafkajs: a message that must wait is waited for, and parked messages have acks of all replicas", async () => {
-  const gateway = await stub();
+  const gateway = new MemoryGateway();
   const sent: Any[] = [];
   const producer = { send: async (record: Any) => sent.push(record) };
   const effects: string[] = [];
@@ -138,11 +137,10 @@ test("kafkajs: a message that must wait is waited for, and parked messages have 
   const rebalance = new Error("rebalance");
   const waiting = handle({ message: { key: null, value: Buffer.from("fails") }, heartbeat: () => Promise.reject(rebalance) });
   await assert.rejects(waiting, rebalance, "left uncommitted");
-  gateway.close();
 });
 
 test("nats: nak with delay, and a parked message is stored before it is acknowledged", async () => {
-  const gateway = await stub();
+  const gateway = new MemoryGateway();
   const log: string[] = [];
   const effects: string[] = [];
   const consumer = orders<nats.JsMessage>(gateway, ({ data }) => Buffer.from(data).toString(), effects);
@@ -172,12 +170,11 @@ test("nats: nak with delay, and a parked message is stored before it is acknowle
     "ack fails",
   ]);
   assert.deepEqual(effects, ["A-1"]);
-  gateway.close();
 });
 
 const withoutRedis = spawnSync("redis-server", ["--version"]).status !== 0;
 test.skipIf(withoutRedis)("redis-streams: each order once on a real server, also of a consumer that has ended", async () => {
-  const gateway = await stub();
+  const gateway = new MemoryGateway();
   const folder = mkdtempSync(join(tmpdir(), "oncegate-"));
   const port = await new Promise<number>((resolve) => {
     const probe = createServer().listen(0, "127.0.0.1", () => {
@@ -224,6 +221,5 @@ test.skipIf(withoutRedis)("redis-streams: each order once on a real server, also
     reader.disconnect();
     server.kill("SIGKILL");
     rmSync(folder, { recursive: true });
-    gateway.close();
   }
 });

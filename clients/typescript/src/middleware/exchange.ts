@@ -1,0 +1,172 @@
+/** One run of a handler under a claim: what its response means, what is stored of it, and the report. */
+
+import { AsyncLocalStorage } from "node:async_hooks";
+
+import type { Grant } from "../grant.js";
+import type { Rules } from "./options.js";
+import { type Outcome, saidOutcome } from "./outcome.js";
+import { EMPTY, type FieldLines, stored } from "./stored.js";
+
+export const OUTCOME_FIELD = "oncegate-outcome";
+export const DEGRADED_FIELD = "oncegate-degraded";
+
+/** The grant that a handler runs under. */
+export class RequestGrant {
+  private readonly gone = new AbortController();
+  /** @internal */
+  marked: Outcome | null = null;
+
+  /** Made by the middleware. */
+  constructor(private readonly grant: Grant) {}
+
+  get globalId(): string {
+    return this.grant.globalId;
+  }
+
+  /** Rises with every attempt at the operation, for the resource to compare. Null where the store has none. */
+  get fence(): number | null {
+    return this.grant.fence;
+  }
+
+  /** The outage policy that granted the claim; `caller` if no gateway answered, `disabled` if the client is switched off. */
+  get degraded(): string | null {
+    return this.grant.degraded;
+  }
+
+  /** The claim is still live by this clock: to check before an effect that cannot be undone. Only the fence closes the gap. */
+  get isLive(): boolean {
+    return this.grant.isLive;
+  }
+
+  /** Aborted when the claim was lost while the handler runs. */
+  get lostSignal(): AbortSignal {
+    return this.grant.lostSignal;
+  }
+
+  /** Aborted when the caller has gone. The handler runs on: a repeat gets its response. */
+  get callerGone(): AbortSignal {
+    return this.gone.signal;
+  }
+
+  /** Says what happened, whatever the status of the response says. `failure`: nothing happened, so the key is free again. */
+  mark(outcome: Outcome): void {
+    if (outcome !== "success" && outcome !== "failure" && outcome !== "unknown")
+      throw new TypeError('an outcome is "success", "failure" or "unknown"');
+    this.marked = outcome;
+  }
+
+  /** @internal */
+  callerLeft(): void {
+    this.gone.abort(new Error("the caller has gone"));
+  }
+}
+
+const running = new AsyncLocalStorage<RequestGrant>();
+
+/** The grant of the request that is handled now; undefined outside of the middleware. */
+export function current(): RequestGrant | undefined {
+  return running.getStore();
+}
+
+export function runUnder<Result>(grant: RequestGrant, work: () => Result): Result {
+  return running.run(grant, work);
+}
+
+export class Exchange {
+  readonly request: RequestGrant;
+  private status = 0;
+  private fields: FieldLines = [];
+  private lastFields: FieldLines = [];
+  private said: Outcome | null | undefined;
+  private isHarmless = false;
+  private pieces: Buffer[] = [];
+  private bytes = 0;
+  private isLong = false;
+  private reporting: Promise<void> | null = null;
+  private readonly deadline: NodeJS.Timeout;
+
+  constructor(
+    private readonly rules: Rules,
+    private readonly grant: Grant,
+    /** Called once when it has been reported. */
+    private readonly ended: () => void,
+  ) {
+    this.request = new RequestGrant(grant);
+    this.deadline = setTimeout(() => void this.break(), rules.exchangeMaxMs).unref();
+  }
+
+  get degraded(): string | null {
+    return this.grant.degraded;
+  }
+
+  /** The response is not complete yet. */
+  get isOpen(): boolean {
+    return this.reporting === null;
+  }
+
+  /** The head of the response, when it is sent: only fields that are the handler's own. */
+  head(status: number, fields: FieldLines): void {
+    this.status = status;
+    this.said = saidOutcome(fields.filter(([name]) => name === OUTCOME_FIELD).map(([, value]) => value));
+    this.fields = fields;
+  }
+
+  data(piece: Buffer): void {
+    if (this.isLong || EMPTY.includes(this.status)) return;
+    this.bytes += piece.length;
+    this.isLong = this.bytes > this.rules.responseBytes;
+    if (this.isLong) this.pieces = [];
+    // A copy: its owner may write over it.
+    else this.pieces.push(Buffer.from(piece));
+  }
+
+  trailers(fields: FieldLines): void {
+    this.lastFields.push(...fields);
+  }
+
+  /** An error of the handler, on its way to what answers it. */
+  threw(error: unknown): void {
+    if (this.rules.isHarmless(error)) this.isHarmless = true;
+    // Nothing can answer it any more: what the caller has got is not whole.
+    if (this.status !== 0) void this.break();
+  }
+
+  /** The response is complete. Resolves when its outcome is reported, or cannot be reported in time. */
+  complete(): Promise<void> {
+    this.reporting ??= this.report(this.outcome());
+    return this.reporting;
+  }
+
+  /** The response broke off, or there will be none: unknown at once, unless the handler has said what happened. */
+  break(): Promise<void> {
+    const { marked } = this.request;
+    this.reporting ??= this.report(marked === "failure" || (this.isHarmless && marked === null) ? "failure" : "unknown");
+    return this.reporting;
+  }
+
+  private outcome(): Outcome {
+    if (this.said === null) this.rules.event("outcome_invalid", "warn", { status: this.status });
+    if (this.said !== undefined) return this.said ?? "unknown";
+    return this.request.marked ?? (this.isHarmless ? "failure" : this.rules.statuses.of(this.status));
+  }
+
+  private async report(outcome: Outcome): Promise<void> {
+    clearTimeout(this.deadline);
+    try {
+      if (outcome === "failure") await this.grant.fail();
+      else if (outcome === "unknown") await this.grant.giveUp();
+      else await this.grant.succeed(this.stored());
+    } catch {
+      // The client has said so by an event. The response is the handler's all the same.
+    } finally {
+      this.grant.stop();
+      this.ended();
+    }
+  }
+
+  private stored(): object {
+    const isPrivate = this.fields.some(([name, value]) => name === "cache-control" && /(^|[,\s])no-store\b/i.test(value));
+    const body = this.isLong || (isPrivate && !this.rules.storePrivate) ? null : Buffer.concat(this.pieces);
+    return stored(this.status, this.fields, this.lastFields, body, this.rules.storedFields);
+  }
+}

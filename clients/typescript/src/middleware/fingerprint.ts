@@ -1,0 +1,137 @@
+/** The fingerprint of a request: the parts that must be the same on a repeat with the same key. The same as that of the proxy. */
+
+import { createHash } from "node:crypto";
+
+import { canonicalOrEmpty, JsonText } from "../contents.js";
+import type { Body } from "./body.js";
+import { linesOf } from "./key.js";
+
+export const FINGERPRINT_PARTS = ["method", "path", "query", "content-type", "if-match", "body", "body:json"] as const;
+export type FingerprintPart = (typeof FINGERPRINT_PARTS)[number];
+export const FINGERPRINT_DEFAULT: readonly FingerprintPart[] = ["method", "path", "query", "content-type", "if-match", "body"];
+
+/** What every request has, in every framework. */
+export interface Incoming {
+  readonly method: string;
+  /** As it was sent, with the mount point. */
+  readonly url: string;
+  /** Names and values, one after the other, each line apart. */
+  readonly rawHeaders: readonly string[];
+}
+
+const METHOD_OVERRIDES = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+export function fingerprintOf(
+  parts: readonly FingerprintPart[],
+  { method, url, rawHeaders }: Incoming,
+  body: Body,
+): Record<string, string> {
+  const [path, query] = split(url);
+  const form = body.kind === "bytes" ? formDigest(rawHeaders, body.bytes) : null;
+  const members: Record<string, string | undefined> = {};
+  for (const part of parts) {
+    if (part === "method") {
+      members.method = method;
+      for (const name of new Set(namesOf(rawHeaders)))
+        if (METHOD_OVERRIDES.includes(name.replaceAll("_", "-"))) members[name] = fieldDigest(rawHeaders, name);
+    } else if (part === "path") members.path = path;
+    else if (part === "query") members.query = query;
+    // The boundary of a form may differ from try to try.
+    else if (part === "content-type") members[part] = form ? "multipart/form-data" : fieldDigest(rawHeaders, part);
+    else if (part === "if-match") members[part] = fieldDigest(rawHeaders, part);
+    // A parsed value is no bytes: it has a name of its own, so that neither is taken for the other.
+    else if (body.kind === "parsed") members.parsed = digest(canonicalValue(body.value));
+    else members.body = form ?? (part === "body:json" ? jsonDigest(body.bytes) : digest(body.bytes));
+  }
+  const present = Object.entries(members).filter((member): member is [string, string] => member[1] !== undefined);
+  return Object.fromEntries(present);
+}
+
+export function digest(text: string | Uint8Array): string {
+  return createHash("sha256").update(text).digest("hex");
+}
+
+/** Path and query of a target, which may be in absolute form. */
+function split(url: string): [string, string | undefined] {
+  const target = url.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, "").replace(/#.*$/s, "");
+  const at = target.indexOf("?");
+  return at < 0 ? [target || "/", undefined] : [target.slice(0, at) || "/", target.slice(at + 1)];
+}
+
+function namesOf(rawHeaders: readonly string[]): string[] {
+  return rawHeaders.filter((_, at) => at % 2 === 0).map((name) => name.toLowerCase());
+}
+
+/** The digest of a field's lines, in order: they may be longer than a fingerprint. */
+function fieldDigest(rawHeaders: readonly string[], name: string): string | undefined {
+  const lines = linesOf(rawHeaders, name);
+  if (lines.length === 0) return undefined;
+  const hash = createHash("sha256");
+  for (const line of lines) hash.update(prefixed(Buffer.from(line, "latin1")));
+  return hash.digest("hex");
+}
+
+function prefixed(bytes: Buffer): Buffer {
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64BE(BigInt(bytes.length));
+  return Buffer.concat([length, bytes]);
+}
+
+/** The digest of a JSON value; that of the bytes if they are not JSON, or JSON that readers understand differently. */
+function jsonDigest(bytes: Buffer): string {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    return digest(canonicalOrEmpty(new JsonText(text)));
+  } catch {
+    return digest(bytes);
+  }
+}
+
+/** The value that a parser left. Forms of several parsers nest objects without a prototype. */
+function canonicalValue(value: unknown): string {
+  if (typeof value === "string" || value instanceof Uint8Array) return digest(value);
+  return canonicalOrEmpty(new JsonText(JSON.stringify(value) ?? "null"));
+}
+
+/** The digest of a form's parts without the boundary. Null if the body is no form, or one that readers could understand differently. */
+function formDigest(rawHeaders: readonly string[], body: Buffer): string | null {
+  const types = linesOf(rawHeaders, "content-type");
+  const boundary = types.length === 1 ? boundaryOf(types[0] as string) : null;
+  if (boundary === null) return null;
+  const delimiter = Buffer.from(`\r\n--${boundary}`, "latin1");
+  const first = delimiter.subarray(2);
+  if (!body.subarray(0, first.length).equals(first)) return null;
+  const hash = createHash("sha256");
+  let at = first.length;
+  for (;;) {
+    if (body.toString("latin1", at, at + 2) === "--") {
+      const end = body.toString("latin1", at + 2);
+      return end === "" || end === "\r\n" ? hash.digest("hex") : null;
+    }
+    if (body.toString("latin1", at, at + 2) !== "\r\n") return null;
+    const end = body.indexOf(delimiter, at + 2);
+    if (end < 0) return null;
+    hash.update(prefixed(body.subarray(at + 2, end)));
+    at = end + delimiter.length;
+  }
+}
+
+function boundaryOf(contentType: string): string | null {
+  const [name, ...parameters] = contentType.split(";");
+  if (name?.trim().toLowerCase() !== "multipart/form-data") return null;
+  const boundaries = parameters.flatMap((parameter) => {
+    const at = parameter.indexOf("=");
+    const isBoundary = at >= 0 && parameter.slice(0, at).trim().toLowerCase() === "boundary";
+    return isBoundary
+      ? [
+          parameter
+            .slice(at + 1)
+            .trim()
+            .replace(/^"+|"+$/g, ""),
+        ]
+      : [];
+  });
+  const [boundary] = boundaries;
+  // At most 70 characters (RFC 2046, 5.1.1).
+  return boundaries.length === 1 && boundary && boundary.length <= 70 ? boundary : null;
+}

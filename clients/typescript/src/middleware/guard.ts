@@ -1,0 +1,162 @@
+/** Keeps a hang-up of the caller from a handler that runs: the repeat gets its response. */
+
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Socket } from "node:net";
+
+/** A reader that takes nothing for so long is as good as gone. */
+const STALLED_MS = 30_000;
+
+type Emit = (event: string | symbol, ...args: unknown[]) => boolean;
+type Destroy = (error?: Error) => unknown;
+
+interface Watcher {
+  /** The caller has gone. */
+  gone(): void;
+  /** The handler, or what answers its errors, has broken off the response. False if the run goes on all the same. */
+  broken(): boolean;
+}
+
+/** Own properties that stand before the methods of an object until `restore`. */
+class Overrides {
+  private readonly restores: (() => void)[] = [];
+
+  set<Target extends object>(target: Target, name: string, descriptor: PropertyDescriptor): void {
+    const before = Object.getOwnPropertyDescriptor(target, name);
+    Object.defineProperty(target, name, { configurable: true, enumerable: before?.enumerable ?? false, ...descriptor });
+    this.restores.push(() => {
+      if (before) Object.defineProperty(target, name, before);
+      else delete (target as Record<string, unknown>)[name];
+    });
+  }
+
+  restore(): void {
+    for (const restore of this.restores.splice(0).reverse()) restore();
+  }
+}
+
+export class Guard {
+  isGone = false;
+  private readonly overrides = new Overrides();
+  /** What happened meanwhile, told when the run is over. */
+  private readonly later: (() => void)[] = [];
+  private stall: NodeJS.Timeout | undefined;
+  private isReleased = false;
+
+  constructor(
+    private readonly request: IncomingMessage,
+    private readonly response: ServerResponse,
+    private readonly watcher: Watcher,
+    stopWhenGone: boolean,
+  ) {
+    if (stopWhenGone) {
+      response.once("close", () => {
+        if (response.writableFinished || this.isReleased) return;
+        this.leave();
+        this.watcher.broken();
+      });
+      return;
+    }
+    this.guardRequest();
+    this.guardResponse();
+    this.guardSocket(request.socket);
+  }
+
+  /** Lets everything through again, and tells what happened meanwhile. */
+  release(): void {
+    if (this.isReleased) return;
+    this.isReleased = true;
+    clearTimeout(this.stall);
+    this.overrides.restore();
+    for (const tell of this.later.splice(0)) tell();
+  }
+
+  /** A write that was not taken at once: a caller that stalls is cut off, so that the handler can go on. */
+  stalled(): void {
+    if (this.stall || this.isGone) return;
+    this.response.once("drain", () => this.moved());
+    this.stall = setTimeout(() => {
+      this.leave();
+      this.request.socket?.destroy(new Error("the caller takes no data"));
+    }, STALLED_MS).unref();
+  }
+
+  private moved(): void {
+    clearTimeout(this.stall);
+    this.stall = undefined;
+  }
+
+  private leave(): void {
+    if (this.isGone || this.isReleased) return;
+    this.isGone = true;
+    clearTimeout(this.stall);
+    this.watcher.gone();
+  }
+
+  private guardRequest(): void {
+    const { request, overrides } = this;
+    const destroy = request.destroy.bind(request) as Destroy;
+    const value = (error?: NodeJS.ErrnoException) => {
+      // What Node.js does when the connection closes; a stream that has been read to its end destroys itself without an error.
+      if (error?.code !== "ECONNRESET") return destroy(error);
+      this.leave();
+      this.later.push(() => void destroy(error));
+      return request;
+    };
+    overrides.set(request, "destroy", { value, writable: true });
+    if (request.httpVersionMajor < 2) return;
+    const emit = request.emit.bind(request) as Emit;
+    const guarded: Emit = (event, ...args) => {
+      if (event === "aborted") this.leave();
+      if (!this.isGone || (event !== "aborted" && event !== "close")) return emit(event, ...args);
+      this.later.push(() => void emit(event, ...args));
+      return true;
+    };
+    overrides.set(request, "emit", { value: guarded, writable: true });
+  }
+
+  private guardResponse(): void {
+    const { response, overrides } = this;
+    const emit = response.emit.bind(response) as Emit;
+    const guarded: Emit = (event, ...args) => {
+      if (event === "close" && !response.writableFinished) this.leave();
+      if (!this.isGone || (event !== "close" && event !== "error")) return emit(event, ...args);
+      if (event === "close") this.later.push(() => void emit(event, ...args));
+      return true;
+    };
+    overrides.set(response, "emit", { value: guarded, writable: true });
+    const destroy = response.destroy.bind(response) as Destroy;
+    const destroyed = (error?: Error) => {
+      if (response.writableFinished || this.watcher.broken()) this.release();
+      return destroy(error);
+    };
+    overrides.set(response, "destroy", { value: destroyed, writable: true });
+    // Set by Node.js when the connection closes; streams that are piped into the response look at them.
+    for (const name of ["destroyed", "_closed"]) {
+      if (!Object.hasOwn(response, name)) continue;
+      let real = (response as unknown as Record<string, unknown>)[name];
+      overrides.set(response, name, {
+        get: () => (this.isGone ? false : real),
+        set: (now: unknown) => {
+          real = now;
+          this.later.push(() => {
+            (response as unknown as Record<string, unknown>)[name] = now;
+          });
+        },
+      });
+    }
+  }
+
+  /** Express's last error handler destroys the socket when the head was sent. */
+  private guardSocket(socket: Socket | null): void {
+    if (!socket || this.request.httpVersionMajor >= 2) return;
+    const destroy = socket.destroy.bind(socket) as Destroy;
+    const destroyed = (error?: Error) => {
+      if (!error && !this.isGone && !socket.readableEnded && this.response.headersSent) this.watcher.broken();
+      return destroy(error);
+    };
+    this.overrides.set(socket, "destroy", { value: destroyed, writable: true });
+  }
+}
+
+/** For the recorder, which has methods of its own to put before those of the response. */
+export { Overrides };

@@ -1,0 +1,497 @@
+/** What each framework does in its own way: registration, parsers before the middleware, HTTP/2, error handlers. */
+
+import assert from "node:assert/strict";
+import http from "node:http";
+import http2 from "node:http2";
+import type { AddressInfo } from "node:net";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { createGunzip, gzipSync } from "node:zlib";
+
+import express from "express";
+import fastify from "fastify";
+import Koa from "koa";
+import { afterEach, describe, test } from "vitest";
+
+import { errors as expressErrors, idempotent as onExpress } from "../src/express.js";
+import { errors as fastifyErrors, oncegate } from "../src/fastify.js";
+import { NotCanonical, NotSettled, Rejected, Unavailable } from "../src/index.js";
+import { errors as koaErrors, idempotent as onKoa } from "../src/koa.js";
+import { MemoryGateway } from "../src/testing.js";
+import { allOf, listening } from "./frameworks.js";
+import type { Any } from "./gateway.js";
+
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0)) await close();
+});
+
+const orders = (gateway: MemoryGateway, more: Any = {}): Any => ({
+  client: gateway.client(),
+  operation: "order.submit",
+  sharedKeys: true,
+  ...more,
+});
+
+async function serve(app: Any): Promise<(key: string, init?: Any) => Promise<Response>> {
+  const { url, close } = await listening(http.createServer(app));
+  closing.push(close);
+  return (key, init = {}) =>
+    fetch(`${url}${init.path ?? "/orders"}`, {
+      method: "POST",
+      body: '{"a":1}',
+      ...init,
+      headers: { "content-type": "application/json", "idempotency-key": key, ...init.headers },
+    });
+}
+
+const PARSERS: Record<string, Any> = {
+  json: express.json(),
+  text: express.text({ type: "*/*" }),
+  raw: express.raw({ type: "*/*" }),
+  "json that keeps the bytes": express.json({
+    verify: (request, _response, rawBody) => void Object.assign(request, { rawBody }),
+  }),
+};
+
+describe("express", () => {
+  for (const [name, parser] of Object.entries(PARSERS)) {
+    test(`behind a parser: ${name}`, async () => {
+      const gateway = new MemoryGateway();
+      let runs = 0;
+      const app = express().post("/orders", parser, onExpress(orders(gateway)), (_request, response) => {
+        runs++;
+        response.status(201).send("done");
+      });
+      const post = await serve(app);
+      assert.deepEqual([(await post("k-1")).status, (await post("k-1")).status, runs], [201, 201, 1]);
+      assert.equal((await post("k-1", { body: '{"a":2}' })).status, 422);
+      // No body at all is nothing that a parser has consumed.
+      assert.deepEqual([(await post("k-2", { body: undefined })).status, runs], [201, 2]);
+    });
+  }
+
+  test("a body that was consumed and left nowhere is refused before the claim", async () => {
+    const gateway = new MemoryGateway();
+    const events: Any[] = [];
+    const client = gateway.client({ onEvent: (event) => events.push(event) });
+    const consume = async (request: Any, _response: Any, next: Any) => {
+      await allOf(request);
+      next();
+    };
+    const app = express().post("/orders", consume, onExpress(orders(gateway, { client })), () => assert.fail("it ran"));
+    const post = await serve(app);
+    const answer = await post("k-1");
+    assert.deepEqual([answer.status, ((await answer.json()) as Any).code, gateway.claims.length], [500, "body_not_seen", 0]);
+    assert.deepEqual([events.at(-1)?.name, events.at(-1)?.level], ["body_not_seen", "error"]);
+  });
+
+  test("a parser behind it finds the body as if it had just come", async () => {
+    const gateway = new MemoryGateway();
+    const app = express().post("/orders", onExpress(orders(gateway)), express.json({ limit: "1mb" }), (request, response) => {
+      response.json({ length: JSON.stringify(request.body).length });
+    });
+    const post = await serve(app);
+    const body = JSON.stringify({ text: "x".repeat(300_000) });
+    const chunked = () => ({
+      body: Readable.toWeb(Readable.from([body.slice(0, 100_000), body.slice(100_000)])),
+      duplex: "half",
+    });
+    assert.deepEqual(await (await post("k-1", { body })).json(), { length: body.length });
+    assert.equal((await post("k-1", chunked())).headers.get("idempotent-replayed"), "true");
+    assert.deepEqual(await (await post("k-2", chunked())).json(), { length: body.length });
+  });
+
+  test("one that is slow to begin with still sees the whole body", async () => {
+    const gateway = new MemoryGateway();
+    const slow = (_request: Any, _response: Any, next: Any) => setTimeout(next, 100);
+    const app = express().post("/orders", slow, onExpress(orders(gateway)), async (request, response) => {
+      response.send(String((await allOf(request)).length));
+    });
+    const post = await serve(app);
+    for (const [key, length] of [
+      ["k-1", 10],
+      ["k-2", 900_000],
+      ["k-3", 0],
+    ] as const)
+      assert.equal(
+        await (await post(key, { body: Readable.toWeb(Readable.from([Buffer.alloc(length, "x")])), duplex: "half" })).text(),
+        String(length),
+      );
+  });
+
+  test("of two on one request the inner one passes, and the mount point is part of the path", async () => {
+    const gateway = new MemoryGateway();
+    let runs = 0;
+    const orderRoutes = express
+      .Router()
+      .post("/orders", onExpress(orders(gateway, { operation: "inner" })), (_request, response) => {
+        response.send(`run ${++runs}`);
+      });
+    const app = express()
+      .use(onExpress(orders(gateway)))
+      .use("/a", orderRoutes)
+      .use("/b", orderRoutes);
+    const post = await serve(app);
+    assert.equal(await (await post("k-1", { path: "/a/orders" })).text(), "run 1");
+    assert.equal(await (await post("k-1", { path: "/a/orders" })).text(), "run 1");
+    assert.equal((await post("k-1", { path: "/b/orders" })).status, 422);
+    assert.deepEqual(
+      gateway.claims.map(({ operation }) => operation),
+      ["order.submit"],
+    );
+  });
+
+  test("an error after the response was ended changes neither response nor outcome", async () => {
+    const gateway = new MemoryGateway();
+    const handler = (_request: Any, response: Any, next: Any) => {
+      response.status(201).send("order 7");
+      assert.equal(response.headersSent, true);
+      assert.throws(() => response.setHeader("x", "y"), { code: "ERR_HTTP_HEADERS_SENT" });
+      next(new Error("in the log after it"));
+    };
+    const app = express()
+      .set("env", "test")
+      .post("/orders", onExpress(orders(gateway)), handler);
+    const post = await serve(app);
+    const answer = await post("k-1");
+    assert.deepEqual([answer.status, await answer.text(), gateway.claims[0]?.state], [201, "order 7", "succeeded"]);
+  });
+
+  for (const [name, fields] of Object.entries({
+    "an object": { "X-A": "1", Link: ["</a>", "</b>"], "Oncegate-Outcome": "success" },
+    "a list": ["X-A", "1", "Link", "</a>", "Link", "</b>", "Oncegate-Outcome", "success"],
+    pairs: [
+      ["X-A", "1"],
+      ["Link", "</a>"],
+      ["link", "</b>"],
+      ["Oncegate-Outcome", "success"],
+    ],
+  })) {
+    test(`the fields of writeHead count, with a reason or without: ${name}`, async () => {
+      const gateway = new MemoryGateway();
+      const app = express().post("/orders", onExpress(orders(gateway)), (_request, response) => {
+        response.setHeader("X-A", "0").setHeader("X-B", "2");
+        response.writeHead(500, "Strange", fields as Any).end("done");
+      });
+      const post = await serve(app);
+      for (let time = 0; time < 2; time++) {
+        const { status, headers } = await post("k-1");
+        assert.deepEqual(
+          ["x-a", "x-b", "link", "oncegate-outcome"].map((field) => headers.get(field)),
+          ["1", "2", "</a>, </b>", null],
+        );
+        assert.equal(status, 500);
+      }
+    });
+  }
+
+  test("a pipeline whose source fails is unknown at once", async () => {
+    const gateway = new MemoryGateway();
+    const app = express()
+      .set("env", "test")
+      .post("/orders", onExpress(orders(gateway)), async (_request, response) => {
+        const source = Readable.from(
+          (async function* () {
+            yield "row 1\n";
+            throw new Error("the database has gone");
+          })(),
+        );
+        await pipeline(source, response).catch(() => undefined);
+      });
+    const post = await serve(app);
+    await assert.rejects(async () => (await post("k-1")).text());
+    assert.equal(gateway.claims[0]?.state, "unknown");
+  });
+
+  test("with stopWhenGone the handler is told in the framework's way", async () => {
+    const gateway = new MemoryGateway();
+    let closed: Any;
+    const told = new Promise((resolve) => {
+      closed = resolve;
+    });
+    const app = express().post("/orders", onExpress(orders(gateway, { stopWhenGone: true })), (_request, response) => {
+      response.on("close", closed);
+      response.write("begun");
+    });
+    const post = await serve(app);
+    const abort = new AbortController();
+    const answer = await post("k-1", { signal: abort.signal });
+    assert.equal(answer.status, 200);
+    abort.abort();
+    await told;
+    while (gateway.claims[0]?.state !== "unknown") await new Promise(setImmediate);
+  });
+
+  test("drain waits for the runs, and says if some are left", async () => {
+    const gateway = new MemoryGateway();
+    let go: Any;
+    const protect = onExpress(orders(gateway));
+    const app = express().post("/orders", protect, (_request, response) => {
+      go = () => response.send("done");
+    });
+    const post = await serve(app);
+    const posting = post("k-1");
+    while (!go) await new Promise(setImmediate);
+    assert.equal(await protect.drain("20ms"), false);
+    const drained = protect.drain("15s");
+    go();
+    assert.equal(await drained, true);
+    assert.equal((await posting).status, 200);
+  });
+});
+
+describe("fastify", () => {
+  const start = async (app: Any) => {
+    await app.listen({ port: 0, host: "127.0.0.1" });
+    closing.push(() => app.close());
+    return app.server.address() as AddressInfo;
+  };
+
+  test("registered twice for the same routes is an error, in a scope too", async () => {
+    const app = fastify();
+    const options = orders(new MemoryGateway());
+    await app.register(oncegate, options);
+    await assert.rejects(async () => app.register(oncegate, options), /registered twice/);
+    const scoped = fastify();
+    await scoped.register(oncegate, options);
+    scoped.register(async (scope) => {
+      await scope.register(oncegate, options);
+    });
+    await assert.rejects(async () => scoped.ready(), /registered twice/);
+  });
+
+  test("two scopes may have one each, and a wrong option stops the start", async () => {
+    const gateway = new MemoryGateway();
+    const app = fastify({ forceCloseConnections: true });
+    for (const path of ["/a", "/b"]) {
+      app.register(async (scope) => {
+        await scope.register(oncegate, orders(gateway, { operation: `order${path}` }));
+        scope.post(path, async () => "done");
+      });
+    }
+    const { port } = await start(app);
+    for (const path of ["/a", "/b"])
+      await fetch(`http://127.0.0.1:${port}${path}`, { method: "POST", headers: { "idempotency-key": "k-1" } });
+    assert.deepEqual(
+      gateway.claims.map(({ operation }) => operation),
+      ["order/a", "order/b"],
+    );
+    await assert.rejects(async () => fastify().register(oncegate, orders(gateway, { leese: "1s" })), /have no leese/);
+  });
+
+  test("bytes that an outer layer decompressed are the body", async () => {
+    const gateway = new MemoryGateway();
+    const app = fastify({ forceCloseConnections: true });
+    app.addHook("preParsing", async (_request, _reply, payload) =>
+      Object.assign(payload.pipe(createGunzip()), { receivedEncodedLength: 0 }),
+    );
+    await app.register(oncegate, orders(gateway));
+    app.post("/orders", async (request) => request.body);
+    const { port } = await start(app);
+    const post = (level: number) =>
+      fetch(`http://127.0.0.1:${port}/orders`, {
+        method: "POST",
+        body: gzipSync('{"a":1}', { level }),
+        headers: { "content-type": "application/json", "idempotency-key": "k-1" },
+      });
+    assert.deepEqual(await (await post(1)).json(), { a: 1 });
+    assert.equal((await post(0)).headers.get("idempotent-replayed"), "true");
+  });
+
+  for (const [name, answer] of Object.entries({
+    "a Response": () => new Response("order 7", { status: 202, headers: { "X-Own": "1" } }),
+    "a web stream": () => Readable.toWeb(Readable.from([Buffer.from("order "), Buffer.from("7")])),
+    "a Response with a stream": () => new Response(new Blob(["order 7"]).stream(), { status: 202 }),
+  })) {
+    test(`the payload is ${name}`, async () => {
+      const gateway = new MemoryGateway();
+      const app = fastify({ forceCloseConnections: true });
+      await app.register(oncegate, orders(gateway));
+      app.post("/orders", async (_request, reply) => reply.send(answer()));
+      const { port } = await start(app);
+      const post = () => fetch(`http://127.0.0.1:${port}/orders`, { method: "POST", headers: { "idempotency-key": "k-1" } });
+      const first = await post();
+      const second = await post();
+      assert.deepEqual([await first.text(), await second.text()], ["order 7", "order 7"]);
+      assert.deepEqual([second.status, second.headers.get("x-own")], [first.status, first.headers.get("x-own")]);
+      assert.equal(second.headers.get("idempotent-replayed"), "true");
+    });
+  }
+
+  test("a reply that is hijacked is unknown", async () => {
+    const gateway = new MemoryGateway();
+    const app = fastify({ forceCloseConnections: true });
+    await app.register(oncegate, orders(gateway));
+    app.post("/orders", (_request, reply) => {
+      reply.hijack();
+      reply.raw.end("by hand");
+    });
+    const { port } = await start(app);
+    const answer = await fetch(`http://127.0.0.1:${port}/orders`, { method: "POST", headers: { "idempotency-key": "k-1" } });
+    assert.equal(await answer.text(), "by hand");
+    while (gateway.claims[0]?.state !== "unknown") await new Promise(setImmediate);
+  });
+});
+
+describe("HTTP/2", () => {
+  const apps: Record<string, (gateway: MemoryGateway) => Promise<AddressInfo>> = {
+    fastify: async (gateway) => {
+      const app = fastify({ http2: true });
+      app.addContentTypeParser("text/plain", { parseAs: "string" }, (_request, body, done) => done(null, body));
+      await app.register(oncegate, orders(gateway) as never);
+      app.post("/orders", async (request, reply) =>
+        reply
+          .code(201)
+          .header("x-own", "1")
+          .send(`got ${request.body ?? ""}`),
+      );
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      closing.push(() => app.close());
+      return app.server.address() as AddressInfo;
+    },
+    koa: async (gateway) => {
+      const app = new Koa();
+      app.use(onKoa(orders(gateway)));
+      app.use(async (context) => {
+        context.body = `got ${await allOf(context.req)}`;
+        context.status = 201;
+        context.set("x-own", "1");
+      });
+      const server = http2.createServer(app.callback());
+      await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+      closing.push(() => new Promise((resolve) => server.close(resolve)));
+      return server.address() as AddressInfo;
+    },
+  };
+  for (const [name, start] of Object.entries(apps)) {
+    test(`${name}: a body, no body, and a hang-up`, async () => {
+      const gateway = new MemoryGateway();
+      const { port } = await start(gateway);
+      const session = http2.connect(`http://127.0.0.1:${port}`);
+      const post = (key: string, body: string) =>
+        new Promise<Any>((resolve, reject) => {
+          const stream = session.request({
+            ":method": "POST",
+            ":path": "/orders",
+            "content-type": "text/plain",
+            "idempotency-key": key,
+          });
+          let [headers, text]: Any[] = [null, ""];
+          stream.on("response", (fields) => {
+            headers = fields;
+          });
+          stream.on("data", (piece) => {
+            text += piece;
+          });
+          stream.on("end", () =>
+            resolve({ status: headers[":status"], replayed: headers["idempotent-replayed"], own: headers["x-own"], text }),
+          );
+          stream.on("error", reject);
+          stream.end(body);
+        });
+      try {
+        assert.deepEqual(await post("k-1", "one"), { status: 201, replayed: undefined, own: "1", text: "got one" });
+        assert.deepEqual(await post("k-1", "one"), { status: 201, replayed: "true", own: "1", text: "got one" });
+        assert.equal((await post("k-1", "two")).status, 422);
+        assert.equal((await post("k-2", "")).text, "got ");
+        assert.equal((await post("k-2", "")).replayed, "true");
+        const long = "x".repeat(200_000);
+        assert.equal((await post("k-3", long)).text.length, long.length + 4);
+      } finally {
+        session.close();
+      }
+    });
+  }
+});
+
+describe("errors of the client in HTTP", () => {
+  const MEANINGS: [unknown, number, string][] = [
+    [new Unavailable([]), 503, "store_unavailable"],
+    [new Rejected(429, "quota_exceeded", "", null, 2000), 429, "quota_exceeded"],
+    [new Rejected(401, "unauthenticated", ""), 503, "store_unavailable"],
+    [new Rejected(201, "identity_differs", ""), 500, "identity_differs"],
+    [new NotCanonical("float", "$", "a float"), 422, "contents_not_canonical"],
+    [{ kind: "mismatch", code: "fingerprint_mismatch" }, 422, "fingerprint_mismatch"],
+    [{ kind: "duplicate", state: "in_progress", retryAfterMs: 1500 }, 409, "duplicate"],
+    [{ kind: "duplicate", state: "unknown" }, 409, "duplicate"],
+    [{ kind: "duplicate", state: "succeeded" }, 409, "response_not_stored"],
+    [new NotSettled("{}", "order 7", new Unavailable([])), 500, ""],
+  ];
+  const apps: Record<string, (thrown: unknown) => Promise<Any>> = {
+    express: async (thrown) =>
+      express()
+        .set("env", "test")
+        .post("/orders", () => {
+          throw thrown;
+        })
+        .use(expressErrors()),
+    koa: async (thrown) => {
+      const app = new Koa();
+      app.silent = true;
+      app.use(koaErrors()).use(() => {
+        throw thrown;
+      });
+      return app.callback();
+    },
+    fastify: async (thrown) => {
+      const app = fastify();
+      app.setErrorHandler(fastifyErrors() as Any);
+      app.post("/orders", async () => {
+        throw thrown;
+      });
+      await app.ready();
+      return app.routing;
+    },
+  };
+  for (const [name, start] of Object.entries(apps)) {
+    test(name, async () => {
+      for (const [thrown, status, code] of MEANINGS) {
+        const post = await serve(await start(thrown));
+        const answer = await post("k-1");
+        assert.equal(answer.status, status, String(thrown));
+        if (code === "") continue;
+        assert.equal(answer.headers.get("content-type"), "application/problem+json");
+        const problem = (await answer.json()) as Any;
+        assert.deepEqual([problem.code, problem.type, problem.status], [code, `urn:oncegate:problem:${code}`, status]);
+        if (status === 429) assert.equal(answer.headers.get("retry-after"), "2");
+      }
+    });
+  }
+});
+
+const WRONG: [Any, RegExp][] = [
+  [{ operation: undefined }, /operation is required/],
+  [{ sharedKeys: undefined }, /principal is required/],
+  [{ principal: () => "a" }, /give one of them/],
+  [{ client: {} }, /client is a Client/],
+  [{ methods: ["GET"] }, /which is safe/],
+  [{ methods: ["post"] }, /upper case/],
+  [{ methods: [] }, /methods is a list/],
+  [{ fingerprint: ["host"] }, /fingerprint is a list/],
+  [{ store: ["2x"] }, /store is a list/],
+  [{ store: [409], release: [409] }, /in store and in release/],
+  [{ on5xx: "forget" }, /on5xx is/],
+  [{ nothingHappened: new Error("x") }, /nothingHappened is/],
+  [{ lease: 30 }, /lease is a duration/],
+  [{ retention: "never" }, /retention is a duration/],
+  [{ wait: "5" }, /wait is a duration/],
+  [{ exchangeMaxMs: 0 }, /exchangeMaxMs is a number/],
+  [{ claimWithin: "soon" }, /claimWithin is a duration/],
+  [{ bodyBytes: "1MiB" }, /bodyBytes is a number/],
+  [{ storeWith: ["Connection"] }, /storeWith has connection/],
+  [{ storeWithout: "Date" }, /storeWithout is a list/],
+  [{ onUnavailable: "open" }, /onUnavailable is/],
+  [{ when: true }, /when is a function/],
+  [{ observe: "yes" }, /observe is true or false/],
+  [{ leese: "1s" }, /have no leese/],
+];
+for (const [more, message] of WRONG) {
+  test(`refused when the middleware is made: ${JSON.stringify(more)}`, () => {
+    for (const make of [onExpress, onKoa] as Any[])
+      assert.throws(
+        () => make(orders(new MemoryGateway(), more)),
+        (error) => error instanceof TypeError && message.test(String(error)),
+      );
+  });
+}
