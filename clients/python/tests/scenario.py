@@ -113,7 +113,7 @@ def one(client: Client, settings: dict[str, str]) -> None:
             say("mismatch", mismatch.code)
 
 
-def run(client: Client, settings: dict[str, str], order: str) -> oncegate.Answer:
+def run(client: Client, settings: dict[str, str], order: str) -> oncegate.Answer[Any]:
     def work(grant: Grant) -> dict[str, Any]:
         say("granted", order, "repeated" if grant.repeated else "first", grant.degraded)
         time.sleep(int(settings.get("work", 0)) / 1000)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate import Client, Grant, NothingHappened
+from oncegate import Client, Grant, NothingHappened, ResultNotStored
 
 pytestmark = pytest.mark.skipif("ONCEGATE_URL" not in os.environ, reason="no gateway: run it by scripts/with-gateway")
 
@@ -29,7 +29,7 @@ def test_celery() -> None:
     def contents(order: str) -> dict[str, str]:
         tries.append(order)
         if tries.count("A-2") == 6 and isinstance(grant, Grant):
-            grant.succeed()
+            grant.succeed("placed elsewhere")
         return {"order": order}
 
     grant: Any = None
@@ -45,7 +45,7 @@ def test_celery() -> None:
         return f"placed {order}"
 
     assert submit.delay("A-1").get() == "placed A-1"
-    assert submit.delay("A-1").get() is None
+    assert submit.delay("A-1").get() == "placed A-1"
     assert runs == ["A-1"]
     failed = submit.delay("fails")
     assert isinstance(failed.result, ParkedTask)
@@ -56,9 +56,21 @@ def test_celery() -> None:
     # In progress elsewhere: retried until it has ended, however often.
     grant = client.claim(operation, {"order": "A-2"}, lease="2s")
     assert submit("direct") == "placed direct"
-    assert submit.delay("A-2").get() is None
+    assert submit.delay("A-2").get() == "placed elsewhere"
     assert "A-2" not in runs
     assert tries.count("A-2") == 6
+
+    # A result that was not stored is an error, and never None.
+    client.once(operation, {"order": "A-3"}, lambda _: "x" * 70_000)
+    assert isinstance(submit.delay("A-3").result, ResultNotStored)
+
+    @app.task(name="harmless", nothing_happened=(KeyError,), redeliver_after=0.01, **base)  # type: ignore[untyped-decorator]
+    def harmless(order: str) -> str:
+        runs.append(order)
+        raise KeyError(order)
+
+    assert harmless.delay("A-4").result.why == "poison"
+    assert runs.count("A-4") == 3
 
     @app.task(name="incomplete", base=OnceTask)  # type: ignore[untyped-decorator]
     def incomplete() -> None: ...

@@ -247,7 +247,7 @@ def test_a_decorated_function_runs_once(client: Client) -> None:
         fences.append(grant.fence)
         return {"order": order_id, "note": note}
 
-    assert submit("D-1", note="first").result == {"order": "D-1", "note": "first"}
+    assert submit("D-1", note="first").value() == {"order": "D-1", "note": "first"}
     again = submit("D-1", note="second")
     assert isinstance(again, Duplicate)
     assert again.result == {"order": "D-1", "note": "first"}
@@ -271,7 +271,7 @@ def test_the_same_for_asyncio() -> None:
             answers = await asyncio.gather(*(submit("D-2") for _ in range(20)))
             assert runs == 1
             assert sum(isinstance(answer, Done) for answer in answers) == 1
-            assert (await submit("D-2")).result == "D-2"
+            assert (await submit("D-2")).value() == "D-2"
 
     asyncio.run(run())
 

@@ -54,11 +54,15 @@ def ran(_: Any) -> None:
     pytest.fail("the work has run")
 
 
+async def ran_async(_: Any) -> None:
+    pytest.fail("the work has run")
+
+
 ITEM = [ClaimItem("order.submit", CONTENTS)]
 WAYS = {
     "once": blocking(lambda client: client.once("order.submit", CONTENTS, ran)),
     "claim": blocking(lambda client: client.claim("order.submit", CONTENTS)),
-    "async once": asynchronous(lambda client: client.once("order.submit", CONTENTS, ran)),
+    "async once": asynchronous(lambda client: client.once("order.submit", CONTENTS, ran_async)),
     "async claim": asynchronous(lambda client: client.claim("order.submit", CONTENTS)),
     "batch": blocking(lambda client: client.claim_batch(ITEM)),
     "async batch": asynchronous(lambda client: client.claim_batch(ITEM)),

@@ -331,11 +331,15 @@ def test_declared_errors_release_the_key_whoever_answers_them() -> None:
             assert first.status_code == second.status_code, error
 
 
+async def nothing(_: Any) -> None:
+    pytest.fail("the work has run")
+
+
 def test_errors_of_once_in_handlers_have_a_meaning() -> None:
     async def place(request: Request) -> Response:
         away = AsyncClient(["http://127.0.0.1:9"], claim_within=0.2)
         contents: Any = {"price": 1.5} if request.query_params.get("float") else {"order": 1}
-        await away.once("order.submit", contents, lambda _: None)
+        await away.once("order.submit", contents, nothing)
         return Response()
 
     made = Starlette(routes=[Route("/", place, methods=["POST"])])

@@ -7,8 +7,10 @@ import json
 from typing import Any
 
 import pytest
+from scripted import VECTORS
 
 from oncegate import AsyncClient, Client
+from oncegate.contents import canonical_fingerprint
 from oncegate.contrib.asgi import OnceMiddleware
 from oncegate.middleware import Rules, shared_keys
 from oncegate.middleware.incoming import Incoming, fingerprint, wait_preferred
@@ -81,15 +83,26 @@ def test_each_part_of_a_request_makes_a_difference() -> None:
     ]
     marks = [one, *(fingerprint(other, body, ALL) for other, body in others)]
     assert len({json.dumps(mark, sort_keys=True) for mark in marks}) == len(marks)
-    assert "query" not in fingerprint(request(query=None), b"", ALL)
     assert fingerprint(request(), b"1", ["body"]) == fingerprint(request("PUT", "/z"), b"1", ["body"])
+
+
+FINGERPRINTS = json.loads((VECTORS.parents[1] / "tests" / "vectors" / "fingerprint.json").read_text())
+
+
+@pytest.mark.parametrize("vector", FINGERPRINTS, ids=lambda vector: vector["name"])
+def test_fingerprints_are_those_of_all_languages(vector: dict[str, Any]) -> None:
+    path, found, query = vector["url"].partition("?")
+    fields = [(name.lower(), value.encode().decode("latin-1")) for name, value in vector["headers"]]
+    incoming = Incoming(vector["method"], path, query if found else None, fields, joined=False)
+    mark = fingerprint(incoming, vector["body"].encode(), vector["parts"])
+    assert canonical_fingerprint(mark) == vector["fingerprint"]
 
 
 def form(boundary: str, *parts: str, end: str = "--\r\n") -> bytes:
     return (f"--{boundary}\r\n" + f"\r\n--{boundary}\r\n".join(parts) + f"\r\n--{boundary}{end}").encode()
 
 
-def form_mark(boundary: str, body: bytes) -> dict[str, str]:
+def form_mark(boundary: str, body: bytes) -> dict[str, str | None]:
     return fingerprint(request(content_type=f"multipart/form-data; boundary={boundary}"), body, ALL)
 
 
@@ -110,7 +123,7 @@ def test_what_readers_could_understand_differently_is_no_form(body: bytes) -> No
 
 
 def test_json_is_compared_by_value_where_that_is_safe() -> None:
-    def mark(body: bytes) -> str:
+    def mark(body: bytes) -> str | None:
         return fingerprint(request(), body, ["body:json"])["body"]
 
     assert mark(b'{"a": 1, "b": 2}') == mark(b'{"b":2.0,"a":1}')

@@ -7,6 +7,7 @@
 exception. `AsyncClient` is the same for asyncio.
 """
 
+from ._batches import SettleItem
 from ._current import current
 from .aio import AsyncClient, AsyncGrant, AsyncHold, AsyncLock
 from .client import ClaimItem, Client, Grant, Hold, Lock
@@ -17,10 +18,12 @@ from .errors import (
     LockNotAcquired,
     NotCanonical,
     NothingHappened,
+    NotRun,
     NotSettled,
     OncegateError,
     OutcomeRefused,
     Rejected,
+    ResultNotStored,
     Unavailable,
 )
 from .events import log_event
@@ -49,12 +52,15 @@ __all__ = [
     "LockRecord",
     "Mismatch",
     "NotCanonical",
+    "NotRun",
     "NotSettled",
     "NothingHappened",
     "OncegateError",
     "OutcomeRefused",
     "Record",
     "Rejected",
+    "ResultNotStored",
+    "SettleItem",
     "Settled",
     "Unavailable",
     "canonical",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Union
+from dataclasses import dataclass
+from typing import Any, Literal, Union
 
-from ._claims import GrantState, Report, claim_answer, identity_differs, release
+from . import _results, options
+from ._claims import GrantState, Report, claim_answer, disabled, identity_differs, read_report, release, report_of
 from ._core import Answered, ClaimTerms, Core, Flow, Pause, Request, Scope, call, is_mismatch, json_object
 from .errors import Cause, NotSettled, OutcomeRefused, Rejected, Unavailable
 from .values import Duplicate, Mismatch, Settled
 
 BATCH_MAX = 1000
-Claimed = Union[GrantState, Duplicate, Mismatch, Rejected, Unavailable]
+Claimed = Union[GrantState, "Duplicate[Any]", Mismatch, Rejected, Unavailable]
 SettledItem = Union[Settled, OutcomeRefused, NotSettled]
 
 
@@ -26,6 +28,8 @@ def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
     results: list[Claimed | None] = [None] * len(items)
     strangers: list[GrantState] = []
     scopes = [Scope(core, terms.operation, terms.global_id, core.clock()) for terms in items]
+    if not core.enabled:
+        return [disabled(scope, terms) for scope, terms in zip(scopes, items, strict=True)]
 
     def take(at: int, answered: Answered) -> bool:
         if answered.status in (201, 409) or is_mismatch(answered.body):
@@ -52,6 +56,42 @@ def claim_batch(core: Core, items: list[ClaimTerms]) -> Flow[list[Claimed]]:
     for state in strangers:
         yield from release(state)
     return [result for result in results if result is not None]
+
+
+@dataclass(frozen=True)
+class SettleItem:
+    """The outcome of a live grant, for `settle_batch`."""
+
+    grant: Any
+    outcome: Literal["success", "failure", "unknown"] = "success"
+    result: Any = None
+
+    def report(self) -> Report:
+        state: GrantState = self.grant._state
+        if state.attempt is None or state.settled or state.report is not None:
+            raise ValueError("the grant has no outcome to report: it was reported, or was granted by the caller's own policy")
+        options.choice("outcome", self.outcome, ("success", "failure", "unknown"))
+        text, omitted, _ = _results.encode(self.result) if self.outcome == "success" else (None, None, "")
+        state.report = report_of(state, self.outcome, _results.marker(omitted) if omitted else text)
+        state.ended = True
+        return state.report
+
+    def settled(self, end: SettledItem) -> None:
+        self.grant._state.settled = not isinstance(end, NotSettled)
+
+
+def read_items(items: Sequence[str | SettleItem]) -> list[Report]:
+    check_size(items)
+    return [item.report() if isinstance(item, SettleItem) else read_report(item) for item in items]
+
+
+def settle_items(core: Core, items: Sequence[str | SettleItem], reports: list[Report]) -> Flow[list[SettledItem]]:
+    """Reports kept reports and the outcomes of live grants."""
+    ends = yield from settle_batch(core, reports, core.limits.settle_within)
+    for item, end in zip(items, ends, strict=True):
+        if isinstance(item, SettleItem):
+            item.settled(end)
+    return ends
 
 
 def settle_batch(core: Core, reports: list[Report], within: float | None) -> Flow[list[SettledItem]]:

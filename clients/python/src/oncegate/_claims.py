@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from . import options
+from . import _results, options
 from ._core import (
     Answered,
     ClaimTerms,
@@ -20,12 +20,12 @@ from ._core import (
     contents_of_report,
     find,
     json_object,
-    result_json,
     wait_of_call,
 )
 from ._lease import Lease, keep_lease, renew
+from ._work import Plan
 from .contents import id_of
-from .errors import Cause, NotSettled, OutcomeRefused, Rejected, Unavailable
+from .errors import Cause, NothingHappened, NotSettled, OutcomeRefused, Rejected, Unavailable
 from .values import Done, Duplicate, Mismatch, Settled
 
 
@@ -44,8 +44,14 @@ class GrantState(Lease):
     settled: bool = False
     #: What the handler of a request says of its outcome, and the error that the framework has answered for it.
     can_be_marked: bool = False
+    plan: Plan | None = None
     marked: str | None = None
     seen_error: BaseException | None = None
+
+    @property
+    def harmless(self) -> tuple[type[BaseException], ...]:
+        """Errors of work that had no effect."""
+        return (NothingHappened, *self.scope.core.nothing_happened, *(self.plan.harmless if self.plan else ()))
 
     @property
     def holds(self) -> bool:
@@ -100,8 +106,10 @@ def read_report(text: str) -> Report:
     return Report(*identity, fields.get("operation"), contents, result, fields.get("gateway"))
 
 
-def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate, Mismatch]]:
+def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate[Any], Mismatch]]:
     """The claim call, with its policy for when no gateway answers."""
+    if not core.enabled:
+        return disabled(scope, terms)
     try:
         return (yield from _claim(core, scope, terms))
     except Unavailable as unavailable:
@@ -112,7 +120,7 @@ def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState,
         return GrantState(scope, None, None, math.inf, terms, degraded="caller")
 
 
-def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate, Mismatch]]:
+def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate[Any], Mismatch]]:
     wait_ends = core.clock() + (options.duration_seconds(terms.wait) if terms.wait else 0.0)
     first = True
     while True:
@@ -139,7 +147,7 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
         first = False
 
 
-def claim_answer(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState | Duplicate | Mismatch:
+def claim_answer(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState | Duplicate[Any] | Mismatch:
     """The answer as a value, and its event; a duplicate in progress may be waited for, so its event is the caller's."""
     body = answered.body
     if answered.status == 201:
@@ -175,6 +183,11 @@ def granted(scope: Scope, terms: ClaimTerms, answered: Answered) -> GrantState:
     return state
 
 
+def disabled(scope: Scope, terms: ClaimTerms) -> GrantState:
+    """The grant of a client that is switched off."""
+    return GrantState(scope, None, None, math.inf, terms, degraded="disabled")
+
+
 def identity_differs(terms: ClaimTerms, state: GrantState) -> Rejected:
     """The error of a grant for another operation than the one that was claimed."""
     core = state.scope.core
@@ -185,17 +198,18 @@ def identity_differs(terms: ClaimTerms, state: GrantState) -> Rejected:
     return Rejected(201, {"code": "identity_differs", "detail": f"{why}; the claim was released, and nothing has run"})
 
 
-def duplicate_of(global_id: str, body: dict[str, Any]) -> Duplicate:
+def duplicate_of(global_id: str, body: dict[str, Any]) -> Duplicate[Any]:
+    omitted = _results.omitted(body.get("result")) or ("batch" if body.get("result_omitted") is True else None)
     return Duplicate(
-        str(body.get("state", "")),
-        body.get("result"),
+        body.get("state", ""),
+        None if omitted else body.get("result"),
         body.get("retry_after_ms", 1000) / 1000,
         body.get("claimed_at"),
         body.get("expires_at"),
         body.get("contents_verified") is not False,
         body.get("degraded"),
         global_id,
-        body.get("result_omitted") is True,
+        omitted,
     )
 
 
@@ -210,7 +224,7 @@ def release(state: GrantState) -> Flow[None]:
     """Gives back a grant that is not used; its lease ends in any case."""
     state.settled = state.ended = True
     try:
-        yield from settle(state.scope, _report(state, "failure", None), state.scope.core.timeout)
+        yield from settle(state.scope, report_of(state, "failure", None), state.scope.core.timeout)
     except (NotSettled, OutcomeRefused):
         pass  # `settle` has emitted the event.
 
@@ -226,26 +240,30 @@ def keep_renewing(state: GrantState) -> Flow[None]:
         yield from keep_lease(state, lambda: renewal(state))
 
 
-def _report(state: GrantState, outcome: str, result: str | None) -> Report:
+def report_of(state: GrantState, outcome: str, result: str | None) -> Report:
     assert state.attempt is not None
     gateway = None if state.at is None else state.scope.core.urls[state.at]
     terms = state.terms
     return Report(terms.global_id, state.attempt, outcome, terms.operation, terms.contents, result, gateway)
 
 
-def report_outcome(state: GrantState, outcome: str, result: Any = None, *, instead: Any = None) -> Flow[Done]:
+def report_outcome(state: GrantState, outcome: str, result: Any = None, *, instead: Any = None) -> Flow[Done[Any]]:
     """Reports the outcome of the work, and repeats it until it is accepted. `instead` is stored where the result is refused."""
     scope = state.scope
     state.ended = True
-    text, omitted = result_json(result)
+    text, omitted, why = _results.encode(result, state.plan.serialize if state.plan else None)
+    if state.degraded == "disabled":
+        state.settled = True
+        return Done(result, None, "disabled", None, None, None, state.terms.global_id)
     if state.attempt is None:
         done = yield from _claim_afterwards(state, outcome, result)
         if done is not None:
             state.settled = True
             return done
     if omitted is not None:
-        scope.emit("result_omitted", why=omitted)
-    state.report = _report(state, outcome, text)
+        scope.emit("result_omitted", why=why)
+        text = _results.marker(omitted)
+    state.report = report_of(state, outcome, text)
     try:
         settled = yield from settle(scope, state.report, scope.limits.settle_within, result, instead=instead)
     except (NotSettled, OutcomeRefused):
@@ -263,7 +281,7 @@ def report_outcome(state: GrantState, outcome: str, result: Any = None, *, inste
     )
 
 
-def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done | None]:
+def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done[Any] | None]:
     """After `proceed`: claims with the same nonce, so that repeats are stopped at least from here on. None: granted."""
     scope, terms = state.scope, state.terms
     late: bool | None = None
@@ -294,9 +312,10 @@ def settle(scope: Scope, report: Report, within: float | None, result: Any = Non
         except (Unavailable, Rejected) as why:
             if isinstance(why, Rejected) and report.result is not None and why.status in (400, 413, 422):
                 # The operation has succeeded whether or not its result can be stored.
-                omitted = str(why)
-                scope.emit("result_omitted", why=omitted)
-                report, instead = replace(report, result=result_json(instead)[0]), None
+                scope.emit("result_omitted", why=str(why))
+                # A gateway that refuses the marker too gets no result.
+                left = None if omitted else _results.encode(instead)[0] or _results.marker("refused")
+                report, omitted = replace(report, result=left), "refused"
                 continue
             scope.emit("not_settled", outcome=report.outcome, why=str(why))
             raise NotSettled(whole.text(), result, why) from why
@@ -314,12 +333,16 @@ def settle(scope: Scope, report: Report, within: float | None, result: Any = Non
 
 def settle_text(core: Core, text: str, within: float | None) -> Flow[Settled]:
     report = read_report(text)
+    if not core.enabled:
+        return Settled("disabled", None, "disabled", None, report.global_id)
     scope = Scope(core, report.operation or "-", report.global_id, core.clock())
     result = None if report.result is None else json.loads(report.result)
-    return settle(scope, report, within, result)
+    return (yield from settle(scope, report, within, result))
 
 
 def lookup(core: Core, global_id: str) -> Flow[dict[str, Any] | None]:
     options.global_id(global_id)
+    if not core.enabled:
+        return None
     scope = Scope(core, "-", global_id, core.clock())
-    return find(scope, Request("GET", f"/v1/claims/{global_id}", None))
+    return (yield from find(scope, Request("GET", f"/v1/claims/{global_id}", None)))

@@ -16,11 +16,9 @@ from typing import Any, TypeVar, Union
 from . import contents as _contents
 from . import options
 from .errors import Cause, NotCanonical, Rejected, Unavailable
-from .events import log_event
+from .events import log_event, logger
 from .values import Event
 
-#: A longer result is not sent: the default of the gateway's `limits.result_bytes`.
-RESULT_BYTES_MAX = 64 * 1024
 #: The longest wait of one HTTP call: below the gateway's `limits.wait_max`.
 WAIT_OF_A_CALL_MAX = 20.0
 
@@ -104,7 +102,13 @@ class Core:
         on_event: Callable[[Event], None] | None,
         traceparent: Callable[[], str | None] | None,
         nothing_happened: Any = (),
+        enabled: bool = True,
     ):
+        if not isinstance(enabled, bool):
+            raise TypeError(f"enabled is True or False, got {enabled!r}")
+        self.enabled = enabled and not options.disabled_by_environment()
+        if not self.enabled:
+            logger.warning("A client is switched off: everything runs, and nothing is claimed or locked")
         if isinstance(urls, str) or not urls:
             raise ValueError("urls is a list of one or more gateways, such as ['http://10.0.0.5:8080']")
         self.urls = [options.url(url) for url in urls]
@@ -316,20 +320,6 @@ def json_object(fields: dict[str, Any], **encoded: str | None) -> str:
     members = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in fields.items() if value is not None]
     members += [f'"{name}":{text}' for name, text in encoded.items() if text is not None]
     return "{" + ",".join(members) + "}"
-
-
-def result_json(result: Any) -> tuple[str | None, str | None]:
-    """The result as JSON, or why it cannot be sent."""
-    if result is None:
-        return None, None
-    try:
-        text = json.dumps(result, allow_nan=False)
-        text.encode()
-    except Exception as error:  # Whatever a value's own methods raise: the work is done, and its success is reported.
-        return None, f"the result is not JSON: {error}"
-    if len(text) > RESULT_BYTES_MAX:
-        return None, f"the result has {len(text)} bytes, more than {RESULT_BYTES_MAX}; return a key, not the whole record"
-    return text, None
 
 
 def contents_of_report(value: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Union
 
@@ -58,6 +59,8 @@ def lock_terms(
 
 def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
     """Acquires the lock, or raises `LockNotAcquired` or `Unavailable`; then nothing is left behind at the gateways."""
+    if not core.enabled:
+        return HoldState(scope, None, None, math.inf, terms, None, 1)
     wait_ends = core.clock() + (options.duration_seconds(terms.wait) if terms.wait else 0.0)
     first = True
     while True:
@@ -108,6 +111,8 @@ def withdraw(scope: Scope, terms: LockTerms) -> Flow[None]:
 
 
 def keep_renewing(hold: HoldState) -> Flow[None]:
+    if hold.attempt is None:
+        return
     fields = {"attempt": hold.attempt, "lease": hold.terms.lease}
     request = Request("POST", hold.terms.path("renewal"), json_object(fields), answers_with="lease_ms")
     yield from keep_lease(hold, lambda: renew(hold, request))
@@ -117,6 +122,8 @@ def release(hold: HoldState) -> Flow[None]:
     """Releases the hold, and repeats that until it is answered. A hold that is gone already is the event `lock_lost`."""
     scope = hold.scope
     was_lost, hold.ended = hold.lost is not None, True
+    if hold.attempt is None:
+        return
     request = Request("POST", hold.terms.path("release"), json_object({"attempt": hold.attempt}), answers_with="holds")
     answered = yield from call(scope, request, scope.limits.settle_within, start=hold.at)
     if answered.status == 200:
@@ -126,6 +133,8 @@ def release(hold: HoldState) -> Flow[None]:
 
 
 def lookup(core: Core, name: str) -> Flow[LockRecord | None]:
+    if not core.enabled:
+        return None
     scope = Scope(core, name, None, core.clock())
     fields = yield from find(scope, Request("GET", f"/v1/locks/{name}", None, answers_with="waiting"))
     if fields is None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from . import _batches, _claims, _core, _locks, contents, options
+from . import _batches, _claims, _core, _locks, _work, contents, options
 from ._aio_transport import AsyncTransport
+from ._batches import SettleItem
 from ._core import Core, Flow, Scope
 from ._current import set_current
-from .client import ClaimItem, Client, Terms, _log_crash, add_note, check_parameters, check_work, record
-from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
+from .client import ClaimItem, Client, Terms, WorkTerms, _log_crash, add_note, record
+from .errors import LockNotAcquired, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
@@ -43,11 +44,14 @@ class AsyncClient:
         settle_within: options.Duration | None = 30.0,
         on_unavailable: Literal["fail_closed", "proceed"] = "fail_closed",
         nothing_happened: type[BaseException] | tuple[type[BaseException], ...] = (),
+        enabled: bool = True,
         on_event: Callable[[Event], None] | None = None,
         traceparent: Callable[[], str | None] | None = None,
         tls: ssl.SSLContext | None = None,
     ):
-        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened)
+        self._core = Core(
+            urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened, enabled
+        )
         self._transport = AsyncTransport(self._core, tls)
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -58,28 +62,41 @@ class AsyncClient:
         made._core, made._transport, made._background = client._core, AsyncTransport(client._core, client._tls), set()
         return made
 
-    async def once(self, operation: str, contents: Any, work: Callable[[AsyncGrant], Any], **terms: Unpack[Terms]) -> Answer:
+    async def once(
+        self, operation: str, contents: Any, work: Callable[[AsyncGrant], Awaitable[T]], **terms: Unpack[WorkTerms]
+    ) -> Answer[T]:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns."""
-        check_work(work, "Client")
-        check_parameters(work)
+        _work.check_work(work, "Client")
+        _work.check_parameters(work)
+        return await self._once(operation, contents, work, terms)
+
+    async def _once(
+        self, operation: str, contents: Any, work: Callable[[AsyncGrant], Any], terms: Any, plan: _work.Plan | None = None
+    ) -> Answer[Any]:
+        terms = dict(terms)
+        plan = plan or _work.Plan.of(work, terms)
         answer = await self.claim(operation, contents, **terms)
         if not isinstance(answer, AsyncGrant):
-            return answer
+            return plan.read(answer)  # type: ignore[no-any-return]
+        answer._state.plan = plan
         async with answer as grant:
             with set_current(grant):
                 result = work(grant)
                 if inspect.isawaitable(result):
                     result = await result
+            _work.check_result(result)
             return await grant.succeed(result)
 
-    async def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> AsyncGrant | Duplicate | Mismatch:
+    async def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> AsyncGrant | Duplicate[Any] | Mismatch:
         """Claims the operation. Use an `AsyncGrant` in an `async with` statement, which renews it."""
-        checked = _core.claim_terms(self._core, operation, contents, **terms)
+        given: dict[str, Any] = dict(terms)
+        _work.check_transaction(given.pop("inside_transaction", "refuse"))
+        checked = _core.claim_terms(self._core, operation, contents, **given)
         scope = Scope(self._core, operation, checked.global_id, self._core.clock())
         answer = await self._detached(scope, _claims.claim(self._core, scope, checked))
         return AsyncGrant(self, answer) if isinstance(answer, _claims.GrantState) else answer
 
-    async def claim_batch(self, items: Sequence[ClaimItem]) -> list[AsyncGrant | Duplicate | Mismatch | Rejected | Unavailable]:
+    async def claim_batch(self, items: Sequence[ClaimItem]) -> list[AsyncGrant | Duplicate[Any] | Mismatch | Rejected | Unavailable]:
         """Claims each item, in one call. An item that was refused is its error, as a value."""
         _batches.check_size(items)
         answers = await self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
@@ -90,11 +107,10 @@ class AsyncClient:
         within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return await self._transport.run(_claims.settle_text(self._core, report, within))
 
-    async def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
-        """Settles each report, in one call. A refusal is its error, as a value."""
-        _batches.check_size(reports)
-        read = [_claims.read_report(report) for report in reports]
-        return await self._transport.run(_batches.settle_batch(self._core, read, self._core.limits.settle_within))
+    async def settle_batch(self, reports: Sequence[str | SettleItem]) -> list[Settled | OutcomeRefused | NotSettled]:
+        """Settles each report or live grant, in one call. A refusal is its error, as a value."""
+        read = _batches.read_items(reports)
+        return await self._transport.run(_batches.settle_items(self._core, reports, read))
 
     async def lookup(self, global_id: str) -> Record | None:
         """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
@@ -223,19 +239,19 @@ class AsyncGrant:
             return True
         return await self._client._transport.run(_claims.renewal(self._state))
 
-    async def succeed(self, result: Any = None) -> Done:
+    async def succeed(self, result: T = None) -> Done[T]:  # type: ignore[assignment]
         """Reports that the work is finished and must never run again, also if the answer is "declined"."""
         return await self._report("success", result)
 
-    async def fail(self) -> Done:
+    async def fail(self) -> Done[Any]:
         """Reports that it certainly did not happen."""
         return await self._report("failure")
 
-    async def give_up(self) -> Done:
+    async def give_up(self) -> Done[Any]:
         """Reports that it is not known whether it happened. Repeats are stopped until an operator or a take-over settles it."""
         return await self._report("unknown")
 
-    async def _report(self, outcome: str, result: Any = None) -> Done:
+    async def _report(self, outcome: str, result: Any = None) -> Done[Any]:
         return await self._client._finish(_claims.report_outcome(self._state, outcome, result))
 
     async def __aenter__(self) -> AsyncGrant:
@@ -254,7 +270,7 @@ class AsyncGrant:
         try:
             if self._state.settled or self._state.report is not None:
                 pass  # A report that was interrupted is finished in the background.
-            elif kind is not None and issubclass(kind, NothingHappened):
+            elif isinstance(error, self._state.harmless):
                 await self.fail()
             else:
                 await self.give_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import ssl
 import threading
 from collections.abc import Callable, Sequence
@@ -10,11 +9,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
 
-from . import _batches, _claims, _core, _locks, contents, options
+from . import _batches, _claims, _core, _locks, _work, contents, options
+from ._batches import SettleItem
 from ._blocking import Renewals, Transport, in_background
 from ._core import ClaimTerms, Core, Flow, Scope
 from ._current import set_current
-from .errors import LockNotAcquired, NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
+from .errors import LockNotAcquired, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
 from .events import logger
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
@@ -32,10 +32,30 @@ class Limits(TypedDict, total=False):
     retention: Union[options.Duration, None]
     take_over: bool
     wait: Union[options.Duration, None]
+    #: `refuse` (the default) raises inside a transaction of Django. `allow` is for who reports from an outbox after the commit.
+    inside_transaction: Literal["refuse", "allow"]
 
 
 class Terms(Limits, total=False):
     """What a claim call may say beside operation and contents."""
+
+    fingerprint: Any
+
+
+class WorkLimits(Limits, total=False):
+    """What a decorator may say of the work too."""
+
+    #: The type of the result, if the work has no annotation; duplicates get it read back.
+    result: Any
+    #: Instead of the types that the client knows: the result as JSON values, and back.
+    serialize: Callable[[Any], Any]
+    deserialize: Callable[[Any], Any]
+    #: Exceptions of work that had no effect: the operation can be claimed again at once. Their subclasses count.
+    nothing_happened: Union[type[BaseException], tuple[type[BaseException], ...]]
+
+
+class WorkTerms(WorkLimits, total=False):
+    """What `once` may say beside operation, contents and work."""
 
     fingerprint: Any
 
@@ -68,6 +88,7 @@ class Client:
 
     All times are in seconds. `timeout` limits one HTTP call, `claim_within` all tries of a claim, `settle_within` all tries of a
     report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected and says so.
+    `enabled=False`, or `ONCEGATE_DISABLED=1` in the environment, claims nothing and runs everything, for tests of other things.
     `on_event` gets each `Event` instead of the log; `traceparent` returns the trace context to pass on.
     """
 
@@ -81,37 +102,45 @@ class Client:
         settle_within: options.Duration | None = 30.0,
         on_unavailable: Literal["fail_closed", "proceed"] = "fail_closed",
         nothing_happened: type[BaseException] | tuple[type[BaseException], ...] = (),
+        enabled: bool = True,
         on_event: Callable[[Event], None] | None = None,
         traceparent: Callable[[], str | None] | None = None,
         tls: ssl.SSLContext | None = None,
     ):
-        self._core = Core(urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened)
+        self._core = Core(
+            urls, credential, timeout, claim_within, settle_within, on_unavailable, on_event, traceparent, nothing_happened, enabled
+        )
         self._tls = tls
         self._transport = Transport(self._core, tls)
         self._renewals = Renewals(self._transport, _log_crash)
 
-    def once(self, operation: str, contents: Any, work: Callable[[Grant], Any], **terms: Unpack[Terms]) -> Answer:
+    def once(self, operation: str, contents: Any, work: Callable[[Grant], T], **terms: Unpack[WorkTerms]) -> Answer[T]:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns.
 
-        If it raises `NothingHappened`, the operation can be claimed again at once. Any other exception may have come after the
-        effect, so the outcome is `unknown`. Both are raised again.
+        If it raises `NothingHappened` or one of `nothing_happened`, the operation can be claimed again at once. Any other exception may
+        have come after the effect, so the outcome is `unknown`. All are raised again.
         """
-        check_work(work, "AsyncClient")
-        check_parameters(work)
+        _work.check_work(work, "AsyncClient")
+        _work.check_parameters(work)
+        return self._once(operation, contents, work, terms)
+
+    def _once(self, operation: str, contents: Any, work: Callable[[Grant], T], terms: Any, plan: _work.Plan | None = None) -> Answer[T]:
+        terms = dict(terms)
+        plan = plan or _work.Plan.of(work, terms)
         answer = self.claim(operation, contents, **terms)
         if not isinstance(answer, Grant):
-            return answer
+            return plan.read(answer)  # type: ignore[no-any-return]
+        answer._state.plan = plan
         with answer as grant, set_current(grant):
             result = work(grant)
-            if inspect.isawaitable(result):
-                close = getattr(result, "close", lambda: None)
-                close()
-                raise NothingHappened("the work is a coroutine, which only AsyncClient runs; nothing has run")
+            _work.check_result(result)
             return grant.succeed(result)
 
-    def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> Grant | Duplicate | Mismatch:
+    def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> Grant | Duplicate[Any] | Mismatch:
         """Claims the operation. Use a `Grant` in a `with` statement, which renews it, and report its outcome there."""
-        checked = _core.claim_terms(self._core, operation, contents, **terms)
+        given: dict[str, Any] = dict(terms)
+        _work.check_transaction(given.pop("inside_transaction", "refuse"))
+        checked = _core.claim_terms(self._core, operation, contents, **given)
         scope = Scope(self._core, operation, checked.global_id, self._core.clock())
         answer = self._claimed(checked, _claims.claim(self._core, scope, checked))
         return Grant(self, answer) if isinstance(answer, _claims.GrantState) else answer
@@ -127,7 +156,7 @@ class Client:
             in_background("oncegate-release", lambda: self._release(terms))
             raise
 
-    def claim_batch(self, items: Sequence[ClaimItem]) -> list[Grant | Duplicate | Mismatch | Rejected | Unavailable]:
+    def claim_batch(self, items: Sequence[ClaimItem]) -> list[Grant | Duplicate[Any] | Mismatch | Rejected | Unavailable]:
         """Claims each item, in one call. An item that was refused is its error, as a value."""
         _batches.check_size(items)
         answers = self._transport.run(_batches.claim_batch(self._core, [item.terms(self._core) for item in items]))
@@ -138,11 +167,10 @@ class Client:
         within = self._core.limits.settle_within if within is None else options.seconds("within", within)
         return self._transport.run(_claims.settle_text(self._core, report, within))
 
-    def settle_batch(self, reports: Sequence[str]) -> list[Settled | OutcomeRefused | NotSettled]:
-        """Settles each report, in one call. A refusal is its error, as a value."""
-        _batches.check_size(reports)
-        read = [_claims.read_report(report) for report in reports]
-        return self._transport.run(_batches.settle_batch(self._core, read, self._core.limits.settle_within))
+    def settle_batch(self, reports: Sequence[str | SettleItem]) -> list[Settled | OutcomeRefused | NotSettled]:
+        """Settles each report or live grant, in one call. A refusal is its error, as a value."""
+        read = _batches.read_items(reports)
+        return self._transport.run(_batches.settle_items(self._core, reports, read))
 
     def lookup(self, global_id: str) -> Record | None:
         """The claim as the store has it, or None. For people and reports: only a grant lets a caller go ahead."""
@@ -202,26 +230,6 @@ def record(fields: dict[str, Any] | None) -> Record | None:
     return Record(str(fields.get("state", "")), fields.get("operation"), fields.get("result"), fields)
 
 
-def check_work(work: Any, other: str) -> None:
-    """Refuses what cannot be reported on completion, before anything is claimed."""
-    if not callable(work):
-        raise TypeError(f"work is a function that takes the grant, got {type(work).__name__}; write lambda grant: …")
-    if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
-        raise TypeError("work is a generator, whose end the client cannot see; return its result instead")
-    if other == "AsyncClient" and inspect.iscoroutinefunction(work):
-        raise TypeError("work is a coroutine function; use AsyncClient")
-
-
-def check_parameters(work: Any) -> None:
-    """Refuses work that does not take the grant, before anything is claimed: its error would leave the operation unknown."""
-    try:
-        inspect.signature(work).bind(None)
-    except TypeError as error:
-        raise TypeError(f"work takes one argument, the grant ({error}); write lambda grant: …") from error
-    except ValueError:
-        pass  # A function of C without a signature.
-
-
 class Grant:
     """The claim of one operation, live until the lease ends. Renewed in the background while in a `with` statement."""
 
@@ -263,22 +271,22 @@ class Grant:
             return True
         return self._client._transport.run(_claims.renewal(self._state))
 
-    def succeed(self, result: Any = None) -> Done:
+    def succeed(self, result: T = None) -> Done[T]:  # type: ignore[assignment]
         """Reports that the work is finished and must never run again, also if the answer is "declined".
 
         Duplicates get `result`. If it cannot be sent, the success is reported without it: see `Done.result_omitted`.
         """
         return self._report("success", result)
 
-    def fail(self) -> Done:
+    def fail(self) -> Done[Any]:
         """Reports that it certainly did not happen."""
         return self._report("failure")
 
-    def give_up(self) -> Done:
+    def give_up(self) -> Done[Any]:
         """Reports that it is not known whether it happened. Repeats are stopped until an operator or a take-over settles it."""
         return self._report("unknown")
 
-    def _report(self, outcome: str, result: Any = None) -> Done:
+    def _report(self, outcome: str, result: Any = None) -> Done[Any]:
         return self._client._transport.run(_claims.report_outcome(self._state, outcome, result))
 
     def __enter__(self) -> Grant:
@@ -297,7 +305,7 @@ class Grant:
                 # Interrupted while the outcome was being reported.
                 core = self._client._core
                 self._client._transport.run(_claims.settle(state.scope, state.report, core.limits.settle_within))
-            elif kind is not None and issubclass(kind, NothingHappened):
+            elif isinstance(error, state.harmless):
                 self.fail()
             else:
                 self.give_up()

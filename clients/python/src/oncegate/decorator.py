@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Union, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Union, overload
 
+from . import _work
 from .aio import AsyncClient
-from .client import Client, Limits, Terms, check_work
+from .client import Client, WorkLimits
+from .errors import ResultNotStored
+from .values import Answer, Duplicate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 #: A function of the same arguments that returns the contents, or the names of parameters that are the contents.
 Contents = Union[Callable[..., Any], Sequence[str]]
+
+
+@overload
+def once(
+    client: Client, *, operation: str, contents: Contents, fingerprint: Contents | None = None, **terms: Unpack[WorkLimits]
+) -> Callable[[Callable[P, R]], Callable[P, Answer[R]]]: ...
+
+
+@overload
+def once(
+    client: AsyncClient, *, operation: str, contents: Contents, fingerprint: Contents | None = None, **terms: Unpack[WorkLimits]
+) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, Answer[R]]]]: ...
 
 
 def once(
@@ -24,49 +41,53 @@ def once(
     operation: str,
     contents: Contents,
     fingerprint: Contents | None = None,
-    **terms: Unpack[Limits],
+    **terms: Unpack[WorkLimits],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes calls of a function pass once. The decorated function returns `Done`, `Duplicate` or `Mismatch`.
 
         @once(client, operation="order.submit", contents=["order_id"])
-        def submit(order_id: str, note: str) -> dict: ...
+        def submit(order_id: str, note: str) -> Receipt: ...
 
-    The grant, with its fence, is `current()`. Inside a transaction of Django the call is refused: a success that is reported before
-    the commit would stay if the transaction is rolled back.
+    A duplicate whose result was not stored raises `ResultNotStored`. The grant, with its fence, is `current()`. Inside a transaction of
+    Django the call is refused: a success that is reported before the commit would stay if the transaction is rolled back.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise TypeError(f"client is a Client or AsyncClient, got {type(client).__name__}; write @once(client, operation=…, contents=…)")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        check_work(function, "AsyncClient" if isinstance(client, Client) else "Client")
+        _work.check_work(function, "AsyncClient" if isinstance(client, Client) else "Client")
         signature = inspect.signature(function)
         contents_of = _selector("contents", contents, signature)
         fingerprint_of = None if fingerprint is None else _selector("fingerprint", fingerprint, signature)
+        of_claim: dict[str, Any] = dict(terms)
+        plan = _work.Plan.of(function, of_claim)
 
-        def given(args: Any, kwargs: Any) -> Terms:
-            refuse_transaction()
-            all_terms: Terms = cast(Terms, dict(terms))
-            if fingerprint_of is not None:
-                all_terms["fingerprint"] = fingerprint_of(*args, **kwargs)
-            return all_terms
+        def given(args: Any, kwargs: Any) -> dict[str, Any]:
+            return of_claim if fingerprint_of is None else {**of_claim, "fingerprint": fingerprint_of(*args, **kwargs)}
 
         if isinstance(client, AsyncClient):
 
             @functools.wraps(function)
             async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-                named = given(args, kwargs)
-                return await client.once(operation, contents_of(*args, **kwargs), lambda _: function(*args, **kwargs), **named)
+                what = contents_of(*args, **kwargs)
+                return _complete(await client._once(operation, what, lambda _: function(*args, **kwargs), given(args, kwargs), plan))
 
             return async_wrapper
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            named = given(args, kwargs)
-            return client.once(operation, contents_of(*args, **kwargs), lambda _: function(*args, **kwargs), **named)
+            what = contents_of(*args, **kwargs)
+            return _complete(client._once(operation, what, lambda _: function(*args, **kwargs), given(args, kwargs), plan))
 
         return wrapper
 
     return decorate
+
+
+def _complete(answer: Answer[Any]) -> Answer[Any]:
+    if isinstance(answer, Duplicate) and answer.result_omitted is not None:
+        raise ResultNotStored(answer.result_omitted, answer.global_id)
+    return answer
 
 
 def _selector(what: str, selected: Contents, signature: inspect.Signature) -> Callable[..., Any]:
@@ -86,19 +107,3 @@ def _selector(what: str, selected: Contents, signature: inspect.Signature) -> Ca
         return {name: bound.arguments[name] for name in names}
 
     return select
-
-
-def refuse_transaction() -> None:
-    """Raises RuntimeError inside a transaction of Django."""
-    database = sys.modules.get("django.db")
-    if database is None:
-        return
-    try:
-        active = [each.alias for each in database.connections.all(initialized_only=True) if each.in_atomic_block]
-    except Exception:  # Django is imported, but not configured here.
-        return
-    if active:
-        raise RuntimeError(
-            f"a transaction of the database {active[0]!r} is active: a success reported before its commit would stay if it is rolled back; "
-            "call this outside of transaction.atomic(), and open the transaction inside the function"
-        )

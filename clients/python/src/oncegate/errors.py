@@ -26,6 +26,17 @@ class Cause:
 class OncegateError(Exception):
     """Base of all errors of this package, except wrong arguments (`ValueError`, `TypeError`)."""
 
+    def __reduce__(self) -> Any:
+        # Errors travel between processes: Celery, multiprocessing.
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[OncegateError], arguments: tuple[Any, ...], fields: dict[str, Any]) -> OncegateError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    vars(error).update(fields)
+    return error
+
 
 class Unavailable(OncegateError):
     """No gateway gave an answer in time. The work was not started. `causes` holds the last failure of each gateway tried."""
@@ -70,6 +81,23 @@ class NotCanonical(OncegateError, ValueError):
     def __init__(self, reason: str, path: str, advice: str):
         super().__init__(f"{path}: {advice}")
         self.reason, self.path = reason, path
+
+
+class ResultNotStored(OncegateError):
+    """The operation was done before, and its result was not stored: `why` is `not_serialisable`, `too_large`, `refused` or `unreadable`."""
+
+    def __init__(self, why: str, global_id: str):
+        super().__init__(f"the operation was done before, but its result was not stored: {why}; look up its effect")
+        self.why, self.global_id = why, global_id
+
+
+class NotRun(OncegateError):
+    """The operation did not run here, and `answer` (a `Duplicate` or `Mismatch`) has no result. Raised by `value()` only."""
+
+    def __init__(self, answer: Any):
+        what = getattr(answer, "state", None) or getattr(answer, "code", None)
+        super().__init__(f"the operation did not run: {what}")
+        self.answer = answer
 
 
 class NothingHappened(OncegateError):

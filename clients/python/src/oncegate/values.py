@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, Generic, Literal, NoReturn, TypeVar, Union
+
+from .errors import NotRun, ResultNotStored
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Generic[T_co]):
     """The work ran here, and its outcome was reported."""
 
-    result: Any
+    result: T_co
     #: `succeeded`, `observed`, `spooled` (a gateway delivers it later), or None if nothing was recorded.
     state: str | None
     #: The outage policy that answered in place of the store; `caller` is this client's own `proceed`. None: all promises hold.
@@ -20,18 +24,22 @@ class Done:
     late: bool | None
     #: In observe mode, the code of the answer that enforcing would have given to the claim.
     would_be: str | None
-    #: Why the result was not stored: it is not JSON, is too long, or was refused. None if it was stored.
+    #: Why the result was not stored: `not_serialisable`, `too_large`, or `refused` by the gateway. None if it was stored.
     result_omitted: str | None
     global_id: str
 
+    def value(self) -> T_co:
+        """The result."""
+        return self.result
+
 
 @dataclass(frozen=True)
-class Duplicate:
-    """Another attempt is running or has completed the operation. `state` is `in_progress`, `succeeded` or `unknown`."""
+class Duplicate(Generic[T_co]):
+    """Another attempt is running or has completed the operation."""
 
-    state: str
-    #: The result stored with the success.
-    result: Any
+    state: Literal["in_progress", "succeeded", "unknown"]
+    #: The result stored with the success; None where it was not stored (`result_omitted`).
+    result: T_co | None
     #: Seconds until it is worth asking again, while it is in progress.
     retry_after: float
     claimed_at: str | None
@@ -40,8 +48,16 @@ class Duplicate:
     contents_verified: bool
     degraded: str | None
     global_id: str
-    #: True if the result was too large for the answer to a batch: look the claim up by itself.
-    result_omitted: bool = False
+    #: Why the result is not here, as in `Done`; `batch`: it was too large for the answer to a batch, so look the claim up by itself.
+    result_omitted: str | None = None
+
+    def value(self) -> T_co:
+        """The result of the success. Raises `NotRun` without one, and `ResultNotStored` if its result was not stored."""
+        if self.state != "succeeded":
+            raise NotRun(self)
+        if self.result_omitted is not None:
+            raise ResultNotStored(self.result_omitted, self.global_id)
+        return self.result  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,10 @@ class Mismatch:
 
     code: str
     global_id: str
+
+    def value(self) -> NoReturn:
+        """Raises `NotRun`."""
+        raise NotRun(self)
 
 
 @dataclass(frozen=True)
@@ -105,7 +125,7 @@ class LockRecord:
 
 
 #: The result of `once`.
-Answer = Union[Done, Duplicate, Mismatch]
+Answer = Union[Done[T_co], Duplicate[T_co], Mismatch]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Union
+from dataclasses import dataclass, field
+from typing import Any, Union
 
 from ..errors import (
     NotCanonical,
@@ -22,6 +22,8 @@ class Ack:
     """Done, here or before."""
 
     why: str = "done"
+    #: The answer, where there is one: its `value()` is the result.
+    answer: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ContentsNotDerived(OncegateError):
 
 
 def decide(
-    end: Answer | BaseException,
+    end: Answer[Any] | BaseException,
     *,
     failures: int = 0,
     max_failures: int = 3,
@@ -64,10 +66,10 @@ def decide(
 ) -> Decision:
     """The decision for the end of `once`: its answer, or the exception that it raised."""
     if isinstance(end, Done):
-        return Ack()
+        return Ack(answer=end)
     if isinstance(end, Duplicate):
         if end.state == "succeeded":
-            return Ack("duplicate")
+            return Ack("duplicate", end)
         if end.state == "in_progress":
             return Redeliver(end.retry_after, "in_progress", failures)
         return Park("unknown")
@@ -86,7 +88,7 @@ def decide(
         if end.status == 429:
             return Redeliver(end.retry_after or redeliver_after, "quota_exceeded", failures)
         # These say nothing about the message: with a wrong credential every message would be lost.
-        if end.status in (401, 403, 404, 405):
+        if end.status in (401, 403, 404, 405) or end.code == "identity_differs":
             return Redeliver(redeliver_after, end.code or str(end.status), failures)
         return DeadLetter(end.code or str(end.status))
     if isinstance(end, Unavailable):

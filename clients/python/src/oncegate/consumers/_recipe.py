@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from .. import options
+from .. import _results, options
 from ..aio import AsyncClient
 from ..client import Client
-from ..errors import NotSettled
+from ..errors import NothingHappened, NotSettled
 from ..events import logger
 from ..values import Answer
 from ._decide import Ack, ContentsNotDerived, DeadLetter, Decision, Park, decide
@@ -34,6 +34,8 @@ class Recipe(Generic[M]):
     fingerprint: Callable[[M], Any] | None = None
     lease: options.Duration | None = None
     retention: options.Duration | None = None
+    #: Exceptions of work that had no effect: the message is redelivered. Their subclasses count.
+    nothing_happened: tuple[type[BaseException], ...] = ()
     #: Runs of a message that end with `NothingHappened` before it is dead-lettered.
     max_failures: int = 3
     #: Seconds, where the answer says nothing.
@@ -44,6 +46,8 @@ class Recipe(Generic[M]):
         options.operation(self.operation)
         options.duration("lease", self.lease)
         options.duration("retention", self.retention, forever=True)
+        object.__setattr__(self, "nothing_happened", options.exceptions("nothing_happened", self.nothing_happened))
+        _results.check_type(_results.return_type(self.handle))
         options.seconds("redeliver_after", self.redeliver_after)
         if not callable(self.contents) or not callable(self.handle):
             raise TypeError("contents and handle are functions: contents(message), handle(message, grant)")
@@ -60,9 +64,12 @@ class Recipe(Generic[M]):
             fingerprint = None if self.fingerprint is None else self.fingerprint(message)
         except Exception as error:
             raise ContentsNotDerived(f"the contents could not be derived: {error!r}") from error
-        return contents, {"fingerprint": fingerprint, "lease": self.lease, "retention": self.retention}
+        return contents, {"fingerprint": fingerprint, "lease": self.lease, "retention": self.retention, **self._of_work()}
 
-    def _decide(self, end: Answer | BaseException, failures: int) -> Decision:
+    def _of_work(self) -> dict[str, Any]:
+        return {"nothing_happened": self.nothing_happened, "result": _results.return_type(self.handle)}
+
+    def _decide(self, end: Answer[Any] | BaseException, failures: int) -> Decision:
         kept = False
         if isinstance(end, NotSettled) and self.keep_report is not None:
             try:
@@ -70,6 +77,8 @@ class Recipe(Generic[M]):
                 kept = True
             except Exception:
                 logger.exception("The report of %s could not be kept; the message is redelivered", self.operation)
+        if isinstance(end, (*self.nothing_happened, *self.client._core.nothing_happened)):
+            end = NothingHappened(repr(end))
         decision = decide(end, failures=failures, max_failures=self.max_failures, redeliver_after=self.redeliver_after, report_is_kept=kept)
         if not isinstance(decision, Ack):
             error = end if isinstance(end, BaseException) else None
@@ -83,7 +92,7 @@ def consume_once(recipe: Recipe[M], message: M, failures: int = 0) -> Decision:
     client = recipe.client
     if not isinstance(client, Client):
         raise TypeError("the recipe has an AsyncClient; call consume_once_async")
-    end: Answer | BaseException
+    end: Answer[Any] | BaseException
     try:
         contents, terms = recipe._arguments(message)
         end = client.once(recipe.operation, contents, lambda grant: recipe.handle(message, grant), **terms)
@@ -97,7 +106,7 @@ async def consume_once_async(recipe: Recipe[M], message: M, failures: int = 0) -
     client = recipe.client
     if not isinstance(client, AsyncClient):
         raise TypeError("the recipe has a Client; call consume_once")
-    end: Answer | BaseException
+    end: Answer[Any] | BaseException
     try:
         contents, terms = recipe._arguments(message)
         end = await client.once(recipe.operation, contents, lambda grant: recipe.handle(message, grant), **terms)

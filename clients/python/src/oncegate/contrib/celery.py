@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from celery import Task
@@ -10,6 +11,7 @@ from celery import Task
 from ..client import Client
 from ..consumers import Ack, DeadLetter, Park, Recipe, Redeliver, consume_once
 from ..errors import OncegateError
+from ..options import Duration
 
 _FAILURES = "oncegate_failures"
 #: None would be the limit of the task.
@@ -32,7 +34,7 @@ class OnceTask(Task):  # type: ignore[misc]
 
     `acks_late` is on. In progress elsewhere: retried later, outside of `max_retries`. A broker with a visibility timeout (Redis, SQS) has
     one longer than the lease. Work that had no effect raises `NothingHappened` instead of calling
-    `retry`. Otherwise the task fails with `ParkedTask`.
+    `retry`. Otherwise the task fails with `ParkedTask`. A duplicate of a success returns its stored result.
     """
 
     abstract = True
@@ -41,7 +43,9 @@ class OnceTask(Task):  # type: ignore[misc]
     client: Client | None = None
     operation: str | None = None
     contents: Callable[..., Any] | None = None
-    lease: str | None = None
+    lease: Duration | None = None
+    #: Exceptions of work that had no effect: the task is tried again. Their subclasses count.
+    nothing_happened: tuple[type[BaseException], ...] = ()
     max_failures = 3
     redeliver_after = 5.0
     keep_report: Callable[[str], None] | None = None
@@ -52,6 +56,7 @@ class OnceTask(Task):  # type: ignore[misc]
             return super().__call__(*args, **kwargs)
         results: list[Any] = []
 
+        @wraps(self.run)
         def handle(_: Any, __: Any) -> Any:
             results.append(self.run(*args, **kwargs))
             return results[0]
@@ -59,7 +64,8 @@ class OnceTask(Task):  # type: ignore[misc]
         recipe = self._recipe(lambda contents: contents(*args, **kwargs), handle)
         decision = consume_once(recipe, None, int((self.request.headers or {}).get(_FAILURES, 0)))
         if isinstance(decision, Ack):
-            return results[0] if results else None
+            # A duplicate has the stored result, or raises `ResultNotStored`.
+            return results[0] if results or decision.answer is None else decision.answer.value()
         if isinstance(decision, Redeliver):
             headers = {**(self.request.headers or {}), _FAILURES: decision.failures}
             raise self.retry(countdown=decision.after, max_retries=_NO_LIMIT, headers=headers)
@@ -77,6 +83,7 @@ class OnceTask(Task):  # type: ignore[misc]
             lambda _: apply(contents),
             handle,
             lease=self.lease,
+            nothing_happened=self.nothing_happened,
             max_failures=self.max_failures,
             redeliver_after=self.redeliver_after,
             keep_report=type(self).keep_report,

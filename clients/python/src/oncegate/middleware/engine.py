@@ -42,7 +42,7 @@ class Engine:
         if not isinstance(rules, Rules):
             raise TypeError(f"rules are Rules(operation=…, principal=…), got {type(rules).__name__}")
         self.core, self.rules = core, rules
-        self.is_enabled = rules.is_enabled
+        self.is_enabled = rules.is_enabled and core.enabled
         if not self.is_enabled:
             logger.warning("The middleware of %s is switched off: requests with an Idempotency-Key run unprotected", rules.operation)
         own = core.limits

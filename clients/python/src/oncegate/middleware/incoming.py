@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..contents import JsonText, canonical_fingerprint
 from ..errors import NotCanonical
 
 PARTS = ("method", "path", "query", "content-type", "if-match", "body")
+_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]\Z")
 _METHOD_OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
 
 
@@ -46,27 +49,38 @@ def wait_preferred(request: Incoming) -> int | None:
     return None
 
 
-def fingerprint(request: Incoming, body: bytes, parts: Sequence[str]) -> dict[str, str]:
+def fingerprint(request: Incoming, body: bytes, parts: Sequence[str]) -> dict[str, str | None]:
     """The members of the fingerprint, the same as those of the gateway's proxy without the host."""
     form = _form_digest(request, body)
     values = {
         "method": request.method,
-        "path": request.path,
-        "query": request.query,
-        "content-type": _field(request, "content-type") if form is None else "multipart/form-data",
+        "path": _normal(request.path),
+        "query": None if request.query is None else _normal(request.query),
+        "content-type": _field(request, "content-type", str.lower) if form is None else "multipart/form-data",
         "if-match": _field(request, "if-match"),
         "body": form or hashlib.sha256(body).hexdigest(),
         "body:json": form or _json_digest(body),
     }
+    chosen = {name.removesuffix(":json"): values[name] for name in parts}
     if "method" in parts:
-        values |= {name: _field(request, name) for name in _METHOD_OVERRIDES}
-    chosen = [*parts, *_METHOD_OVERRIDES]
-    return {name.removesuffix(":json"): value for name, value in values.items() if name in chosen and value is not None}
+        chosen |= {name: mark for name in _METHOD_OVERRIDES if (mark := _field(request, name)) is not None}
+    return chosen
 
 
-def _field(request: Incoming, name: str) -> str | None:
+def _normal(target: str) -> str:
+    """A path or query with the escapes of unreserved characters decoded, and the digits of others in capitals (RFC 3986, 6.2.2)."""
+
+    def escape(match: re.Match[str]) -> str:
+        character = chr(int(match[1], 16))
+        return character if _UNRESERVED.match(character) else match[0].upper()
+
+    return _ESCAPE.sub(escape, target)
+
+
+def _field(request: Incoming, name: str, change: Callable[[str], str] = str) -> str | None:
     """The digest of a field's lines, in order: they may be longer than a fingerprint."""
-    lines = [line.encode("latin-1") for line in request.lines(name)]
+    # Only A to Z have small letters: the bytes beyond ASCII are no characters.
+    lines = [re.sub("[A-Z]+", lambda match: change(match[0]), line).encode("latin-1") for line in request.lines(name)]
     if not lines:
         return None
     return hashlib.sha256(b"".join(len(line).to_bytes(8, "big") + line for line in lines)).hexdigest()

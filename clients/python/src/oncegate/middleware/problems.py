@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import NotCanonical, NothingHappened, OncegateError, Rejected, Unavailable
+from ..errors import NotCanonical, NotRun, OncegateError, Rejected, ResultNotStored, Unavailable
 from ..events import logger
 from ..values import Duplicate, Mismatch
 
@@ -64,12 +64,17 @@ def retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
     return (("Retry-After", str(max(1, math.ceil(seconds)))),)
 
 
-def problem_of(end: Duplicate | Mismatch | OncegateError) -> Problem | None:
+def problem_of(end: Duplicate[Any] | Mismatch | OncegateError) -> Problem | None:
     """The meaning in HTTP of an answer or error of a client; None where the error says nothing to a caller."""
     if isinstance(end, Mismatch):
         return Problem("fingerprint_mismatch", "The operation was requested before with other values; send a fresh key for each operation.")
     if isinstance(end, Duplicate):
         return _problem_of_duplicate(end)
+    if isinstance(end, NotRun):
+        return problem_of(end.answer)
+    if isinstance(end, ResultNotStored):
+        detail = "The operation was done before, but its result was not stored: look up its effect."
+        return Problem("response_not_stored", detail, {"state": "succeeded"})
     if isinstance(end, Unavailable):
         return unavailable()
     if isinstance(end, Rejected):
@@ -82,7 +87,7 @@ def problem_of(end: Duplicate | Mismatch | OncegateError) -> Problem | None:
             return Problem("quota_exceeded", detail, fields=retry_after(end.retry_after or 1))
         # A mistake of the service, not of its caller.
         return unavailable()
-    if isinstance(end, NotCanonical) and not isinstance(end, NothingHappened):
+    if isinstance(end, NotCanonical):
         return Problem("contents_not_canonical", f"{end}.")
     return None
 
@@ -100,7 +105,7 @@ def unavailable() -> Problem:
     return Problem("store_unavailable", detail, fields=retry_after(1))
 
 
-def _problem_of_duplicate(duplicate: Duplicate) -> Problem:
+def _problem_of_duplicate(duplicate: Duplicate[Any]) -> Problem:
     if duplicate.state == "in_progress":
         detail = "The first request for this operation is still running; repeat it later."
         return Problem("duplicate", detail, {"state": "in_progress"}, retry_after(duplicate.retry_after))

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import RESULT_BYTES_MAX
+from .._results import RESULT_BYTES_MAX
 from . import fields as _fields
 from .fields import Fields
 from .problems import Problem
