@@ -2,14 +2,16 @@
 
 import { randomBytes } from "node:crypto";
 
-import { type Contents, canonical, canonicalOrEmpty, globalId, idOf } from "./contents.js";
+import { type AnyContents, type Contents, canonical, canonicalOrEmpty, globalId, idOf } from "./contents.js";
 import { DISABLED, NoServer } from "./disabled.js";
 import { duration, span, spanText } from "./durations.js";
-import { NothingHappened, NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable } from "./errors.js";
+import { NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable } from "./errors.js";
 import { type Claim, Grant } from "./grant.js";
+import { type Harmless, harmlessTest } from "./harmless.js";
 import { Lock, type LockTerms } from "./lock.js";
 import { defaultUrls, isEnabled, known } from "./options.js";
-import { body, encode, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
+import { body, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
+import { encode, endsLater, type Omitted, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
 import type { Answer, Fields, Server } from "./server.js";
 import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, serversOf, sleep, Transport } from "./transport.js";
 import {
@@ -30,7 +32,7 @@ const BATCH_MAX = 1000;
 /** The terms of one claim. */
 export interface Terms {
   /** What else must be equal on a repeat, without being part of the identity. */
-  fingerprint?: Contents;
+  fingerprint?: AnyContents;
   /** How long to hold the claim while in progress, such as `30s`. */
   lease?: string;
   leaseMs?: number;
@@ -46,9 +48,15 @@ export interface Terms {
   signal?: AbortSignal;
 }
 
+/** The terms of `once`. */
+export interface OnceTerms extends Terms {
+  /** Errors of the work that mean that nothing happened, beside those of the client. */
+  nothingHappened?: Harmless;
+}
+
 export interface ClaimItem extends Pick<Terms, "fingerprint" | "lease" | "leaseMs" | "retention" | "retentionMs" | "takeOver"> {
   operation: string;
-  contents: Contents;
+  contents: AnyContents;
 }
 
 export interface OutcomeItem {
@@ -68,7 +76,18 @@ export interface Limits {
 }
 
 const LIMITS = ["claimWithin", "claimWithinMs", "settleWithin", "settleWithinMs", "onUnavailable"];
-const OPTIONS = [...LIMITS, "credential", "timeout", "timeoutMs", "onEvent", "metrics", "traceparent", "tls", "enabled"];
+const OPTIONS = [
+  ...LIMITS,
+  "credential",
+  "timeout",
+  "timeoutMs",
+  "onEvent",
+  "metrics",
+  "traceparent",
+  "tls",
+  "enabled",
+  "nothingHappened",
+];
 const CLAIM_TERMS = ["fingerprint", "lease", "leaseMs", "retention", "retentionMs", "takeOver"];
 const TERMS = [...CLAIM_TERMS, "wait", "waitMs", "signal"];
 
@@ -77,6 +96,7 @@ export class Client {
   private readonly transport: Transport;
   /** False if it is switched off. */
   readonly enabled: boolean;
+  private readonly isHarmless: (error: unknown) => boolean;
   private readonly app: string;
   private reports!: Reports;
   private reporter!: Reporter;
@@ -102,6 +122,7 @@ export class Client {
     const timeoutMs = span(options, "timeout") ?? 2000;
     const real: Server[] = options[SERVERS]?.(this.app) ?? serversOf(urls, options.tls);
     this.enabled = isEnabled(options.enabled);
+    this.isHarmless = harmlessTest(options.nothingHappened);
     this.transport = new Transport(this.enabled ? real : [new NoServer(this.app)], timeoutMs, options);
     if (!this.enabled) this.transport.event({ operation: "", globalId: null }, DISABLED, "warn");
     const { claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable } = options;
@@ -133,36 +154,56 @@ export class Client {
 
   /**
    * Runs `work` unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. Duplicates get what
-   * `work` returns, as JSON.
+   * `work` returns, as JSON; with `result` in the terms, what that reads of it.
    *
-   * If it throws `NothingHappened`, the operation can be claimed again at once. After any other error the effect may have happened:
-   * the outcome is unknown. Both are thrown again.
+   * If it throws `NothingHappened` or an error that `nothingHappened` declares, the operation can be claimed again at once. After any
+   * other error the effect may have happened: the outcome is unknown. Both are thrown again.
    */
+  once<C, Result>(
+    operation: string,
+    contents: C & Contents<C>,
+    work: (grant: Grant) => Promise<Result> | Result,
+    terms: OnceTerms & { result: ResultSchema<Result> },
+  ): Promise<Done<Result> | Duplicate<Result> | Mismatch>;
+  once<C, Result>(
+    operation: string,
+    contents: C & Contents<C>,
+    work: (grant: Grant) => Promise<Result> | Result,
+    terms?: OnceTerms,
+  ): Promise<Done<Result> | Duplicate | Mismatch>;
   async once<Result>(
     operation: string,
-    contents: Contents,
+    contents: AnyContents,
     work: (grant: Grant) => Promise<Result> | Result,
-    terms: Terms = {},
-  ): Promise<Done<Result> | Duplicate | Mismatch> {
-    const grant = await this.claim(operation, contents, terms);
-    if (!(grant instanceof Grant)) return grant;
+    given: OnceTerms & { result?: ResultSchema<Result> } = {},
+  ): Promise<Done<Result> | Duplicate<Result> | Mismatch> {
+    refuseGenerators(work);
+    const { result: schema, nothingHappened, ...terms } = given;
+    if (schema !== undefined && typeof schema?.parse !== "function")
+      throw new TypeError("result is a schema, with a function parse");
+    const isHarmless = harmlessTest(nothingHappened);
+    const grant = await this.claim(operation, contents as never, terms);
+    if (!(grant instanceof Grant)) return read(grant, schema) as Duplicate<Result> | Mismatch;
     try {
       let result: Result;
       try {
         result = await work(grant);
+        const later = endsLater(result);
+        if (later) throw new TypeError(`the work returned ${later}, which has not ended: read it to its end, and return a value`);
       } catch (error) {
+        const isNothing = isHarmless(error) || this.isHarmless(error);
         // The error of the work says more than one of its report. The claim ends with its lease.
-        await (error instanceof NothingHappened ? grant.fail() : grant.giveUp()).catch(() => undefined);
+        await (isNothing ? grant.fail() : grant.giveUp()).catch(() => undefined);
         throw error;
       }
-      return await grant.succeed(result);
+      return await grant.succeed(result, schema !== undefined);
     } finally {
       grant.stop();
     }
   }
 
   /** Claims the operation. A `Grant` is renewed until it is reported or stopped. `once` does all of that by itself. */
-  async claim(operation: string, contents: Contents, terms: Terms = {}): Promise<Grant | Duplicate | Mismatch> {
+  async claim<C>(operation: string, contents: C & Contents<C>, terms: Terms = {}): Promise<Grant | Duplicate | Mismatch> {
     known("terms of a claim", terms, TERMS);
     const claim = this.newClaim(operation, contents, terms);
     try {
@@ -225,17 +266,17 @@ export class Client {
 
   /** Reports up to 1000 outcomes in one call. Each item has its own answer, or error: a `NotSettled` holds its report. */
   async settleBatch(items: readonly OutcomeItem[]): Promise<(Settled | OncegateError)[]> {
-    const reports = items.map(({ grant, outcome, result }): Report & { omitted: string | null } => {
+    const reports = items.map(({ grant, outcome, result }): Report & { omitted: Omitted | null } => {
       if (!(grant instanceof Grant) || grant.attempt === "") throw new TypeError("each item needs the grant of a gateway");
       const { text, omitted } = outcome === "success" ? encode(result) : { omitted: null };
-      return { ...grant.reportOf(outcome), result: text, omitted };
+      return { ...grant.reportOf(outcome), result: text, omitted: omitted?.code ?? null };
     });
     const bodies = reports.map((report) => `{"global_id":"${report.globalId}",${body(report).slice(1)}`);
     const first = this.transport.servers.findIndex(({ url }) => url === reports[0]?.gateway);
     const answers = await this.batch("/v1/outcomes/batch", bodies, this.settleWithinMs, Math.max(0, first));
     return answers.map((answer, at) => {
       const { grant, result } = items[at] as OutcomeItem;
-      const { omitted, ...report } = reports[at] as Report & { omitted: string | null };
+      const { omitted, ...report } = reports[at] as Report & { omitted: Omitted | null };
       grant.stop();
       if (answer instanceof Error) return new NotSettled(written(report), result, answer);
       const { status, fields } = answer;
@@ -247,7 +288,7 @@ export class Client {
   }
 
   /** The global ID of an operation of this client's app, computed without a gateway. */
-  globalId(operation: string, contents: Contents): string {
+  globalId<C>(operation: string, contents: C & Contents<C>): string {
     return globalId(this.app, operation, contents);
   }
 
@@ -276,7 +317,7 @@ export class Client {
     this.transport.close();
   }
 
-  private newClaim(operation: string, contents: Contents, terms: Terms): Claim {
+  private newClaim(operation: string, contents: AnyContents, terms: Terms): Claim {
     // In canonical form, so that contents that would be read differently elsewhere are refused here.
     const text = canonical(contents);
     const id = idOf(this.app, operation, text);
@@ -378,11 +419,13 @@ export class Client {
     const { globalId } = claim;
     if (status < 300) return new Grant(this.transport, this.reporter, claim, answer);
     if (status === 409) {
+      const omitted = omittedOf(fields.result);
       return {
         kind: "duplicate",
         globalId,
         state: fields.state as Duplicate["state"],
-        result: fields.result ?? null,
+        result: omitted ? null : (fields.result ?? null),
+        resultOmitted: omitted,
         retryAfterMs: fields.retry_after_ms ?? 1000,
         claimedAt: fields.claimed_at ?? null,
         expiresAt: fields.expires_at ?? null,
@@ -471,6 +514,15 @@ export function newNonce(): string {
 
 function quote(text: string | undefined): string | undefined {
   return text && JSON.stringify(text);
+}
+
+/** A duplicate with its result as the caller's schema reads it. */
+function read<Result>(
+  found: Duplicate | Mismatch,
+  schema: ResultSchema<Result> | undefined,
+): Duplicate<Result | unknown> | Mismatch {
+  if (!schema || found.kind === "mismatch" || found.state !== "succeeded" || found.resultOmitted) return found;
+  return { ...found, result: found.result === null ? null : schema.parse(found.result) };
 }
 
 export function withWait(body: string, waitMs: number): string {

@@ -1,7 +1,7 @@
 /** Consumers of messages: each end of `once` becomes a decision, which an adapter for the broker carries out. */
 
-import type { Client, Terms } from "./client.js";
-import type { Contents } from "./contents.js";
+import type { Client, OnceTerms } from "./client.js";
+import type { AnyContents } from "./contents.js";
 import { NotCanonical, NothingHappened, NotSettled, OutcomeRefused, Rejected } from "./errors.js";
 import type { Grant } from "./grant.js";
 import type { Done, Duplicate, Mismatch } from "./values.js";
@@ -27,10 +27,10 @@ export interface ConsumerOptions<Message> {
   client: Client;
   operation: string;
   /** What makes two messages the same: a payout number, never the ID of the delivery. */
-  contents: (message: Message) => Contents;
+  contents: (message: Message) => AnyContents;
   /** Does the work. Throws `NothingHappened` if it had no effect. */
   handle: (message: Message, grant: Grant) => Promise<unknown> | unknown;
-  terms?: Terms;
+  terms?: OnceTerms;
   /** The delay where the gateway names none. Default 5000. */
   redeliverAfterMs?: number;
   /** Runs that may end with `NothingHappened` before a message is poison. Default 3. */
@@ -57,7 +57,7 @@ export class Consumer<Message> {
 
   private async decisionOf(message: Message, failures: number): Promise<Decision> {
     const { client, operation, handle, terms } = this.options;
-    let contents: Contents;
+    let contents: AnyContents;
     try {
       contents = this.options.contents(message);
     } catch (error) {
@@ -74,7 +74,7 @@ export class Consumer<Message> {
           throw error;
         }
       };
-      return this.ofResult(await client.once(operation, contents, work, terms));
+      return this.ofResult(await client.once(operation, contents as never, work, terms));
     } catch (error) {
       return workError ? this.ofWork(error, failures) : this.ofError(error);
     }

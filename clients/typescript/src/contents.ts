@@ -5,22 +5,24 @@ import { writeJsonText } from "./jsontext.js";
 import { md5 } from "./md5.js";
 import { parseNumber, plain } from "./numbers.js";
 
-/** What contents and fingerprints are made of. Numbers are integers: send integer minor units, a `Decimal` or text for others. */
-export type Contents =
-  | null
-  | boolean
-  | number
-  | bigint
-  | string
-  | Date
-  | Decimal
-  | Instant
-  | PlainDate
-  | Uuid
-  | JsonText
-  | readonly Contents[]
-  | ReadonlyMap<string, Contents>
-  | { readonly [name: string]: Contents };
+type Value = null | boolean | number | bigint | string | Date | Decimal | Instant | PlainDate | Uuid | JsonText;
+
+/**
+ * What contents and fingerprints are made of: values, arrays, maps with text keys, and objects with such members, interfaces too. Numbers
+ * are integers: send integer minor units, a `Decimal` or text for others. Refuses functions, symbols and sets.
+ */
+export type Contents<C> = C extends Value
+  ? C
+  : C extends ((...args: never[]) => unknown) | symbol | ReadonlySet<unknown> | Uint8Array
+    ? never
+    : C extends ReadonlyMap<infer Key, infer Member>
+      ? ReadonlyMap<Key & string, Contents<Member>>
+      : C extends object
+        ? { readonly [Name in keyof C]: Contents<C[Name]> }
+        : never;
+
+/** The same where it is checked at run time only. */
+export type AnyContents = Value | object;
 
 class Text {
   constructor(readonly text: string) {}
@@ -58,7 +60,7 @@ const DEPTH_MAX = 32;
 const DECIMAL_CHARS_MAX = 128;
 
 /** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language. */
-export function globalId(app: string, operation: string, contents: Contents): string {
+export function globalId(app: string, operation: string, contents: AnyContents): string {
   return idOf(app, operation, canonical(contents));
 }
 
@@ -68,7 +70,7 @@ export function idOf(app: string, operation: string, text: string): string {
 }
 
 /** The canonical form (RFC 8785). Throws `NotCanonical` where others could read something else, or where nothing has a value. */
-export function canonical(contents: Contents): string {
+export function canonical(contents: AnyContents): string {
   const writer = new Writer();
   const text = writer.value(contents, 0, "$");
   if (!writer.hasValue) {
@@ -82,7 +84,7 @@ export function canonical(contents: Contents): string {
 }
 
 /** The same, also for what holds no value, as a fingerprint may. */
-export function canonicalOrEmpty(contents: Contents): string {
+export function canonicalOrEmpty(contents: AnyContents): string {
   return new Writer().value(contents, 0, "$");
 }
 

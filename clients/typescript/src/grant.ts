@@ -1,7 +1,8 @@
 /** The right to run one operation, and the report of its outcome. */
 
 import { Lease, leaseEnds } from "./lease.js";
-import { encode, type Report, type Reporter } from "./report.js";
+import type { Report, Reporter } from "./report.js";
+import { encode } from "./results.js";
 import type { Answer } from "./server.js";
 import type { About, Transport } from "./transport.js";
 import type { Done, Settled } from "./values.js";
@@ -83,11 +84,12 @@ export class Grant {
 
   /**
    * Reports that the work is finished and must never run again, also if the answer is "declined". Duplicates get the result, unless
-   * it is undefined or null. If it cannot be sent, the success is reported without it: see `Done.resultOmitted`.
+   * it is undefined or null. If it cannot be stored, a marker is stored in its place: see `Done.resultOmitted`. With a reader its JSON may
+   * say something else than it is.
    */
-  async succeed<Result>(result: Result): Promise<Done<Result>> {
-    const { text, omitted } = encode(result);
-    if (omitted !== null) this.transport.event(this.claim.about, "result_omitted", "warn", { why: omitted });
+  async succeed<Result>(result: Result, hasReader = false): Promise<Done<Result>> {
+    const { text, omitted } = encode(result, hasReader);
+    if (omitted !== null) this.transport.event(this.claim.about, "result_omitted", "warn", { why: omitted.detail });
     const settled = await this.report("success", text, result);
     const { late = null, resultOmitted = null, degraded = null } = settled ?? {};
     return {
@@ -98,7 +100,7 @@ export class Grant {
       degraded: this.degraded ?? degraded,
       late,
       wouldBe: this.wouldBe,
-      resultOmitted: omitted ?? resultOmitted,
+      resultOmitted: omitted?.code ?? resultOmitted,
     };
   }
 

@@ -1,12 +1,16 @@
 /** A client of the idempotency gateway Oncegate. */
 
-export { type ClaimItem, Client, type OutcomeItem, type Terms } from "./client.js";
+export { type ClaimItem, Client, type OnceTerms, type OutcomeItem, type Terms } from "./client.js";
 export { type Action, Consumer, type ConsumerOptions, type Decision } from "./consume.js";
-export { type Contents, canonical, Decimal, globalId, Instant, JsonText, PlainDate, Uuid } from "./contents.js";
+export { type AnyContents, type Contents, canonical, Decimal, globalId, Instant, JsonText, PlainDate, Uuid } from "./contents.js";
 export * from "./errors.js";
 export type { Grant } from "./grant.js";
+export type { Harmless } from "./harmless.js";
 export type { AcquireTerms, Hold, Lock, LockTerms } from "./lock.js";
+export { current, type RequestGrant } from "./middleware/exchange.js";
+export { problemOf } from "./middleware/problemof.js";
 export { once } from "./once.js";
+export { NotRun, type Omitted, ResultNotStored, type ResultSchema, resultOf } from "./results.js";
 export type {
   ClaimRecord,
   Done,

@@ -32,6 +32,7 @@ import { admit, type Run, send } from "./middleware/node.js";
 import type { IdempotencyOptions } from "./middleware/options.js";
 import { problemOf } from "./middleware/problemof.js";
 import { record, runOf } from "./middleware/runs.js";
+import { NotRun, ResultNotStored } from "./results.js";
 
 export { current, type RequestGrant } from "./middleware/exchange.js";
 export type { IdempotencyOptions } from "./middleware/options.js";
@@ -174,7 +175,7 @@ export class OncegateExceptionFilter implements ExceptionFilter {
     else send(http.getRequest(), http.getResponse(), reply);
   }
 }
-Catch(Unavailable, Rejected, NotCanonical)(OncegateExceptionFilter);
+Catch(Unavailable, Rejected, NotCanonical, NotRun, ResultNotStored)(OncegateExceptionFilter);
 
 /** `OncegateModule.forRoot({ client, principal })` in the imports of the root module. */
 // biome-ignore lint/complexity/noStaticOnlyClass: Nest knows a module by its class.

@@ -2,12 +2,10 @@
 
 import { NotSettled, OutcomeRefused, Rejected } from "./errors.js";
 import type { Claim, Grant } from "./grant.js";
+import { marker, type Omitted } from "./results.js";
 import type { Answer } from "./server.js";
 import { hasGlobalId, rejected, type Transport } from "./transport.js";
 import type { Duplicate, Mismatch, Settled } from "./values.js";
-
-/** The default of the gateway's `limits.result_bytes`: a longer result is not sent. */
-const RESULT_BYTES_MAX = 64 * 1024;
 
 export interface Report {
   globalId: string;
@@ -38,15 +36,15 @@ export class Reports {
     const { transport } = this;
     const { globalId, operation = "", outcome } = report;
     const about = { operation, globalId };
-    let resultOmitted: string | null = null;
+    let resultOmitted: Omitted | null = null;
     let answer: Answer;
     try {
       answer = await this.send(report).catch((error: unknown) => {
         if (report.result === undefined || !(error instanceof Rejected) || ![400, 413, 422].includes(error.status)) throw error;
         // The operation has succeeded, if its result can be stored or not.
-        resultOmitted = error.message;
-        transport.event(about, "result_omitted", "warn", { why: resultOmitted });
-        return this.send({ ...report, result: undefined });
+        resultOmitted = "refused";
+        transport.event(about, "result_omitted", "warn", { why: error.message });
+        return this.send({ ...report, result: marker(resultOmitted) });
       });
     } catch (error) {
       transport.event(about, "not_settled", "error", { outcome });
@@ -138,18 +136,4 @@ export function objectOf(members: Record<string, string | undefined>): string {
     if (text) texts += `${texts && ","}"${name}":${text}`;
   }
   return `{${texts}}`;
-}
-
-/** The result as JSON, or why it cannot be sent. The work is done whatever the methods of its result do. */
-export function encode(result: unknown): { text?: string; omitted: string | null } {
-  if (result === undefined || result === null) return { omitted: null };
-  try {
-    const text: string | undefined = JSON.stringify(result);
-    if (text === undefined) return { omitted: `the result is not JSON: ${typeof result}` };
-    const bytes = Buffer.byteLength(text);
-    if (bytes > RESULT_BYTES_MAX) return { omitted: `the result has ${bytes} bytes, more than ${RESULT_BYTES_MAX}` };
-    return { text, omitted: null };
-  } catch (error) {
-    return { omitted: `the result is not JSON: ${error}` };
-  }
 }

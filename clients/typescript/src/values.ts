@@ -1,5 +1,7 @@
 /** What the calls take and return. */
 
+import type { Harmless } from "./harmless.js";
+import type { Omitted } from "./results.js";
 import type { Server } from "./server.js";
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
@@ -18,19 +20,21 @@ export interface Done<Result> {
   /** In observe mode: what enforcing would have answered. */
   readonly wouldBe: string | null;
   /**
-   * Why the result was not stored: it is not JSON, has more than 64 KiB, or was refused. The success itself was recorded; duplicates
-   * get no result. Null if the result was stored.
+   * Why the result was not stored: it has more than 64 KiB, is not JSON, or was refused. The success itself was recorded; duplicates
+   * get no result, and are told why. Null if the result was stored.
    */
-  readonly resultOmitted: string | null;
+  readonly resultOmitted: Omitted | null;
 }
 
 /** Another attempt is running or has completed the operation. */
-export interface Duplicate {
+export interface Duplicate<Result = Json> {
   readonly kind: "duplicate";
   readonly globalId: string;
   readonly state: "in_progress" | "succeeded" | "unknown";
-  /** The result stored with the success. */
-  readonly result: Json;
+  /** The result stored with the success; null if there is none. */
+  readonly result: Result | null;
+  /** Why the result of a success was not stored. Null if it was. */
+  readonly resultOmitted: Omitted | null;
   /** Milliseconds until it is worth asking again, while it is in progress. */
   readonly retryAfterMs: number;
   readonly claimedAt: string | null;
@@ -54,7 +58,7 @@ export interface Settled {
   readonly state: string;
   readonly degraded: string | null;
   readonly late: boolean | null;
-  readonly resultOmitted: string | null;
+  readonly resultOmitted: Omitted | null;
 }
 
 /** What is stored of a claim. For people and reports: another attempt may claim right after the lookup. */
@@ -142,6 +146,8 @@ export interface Options {
   settleWithinMs?: number;
   /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected and say so. */
   onUnavailable?: "fail_closed" | "proceed";
+  /** Errors of the work that mean that nothing happened: the operation is released, and the error is thrown on. */
+  nothingHappened?: Harmless;
   /** Receives each event. The default logs what is `info` or worse with `console`. */
   onEvent?: (event: Event) => void;
   metrics?: Metrics;

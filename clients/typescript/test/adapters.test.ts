@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import http from "node:http";
 import http2 from "node:http2";
-import type { AddressInfo } from "node:net";
+import net, { type AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { createGunzip, gzipSync } from "node:zlib";
@@ -11,6 +11,7 @@ import { createGunzip, gzipSync } from "node:zlib";
 import express from "express";
 import fastify from "fastify";
 import Koa from "koa";
+import multer from "multer";
 import { afterEach, describe, test } from "vitest";
 
 import { errors as expressErrors, idempotent as onExpress } from "../src/express.js";
@@ -144,18 +145,77 @@ describe("express", () => {
 
   test("an error after the response was ended changes neither response nor outcome", async () => {
     const gateway = new MemoryGateway();
+    const client = gateway.client();
+    const [server] = (client as Any).transport.servers;
+    const call = server.call.bind(server);
+    let report: Any;
+    const asked = new Promise<void>((resolve) => {
+      report = resolve;
+    });
+    let go: Any;
+    server.call = async (request: Any) => {
+      if (request.path.endsWith("/outcome")) {
+        await new Promise((resolve) => {
+          go = resolve;
+          report();
+        });
+      }
+      return call(request);
+    };
+    const seen: unknown[] = [];
     const handler = (_request: Any, response: Any, next: Any) => {
       response.status(201).send("order 7");
-      assert.equal(response.headersSent, true);
-      assert.throws(() => response.setHeader("x", "y"), { code: "ERR_HTTP_HEADERS_SENT" });
+      seen.push(response.headersSent, response.writableEnded);
+      try {
+        response.setHeader("x", "y");
+      } catch (error) {
+        seen.push((error as Any).code);
+      }
+      response.statusCode = 500;
       next(new Error("in the log after it"));
     };
     const app = express()
       .set("env", "test")
-      .post("/orders", onExpress(orders(gateway)), handler);
+      .post("/orders", onExpress(orders(gateway, { client })), handler);
     const post = await serve(app);
-    const answer = await post("k-1");
+    const posting = post("k-1");
+    await asked;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    go();
+    const answer = await posting;
+    assert.deepEqual(seen, [true, true, "ERR_HTTP_HEADERS_SENT"]);
     assert.deepEqual([answer.status, await answer.text(), gateway.claims[0]?.state], [201, "order 7", "succeeded"]);
+    assert.equal((gateway.claims[0] as Any).result.status, 201);
+  });
+
+  for (const [name, parse] of Object.entries({ files: multer().any(), "fields only": multer().none() })) {
+    test(`a form that was parsed before is refused: ${name}`, async () => {
+      const gateway = new MemoryGateway();
+      const app = express().post("/orders", parse, onExpress(orders(gateway)), () => assert.fail("it ran"));
+      const { url, close } = await listening(http.createServer(app));
+      closing.push(close);
+      const body = new FormData();
+      body.set("note", "hi");
+      const answer = await fetch(`${url}/orders`, { method: "POST", body, headers: { "idempotency-key": "k-1" } });
+      assert.deepEqual([answer.status, ((await answer.json()) as Any).code], [500, "body_not_seen"]);
+    });
+  }
+
+  test("a caller that hangs up before the handler has read the body does not take it away", async () => {
+    const gateway = new MemoryGateway();
+    const app = express().post("/orders", onExpress(orders(gateway)), async (request, response) => {
+      await new Promise((resolve) => request.oncegate?.callerGone.addEventListener("abort", resolve));
+      response.send(String((await allOf(request)).length));
+    });
+    const { url, close } = await listening(http.createServer(app));
+    closing.push(close);
+    const socket = net.connect(Number(new URL(url).port), "127.0.0.1");
+    socket.write("POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nContent-Length: 3\r\n\r\none");
+    while (gateway.claims.length === 0) await new Promise(setImmediate);
+    socket.resetAndDestroy();
+    while (gateway.claims[0]?.state === "in_progress") await new Promise((resolve) => setTimeout(resolve, 5));
+    const { status, body } = (gateway.claims[0] as Any).result;
+    assert.deepEqual([status, Buffer.from(body, "base64").toString()], [200, "3"]);
   });
 
   for (const [name, fields] of Object.entries({

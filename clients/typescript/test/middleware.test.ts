@@ -158,6 +158,33 @@ for (const [name, start] of Object.entries(frameworks)) {
       });
     }
 
+    test("no caller takes a response for complete before its outcome is recorded", async () => {
+      for (const body of [() => "order 7", () => Readable.from([Buffer.from("order "), Buffer.from("7")])]) {
+        const { post, client } = await serve(() => ({ body: body() }));
+        const [reported, go] = [gate(), gate()];
+        const [server] = (client as Any).transport.servers;
+        const call = server.call.bind(server);
+        server.call = async (request: Any) => {
+          if (request.path.endsWith("/outcome")) {
+            reported.pass();
+            await go.passed;
+          }
+          return call(request);
+        };
+        let isWhole = false;
+        const text = post("k-1").then(async (answer) => {
+          const all = await answer.text();
+          isWhole = true;
+          return all;
+        });
+        await reported.passed;
+        await pause(50);
+        assert.equal(isWhole, false);
+        go.pass();
+        assert.equal(await text, "order 7");
+      }
+    });
+
     test("observe refuses and replays nothing, and counts", async () => {
       const [handler, runs] = counting();
       const { post, results } = await serve(handler, { observe: true, required: true, bodyBytes: 5 });

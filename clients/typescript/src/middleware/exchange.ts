@@ -155,7 +155,7 @@ export class Exchange {
     try {
       if (outcome === "failure") await this.grant.fail();
       else if (outcome === "unknown") await this.grant.giveUp();
-      else await this.grant.succeed(this.stored());
+      else await this.grant.succeed(this.stored(), true);
     } catch {
       // The client has said so by an event. The response is the handler's all the same.
     } finally {

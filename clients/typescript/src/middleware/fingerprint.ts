@@ -13,7 +13,7 @@ export const FINGERPRINT_DEFAULT: readonly FingerprintPart[] = ["method", "path"
 /** What every request has, in every framework. */
 export interface Incoming {
   readonly method: string;
-  /** As it was sent, with the mount point. */
+  /** As it was it was sent, with the mount point. */
   readonly url: string;
   /** Names and values, one after the other, each line apart. */
   readonly rawHeaders: readonly string[];
@@ -25,26 +25,25 @@ export function fingerprintOf(
   parts: readonly FingerprintPart[],
   { method, url, rawHeaders }: Incoming,
   body: Body,
-): Record<string, string> {
+): Record<string, string | null> {
   const [path, query] = split(url);
   const form = body.kind === "bytes" ? formDigest(rawHeaders, body.bytes) : null;
-  const members: Record<string, string | undefined> = {};
+  const members: Record<string, string | null> = {};
   for (const part of parts) {
     if (part === "method") {
       members.method = method;
       for (const name of new Set(namesOf(rawHeaders)))
         if (METHOD_OVERRIDES.includes(name.replaceAll("_", "-"))) members[name] = fieldDigest(rawHeaders, name);
-    } else if (part === "path") members.path = path;
-    else if (part === "query") members.query = query;
+    } else if (part === "path") members.path = normal(path);
+    else if (part === "query") members.query = query === null ? null : normal(query);
     // The boundary of a form may differ from try to try.
-    else if (part === "content-type") members[part] = form ? "multipart/form-data" : fieldDigest(rawHeaders, part);
+    else if (part === "content-type") members[part] = form ? "multipart/form-data" : fieldDigest(rawHeaders, part, lower);
     else if (part === "if-match") members[part] = fieldDigest(rawHeaders, part);
     // A parsed value is no bytes: it has a name of its own, so that neither is taken for the other.
     else if (body.kind === "parsed") members.parsed = digest(canonicalValue(body.value));
     else members.body = form ?? (part === "body:json" ? jsonDigest(body.bytes) : digest(body.bytes));
   }
-  const present = Object.entries(members).filter((member): member is [string, string] => member[1] !== undefined);
-  return Object.fromEntries(present);
+  return members;
 }
 
 export function digest(text: string | Uint8Array): string {
@@ -52,10 +51,23 @@ export function digest(text: string | Uint8Array): string {
 }
 
 /** Path and query of a target, which may be in absolute form. */
-function split(url: string): [string, string | undefined] {
+function split(url: string): [string, string | null] {
   const target = url.replace(/^[a-z][a-z0-9+.-]*:\/\/[^/?#]*/i, "").replace(/#.*$/s, "");
   const at = target.indexOf("?");
-  return at < 0 ? [target || "/", undefined] : [target.slice(0, at) || "/", target.slice(at + 1)];
+  return at < 0 ? [target || "/", null] : [target.slice(0, at) || "/", target.slice(at + 1)];
+}
+
+/** One spelling of escapes (RFC 3986, 6.2.2): those of unreserved characters are decoded, the others have capitals. */
+function normal(text: string): string {
+  return text.replace(/%([0-9a-f]{2})/gi, (sent, digits) => {
+    const char = String.fromCharCode(Number.parseInt(digits, 16));
+    return /[A-Za-z0-9._~-]/.test(char) ? char : sent.toUpperCase();
+  });
+}
+
+/** A to Z only: names and most values of a media type are compared without case. */
+function lower(text: string): string {
+  return text.replace(/[A-Z]+/g, (capitals) => capitals.toLowerCase());
 }
 
 function namesOf(rawHeaders: readonly string[]): string[] {
@@ -63,9 +75,9 @@ function namesOf(rawHeaders: readonly string[]): string[] {
 }
 
 /** The digest of a field's lines, in order: they may be longer than a fingerprint. */
-function fieldDigest(rawHeaders: readonly string[], name: string): string | undefined {
-  const lines = linesOf(rawHeaders, name);
-  if (lines.length === 0) return undefined;
+function fieldDigest(rawHeaders: readonly string[], name: string, spelt = (line: string) => line): string | null {
+  const lines = linesOf(rawHeaders, name).map(spelt);
+  if (lines.length === 0) return null;
   const hash = createHash("sha256");
   for (const line of lines) hash.update(prefixed(Buffer.from(line, "latin1")));
   return hash.digest("hex");

@@ -36,6 +36,8 @@ class Overrides {
 
 export class Guard {
   isGone = false;
+  /** The response was ended, and its end is held back until the report. */
+  isHeld = false;
   private readonly overrides = new Overrides();
   /** What happened meanwhile, told when the run is over. */
   private readonly later: (() => void)[] = [];
@@ -151,7 +153,13 @@ export class Guard {
     if (!socket || this.request.httpVersionMajor >= 2) return;
     const destroy = socket.destroy.bind(socket) as Destroy;
     const destroyed = (error?: Error) => {
-      if (!error && !this.isGone && !socket.readableEnded && this.response.headersSent) this.watcher.broken();
+      const isLocal = !error && !this.isGone && !socket.readableEnded;
+      if (isLocal && this.isHeld) {
+        // Without the middleware it would have been sent by now.
+        this.later.push(() => void destroy());
+        return socket;
+      }
+      if (isLocal && this.response.headersSent) this.watcher.broken();
       return destroy(error);
     };
     this.overrides.set(socket, "destroy", { value: destroyed, writable: true });

@@ -2,10 +2,10 @@
 
 import { Client } from "../client.js";
 import { span } from "../durations.js";
+import { type Harmless, harmlessTest } from "../harmless.js";
 import { isEnabled, known } from "../options.js";
 import type { Event } from "../values.js";
 import { FINGERPRINT_DEFAULT, FINGERPRINT_PARTS, type FingerprintPart } from "./fingerprint.js";
-import { type Harmless, harmlessTest } from "./harmless.js";
 import { type On5xx, type StatusRule, StatusRules } from "./outcome.js";
 import type { Problem, Rendered } from "./problems.js";
 import { StoredFields } from "./stored.js";

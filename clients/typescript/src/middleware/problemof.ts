@@ -1,6 +1,7 @@
 /** The meaning of the client's errors and results in HTTP, outside of the middleware. */
 
 import { NotCanonical, Rejected, Unavailable } from "../errors.js";
+import { NotRun, ResultNotStored } from "../results.js";
 import type { Duplicate, Mismatch } from "../values.js";
 import { refusalOf } from "./engine.js";
 import { type Problem, type Refusal, type Rendered, refusal, replyOf } from "./problems.js";
@@ -18,7 +19,9 @@ export function problemOf(thing: unknown, render?: (problem: Problem) => Rendere
 function refusedBy(thing: unknown): Refusal | null {
   if (thing instanceof Unavailable || thing instanceof Rejected || thing instanceof NotCanonical)
     return refusalOf(thing, () => {});
-  const result = thing as Duplicate | Mismatch | null;
+  if (thing instanceof ResultNotStored)
+    return refusal("response_not_stored", "The operation is done, but its result was not stored.", { state: "succeeded" });
+  const result = (thing instanceof NotRun ? thing.outcome : thing) as Duplicate | Mismatch | null;
   if (result?.kind === "mismatch")
     return refusal("fingerprint_mismatch", "The operation was claimed with other terms; it is another operation.");
   if (result?.kind !== "duplicate") return null;

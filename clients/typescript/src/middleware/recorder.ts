@@ -172,6 +172,7 @@ export class Recorder {
       response.emit("finish");
       done?.();
     });
+    guard.isHeld = true;
     this.showEnded();
     void this.finish();
     return response;

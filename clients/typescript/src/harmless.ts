@@ -1,6 +1,6 @@
 /** Errors that a service declares harmless: the work had no effect, so the claim is released. */
 
-import { NothingHappened } from "../errors.js";
+import { NothingHappened } from "./errors.js";
 
 /** Classes of errors, or a predicate. Subclasses count; causes do not. */
 export type Harmless = readonly (abstract new (...args: never[]) => unknown)[] | ((error: unknown) => boolean);
