@@ -89,8 +89,11 @@ func WithEnabled(enabled bool) Option {
 	return func(o *options) { o.client.disabled = !enabled }
 }
 
-// WithEvents replaces the log by a function that receives each event. It must not block.
+// WithEvents replaces the log by a function that receives each event, or by nothing. It must not block.
 func WithEvents(receive func(context.Context, Event)) Option {
+	if receive == nil {
+		receive = func(context.Context, Event) {}
+	}
 	return func(o *options) { o.client.onEvent = receive }
 }
 

@@ -42,18 +42,14 @@ func newStatusRules(store, release []string, on5xx string) (*statusRules, error)
 			return nil, wrong("Store and Release have %s: leave it out of one", rule)
 		}
 	}
-	// What one list names leaves the default of the other.
 	if store == nil {
-		rules.store = without(defaultStore, release)
+		rules.store = defaultStore
 	}
 	if release == nil {
-		rules.release = without(defaultRelease, store)
+		// A status that is to be stored leaves the default. The other way round, release goes first.
+		rules.release = slices.DeleteFunc(slices.Clone(defaultRelease), func(rule string) bool { return slices.Contains(store, rule) })
 	}
 	return rules, nil
-}
-
-func without(list, names []string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(rule string) bool { return slices.Contains(names, rule) })
 }
 
 func isStatusRule(rule string) bool {

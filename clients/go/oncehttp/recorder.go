@@ -34,6 +34,7 @@ type recorder struct {
 	status int
 	// The handler's fields when the head was sent, and how the handler decided.
 	head    http.Header
+	hasType bool
 	outcome []string
 	// The declared length; -1 without one.
 	length, written int64
@@ -87,6 +88,7 @@ func (r *recorder) WriteHeader(status int) {
 			r.head[name] = slices.Clone(lines)
 		}
 	}
+	_, r.hasType = header["Content-Type"]
 	r.status = status
 	r.pace()
 	r.to.WriteHeader(status)
@@ -143,8 +145,7 @@ func (r *recorder) ReadFrom(source io.Reader) (int64, error) {
 
 // sniff keeps the type that net/http sends for this body.
 func (r *recorder) sniff(piece []byte) {
-	header := r.to.Header()
-	if _, ok := header["Content-Type"]; !ok && header.Get("Content-Encoding") == "" && r.head["Content-Type"] == nil {
+	if !r.hasType && r.head.Get("Content-Encoding") == "" {
 		r.head.Set("Content-Type", http.DetectContentType(piece))
 	}
 }

@@ -1,0 +1,371 @@
+package oncehttp_test
+
+import (
+	stdcontext "context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/oncehttp"
+)
+
+type context = stdcontext.Context
+
+func TestTheOutcomeIsWhatTheHandlerSaysElseThatOfTheStatus(t *testing.T) {
+	errStock := errors.New("out of stock")
+	status := func(status int, lines ...string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for _, line := range lines {
+				w.Header().Add("Oncegate-Outcome", line)
+			}
+			w.WriteHeader(status)
+		}
+	}
+	mark := func(outcome string, next http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			oncehttp.Grant(r.Context()).Mark(outcome)
+			next(w, r)
+		}
+	}
+	raise := func(err error) http.HandlerFunc { return func(http.ResponseWriter, *http.Request) { panic(err) } }
+	harmless := func(c *oncehttp.Config) { c.ReleaseOn = func(err error) bool { return errors.Is(err, errStock) } }
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		state   string
+		change  func(*oncehttp.Config)
+	}{
+		"200": {status(200), "succeeded", nil}, "301": {status(301), "succeeded", nil}, "304": {status(304), "unknown", nil},
+		"402": {status(402), "succeeded", nil}, "403": {status(403), "none", nil}, "405": {status(405), "none", nil}, "413": {status(413), "none", nil},
+		"500": {status(500), "unknown", nil}, "600": {status(600), "unknown", nil},
+		"500 is stored":                {status(500), "succeeded", func(c *oncehttp.Config) { c.On5xx = "store" }},
+		"500 releases":                 {status(500), "none", func(c *oncehttp.Config) { c.On5xx = "release" }},
+		"an exact status before 5xx":   {status(503), "none", func(c *oncehttp.Config) { c.Release, c.On5xx = []string{"503"}, "store" }},
+		"403 is stored if it is named": {status(403), "succeeded", func(c *oncehttp.Config) { c.Store = []string{"2xx", "403"} }},
+		"404 is not in a shorter list": {status(404), "unknown", func(c *oncehttp.Config) { c.Store = []string{"2xx"} }},
+		"the header":                   {status(500, " success "), "succeeded", nil},
+		"the header fails":             {status(200, "failure"), "none", nil},
+		"a misspelt header":            {status(200, "sucess"), "unknown", nil},
+		"two headers":                  {status(200, "success", "success"), "unknown", nil},
+		"the header before the mark":   {mark("failure", status(200, "success")), "succeeded", nil},
+		"a mark":                       {mark("failure", status(200)), "none", nil},
+		"a mark that is none":          {mark("done", status(200)), "unknown", nil},
+		"a panic":                      {raise(errStock), "unknown", nil},
+		"a declared panic":             {raise(fmt.Errorf("wrapped: %w", errStock)), "none", harmless},
+		"another panic":                {raise(io.ErrUnexpectedEOF), "unknown", harmless},
+		"nothing happened":             {raise(oncegate.NothingHappened(errStock)), "none", nil},
+		"a panic after a mark":         {mark("success", raise(errStock)), "succeeded", nil},
+		"a panic within a response": {func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "first")
+			w.(http.Flusher).Flush()
+			panic(io.ErrUnexpectedEOF)
+		}, "unknown", harmless},
+	} {
+		s := serve(t, test.handler, test.change)
+		got, err := s.try("k", "x")
+		if strings.Contains(name, "panic") != (err != nil) && name != "nothing happened" {
+			t.Error(name, err)
+		}
+		if err == nil && got.Header.Get("Oncegate-Outcome") != "" {
+			t.Error(name, got.Header)
+		}
+		eventually(t, name+" is "+test.state, func() bool { return s.state() == test.state })
+	}
+}
+
+func TestAPanicReachesOuterLayersAsItWas(t *testing.T) {
+	caught := make(chan any, 1)
+	s := serve(t, func(http.ResponseWriter, *http.Request) { panic("a value") }, nil, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() {
+				caught <- recover()
+				w.WriteHeader(http.StatusInternalServerError)
+			}()
+			next.ServeHTTP(w, r)
+		})
+	})
+	if got := s.post("k", "x"); got.StatusCode != 500 {
+		t.Error(got.StatusCode)
+	}
+	if value := <-caught; value != "a value" {
+		t.Error(value)
+	}
+	if got := s.post("k", "x"); got.code() != "duplicate unknown" {
+		t.Error(got.text)
+	}
+}
+
+func TestAHandlerOutlivesItsCaller(t *testing.T) {
+	started, gone, goOn := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	type key struct{}
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		close(started)
+		<-oncehttp.Grant(r.Context()).CallerGone()
+		close(gone)
+		<-goOn
+		if err := r.Context().Err(); err != nil {
+			t.Error(err)
+		}
+		if deadline, ok := r.Context().Deadline(); !ok || time.Until(deadline) > 5*time.Minute {
+			t.Error(deadline, ok)
+		}
+		fmt.Fprint(w, r.Context().Value(key{}))
+	}, nil, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := stdcontext.WithTimeout(stdcontext.WithValue(r.Context(), key{}, "kept"), 10*time.Millisecond)
+			defer cancel()
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	})
+	conn, _ := s.dial("POST /parcels?a=1 HTTP/1.1\nHost: shop\nIdempotency-Key: k\nContent-Length: 1\n\nx")
+	<-started
+	_ = conn.Close()
+	<-gone
+	// The server is stopped: Drain waits for the handler.
+	drained := make(chan error, 1)
+	short, cancel := stdcontext.WithCancel(stdcontext.Background())
+	cancel()
+	if err := s.idempotent.Drain(short); !errors.Is(err, stdcontext.Canceled) {
+		t.Error(err)
+	}
+	go func() { drained <- s.idempotent.Drain(stdcontext.Background()) }()
+	close(goOn)
+	if err := <-drained; err != nil || s.state() != "succeeded" {
+		t.Error(err, s.state())
+	}
+	if got := s.post("k", "x"); got.text != "kept" || got.Header.Get("Idempotent-Replayed") != "true" {
+		t.Error(got.StatusCode, got.text)
+	}
+}
+
+func TestAContextThatEndsLeavesTheOutcomeUnknown(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*oncehttp.Config)
+		hangUp bool
+		answer bool
+	}{
+		"the deadline, and not a word":        {change: func(c *oncehttp.Config) { c.ExchangeMax = 30 * time.Millisecond }},
+		"stop_when_gone":                      {change: func(c *oncehttp.Config) { c.StopWhenGone = true }, hangUp: true},
+		"stop_when_gone, and a late response": {change: func(c *oncehttp.Config) { c.StopWhenGone = true }, hangUp: true, answer: true},
+	} {
+		started := make(chan struct{})
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			close(started)
+			<-r.Context().Done()
+			if test.answer {
+				w.WriteHeader(http.StatusOK)
+			}
+		}, test.change)
+		conn, _ := s.dial("POST / HTTP/1.1\nHost: shop\nIdempotency-Key: k\nContent-Length: 1\n\nx")
+		<-started
+		if test.hangUp {
+			_ = conn.Close()
+		}
+		eventually(t, name, func() bool { return s.state() == "unknown" })
+	}
+}
+
+func TestAStormOfClicksRunsOnce(t *testing.T) {
+	var runs atomic.Int32
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		runs.Add(1)
+		created(w, r)
+	}, func(c *oncehttp.Config) { c.Wait = 20 * time.Second })
+	var clicks sync.WaitGroup
+	for range 40 {
+		clicks.Add(1)
+		go func() {
+			defer clicks.Done()
+			if got, err := s.try("k", "one"); err != nil || got.StatusCode != 201 || got.text != "one" {
+				t.Error(err, got)
+			}
+		}()
+	}
+	clicks.Wait()
+	if runs.Load() != 1 {
+		t.Error(runs.Load())
+	}
+}
+
+func TestAShutdownEndsTheWaitsForOthers(t *testing.T) {
+	started, goOn := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		close(started)
+		<-goOn
+	}, nil)
+	s.idempotent.Attach(s.server.Config)
+	go func() { _, _ = s.try("k", "x") }()
+	<-started
+	waiting := make(chan *reply, 1)
+	go func() {
+		got, err := s.try("k", "x", "Prefer", "respond-async, wait=20")
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- got
+	}()
+	// The second claim of the repeat is its wait.
+	time.Sleep(50 * time.Millisecond)
+	begin, stopped := time.Now(), make(chan error, 1)
+	go func() { stopped <- s.server.Config.Shutdown(stdcontext.Background()) }()
+	if got := <-waiting; got.code() != "duplicate in_progress" || got.Header.Get("Retry-After") == "" || time.Since(begin) > 15*time.Second {
+		t.Error(time.Since(begin), got.StatusCode, got.text)
+	}
+	close(goOn)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestACallerGetsTheWaitThatItPrefers(t *testing.T) {
+	started, goOn := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		close(started)
+		<-goOn
+		created(w, r)
+	}, nil)
+	first := make(chan *reply, 1)
+	go func() { got, _ := s.try("k", "x"); first <- got }()
+	<-started
+	if got := s.post("k", "x", "Prefer", "wait=0"); got.code() != "duplicate in_progress" {
+		t.Error(got.text)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(goOn) })
+	if got := s.post("k", "x", "Prefer", "wait=30"); got.text != "x" || got.Header.Get("Preference-Applied") != "wait=20" {
+		t.Error(got.text, got.Header)
+	}
+	<-first
+}
+
+func TestAMiddlewareThatIsThereTwiceProtectsOnce(t *testing.T) {
+	runs := 0
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		created(w, r)
+	}, nil)
+	other, err := oncehttp.New(oncehttp.Config{Client: s.gateway.Client(), Operation: "other", SharedKeys: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server.Config.Handler = s.idempotent.Handler(other.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		if inner := r.Header.Get("X-Inner"); inner != "" {
+			// A request of its own, in this process.
+			again := r.Clone(r.Context())
+			again.Header.Set("Idempotency-Key", inner)
+			again.Header.Del("X-Inner")
+			other.Handler(http.HandlerFunc(created)).ServeHTTP(w, again)
+			return
+		}
+		created(w, r)
+	})))
+	s.post("k", "x")
+	if got := s.post("k", "x"); got.text != "x" || got.Header.Get("Idempotent-Replayed") != "true" || runs != 1 || len(s.gateway.Claims()) != 1 {
+		t.Error(got.text, runs, s.gateway.Claims())
+	}
+	s.post("k2", "x", "X-Inner", "k3")
+	if claims := s.gateway.Claims(); len(claims) != 3 || claims[2].Operation != "other" {
+		t.Error(claims)
+	}
+}
+
+func TestObserveRefusesAndReplaysNothing(t *testing.T) {
+	metrics := &counts{}
+	runs := 0
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		created(w, r)
+	}, func(c *oncehttp.Config) {
+		c.Observe, c.Required, c.BodyBytes = true, true, 4
+		c.Principal = func(r *http.Request) string { return r.Header.Get("X-User") }
+		c.Client, _ = c.Client.With(oncegate.WithMetrics(metrics))
+	})
+	send := func(key, body string, fields ...string) {
+		t.Helper()
+		if got := s.post(key, body, fields...); got.StatusCode != 201 || got.text != body || got.Header.Get("Idempotent-Replayed") != "" {
+			t.Error(key, got.StatusCode, got.text)
+		}
+	}
+	send("k", "one", "X-User", "a")
+	send("k", "one", "X-User", "a")
+	send("k", "two", "X-User", "a")
+	send("", "one", "X-User", "a")
+	send("a b", "one", "X-User", "a")
+	send("k", "one")
+	send("k", "longer", "X-User", "a")
+	s.gateway.SetUnavailable(true)
+	send("k", "one", "X-User", "a")
+	if got := metrics.of("parcel.ship"); got != "forwarded:1 mismatch:1 no_key:1 refused:3 replayed:1 unavailable:1" || runs != 8 {
+		t.Error(got, runs)
+	}
+}
+
+func TestAServiceWritesRefusalsInItsOwnFormat(t *testing.T) {
+	s := serve(t, created, func(c *oncehttp.Config) {
+		c.Render = func(w http.ResponseWriter, _ *http.Request, p oncehttp.Problem) {
+			w.WriteHeader(p.Status)
+			fmt.Fprintf(w, "error: %s", p.Code)
+		}
+	})
+	s.gateway.SetUnavailable(true)
+	if got := s.post("k", "x"); got.StatusCode != 503 || got.text != "error: store_unavailable" || got.Header.Get("Retry-After") != "1" {
+		t.Error(got.StatusCode, got.text, got.Header)
+	}
+}
+
+func TestErrorsOfTheClientHaveAnAnswer(t *testing.T) {
+	duplicate := func(state string) error {
+		return &oncegate.DuplicateError{Duplicate: &oncegate.Duplicate{State: state}}
+	}
+	for _, test := range []struct {
+		err               error
+		status            int
+		code, retry, text string
+	}{
+		{duplicate("in_progress"), 409, "duplicate in_progress", "1", ""},
+		{duplicate("unknown"), 409, "duplicate unknown", "", ""},
+		{&oncegate.ResultNotStoredError{Omitted: "too_large"}, 409, "response_not_stored succeeded", "", ""},
+		{&oncegate.MismatchError{Mismatch: &oncegate.Mismatch{Code: "fingerprint_mismatch"}}, 422, "fingerprint_mismatch", "", ""},
+		{&oncegate.NotCanonicalError{Path: "$.a", Detail: "a binary float"}, 422, "contents_not_canonical", "", "$.a"},
+		{&oncegate.RejectedError{Status: 429, RetryAfterMS: 2500}, 429, "quota_exceeded", "3", ""},
+		{&oncegate.RejectedError{Status: 201, Code: "identity_differs"}, 500, "identity_differs", "", ""},
+		{&oncegate.RejectedError{Status: 401}, 503, "store_unavailable", "1", ""},
+		{fmt.Errorf("wrapped: %w", &oncegate.UnavailableError{}), 503, "store_unavailable", "1", ""},
+	} {
+		s := serve(t, nil, nil)
+		s.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if !oncehttp.WriteError(w, test.err) {
+				t.Error("not written:", test.err)
+			}
+		})
+		got := s.post("", "")
+		if got.StatusCode != test.status || got.code() != test.code || got.Header.Get("Retry-After") != test.retry || !strings.Contains(got.text, test.text) ||
+			got.Header.Get("Content-Type") != "application/problem+json" || !strings.Contains(got.text, `"type":"urn:oncegate:problem:`) {
+			t.Error(test.err, got.StatusCode, got.Header, got.text)
+		}
+	}
+	for _, own := range []error{io.EOF, &oncegate.NotSettledError{Err: &oncegate.UnavailableError{}}, &oncegate.OutcomeRefusedError{}} {
+		if oncehttp.WriteError(nil, own) {
+			t.Error("written:", own)
+		}
+	}
+}
+
+func TestAClientThatIsOffProtectsNothing(t *testing.T) {
+	t.Setenv("ONCEGATE_DISABLED", "1")
+	s := serve(t, created, func(c *oncehttp.Config) { c.Required = true })
+	for range 2 {
+		if got := s.post("", "x"); got.StatusCode != 201 {
+			t.Error(got.StatusCode, got.text)
+		}
+	}
+	if s.state() != "none" {
+		t.Error(s.state())
+	}
+}
