@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
 	oncegate "github.com/oncegate/oncegate/clients/go"
@@ -16,46 +18,43 @@ import (
 // methodOverrides change the method for frameworks that read them.
 var methodOverrides = []string{"x-http-method-override", "x-http-method", "x-method-override"}
 
-// fingerprintOf returns what must be equal on a repeat. The members are those of the gateway's proxy.
+// fingerprintOf returns what must be equal on a repeat. The members are those of the gateway's proxy, which writes null for what a request has not.
 func (m *Middleware) fingerprintOf(r *http.Request, body []byte) oncegate.Map {
 	members := oncegate.Map{}
 	form := multipartDigest(r.Header, body)
 	path, query, hasQuery := target(r)
-	if m.fingerprint["method"] {
-		members["method"] = r.Method
-		for name, lines := range r.Header {
-			lower := strings.ToLower(name)
-			for _, override := range methodOverrides {
-				if strings.ReplaceAll(lower, "_", "-") == override {
+	for part := range m.fingerprint {
+		switch part {
+		case "method":
+			members["method"] = r.Method
+			for name, lines := range r.Header {
+				if lower := strings.ToLower(name); slices.Contains(methodOverrides, strings.ReplaceAll(lower, "_", "-")) {
 					members[lower] = digestOfLines(lines)
 				}
 			}
-		}
-	}
-	if m.fingerprint["path"] {
-		members["path"] = path
-	}
-	if m.fingerprint["query"] && hasQuery {
-		members["query"] = query
-	}
-	if m.fingerprint["content-type"] {
-		if form != "" {
+		case "path":
+			members["path"] = spelled(path)
+		case "query":
+			members["query"] = nil
+			if hasQuery {
+				members["query"] = spelled(query)
+			}
+		case "content-type":
 			// The boundary of a form may differ from try to try.
 			members["content-type"] = "multipart/form-data"
-		} else if lines := r.Header["Content-Type"]; len(lines) > 0 {
-			members["content-type"] = digestOfLines(lines)
+			if form == "" {
+				members["content-type"] = digestOfLines(inSmallLetters(r.Header["Content-Type"]))
+			}
+		case "if-match":
+			members["if-match"] = digestOfLines(r.Header["If-Match"])
+		case "body", "body:json":
+			members["body"] = form
+			if form == "" && part == "body" {
+				members["body"] = digest(body)
+			} else if form == "" {
+				members["body"] = digestOfJSON(body)
+			}
 		}
-	}
-	if lines := r.Header["If-Match"]; m.fingerprint["if-match"] && len(lines) > 0 {
-		members["if-match"] = digestOfLines(lines)
-	}
-	switch {
-	case form != "" && (m.fingerprint["body"] || m.fingerprint["body:json"]):
-		members["body"] = form
-	case m.fingerprint["body:json"]:
-		members["body"] = digestOfJSON(body)
-	case m.fingerprint["body"]:
-		members["body"] = digest(body)
 	}
 	return members
 }
@@ -72,13 +71,60 @@ func target(r *http.Request) (path, query string, hasQuery bool) {
 	return cmp.Or(parsed.EscapedPath(), "/"), parsed.RawQuery, parsed.ForceQuery || parsed.RawQuery != ""
 }
 
+// spelled returns a path or a query with one spelling of its escapes (RFC 3986, 6.2.2): those of unreserved characters are decoded, the others have
+// capitals.
+func spelled(text string) string {
+	var out strings.Builder
+	for at := 0; at < len(text); at++ {
+		if text[at] != '%' || at+2 >= len(text) || !isHex(text[at+1]) || !isHex(text[at+2]) {
+			out.WriteByte(text[at])
+			continue
+		}
+		escape := strings.ToUpper(text[at : at+3])
+		at += 2
+		char, _ := strconv.ParseUint(escape[1:], 16, 8)
+		if isUnreserved(byte(char)) {
+			out.WriteByte(byte(char))
+		} else {
+			out.WriteString(escape)
+		}
+	}
+	return out.String()
+}
+
+func isHex(char byte) bool {
+	return char >= '0' && char <= '9' || char|0x20 >= 'a' && char|0x20 <= 'f'
+}
+
+func isUnreserved(char byte) bool {
+	return char >= '0' && char <= '9' || char|0x20 >= 'a' && char|0x20 <= 'z' || strings.IndexByte("-._~", char) >= 0
+}
+
+// inSmallLetters returns lines with small letters for A to Z, and no others.
+func inSmallLetters(lines []string) []string {
+	small := make([]string, len(lines))
+	for at, line := range lines {
+		bytes := []byte(line)
+		for position, char := range bytes {
+			if char >= 'A' && char <= 'Z' {
+				bytes[position] = char | 0x20
+			}
+		}
+		small[at] = string(bytes)
+	}
+	return small
+}
+
 func digest(bytes []byte) string {
 	sum := sha256.Sum256(bytes)
 	return hex.EncodeToString(sum[:])
 }
 
-// digestOfLines returns the digest of a field's lines, in order: they may be longer than a fingerprint.
-func digestOfLines(lines []string) string {
+// digestOfLines returns the digest of a field's lines, in order, or nil: they may be longer than a fingerprint.
+func digestOfLines(lines []string) any {
+	if len(lines) == 0 {
+		return nil
+	}
 	hash := sha256.New()
 	for _, line := range lines {
 		var length [8]byte
