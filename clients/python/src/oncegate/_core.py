@@ -6,6 +6,7 @@ The blocking and the asyncio client run the same generators, so each rule is wri
 from __future__ import annotations
 
 import json
+import os
 import random
 import secrets
 import time
@@ -16,9 +17,11 @@ from typing import Any, TypeVar, Union
 from . import contents as _contents
 from . import options
 from .errors import Cause, NotCanonical, Rejected, Unavailable
-from .events import log_event, logger
+from .events import log_event
 from .values import Event
 
+#: Where neither the caller nor `ONCEGATE_URL` names a gateway.
+DEFAULT_URL = "http://127.0.0.1:8080"
 #: The longest wait of one HTTP call: below the gateway's `limits.wait_max`.
 WAIT_OF_A_CALL_MAX = 20.0
 
@@ -93,7 +96,7 @@ class Core:
 
     def __init__(
         self,
-        urls: list[str],
+        urls: list[str] | None,
         credential: str | None,
         timeout: options.Duration,
         claim_within: options.Duration,
@@ -107,8 +110,8 @@ class Core:
         if not isinstance(enabled, bool):
             raise TypeError(f"enabled is True or False, got {enabled!r}")
         self.enabled = enabled and not options.disabled_by_environment()
-        if not self.enabled:
-            logger.warning("A client is switched off: everything runs, and nothing is claimed or locked")
+        if urls is None:
+            urls, credential = [os.environ.get("ONCEGATE_URL") or DEFAULT_URL], credential or os.environ.get("ONCEGATE_CREDENTIAL")
         if isinstance(urls, str) or not urls:
             raise ValueError("urls is a list of one or more gateways, such as ['http://10.0.0.5:8080']")
         self.urls = [options.url(url) for url in urls]
@@ -126,6 +129,8 @@ class Core:
         self.clock: Callable[[], float] = time.monotonic
         #: The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call.
         self.first = 0
+        if not self.enabled:
+            self.emit("disabled", "-", None, self.clock())
 
     def emit(self, name: str, operation: str, global_id: str | None, began: float, **fields: Any) -> None:
         event = Event(name, operation, global_id, fields, self.clock() - began)

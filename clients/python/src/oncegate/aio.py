@@ -36,7 +36,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        urls: list[str],
+        urls: list[str] | None = None,
         credential: str | None = None,
         *,
         timeout: options.Duration = 2.0,

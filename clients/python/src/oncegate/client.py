@@ -86,6 +86,8 @@ class ClaimItem:
 class Client:
     """One or more gateways in front of the same store. Safe to use from many threads, and after a fork.
 
+    Without `urls` the gateway is `ONCEGATE_URL`, else http://127.0.0.1:8080, and the credential `ONCEGATE_CREDENTIAL`.
+
     All times are in seconds. `timeout` limits one HTTP call, `claim_within` all tries of a claim, `settle_within` all tries of a
     report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected and says so.
     `enabled=False`, or `ONCEGATE_DISABLED=1` in the environment, claims nothing and runs everything, for tests of other things.
@@ -94,7 +96,7 @@ class Client:
 
     def __init__(
         self,
-        urls: list[str],
+        urls: list[str] | None = None,
         credential: str | None = None,
         *,
         timeout: options.Duration = 2.0,

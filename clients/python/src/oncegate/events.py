@@ -11,6 +11,7 @@ logger = logging.getLogger("oncegate")
 _LEVELS = {
     "retry": logging.INFO,
     "unavailable": logging.WARNING,
+    "disabled": logging.WARNING,
     "proceeded": logging.WARNING,
     "lost": logging.WARNING,
     "lock_lost": logging.WARNING,

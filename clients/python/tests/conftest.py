@@ -1,0 +1,3 @@
+"""The fixture `oncegate` as an installed package brings it."""
+
+pytest_plugins = ["oncegate._pytest"]
