@@ -41,11 +41,13 @@ final class Scenario {
     private Scenario(Map<String, String> settings) {
         this.settings = settings;
         boolean proceeds = "proceed".equals(settings.get("policy"));
-        var options = new Options(settings.get("urls").split(","));
-        options.credential(settings.get("credential"));
-        options.onUnavailable(proceeds ? OnUnavailable.PROCEED : OnUnavailable.FAIL_CLOSED);
-        options.timeout(millis("timeout", 1000)).claimWithin(millis("claim_within", 5000));
-        options.settleWithin(millis("settle_within", 30000));
+        var options =
+                new Options(List.of(settings.get("urls").split(",")))
+                        .credential(settings.get("credential"))
+                        .onUnavailable(proceeds ? OnUnavailable.PROCEED : OnUnavailable.FAIL_CLOSED)
+                        .timeout(millis("timeout", 1000))
+                        .claimWithin(millis("claim_within", 5000))
+                        .settleWithin(millis("settle_within", 30000));
         client = new OncegateClient(options);
     }
 

@@ -39,7 +39,7 @@ final class AsyncRun<T> {
         try {
             Claimed claimed = client.claim(operation, contents, terms);
             if (claimed instanceof Duplicate<?> duplicate) {
-                end.complete(duplicate.as());
+                end.complete(duplicate.of(null));
             } else if (claimed instanceof Mismatch<?> mismatch) {
                 end.complete(mismatch.as());
             } else {

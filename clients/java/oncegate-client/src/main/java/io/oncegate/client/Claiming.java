@@ -28,6 +28,9 @@ final class Claiming {
         if (Thread.interrupted()) {
             throw new InterruptedException("interrupted before the claim call");
         }
+        if (!context.options().enabled) {
+            return Grant.disabled(context, reporter, request);
+        }
         Response answer;
         try {
             answer = ask(request);
@@ -57,6 +60,7 @@ final class Claiming {
         Duration rest = wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
+            long sent = System.nanoTime();
             Duration within = context.options().claimWithin;
             var plan =
                     new Plan(
@@ -68,7 +72,7 @@ final class Claiming {
                     || rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }
-            Duration pause = answer.retryAfter();
+            Duration pause = Pauses.after(answer, part, sent);
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, true);
             rest = wait.minusNanos(System.nanoTime() - start);
             if (rest.compareTo(WAIT_MIN) < 0) {
@@ -92,16 +96,7 @@ final class Claiming {
         }
         if (answer.status() == 409 && answer.text("state") != null) {
             context.events().send("duplicate", request.subject(), "state", answer.text("state"));
-            return new Duplicate<>(
-                    answer.text("state"),
-                    answer.fields().get("result"),
-                    answer.retryAfter(),
-                    answer.instant("claimed_at"),
-                    answer.instant("expires_at"),
-                    answer.flag("contents_verified", true),
-                    answer.text("degraded"),
-                    answer.text("would_be"),
-                    id);
+            return new Duplicate<>(answer, id, context.options().resultReader, null);
         }
         if (answer.status() == 422 && code.endsWith("_mismatch")) {
             context.events().send("mismatch", request.subject(), "code", code);

@@ -1,44 +1,133 @@
 package io.oncegate.client;
 
+import java.lang.reflect.Type;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Map;
+import java.util.function.BiFunction;
 
 /**
- * Another attempt is running or has completed the operation.
+ * Another attempt is running or has completed the operation. A value, not an error.
  *
- * @param state {@code in_progress}, {@code succeeded} or {@code unknown}
- * @param result the stored result of a success as maps, lists, strings, numbers and booleans; null
- *     without one
- * @param retryAfter the time after which a repeat can help
- * @param contentsVerified false: the record holds no contents to compare, since its outcome was
- *     late
- * @param degraded the outage policy that answered, or null
- * @param wouldBe in observe mode the answer that enforcing would have given, else null
  * @param <T> the type of the work's result
  */
-public record Duplicate<T>(
-        String state,
-        Object result,
-        Duration retryAfter,
-        Instant claimedAt,
-        Instant expiresAt,
-        boolean contentsVerified,
-        String degraded,
-        String wouldBe,
-        String globalId)
-        implements Result<T>, Claimed {
+public final class Duplicate<T> implements Result<T>, Claimed {
+    private static final String MARKER = "$oncegate";
+
+    private final Response answer;
+    private final String globalId;
+    private final BiFunction<JsonText, Type, Object> reader;
+    private final Type type;
+
+    Duplicate(
+            Response answer,
+            String globalId,
+            BiFunction<JsonText, Type, Object> reader,
+            Type type) {
+        this.answer = answer;
+        this.globalId = globalId;
+        this.reader = reader;
+        this.type = type;
+    }
+
+    /** Returns {@code in_progress}, {@code succeeded} or {@code unknown}. */
+    public String state() {
+        return answer.text("state");
+    }
+
     /** Returns true if another attempt is at work. */
     public boolean isInProgress() {
-        return "in_progress".equals(state);
+        return "in_progress".equals(state());
     }
 
     /** Returns true if another attempt has succeeded. */
     public boolean isSucceeded() {
-        return "succeeded".equals(state);
+        return "succeeded".equals(state());
     }
 
-    @SuppressWarnings("unchecked") // The parameter only makes the type fit: no member has it.
-    <U> Duplicate<U> as() {
-        return (Duplicate<U>) this;
+    /**
+     * Returns the result of the earlier success, as the type that {@code once} was given; null
+     * without one. Without a type it is the plain JSON value: text, {@code Integer}, {@code Long},
+     * decimal, list or map.
+     */
+    @Override
+    @SuppressWarnings("unchecked") // The caller names the type, here or by a parameter of once.
+    public T result() {
+        return type == null ? (T) PlainResults.plain(stored()) : as(type);
+    }
+
+    /** Returns the result of the earlier success as this type; null without one. */
+    @SuppressWarnings("unchecked") // The caller names the type.
+    public <U> U as(Type type) {
+        Object stored = stored();
+        return stored == null ? null : (U) reader.apply(JsonText.of(stored), type);
+    }
+
+    /** Returns the stored result as JSON; null without one. */
+    public JsonText json() {
+        Object stored = stored();
+        return stored == null ? null : JsonText.of(stored);
+    }
+
+    /**
+     * Returns why the result of the success was not stored, such as {@code too_large}; null if it
+     * was.
+     */
+    public String resultOmitted() {
+        return answer.fields().get("result") instanceof Map<?, ?> members
+                        && members.size() == 1
+                        && members.get(MARKER) instanceof Map<?, ?> marker
+                        && marker.get("omitted") instanceof String why
+                ? why
+                : null;
+    }
+
+    private Object stored() {
+        return resultOmitted() == null ? answer.fields().get("result") : null;
+    }
+
+    /** Returns the time after which a repeat can help. */
+    public Duration retryAfter() {
+        return answer.retryAfter();
+    }
+
+    /** Returns the time of the claim. */
+    public Instant claimedAt() {
+        return answer.instant("claimed_at");
+    }
+
+    /** Returns the time at which the claim or its record ends. */
+    public Instant expiresAt() {
+        return answer.instant("expires_at");
+    }
+
+    /** Returns false if it could not be checked that the contents are equal, such as a late one. */
+    public boolean contentsVerified() {
+        return answer.flag("contents_verified", true);
+    }
+
+    /** Returns the outage policy that answered, or null. */
+    public String degraded() {
+        return answer.text("degraded");
+    }
+
+    /** Returns in observe mode the answer that enforcing would have given, else null. */
+    public String wouldBe() {
+        return answer.text("would_be");
+    }
+
+    /** Returns the ID of the operation. */
+    @Override
+    public String globalId() {
+        return globalId;
+    }
+
+    <U> Duplicate<U> of(Type type) {
+        return new Duplicate<>(answer, globalId, reader, type);
+    }
+
+    @Override
+    public String toString() {
+        return "Duplicate[state=" + state() + ", globalId=" + globalId + "]";
     }
 }

@@ -15,10 +15,10 @@ public record Event(String name, String operation, String globalId, Map<String, 
     public System.Logger.Level level() {
         boolean degraded = fields.get("degraded") != null;
         return switch (name) {
-            case "mismatch", "outcome_refused", "not_settled" -> System.Logger.Level.ERROR;
+            case "outcome_refused", "not_settled" -> System.Logger.Level.ERROR;
             case "unavailable", "proceeded", "lost", "result_omitted", "lock_lost" ->
                     System.Logger.Level.WARNING;
-            case "retry" -> System.Logger.Level.INFO;
+            case "retry", "mismatch" -> System.Logger.Level.INFO;
             case "granted" -> degraded ? System.Logger.Level.WARNING : System.Logger.Level.DEBUG;
             case "reported" ->
                     Boolean.TRUE.equals(fields.get("late"))

@@ -27,10 +27,17 @@ final class Events {
         for (int at = 0; at < fields.length; at += 2) {
             named.put((String) fields[at], fields[at + 1]);
         }
+        send(new Event(name, subject.operation(), subject.globalId(), named));
+    }
+
+    void send(Event event) {
         try {
-            hook.accept(new Event(name, subject.operation(), subject.globalId(), named));
+            hook.accept(event);
         } catch (RuntimeException failed) {
-            LOG.log(System.Logger.Level.WARNING, "The event hook failed on " + name, failed);
+            LOG.log(
+                    System.Logger.Level.WARNING,
+                    "The event hook failed on " + event.name(),
+                    failed);
         }
     }
 }

@@ -3,7 +3,11 @@ package io.oncegate.client;
 import io.oncegate.client.Rounds.Failed;
 import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
+import java.util.stream.Stream;
 
 /**
  * The right to run one operation until its lease ends. It is renewed in the background until it is
@@ -18,10 +22,23 @@ public final class Grant implements Claimed, AutoCloseable {
     private final Response answer;
 
     private final Lease lease;
+    private final CompletableFuture<Void> callerGone = new CompletableFuture<>();
+    private final boolean disabled;
+    private volatile Outcome marked;
     private volatile Settled settled;
     private volatile boolean reported;
 
     Grant(Context context, Reporter reporter, ClaimRequest request, Response answer) {
+        this(context, reporter, request, answer, false);
+    }
+
+    private Grant(
+            Context context,
+            Reporter reporter,
+            ClaimRequest request,
+            Response answer,
+            boolean disabled) {
+        this.disabled = disabled;
         this.context = context;
         this.reporter = reporter;
         this.request = request;
@@ -31,6 +48,11 @@ public final class Grant implements Claimed, AutoCloseable {
                         ? new Lease(
                                 context, renewal(null), answer.gateway(), answer.leaseEnd(), "lost")
                         : null;
+    }
+
+    /** Returns the grant of a client that is switched off: nothing is claimed or reported. */
+    static Grant disabled(Context context, Reporter reporter, ClaimRequest request) {
+        return new Grant(context, reporter, request, null, true);
     }
 
     /** Returns the ID of the operation. */
@@ -66,10 +88,14 @@ public final class Grant implements Claimed, AutoCloseable {
     }
 
     /**
-     * Returns the outage policy that granted it, {@code caller} if no gateway answered, or null.
+     * Returns the outage policy that granted it, {@code caller} if no gateway answered, {@code
+     * disabled} if the client is switched off, or null.
      */
     public String degraded() {
-        return answer == null ? "caller" : answer.text("degraded");
+        if (answer == null) {
+            return disabled ? "disabled" : "caller";
+        }
+        return answer.text("degraded");
     }
 
     /** Returns in observe mode the answer that enforcing would have given, else null. */
@@ -108,17 +134,48 @@ public final class Grant implements Claimed, AutoCloseable {
     }
 
     /**
+     * Marks the outcome that is reported when the work ends, whatever it returns or throws. In a
+     * request it is stronger than the status of the response.
+     */
+    public void mark(Outcome outcome) {
+        marked = Objects.requireNonNull(outcome, "outcome");
+    }
+
+    /** Returns the outcome that the work has marked. */
+    public Optional<Outcome> marked() {
+        return Optional.ofNullable(marked);
+    }
+
+    /**
+     * Returns a future that completes once the caller of the request is known to have gone. The
+     * work goes on: a repeat of the request gets its response.
+     */
+    public CompletableFuture<Void> callerGone() {
+        return callerGone;
+    }
+
+    /** Ends the renewal in the background: without an outcome the lease ends by itself. */
+    public void stopRenewal() {
+        stop();
+    }
+
+    /**
      * Reports that the work is finished and must never run again, also if the business answer is
      * "declined". Duplicates get the result.
      */
     public Settled succeed(Object result) {
         Reporter.Written written = reporter.write(result);
-        return settle("success", result, written.text(), written.omitted());
+        return settle("success", result, written.text(), written.omitted(), null);
+    }
+
+    /** Reports success with this result, or with the other one if the gateway refuses it. */
+    public Settled succeed(JsonText result, JsonText otherwise) {
+        return settle("success", result, result, null, otherwise);
     }
 
     /** Reports that nothing happened: the operation is released at once. */
     public Settled fail() {
-        return settle("failure", null, null, null);
+        return settle("failure", null, null, null, null);
     }
 
     /**
@@ -126,7 +183,7 @@ public final class Grant implements Claimed, AutoCloseable {
      * operator settles it.
      */
     public Settled giveUp() {
-        return settle("unknown", null, null, null);
+        return settle("unknown", null, null, null, null);
     }
 
     /** Ends the renewal, and reports {@code unknown} unless an outcome was reported. */
@@ -175,7 +232,7 @@ public final class Grant implements Claimed, AutoCloseable {
 
     /** Reports success, unless the work reported an outcome itself. */
     <T> Done<T> done(T result) {
-        Settled end = reported ? settled : succeed(result);
+        Settled end = reported ? settled : settleAs(marked, result);
         String degraded = degraded() != null || end == null ? degraded() : end.degraded();
         String state = end == null ? null : end.state();
         Boolean late = end == null ? null : end.late();
@@ -189,6 +246,22 @@ public final class Grant implements Claimed, AutoCloseable {
                 globalId());
     }
 
+    private Settled settleAs(Outcome outcome, Object result) {
+        if (outcome == Outcome.FAILURE) {
+            return fail();
+        }
+        return outcome == Outcome.UNKNOWN ? giveUp() : succeed(result);
+    }
+
+    /** Returns true for an error of work that had no effect. */
+    boolean isHarmless(Throwable thrown) {
+        return thrown instanceof NothingHappened
+                || Stream.concat(
+                                request.terms().releaseOn().stream(),
+                                context.options().releaseOn.stream())
+                        .anyMatch(type -> type.isInstance(thrown));
+    }
+
     /**
      * Reports the outcome of work that threw this, unless one was reported. The error of the work
      * is not hidden.
@@ -198,11 +271,8 @@ public final class Grant implements Claimed, AutoCloseable {
             return;
         }
         try {
-            if (thrown instanceof NothingHappened) {
-                fail();
-            } else {
-                giveUp();
-            }
+            Outcome otherwise = isHarmless(thrown) ? Outcome.FAILURE : Outcome.UNKNOWN;
+            settleAs(marked == null ? otherwise : marked, null);
         } catch (OncegateException unreported) {
             thrown.addSuppressed(unreported);
         }
@@ -222,14 +292,15 @@ public final class Grant implements Claimed, AutoCloseable {
         return Call.post("/v1/claims/" + globalId() + "/renewal", body, request.subject());
     }
 
-    private Settled settle(String outcome, Object result, JsonText text, String omitted) {
+    private Settled settle(
+            String outcome, Object result, JsonText text, String omitted, JsonText otherwise) {
         if (reported) {
             throw new IllegalStateException(
                     "The outcome of this claim was reported already; report each claim once");
         }
         reported = true;
         stop();
-        Response granted = answer == null ? claimAgain() : answer;
+        Response granted = answer == null && !disabled ? claimAgain() : answer;
         if (granted == null || granted.status() != 201) {
             // Nothing can be recorded. It is late if another attempt was found.
             settled = new Settled(null, granted == null ? null : true, null, omitted, globalId());
@@ -245,7 +316,7 @@ public final class Grant implements Claimed, AutoCloseable {
                         request.contents(),
                         text,
                         url);
-        settled = reporter.send(report, result, omitted);
+        settled = reporter.send(report, result, omitted, otherwise);
         return settled;
     }
 

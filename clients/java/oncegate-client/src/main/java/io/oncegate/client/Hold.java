@@ -72,6 +72,16 @@ public final class Hold implements AutoCloseable {
         return this.lease.renewNow(Locking.renewal(name, attempt(), asked));
     }
 
+    /** Returns the name of the lock and the state of the hold, never its proof. */
+    @Override
+    public String toString() {
+        String state;
+        synchronized (this) {
+            state = released ? "released" : isLive() ? "held" : "lost";
+        }
+        return "Hold[" + name + ", " + mode().wire() + ", " + state + ", fence " + fence() + "]";
+    }
+
     /**
      * Releases the hold; repeated until it is answered. If no gateway answers, the lease ends by
      * itself, and an event says so.

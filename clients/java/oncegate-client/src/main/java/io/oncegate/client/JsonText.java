@@ -15,4 +15,22 @@ public record JsonText(String text) {
     public Object value() {
         return Json.read(text);
     }
+
+    /**
+     * Writes a value: maps, lists, strings, numbers, booleans, null.
+     *
+     * @throws IllegalArgumentException for any other
+     */
+    public static JsonText of(Object value) {
+        return new JsonText(Json.write(value));
+    }
+
+    /**
+     * Returns the canonical form of RFC 8785.
+     *
+     * @throws NotCanonical for a value that readers could understand differently
+     */
+    public String canonical() {
+        return Contents.fingerprint(this);
+    }
 }

@@ -7,6 +7,12 @@ package io.oncegate.client;
  * @param <T> the type of the work's result
  */
 public record Mismatch<T>(String code, String globalId) implements Result<T>, Claimed {
+    /** Returns null: a mismatch has no result. */
+    @Override
+    public T result() {
+        return null;
+    }
+
     @SuppressWarnings("unchecked") // The parameter only makes the type fit: no member has it.
     <U> Mismatch<U> as() {
         return (Mismatch<U>) this;

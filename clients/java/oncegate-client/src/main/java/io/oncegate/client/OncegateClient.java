@@ -2,23 +2,28 @@ package io.oncegate.client;
 
 import io.oncegate.client.Rounds.Failed;
 import io.oncegate.client.Rounds.Plan;
+import java.lang.reflect.Type;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.function.Function;
+import java.util.function.UnaryOperator;
 
 /**
  * A client of the gateway. Safe to use from many threads; make one and keep it.
  *
  * <pre>{@code
  * var client = new OncegateClient(new Options("http://127.0.0.1:8080"));
- * var result = client.once("order.submit", Map.of("order_id", "A-1001"), grant -> place(order, grant.fence()));
+ * var result = client.once("seat.book", Map.of("seat", "12A"), grant -> book(seat, grant.fence()));
  * }</pre>
  */
 public final class OncegateClient implements AutoCloseable {
+    private static final System.Logger LOG = System.getLogger("io.oncegate.client");
+
     private final Context context;
     private final Reporter reporter;
     private final Claiming claiming;
@@ -27,18 +32,60 @@ public final class OncegateClient implements AutoCloseable {
 
     /** A client with these options; it connects when it is used. */
     public OncegateClient(Options options) {
+        this(options, new Background(), new Transport(options));
+        if (!options.enabled) {
+            LOG.log(
+                    System.Logger.Level.WARNING,
+                    "Oncegate is switched off: all work runs, and nothing is claimed");
+        }
+    }
+
+    private OncegateClient(Options options, Background background, Transport transport) {
         var events = new Events(options.onEvent);
         String credential = options.credential;
         String app =
                 credential == null
                         ? "default"
                         : credential.substring(0, credential.lastIndexOf('.'));
-        var rounds = new Rounds(new Transport(options), options, events);
-        context = new Context(options, events, rounds, new Background(), app);
+        var rounds = new Rounds(transport, options, events);
+        context = new Context(options, events, rounds, background, app);
         reporter = new Reporter(context);
         claiming = new Claiming(context, reporter);
         batches = new Batches(context, reporter, claiming);
         holds = new ThreadHolds(new Locking(context));
+    }
+
+    /**
+     * Returns a client with other options, on the same connections and threads: to close one closes
+     * both. URLs and the credential stay.
+     */
+    public OncegateClient with(UnaryOperator<Options> change) {
+        Options changed = change.apply(context.options());
+        boolean sameCredential = Objects.equals(changed.credential, context.options().credential);
+        if (!sameCredential || !changed.urls.equals(context.options().urls)) {
+            throw new IllegalArgumentException(
+                    "URLs and the credential cannot be changed; make another client");
+        }
+        return new OncegateClient(changed, context.background(), context.rounds().transport());
+    }
+
+    /** Returns true unless the client is switched off. */
+    public boolean isEnabled() {
+        return context.options().enabled;
+    }
+
+    /** Sends an event to the client's hooks. */
+    public void send(Event event) {
+        context.events().send(event);
+    }
+
+    /** Runs the task on a daemon thread of the client; after a delay that is not zero. */
+    public void later(Duration delay, Runnable task) {
+        if (delay.isZero()) {
+            context.background().run(task);
+        } else {
+            context.background().after(delay.toNanos(), task);
+        }
     }
 
     /** Runs the work unless the operation is a duplicate, with the operator's terms. */
@@ -63,9 +110,20 @@ public final class OncegateClient implements AutoCloseable {
     public <T, E extends Exception> Result<T> once(
             String operation, Object contents, Terms terms, Work<T, E> work)
             throws E, InterruptedException {
+        return once(operation, contents, terms, null, work);
+    }
+
+    /**
+     * Does the same; the result of a duplicate is read as this type.
+     *
+     * @param type the type of the result, such as {@code Receipt.class}; null: plain JSON values
+     */
+    public <T, E extends Exception> Result<T> once(
+            String operation, Object contents, Terms terms, Type type, Work<T, E> work)
+            throws E, InterruptedException {
         Claimed claimed = claim(operation, contents, terms);
         if (claimed instanceof Duplicate<?> duplicate) {
-            return duplicate.as();
+            return duplicate.of(type);
         }
         if (claimed instanceof Mismatch<?> mismatch) {
             return mismatch.as();

@@ -140,6 +140,15 @@ public final class OncegateLock implements Lock {
         return holds.count(name, terms.mode());
     }
 
+    /** Returns the name of the lock, and what this thread holds of it. */
+    @Override
+    public String toString() {
+        int count = getHoldCount();
+        String held = isLive() ? "held by this thread" : "lost by this thread";
+        String state = count == 0 ? "not held by this thread" : held;
+        return "OncegateLock[" + name + ", " + terms.mode().wire() + ", " + state + "]";
+    }
+
     /** Returns this thread's hold, for its fence and its signal of loss. */
     public Optional<Hold> currentHold() {
         return Optional.ofNullable(holds.hold(name, terms.mode()));

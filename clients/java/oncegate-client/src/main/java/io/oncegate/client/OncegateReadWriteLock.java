@@ -25,4 +25,9 @@ public final class OncegateReadWriteLock implements ReadWriteLock {
     public OncegateLock writeLock() {
         return write;
     }
+
+    @Override
+    public String toString() {
+        return "OncegateReadWriteLock[" + read + ", " + write + "]";
+    }
 }

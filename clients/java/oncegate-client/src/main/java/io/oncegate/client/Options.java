@@ -1,21 +1,29 @@
 package io.oncegate.client;
 
+import java.lang.reflect.Type;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.function.BiFunction;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
 import java.util.function.Supplier;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 
 /**
- * How to call. A wrong option fails here or in the constructor of the client, with what to write
- * instead.
+ * Options of a client. Each method returns a changed copy. A wrong option fails here, with what to
+ * write instead.
  */
 public final class Options {
     private static final Pattern CREDENTIAL =
             Pattern.compile("[a-z0-9][a-z0-9._-]{0,63}\\.[A-Za-z0-9_]{22,}");
+    private static final Set<String> DISABLED = Set.of("1", "true");
+
+    private static final String DEFAULT_URL = "http://127.0.0.1:8080";
 
     final List<String> urls;
     String credential;
@@ -23,10 +31,18 @@ public final class Options {
     Duration claimWithin = Duration.ofSeconds(5);
     Duration settleWithin = Duration.ofSeconds(30);
     OnUnavailable onUnavailable = OnUnavailable.FAIL_CLOSED;
+    List<Class<? extends Throwable>> releaseOn = List.of();
+    boolean enabled = !DISABLED.contains(String.valueOf(System.getenv("ONCEGATE_DISABLED")));
     Consumer<Event> onEvent = Events::log;
     Function<Object, String> resultWriter = Json::write;
-    Supplier<String> traceparent = () -> null;
+    BiFunction<JsonText, Type, Object> resultReader = PlainResults::read;
+    Supplier<String> traceparent = Traces.current();
     LongSupplier nanoTime = System::nanoTime;
+
+    /** The gateway of {@code ONCEGATE_URL}, else {@code http://127.0.0.1:8080}. */
+    public Options() {
+        this(System.getenv().getOrDefault("ONCEGATE_URL", DEFAULT_URL));
+    }
 
     /** One or more gateways before the same store. */
     public Options(List<String> urls) {
@@ -38,8 +54,30 @@ public final class Options {
     }
 
     /** One or more gateways before the same store. */
-    public Options(String... urls) {
-        this(List.of(urls));
+    public Options(String url, String... more) {
+        this(Stream.concat(Stream.of(url), Stream.of(more)).toList());
+    }
+
+    private Options(Options other) {
+        urls = other.urls;
+        credential = other.credential;
+        timeout = other.timeout;
+        claimWithin = other.claimWithin;
+        settleWithin = other.settleWithin;
+        onUnavailable = other.onUnavailable;
+        releaseOn = other.releaseOn;
+        enabled = other.enabled;
+        onEvent = other.onEvent;
+        resultWriter = other.resultWriter;
+        resultReader = other.resultReader;
+        traceparent = other.traceparent;
+        nanoTime = other.nanoTime;
+    }
+
+    private Options with(Consumer<Options> change) {
+        var copy = new Options(this);
+        change.accept(copy);
+        return copy;
     }
 
     private static String checked(String url) {
@@ -72,8 +110,7 @@ public final class Options {
                     "The credential is not of the form <app_key>.<secret>, with a secret of at"
                             + " least 22 letters, digits or _");
         }
-        this.credential = credential;
-        return this;
+        return with(copy -> copy.credential = credential);
     }
 
     /**
@@ -81,26 +118,43 @@ public final class Options {
      * Longer than the gateways' deadline.
      */
     public Options timeout(Duration timeout) {
-        this.timeout = positive("timeout", timeout);
-        return this;
+        return with(copy -> copy.timeout = positive("timeout", timeout));
     }
 
     /** Sets the limit of all tries of one claim call, 5 s by default, beside its wait. */
     public Options claimWithin(Duration within) {
-        claimWithin = positive("claimWithin", within);
-        return this;
+        return with(copy -> copy.claimWithin = positive("claimWithin", within));
     }
 
     /** Sets the limit of all tries of one report, 30 s by default; null: no limit. */
     public Options settleWithin(Duration within) {
-        settleWithin = within == null ? Duration.ofDays(36_500) : positive("settleWithin", within);
-        return this;
+        return with(
+                copy ->
+                        copy.settleWithin =
+                                within == null
+                                        ? Duration.ofDays(36_500)
+                                        : positive("settleWithin", within));
     }
 
     /** Sets the caller's own policy when no gateway answers. */
     public Options onUnavailable(OnUnavailable policy) {
-        onUnavailable = policy;
-        return this;
+        return with(copy -> copy.onUnavailable = Objects.requireNonNull(policy, "onUnavailable"));
+    }
+
+    /**
+     * Sets the errors of work that had no effect, subclasses included: the operation is released at
+     * once, and the error goes on unchanged. Causes do not count.
+     */
+    public Options releaseOn(List<Class<? extends Throwable>> errors) {
+        return with(copy -> copy.releaseOn = List.copyOf(errors));
+    }
+
+    /**
+     * Switches the client off: all work runs, and nothing is claimed ({@code Done.degraded} is
+     * {@code disabled}). {@code ONCEGATE_DISABLED=1} in the environment does the same.
+     */
+    public Options enabled(boolean enabled) {
+        return with(copy -> copy.enabled = enabled);
     }
 
     /**
@@ -108,14 +162,12 @@ public final class Options {
      * thread: keep it quick.
      */
     public Options onEvent(Consumer<Event> hook) {
-        onEvent = hook;
-        return this;
+        return with(copy -> copy.onEvent = hook);
     }
 
     /** Adds a hook to those that receive each event. */
     public Options alsoOnEvent(Consumer<Event> hook) {
-        onEvent = onEvent.andThen(hook);
-        return this;
+        return with(copy -> copy.onEvent = onEvent.andThen(hook));
     }
 
     /**
@@ -123,20 +175,28 @@ public final class Options {
      * maps, lists, strings, numbers and booleans are written.
      */
     public Options resultWriter(Function<Object, String> writer) {
-        resultWriter = writer;
-        return this;
+        return with(copy -> copy.resultWriter = writer);
     }
 
-    /** Sets the source of the current W3C {@code traceparent}; it may return null. */
+    /**
+     * Sets the reader of stored results, the counterpart of {@link #resultWriter}. By default the
+     * types that the default writer takes are read.
+     */
+    public Options resultReader(BiFunction<JsonText, Type, Object> reader) {
+        return with(copy -> copy.resultReader = reader);
+    }
+
+    /**
+     * Sets the source of the current W3C {@code traceparent}; it may return null. By default that
+     * of OpenTelemetry, where its API is on the class path.
+     */
     public Options traceparent(Supplier<String> source) {
-        traceparent = source;
-        return this;
+        return with(copy -> copy.traceparent = source);
     }
 
     /** Replaces the monotonic clock, in tests. */
     Options nanoTime(LongSupplier clock) {
-        nanoTime = clock;
-        return this;
+        return with(copy -> copy.nanoTime = clock);
     }
 
     private static Duration positive(String name, Duration value) {

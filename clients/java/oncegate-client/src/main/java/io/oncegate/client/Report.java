@@ -52,8 +52,8 @@ record Report(
         return fields.get(name) == null ? null : new JsonText(Json.write(fields.get(name)));
     }
 
-    Report withoutResult() {
-        return new Report(globalId, attempt, outcome, operation, contents, null, gateway);
+    Report withResult(JsonText result) {
+        return new Report(globalId, attempt, outcome, operation, contents, result, gateway);
     }
 
     /** Returns the text to keep. */

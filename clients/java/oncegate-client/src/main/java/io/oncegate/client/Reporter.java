@@ -56,6 +56,15 @@ final class Reporter {
 
     /** Sends a report until it is answered; throws {@link OutcomeRefused} or {@link NotSettled}. */
     Settled send(Report report, Object result, String omitted) {
+        return send(report, result, omitted, null);
+    }
+
+    /**
+     * Sends a report until it is answered.
+     *
+     * @param otherwise the result to send if the gateway refuses the first one; null: none
+     */
+    Settled send(Report report, Object result, String omitted, JsonText otherwise) {
         if (omitted != null) {
             context.events().send("result_omitted", report.subject(), "why", omitted);
         }
@@ -63,7 +72,7 @@ final class Reporter {
             Response answer = answer(report);
             if (report.result() != null && RESULT_REFUSED.contains(answer.status())) {
                 // The operation has succeeded whether or not its result can be stored.
-                return send(report.withoutResult(), result, answer.problem());
+                return send(report.withResult(otherwise), result, answer.problem(), null);
             }
             if (answer.status() == 409) {
                 String code = answer.text("code");

@@ -40,6 +40,10 @@ final class Rounds {
         this.events = events;
     }
 
+    Transport transport() {
+        return transport;
+    }
+
     int first() {
         return first;
     }

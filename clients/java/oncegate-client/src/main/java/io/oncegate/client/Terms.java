@@ -1,6 +1,7 @@
 package io.oncegate.client;
 
 import java.time.Duration;
+import java.util.List;
 
 /**
  * Optional terms of one claim; null is the operator's choice.
@@ -13,27 +14,39 @@ import java.time.Duration;
  * @param retention such as {@code 30d}, or {@code forever}
  * @param takesOver claims an operation that is {@code unknown}, after its effect was looked up
  * @param waitFor waits for an attempt that is in progress, such as {@code 10s}
+ * @param releaseOn errors of work that had no effect, beside those of the client
  */
 public record Terms(
-        Object fingerprint, String lease, String retention, boolean takesOver, String waitFor) {
+        Object fingerprint,
+        String lease,
+        String retention,
+        boolean takesOver,
+        String waitFor,
+        List<Class<? extends Throwable>> releaseOn) {
     /** The operator's terms. */
-    public static final Terms NONE = new Terms(null, null, null, false, null);
+    public static final Terms NONE = new Terms(null, null, null, false, null, List.of());
 
     /** Refuses what is not a duration. */
     public Terms {
         if (waitFor != null) {
-            Durations.parse("wait", waitFor);
+            Durations.parse("waitFor", waitFor);
+        }
+        if (lease != null) {
+            Durations.parse("lease", lease);
+        }
+        if (retention != null && !"forever".equals(retention)) {
+            Durations.parse("retention", retention);
         }
     }
 
     /** Returns these terms with a fingerprint. */
     public Terms fingerprint(Object fingerprint) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor);
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
     }
 
     /** Returns these terms with a lease, such as {@code 30s}. */
     public Terms lease(String lease) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor);
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
     }
 
     /** Returns these terms with a lease. */
@@ -43,17 +56,17 @@ public record Terms(
 
     /** Returns these terms with a retention, such as {@code 30d} or {@code forever}. */
     public Terms retention(String retention) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor);
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
     }
 
     /** Returns these terms, taking over an operation that is {@code unknown}. */
     public Terms takeOver() {
-        return new Terms(fingerprint, lease, retention, true, waitFor);
+        return new Terms(fingerprint, lease, retention, true, waitFor, releaseOn);
     }
 
     /** Returns these terms with a wait, such as {@code 10s}. */
     public Terms waitFor(String waitFor) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor);
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
     }
 
     /** Returns these terms with a wait. */
@@ -61,7 +74,15 @@ public record Terms(
         return waitFor(Durations.text(wait));
     }
 
+    /**
+     * Returns these terms with errors of work that had no effect, subclasses included: the
+     * operation is released at once, and the error goes on unchanged. Causes do not count.
+     */
+    public Terms releaseOn(List<Class<? extends Throwable>> errors) {
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, List.copyOf(errors));
+    }
+
     Duration waiting() {
-        return waitFor == null ? Duration.ZERO : Durations.parse("wait", waitFor);
+        return waitFor == null ? Duration.ZERO : Durations.parse("waitFor", waitFor);
     }
 }

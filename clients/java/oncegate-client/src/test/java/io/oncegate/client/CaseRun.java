@@ -182,7 +182,8 @@ final class CaseRun {
                 (String) arguments.get("lease"),
                 (String) arguments.get("retention"),
                 takesOver,
-                (String) arguments.get("wait"));
+                (String) arguments.get("wait"),
+                List.of());
     }
 
     private Map<String, Object> batch(List<Object> items) throws InterruptedException {

@@ -56,9 +56,8 @@ class DecisionsTest {
             return new Mismatch<>((String) object(end.get("mismatch")).get("code"), null);
         }
         var duplicate = object(end.get("duplicate"));
-        Duration after = Duration.ofMillis(number(duplicate.get("retry_after_ms"), 1000));
         return new Duplicate<>(
-                (String) duplicate.get("state"), null, after, null, null, true, null, null, null);
+                new Response(409, duplicate, 0, 0, null), null, PlainResults::read, null);
     }
 
     private static Exception error(Map<String, Object> end) {

@@ -44,6 +44,15 @@ public @interface Once {
     /** Returns the retention, such as {@code 30d}; empty: the operator's choice. */
     String retention() default "";
 
+    /**
+     * Returns errors of the method that had no effect, subclasses included: the operation is
+     * released at once, and the error goes on unchanged.
+     */
+    Class<? extends Throwable>[] releaseOn() default {};
+
+    /** Returns exceptions to {@link #releaseOn}: after them the outcome is unknown. */
+    Class<? extends Throwable>[] noReleaseOn() default {};
+
     /** Returns the time to wait for an attempt in progress, such as {@code 10s}. */
     String waitFor() default "";
 }

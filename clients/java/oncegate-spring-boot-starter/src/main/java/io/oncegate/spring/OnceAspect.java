@@ -1,6 +1,6 @@
 package io.oncegate.spring;
 
-import com.fasterxml.jackson.databind.ObjectMapper;
+import io.oncegate.client.CurrentGrant;
 import io.oncegate.client.Done;
 import io.oncegate.client.Duplicate;
 import io.oncegate.client.Grant;
@@ -24,6 +24,7 @@ import org.aopalliance.intercept.MethodInvocation;
 import org.springframework.aop.ProxyMethodInvocation;
 import org.springframework.aop.support.AopUtils;
 import org.springframework.aop.support.StaticMethodMatcherPointcutAdvisor;
+import org.springframework.beans.factory.SmartInitializingSingleton;
 import org.springframework.core.Ordered;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
@@ -33,7 +34,8 @@ import org.springframework.util.ClassUtils;
  * Runs methods with {@link Once}, also where the annotation is on the method of an interface. It
  * stands outside the aspect of transactions.
  */
-public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements MethodInterceptor {
+public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
+        implements MethodInterceptor, SmartInitializingSingleton {
     private static final long serialVersionUID = 1;
     private static final boolean TRANSACTIONS =
             ClassUtils.isPresent(
@@ -42,10 +44,11 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements Me
 
     private final transient Supplier<OncegateClient> client;
     private final transient Results results;
+    private volatile boolean hasMethods;
     private final transient Map<Method, OnceMethod> methods = new ConcurrentHashMap<>();
 
     /** Client and mapper are fetched on the first call, so that no bean is made too early. */
-    public OnceAspect(Supplier<OncegateClient> client, Supplier<ObjectMapper> mapper) {
+    public OnceAspect(Supplier<OncegateClient> client, Supplier<ResultMapper> mapper) {
         this.client = client;
         results = new Results(mapper);
         setAdvice(this);
@@ -55,7 +58,17 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements Me
 
     @Override
     public boolean matches(Method method, Class<?> target) {
-        return once(AopUtils.getMostSpecificMethod(method, target)) != null;
+        boolean matches = once(AopUtils.getMostSpecificMethod(method, target)) != null;
+        hasMethods |= matches;
+        return matches;
+    }
+
+    /** Ends the start of an application whose results could not be stored. */
+    @Override
+    public void afterSingletonsInstantiated() {
+        if (hasMethods) {
+            results.check();
+        }
     }
 
     private static Once once(Method method) {
@@ -205,11 +218,8 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements Me
     }
 
     private static <T> T under(Grant grant, Callable<T> work) throws Exception {
-        Grant before = CurrentGrant.swap(grant);
-        try {
+        try (var scope = CurrentGrant.open(grant)) {
             return work.call();
-        } finally {
-            CurrentGrant.swap(before);
         }
     }
 
@@ -231,7 +241,7 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor implements Me
         }
         if (result instanceof Duplicate<JsonText> duplicate) {
             if (duplicate.isSucceeded()) {
-                return results.read(method.operation(), duplicate.result(), method.valueType());
+                return results.read(method.operation(), duplicate, method.valueType());
             }
             throw new DuplicateOperation(duplicate);
         }

@@ -4,6 +4,7 @@ import io.oncegate.client.Terms;
 import java.lang.reflect.Method;
 import java.lang.reflect.ParameterizedType;
 import java.lang.reflect.Type;
+import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletionStage;
 import org.springframework.context.expression.MethodBasedEvaluationContext;
@@ -103,7 +104,8 @@ final class OnceMethod {
                 orNull(once.lease()),
                 orNull(once.retention()),
                 false,
-                orNull(once.waitFor()));
+                orNull(once.waitFor()),
+                List.of(once.releaseOn()));
     }
 
     private static String orNull(String text) {

@@ -5,6 +5,6 @@ import io.oncegate.client.Options;
 /** Changes the options of the client before it is made. */
 @FunctionalInterface
 public interface OncegateCustomizer {
-    /** Changes the options. */
-    void customize(Options options);
+    /** Returns the changed options. */
+    Options customize(Options options);
 }

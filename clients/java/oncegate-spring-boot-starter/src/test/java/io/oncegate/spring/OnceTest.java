@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import io.oncegate.client.CurrentGrant;
 import io.oncegate.client.NothingHappened;
 import io.oncegate.client.OncegateClient;
 import java.io.IOException;
@@ -25,6 +26,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.springframework.boot.autoconfigure.AutoConfigurations;
 import org.springframework.boot.autoconfigure.aop.AopAutoConfiguration;
+import org.springframework.boot.autoconfigure.jackson.JacksonAutoConfiguration;
 import org.springframework.boot.autoconfigure.transaction.TransactionAutoConfiguration;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.context.annotation.Bean;
@@ -204,6 +206,7 @@ class OnceTest {
                 AutoConfigurations.of(
                         OncegateAutoConfiguration.class,
                         AopAutoConfiguration.class,
+                        JacksonAutoConfiguration.class,
                         TransactionAutoConfiguration.class);
         runner =
                 new ApplicationContextRunner()

@@ -1,0 +1,18 @@
+package io.oncegate.client;
+
+import java.util.Locale;
+
+/** The outcome of an operation, as it is reported. */
+public enum Outcome {
+    /** It is finished, and must never run again. */
+    SUCCESS,
+    /** Nothing happened: the operation is released at once. */
+    FAILURE,
+    /** It is not known whether it happened. */
+    UNKNOWN;
+
+    /** Returns the name that all clients use, such as {@code success}. */
+    public String wire() {
+        return name().toLowerCase(Locale.ROOT);
+    }
+}

@@ -1,0 +1,95 @@
+package io.oncegate.client.http;
+
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+
+/** Forms in parts ({@code multipart/form-data}, RFC 7578), whose boundary is new for each try. */
+public final class Multipart {
+    private static final int BOUNDARY_MAX = 70;
+    private static final byte[] END = {'-', '-'};
+    private static final byte[] LINE = {'\r', '\n'};
+
+    private Multipart() {}
+
+    /**
+     * Returns the parts of a form, each with its head; null if the body is no form, or one that
+     * readers could understand differently.
+     */
+    public static List<byte[]> parts(List<String> contentType, byte[] body) {
+        String boundary = contentType.size() == 1 ? boundary(contentType.get(0)) : null;
+        if (boundary == null) {
+            return null;
+        }
+        byte[] delimiter = ("\r\n--" + boundary).getBytes(StandardCharsets.ISO_8859_1);
+        byte[] first = Arrays.copyOfRange(delimiter, 2, delimiter.length);
+        if (!startsWith(body, 0, first)) {
+            return null;
+        }
+        List<byte[]> parts = new ArrayList<>();
+        int at = first.length;
+        while (true) {
+            if (startsWith(body, at, END)) {
+                int rest = body.length - at - END.length;
+                boolean ends = rest == 0 || (rest == 2 && startsWith(body, at + 2, LINE));
+                return ends ? parts : null;
+            }
+            int end = startsWith(body, at, LINE) ? find(body, at + 2, delimiter) : -1;
+            if (end < 0) {
+                return null;
+            }
+            parts.add(Arrays.copyOfRange(body, at + 2, end));
+            at = end + delimiter.length;
+        }
+    }
+
+    static byte[] digest(List<String> contentType, byte[] body) {
+        List<byte[]> parts = parts(contentType, body);
+        if (parts == null) {
+            return null;
+        }
+        MessageDigest digest = Fingerprint.sha256();
+        for (byte[] part : parts) {
+            digest.update(ByteBuffer.allocate(8).putLong(part.length).array());
+            digest.update(part);
+        }
+        return digest.digest();
+    }
+
+    private static String boundary(String contentType) {
+        String[] parameters = contentType.split(";");
+        if (!parameters[0].strip().equalsIgnoreCase("multipart/form-data")) {
+            return null;
+        }
+        String boundary = null;
+        for (int at = 1; at < parameters.length; at++) {
+            String[] pair = parameters[at].split("=", 2);
+            if (pair.length == 2 && pair[0].strip().equalsIgnoreCase("boundary")) {
+                if (boundary != null) {
+                    return null;
+                }
+                boundary = pair[1].strip().replaceAll("^\"+|\"+$", "");
+            }
+        }
+        boolean usable =
+                boundary != null && !boundary.isEmpty() && boundary.length() <= BOUNDARY_MAX;
+        return usable ? boundary : null;
+    }
+
+    private static boolean startsWith(byte[] body, int at, byte[] wanted) {
+        return at + wanted.length <= body.length
+                && Arrays.equals(body, at, at + wanted.length, wanted, 0, wanted.length);
+    }
+
+    private static int find(byte[] body, int from, byte[] wanted) {
+        for (int at = from; at + wanted.length <= body.length; at++) {
+            if (body[at] == wanted[0] && startsWith(body, at, wanted)) {
+                return at;
+            }
+        }
+        return -1;
+    }
+}

@@ -1,0 +1,21 @@
+package io.oncegate.client.http;
+
+import java.util.List;
+
+/** The head of a request, as an adapter of a framework sees it. */
+public interface RequestHead {
+    /** Returns the method. */
+    String method();
+
+    /** Returns the path as it was sent, with the mount point. */
+    String path();
+
+    /** Returns the query as it was sent; null without one. */
+    String query();
+
+    /** Returns the names of all fields. */
+    Iterable<String> names();
+
+    /** Returns the values of the lines of a field, each character one byte; empty without any. */
+    List<String> lines(String name);
+}

@@ -1,0 +1,227 @@
+package io.oncegate.client.servlet;
+
+import io.oncegate.client.CurrentGrant;
+import io.oncegate.client.http.Field;
+import io.oncegate.client.http.Run;
+import jakarta.servlet.AsyncContext;
+import jakarta.servlet.DispatcherType;
+import jakarta.servlet.FilterChain;
+import jakarta.servlet.RequestDispatcher;
+import jakarta.servlet.ServletException;
+import jakarta.servlet.ServletRequest;
+import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/** A request whose claim is granted, through all its dispatches. */
+final class Exchange {
+    private static final System.Logger LOG = System.getLogger("io.oncegate.client");
+    private static final String ATTRIBUTE = "io.oncegate.exchange";
+
+    /** Where frameworks keep an error that one of their handlers has answered. */
+    private static final List<String> HANDLED =
+            List.of(
+                    "org.springframework.web.servlet.DispatcherServlet.EXCEPTION",
+                    "org.springframework.boot.web.servlet.error.DefaultErrorAttributes.ERROR",
+                    "org.springframework.boot.webmvc.error.DefaultErrorAttributes.ERROR",
+                    RequestDispatcher.ERROR_EXCEPTION);
+
+    private final Run run;
+    private final ReadBody body;
+    private final boolean stopsWhenGone;
+
+    /** What layers outside had set before the handler ran: it is theirs, and not stored. */
+    private final Map<String, List<String>> outer;
+
+    /** The fields at the end of the last dispatch. */
+    private Map<String, List<String>> left;
+
+    private HttpServletRequest request;
+    private RecordedResponse response;
+    private RunAsync async;
+    private boolean isDispatching;
+    private boolean isErrorSent;
+
+    Exchange(Run run, ReadBody body, HttpServletResponse response, boolean stopsWhenGone) {
+        this.run = run;
+        this.body = body;
+        this.stopsWhenGone = stopsWhenGone;
+        outer = fields(response);
+    }
+
+    static Exchange of(ServletRequest request) {
+        return (Exchange) request.getAttribute(ATTRIBUTE);
+    }
+
+    void attach(HttpServletRequest request) {
+        this.request = request;
+        request.setAttribute(ATTRIBUTE, this);
+        request.setAttribute(CurrentGrant.ATTRIBUTE, run.grant());
+    }
+
+    Run run() {
+        return run;
+    }
+
+    RecordedResponse response() {
+        return response;
+    }
+
+    boolean stopsWhenGone() {
+        return stopsWhenGone;
+    }
+
+    void errorSent() {
+        isErrorSent = true;
+    }
+
+    boolean isDispatching() {
+        return isDispatching;
+    }
+
+    /**
+     * Returns true for the error page for a caller that has gone, while its handler still runs: the
+     * page would use the handler's own request.
+     */
+    boolean isForNobody(DispatcherType type) {
+        return type == DispatcherType.ERROR && !stopsWhenGone && async != null && response.isGone();
+    }
+
+    /** Returns true for a later dispatch of the same request. */
+    boolean mayContinue(DispatcherType type) {
+        boolean isLater = type == DispatcherType.ASYNC || type == DispatcherType.ERROR;
+        return isLater && !isDispatching && !run.hasEnded();
+    }
+
+    /** Lets the handler answer, and reports when its response is complete. */
+    void dispatch(HttpServletRequest request, HttpServletResponse to, FilterChain chain)
+            throws IOException, ServletException {
+        boolean isWrapped =
+                to instanceof jakarta.servlet.ServletResponseWrapper wrapper
+                        && (wrapper instanceof RecordedResponse
+                                || wrapper.isWrapperFor(RecordedResponse.class));
+        if (!isWrapped) {
+            takeContainersFields(to);
+            run.reset();
+            isErrorSent = false;
+            response = new RecordedResponse(to, this, Replies.takesTrailers(request));
+        }
+        boolean isBuffered =
+                request instanceof jakarta.servlet.ServletRequestWrapper wrapper
+                        && (wrapper instanceof BufferedRequest
+                                || wrapper.isWrapperFor(BufferedRequest.class));
+        isDispatching = true;
+        try (var scope = CurrentGrant.open(run.grant())) {
+            chain.doFilter(
+                    isBuffered ? request : new BufferedRequest(request, body, this),
+                    isWrapped ? to : response);
+        } catch (Throwable thrown) {
+            isDispatching = false;
+            left = fields(to);
+            threw(thrown);
+            throw thrown;
+        }
+        isDispatching = false;
+        left = fields(to);
+        if (!request.isAsyncStarted() && !isErrorSent) {
+            response.finish();
+        }
+    }
+
+    /** What the container sets before it asks an error page is not the handler's either. */
+    private void takeContainersFields(HttpServletResponse to) {
+        if (left != null) {
+            fields(to)
+                    .forEach(
+                            (name, values) -> {
+                                if (!values.equals(left.get(name))) {
+                                    outer.put(name, values);
+                                }
+                            });
+        }
+    }
+
+    /** Reports the complete response. */
+    void complete() {
+        for (String name : HANDLED) {
+            if (request.getAttribute(name) instanceof Throwable handled) {
+                run.thrown(cause(handled));
+            }
+        }
+        run.complete();
+    }
+
+    private void threw(Throwable thrown) {
+        run.thrown(cause(thrown));
+        if (response.isCommitted()) {
+            run.broken();
+        }
+        // Else the container asks an error page, and its answer is the response.
+    }
+
+    /** Spring and containers wrap what a handler throws. */
+    private static Throwable cause(Throwable thrown) {
+        return thrown instanceof ServletException wrapped && wrapped.getRootCause() != null
+                ? wrapped.getRootCause()
+                : thrown;
+    }
+
+    /** The container has answered without a dispatch that the filter sees, or not at all. */
+    void destroyed() {
+        if (run.hasEnded() || (async != null && response.isGone())) {
+            return;
+        }
+        if (!isErrorSent) {
+            run.broken();
+            return;
+        }
+        LOG.log(
+                System.Logger.Level.DEBUG,
+                "{0}: the container answered an error itself: the response is not stored",
+                run.operation());
+        run.head(response.getStatus(), ownFields(response));
+        run.bodyNotRecorded();
+        complete();
+    }
+
+    AsyncContext started(AsyncContext context) {
+        async = new RunAsync(context, this);
+        context.addListener(async.end());
+        return async;
+    }
+
+    AsyncContext async(AsyncContext context) {
+        return async == null ? context : async;
+    }
+
+    /** Returns the fields that the handler has set or changed. */
+    List<Field> ownFields(HttpServletResponse response) {
+        List<Field> own = new ArrayList<>();
+        fields(response)
+                .forEach(
+                        (name, values) -> {
+                            if (!values.equals(outer.get(name))) {
+                                values.forEach(value -> own.add(new Field(name, value)));
+                            }
+                        });
+        return own;
+    }
+
+    private static Map<String, List<String>> fields(HttpServletResponse response) {
+        Map<String, List<String>> fields = new HashMap<>();
+        Collection<String> names = response.getHeaderNames();
+        for (String name : names) {
+            fields.put(name.toLowerCase(Locale.ROOT), List.copyOf(response.getHeaders(name)));
+        }
+        if (response.getContentType() != null) {
+            fields.put("content-type", List.of(response.getContentType()));
+        }
+        return fields;
+    }
+}

@@ -1,0 +1,217 @@
+package io.oncegate.client.servlet;
+
+import io.oncegate.client.http.Field;
+import jakarta.servlet.ServletOutputStream;
+import jakarta.servlet.http.HttpServletResponse;
+import jakarta.servlet.http.HttpServletResponseWrapper;
+import java.io.IOException;
+import java.io.OutputStreamWriter;
+import java.io.PrintWriter;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.function.Supplier;
+
+/** The response as the handler writes it. It is recorded, and its end waits for the report. */
+final class RecordedResponse extends HttpServletResponseWrapper {
+    private final Exchange exchange;
+    private final boolean takesTrailers;
+    private final RecordedOutput output;
+    private PrintWriter writer;
+    private boolean usesStream;
+    private Supplier<Map<String, String>> trailers;
+
+    RecordedResponse(HttpServletResponse response, Exchange exchange, boolean takesTrailers) {
+        super(response);
+        this.exchange = exchange;
+        this.takesTrailers = takesTrailers;
+        output = new RecordedOutput(this, exchange);
+    }
+
+    /** Reports the response, and sends its end. */
+    void finish() throws IOException {
+        output.finish(writer);
+    }
+
+    boolean isGone() {
+        return output.isGone();
+    }
+
+    void callerGone() {
+        output.callerGone();
+    }
+
+    /** Records the head, which goes out now. */
+    void recordHead() {
+        exchange.run().head(getStatus(), exchange.ownFields((HttpServletResponse) getResponse()));
+    }
+
+    void recordTrailers() {
+        if (trailers != null) {
+            List<Field> fields =
+                    trailers.get().entrySet().stream()
+                            .map(field -> new Field(field.getKey(), field.getValue()))
+                            .toList();
+            exchange.run().trailers(fields);
+        }
+    }
+
+    @Override
+    public ServletOutputStream getOutputStream() {
+        if (writer != null) {
+            throw new IllegalStateException("getWriter() was called for this response");
+        }
+        usesStream = true;
+        return output;
+    }
+
+    @Override
+    public PrintWriter getWriter() throws IOException {
+        if (writer == null) {
+            if (usesStream) {
+                throw new IllegalStateException("getOutputStream() was called for this response");
+            }
+            // As containers do: the field names the charset that is used.
+            setCharacterEncoding(getCharacterEncoding());
+            writer = new PrintWriter(new OutputStreamWriter(output, getCharacterEncoding()));
+        }
+        return writer;
+    }
+
+    @Override
+    public void flushBuffer() throws IOException {
+        if (writer != null) {
+            writer.flush();
+        }
+        output.flush();
+    }
+
+    @Override
+    public boolean isCommitted() {
+        return output.isHeadSent() || super.isCommitted();
+    }
+
+    @Override
+    public void setBufferSize(int size) {
+        output.bufferSize(size);
+    }
+
+    @Override
+    public int getBufferSize() {
+        return output.bufferSize();
+    }
+
+    @Override
+    public void resetBuffer() {
+        output.reset();
+        super.resetBuffer();
+    }
+
+    @Override
+    public void reset() {
+        output.reset();
+        writer = null;
+        usesStream = false;
+        super.reset();
+    }
+
+    @Override
+    public void sendError(int status) throws IOException {
+        output.reset();
+        exchange.errorSent();
+        super.sendError(status);
+    }
+
+    @Override
+    public void sendError(int status, String message) throws IOException {
+        output.reset();
+        exchange.errorSent();
+        super.sendError(status, message);
+    }
+
+    @Override
+    public void sendRedirect(String location) throws IOException {
+        sendRedirect(location, SC_FOUND, true);
+    }
+
+    /** Overrides a method of Servlet 6.1. */
+    public void sendRedirect(String location, int status, boolean clearBuffer) throws IOException {
+        if (clearBuffer) {
+            resetBuffer();
+        }
+        setStatus(status);
+        setHeader("Location", location);
+        output.close();
+    }
+
+    @Override
+    public void setHeader(String name, String value) {
+        if (!takes(name, value)) {
+            super.setHeader(name, value);
+        }
+    }
+
+    @Override
+    public void addHeader(String name, String value) {
+        if (!takes(name, value)) {
+            super.addHeader(name, value);
+        }
+    }
+
+    @Override
+    public void setIntHeader(String name, int value) {
+        if (!takes(name, Integer.toString(value))) {
+            super.setIntHeader(name, value);
+        }
+    }
+
+    @Override
+    public void addIntHeader(String name, int value) {
+        if (!takes(name, Integer.toString(value))) {
+            super.addIntHeader(name, value);
+        }
+    }
+
+    private boolean takes(String name, String value) {
+        if (name.equalsIgnoreCase("Content-Length") && value != null && !isCommitted()) {
+            output.declare(
+                    value.strip().matches("[0-9]{1,18}") ? Long.parseLong(value.strip()) : -1);
+        }
+        return exchange.run().takes(name, value);
+    }
+
+    @Override
+    public void setContentLength(int length) {
+        setContentLengthLong(length);
+    }
+
+    @Override
+    public void setContentLengthLong(long length) {
+        if (!isCommitted()) {
+            output.declare(length);
+            super.setContentLengthLong(length);
+        }
+    }
+
+    @Override
+    public void setLocale(Locale locale) {
+        super.setLocale(locale);
+        if (!isCommitted() && locale != null) {
+            // Containers add it when the head is sent, unseen.
+            super.setHeader("Content-Language", locale.toLanguageTag());
+        }
+    }
+
+    @Override
+    public void setTrailerFields(Supplier<Map<String, String>> supplier) {
+        trailers = supplier;
+        if (takesTrailers) {
+            super.setTrailerFields(supplier);
+        }
+    }
+
+    @Override
+    public Supplier<Map<String, String>> getTrailerFields() {
+        return trailers;
+    }
+}

@@ -1,0 +1,2 @@
+/** The Idempotency-Key middleware as a filter of WebFlux. */
+package io.oncegate.spring.webflux;
