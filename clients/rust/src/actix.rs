@@ -22,10 +22,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use self::body::FromActix;
 pub use self::body::ResponseBody;
 use crate::middleware::{Admission, Admitted, Claimed, Harmless, Idempotent, Seen, drain, receive, run};
+use crate::traces;
 
 /// Protects the unsafe methods of the services that it wraps. The options are those of [`Idempotent`].
 pub type Idempotency = Idempotent<ServiceRequest>;
@@ -148,6 +150,7 @@ where
     let returned = Rc::new(RefCell::new(None));
     let (reply, answer) = oneshot::channel::<Result<_, Error>>();
     let settings = std::sync::Arc::clone(&admitted.settings);
+    let span = traces::run(&settings.operation, grant.degraded());
     let handler = {
         let returned = Rc::clone(&returned);
         async move {
@@ -156,6 +159,7 @@ where
             let is_harmless = response.error().is_some_and(|error| settings.is_harmless(error as &dyn Any));
             Ok(from_actix(response, is_harmless))
         }
+        .instrument(span)
     };
     let running = ::actix_web::rt::spawn(run(admitted.settings, grant, running, handler, reply));
     match answer.await {

@@ -1,5 +1,6 @@
 //! Claims, and `once`: claim, run the work, report.
 
+use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,17 +12,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
+use tracing::Instrument as _;
 
 use crate::answer::{Answer, Body};
 use crate::call::{Call, PAUSE_MIN, Stop, object, quoted, sleep, with_wait, written};
 use crate::client::{Client, FOREVER, OnUnavailable, nonce};
 use crate::contents::{Contents, canonical, global_id_of, spell};
-use crate::error::{Cause, Error, Kind, OnceError, WorkError};
+use crate::error::{Cause, Error, Harmless, Kind, OnceError, WorkError};
 use crate::event::{About, Level, cause_field};
 use crate::grant::Grant;
 use crate::problem::Problem;
 use crate::report::omitted;
 use crate::time;
+use crate::traces;
 
 type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> + Send + 'a>>;
 
@@ -198,6 +201,7 @@ pub struct Terms {
     retention: Option<Duration>,
     take_over: bool,
     pub(crate) wait: Duration,
+    harmless: Harmless,
 }
 
 impl Terms {
@@ -227,6 +231,16 @@ impl Terms {
     /// Takes over a claim that is unknown. Only after its effect was looked up.
     pub fn take_over(mut self) -> Self {
         self.take_over = true;
+        self
+    }
+
+    /// Declares errors of the work after which nothing happened: the operation is released, and the error is returned unchanged. The
+    /// error of the work counts, its causes do not.
+    pub fn nothing_happened_if<E: StdError + 'static>(
+        mut self,
+        is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.harmless.add(is_harmless);
         self
     }
 
@@ -289,14 +303,19 @@ impl Client {
         T: Serialize + DeserializeOwned,
         F: Future<Output = Result<T, WorkError>>,
     {
+        let harmless = terms.harmless.clone();
         let grant = match self.claim_with(operation, contents, terms).await? {
             Claimed::Grant(grant) => grant,
             Claimed::Duplicate(duplicate) => return Ok(Once::Duplicate(duplicate.decode()?)),
             Claimed::Mismatch(mismatch) => return Ok(Once::Mismatch(mismatch)),
         };
         let unfinished = Unfinished::of(&grant);
-        let returned = work(grant.clone()).await;
+        let span = traces::run(operation, grant.degraded());
+        let mut returned = work(grant.clone()).instrument(span).await;
         unfinished.disarm();
+        if let Err(error) = &mut returned {
+            error.nothing_happened |= harmless.includes(&error.error) || self.0.harmless.includes(&error.error);
+        }
         match returned {
             Ok(result) => grant.succeed(result).await.map(Once::Done),
             Err(error) => {
@@ -331,7 +350,20 @@ impl Client {
         contents: impl Into<Contents>,
         terms: Terms,
     ) -> Result<Claimed, Error> {
-        let claim = Arc::new(self.claim_call(operation, &contents.into(), &terms)?);
+        let span = traces::claim(operation);
+        let claiming = self.claim_in_background(operation, contents.into(), terms);
+        let claimed = claiming.instrument(span.clone()).await;
+        match &claimed {
+            Ok(Claimed::Grant(grant)) => traces::record(&span, Some("in_progress"), grant.degraded()),
+            Ok(Claimed::Duplicate(it)) => traces::record(&span, Some(it.state.name()), it.degraded.as_deref()),
+            Ok(Claimed::Mismatch(it)) => traces::record(&span, Some(&it.code), None),
+            Err(_) => {}
+        }
+        claimed
+    }
+
+    async fn claim_in_background(&self, operation: &str, contents: Contents, terms: Terms) -> Result<Claimed, Error> {
+        let claim = Arc::new(self.claim_call(operation, &contents, &terms)?);
         if !self.0.is_enabled {
             return Ok(Claimed::Grant(Grant::of_caller(self, &claim, DISABLED)));
         }

@@ -1,6 +1,7 @@
 //! The client and its options.
 
 use std::env;
+use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -10,8 +11,10 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use crate::contents::{Contents, global_id, hex};
-use crate::error::{Error, NotCanonical};
+use crate::error::{Error, Harmless, NotCanonical};
 use crate::event::Event;
+#[cfg(feature = "testing")]
+use crate::testing::MemoryGateway;
 use crate::transport::Server;
 #[cfg(feature = "tls")]
 use crate::transport::{TlsConfig, system_tls};
@@ -46,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) first: Arc<AtomicUsize>,
     /// False: everything runs, and nothing is claimed.
     pub(crate) is_enabled: bool,
+    pub(crate) harmless: Harmless,
     ahead: Option<Ahead>,
 }
 
@@ -85,10 +89,13 @@ pub struct Options {
     settle_within: Duration,
     on_unavailable: OnUnavailable,
     is_enabled: bool,
+    harmless: Harmless,
     on_event: Option<OnEvent>,
     metrics: Option<Arc<dyn Metrics>>,
     traceparent: Option<Traceparent>,
     ahead: Option<Ahead>,
+    #[cfg(feature = "testing")]
+    memory: Option<MemoryGateway>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
@@ -102,10 +109,13 @@ impl Default for Options {
             settle_within: Duration::from_secs(30),
             on_unavailable: OnUnavailable::default(),
             is_enabled: true,
+            harmless: Harmless::default(),
             on_event: None,
             metrics: None,
             traceparent: None,
             ahead: None,
+            #[cfg(feature = "testing")]
+            memory: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -150,6 +160,15 @@ impl Options {
         self
     }
 
+    /// Declares errors of the work after which nothing happened, for all calls of `once`: see [`crate::Terms::nothing_happened_if`].
+    pub fn nothing_happened_if<E: StdError + 'static>(
+        mut self,
+        is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.harmless.add(is_harmless);
+        self
+    }
+
     /// Replaces the log by a function that receives each event. It must not block.
     pub fn on_event(mut self, receive: impl Fn(Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(receive));
@@ -171,6 +190,13 @@ impl Options {
     /// Puts the monotonic clock that leases and limits are counted on ahead by this time. For tests.
     pub fn clock_ahead(mut self, ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.ahead = Some(Arc::new(ahead));
+        self
+    }
+
+    /// Sends the calls to a gateway in memory.
+    #[cfg(feature = "testing")]
+    pub(crate) fn memory(mut self, gateway: MemoryGateway) -> Self {
+        self.memory = Some(gateway);
         self
     }
 
@@ -223,6 +249,9 @@ impl Client {
             )
         };
         let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
+        #[cfg(feature = "testing")]
+        let servers: Vec<_> =
+            servers.into_iter().map(|server| server.in_memory(options.memory.clone(), &app)).collect();
         if servers.is_empty() {
             let detail = "no gateway: give at least one URL, such as http://10.0.0.5:8080";
             return Err(Error::Argument(detail.to_owned()));
@@ -240,6 +269,7 @@ impl Client {
             traceparent: options.traceparent,
             first: Arc::default(),
             is_enabled,
+            harmless: options.harmless,
             ahead: options.ahead,
         })))
     }

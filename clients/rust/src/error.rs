@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Any error that can cross threads.
@@ -178,6 +179,28 @@ impl fmt::Debug for WorkError {
 impl fmt::Display for WorkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
+    }
+}
+
+/// Errors of the work that are declared harmless.
+#[derive(Clone, Default)]
+pub(crate) struct Harmless(Vec<IsHarmless>);
+
+type IsHarmless = Arc<dyn Fn(&(dyn StdError + 'static)) -> bool + Send + Sync>;
+
+impl Harmless {
+    pub(crate) fn add<E: StdError + 'static>(&mut self, is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static) {
+        self.0.push(Arc::new(move |error| error.downcast_ref::<E>().is_some_and(&is_harmless)));
+    }
+
+    pub(crate) fn includes(&self, error: &BoxError) -> bool {
+        self.0.iter().any(|is_harmless| is_harmless(&**error))
+    }
+}
+
+impl fmt::Debug for Harmless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rules", self.0.len())
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::error::Cause;
+use crate::traces;
 
 /// An event of a call.
 #[derive(Clone, Debug)]
@@ -72,7 +73,7 @@ pub(crate) struct About {
 
 impl Client {
     pub(crate) fn about(&self, operation: &str, global_id: Option<&str>) -> About {
-        let current = self.0.traceparent.as_ref().and_then(|current| current());
+        let current = self.0.traceparent.as_ref().map_or_else(traces::traceparent, |current| current());
         // Proxies on the way may refuse a value of another form.
         let traceparent = current.filter(|text| is_traceparent(text)).and_then(|text| HeaderValue::try_from(text).ok());
         About { operation: operation.into(), global_id: global_id.map(Into::into), traceparent }

@@ -27,9 +27,14 @@ pub mod middleware;
 mod outcome;
 mod problem;
 mod report;
+#[cfg(feature = "reqwest")]
+pub mod sender;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod time;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod traces;
 mod transport;
 
 pub use batch::{ClaimItem, OutcomeItem};

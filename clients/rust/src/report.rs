@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use tracing::Instrument as _;
 
 use crate::answer::Answer;
 use crate::call::{Call, has_global_id};
@@ -15,6 +16,7 @@ use crate::client::Client;
 use crate::error::{Error, OnceError, Rejected};
 use crate::event::{About, Level};
 use crate::grant::Grant;
+use crate::traces;
 
 /// The default of the gateway's `limits.result_bytes`: a longer result is not sent.
 pub(crate) const RESULT_BYTES_MAX: usize = 64 << 10;
@@ -119,8 +121,15 @@ impl Grant {
     ) -> Result<Settled, Error> {
         let grant = self.clone();
         let kept = grant.report_of(outcome, result.clone());
-        match tokio::spawn(async move { grant.report_now(outcome, result, fallback).await }).await {
-            Ok(settled) => settled,
+        let span = traces::outcome(&self.0.claim.about.operation, outcome);
+        let reporting = async move { grant.report_now(outcome, result, fallback).await };
+        match tokio::spawn(reporting.instrument(span.clone())).await {
+            Ok(settled) => {
+                if let Ok(settled) = &settled {
+                    traces::record(&span, settled.state.as_ref().map(State::name), settled.degraded.as_deref());
+                }
+                settled
+            }
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 // The runtime is shutting down.

@@ -21,6 +21,7 @@ use tracing::Instrument as _;
 use crate::error::BoxError;
 use crate::middleware::{Admission, Admitted, Claimed, Idempotent, Seen, drain, for_handler, receive, run};
 pub use crate::middleware::{RequestBody, ResponseBody};
+use crate::traces;
 
 /// Protects the unsafe methods of the services that it wraps. The options are those of [`Idempotent`].
 pub type IdempotencyLayer = Idempotent<Parts>;
@@ -141,7 +142,8 @@ where
     head.extensions.insert(grant.clone());
     let request = Request::from_parts(head, RequestBody::whole(received.data, received.trailers));
     let (reply, answer) = oneshot::channel();
-    let handler = async move { Ok(service.call(request).await?.map(|body| body.map_err(Into::into))) };
+    let span = traces::run(&admitted.settings.operation, grant.degraded());
+    let handler = async move { Ok(service.call(request).await?.map(|body| body.map_err(Into::into))) }.instrument(span);
     // In the span of the request, although it may outlast it.
     let running = tokio::spawn(run(admitted.settings, grant, running, handler, reply).in_current_span());
     match answer.await {

@@ -36,6 +36,9 @@ pub(crate) struct Server {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     idle: Mutex<Vec<Idle>>,
+    /// A gateway in memory, and the app of its calls.
+    #[cfg(feature = "testing")]
+    memory: Option<(crate::testing::MemoryGateway, String)>,
 }
 
 #[cfg(feature = "tls")]
@@ -90,8 +93,15 @@ impl Server {
             #[cfg(feature = "tls")]
             tls,
             idle: Mutex::default(),
+            #[cfg(feature = "testing")]
+            memory: None,
             host,
         })
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn in_memory(self, gateway: Option<crate::testing::MemoryGateway>, app: &str) -> Self {
+        Self { memory: gateway.map(|gateway| (gateway, app.to_owned())), ..self }
     }
 
     /// Makes one HTTP call. On a cause it is not known if a gateway has acted on it.
@@ -104,6 +114,14 @@ impl Server {
         body: Bytes,
         genuine: impl Fn(&Body) -> bool,
     ) -> Result<(u16, Body, Bytes), Cause> {
+        #[cfg(feature = "testing")]
+        if let Some((gateway, app)) = &self.memory {
+            let calling = tokio::time::timeout(timeout, gateway.call(app, &method, path, &body)).await;
+            let late = |_| Err(Cause::of(&self.url, Kind::Timeout, format!("no answer within {timeout:?}")));
+            let (status, text) = calling.unwrap_or_else(late)?;
+            let body = serde_json::from_slice(&text).unwrap_or_default();
+            return Ok((status, body, text));
+        }
         headers.insert(HOST, self.authority.clone());
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;

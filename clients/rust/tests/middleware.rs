@@ -1,6 +1,6 @@
-//! The middleware before axum and tower services, beyond the shared cases: `scripts/with-gateway cargo test --features axum --test
-//! middleware`. Without a gateway what needs one is skipped.
-#![cfg(feature = "axum")]
+//! The middleware before axum and tower services, beyond the shared cases, with the gateway in memory: `cargo test --features
+//! axum,testing --test middleware`. `scripts/with-gateway` before it runs them with a real one.
+#![cfg(all(feature = "axum", feature = "testing"))]
 
 #[path = "middleware/options.rs"]
 mod options;

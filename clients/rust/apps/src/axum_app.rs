@@ -1,11 +1,12 @@
 //! The test application for axum, with the layer as its users write it.
 
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest as _, Query, Request, State};
+use axum::extract::{FromRequest as _, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
@@ -96,9 +97,8 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
         ("down-pass", down("down-pass").on_unavailable(OnUnavailable::Proceed)),
         ("off", layer("off").enabled(false)),
     ];
-    let of_case = |State(runs): State<Runs>, Query(query): Query<Vec<(String, String)>>| async move {
-        let case = query.into_iter().find(|(name, _)| name == "case").map(|(_, case)| case).unwrap_or_default();
-        Json(runs.of_case(&case))
+    let of_case = async |State(runs): State<Runs>, uri: Uri| {
+        Json(runs.of_case(uri.query().and_then(|query| query.strip_prefix("case=")).unwrap_or_default()))
     };
     let mut app = Router::new().route("/runs", get(of_case).with_state(runs.clone()));
     for (at, layer) in layers {
@@ -108,16 +108,13 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
         app = app.nest(&format!("/{at}"), protected);
     }
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    if !extras.lacks.is_empty() {
-        println!("lacks {}", extras.lacks);
-    }
-    println!("listening {}", listener.local_addr()?);
+    writeln!(io::stdout(), "lacks {}\nlistening {}", extras.lacks, listener.local_addr()?)?;
     axum::serve(listener, app).await?;
     Ok(())
 }
 
 /// Returns the URL of a port without a listener.
-async fn closed_url() -> std::io::Result<String> {
+async fn closed_url() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     Ok(format!("http://{}", listener.local_addr()?))
 }
@@ -221,7 +218,7 @@ fn of_step(step: steps::Response) -> Response {
 }
 
 fn streamed(step: steps::Rows, run: Run) -> Response {
-    type Frame = http_body_util::combinators::UnsyncBoxBody<Bytes, std::io::Error>;
+    type Frame = http_body_util::combinators::UnsyncBoxBody<Bytes, io::Error>;
     let mut trailers = HeaderMap::new();
     for (name, value) in &step.trailers {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse::<HeaderValue>()) {
@@ -237,7 +234,7 @@ fn streamed(step: steps::Rows, run: Run) -> Response {
                 return Some((Ok(hyper::body::Frame::trailers(last)), (rows, None, ending)));
             };
             if step.breaks_after == Some(at) {
-                return Some((Err(std::io::Error::other("it breaks off")), (rows, None, ending)));
+                return Some((Err(io::Error::other("it breaks off")), (rows, None, ending)));
             }
             if at > 0 {
                 sleep(step.every).await;

@@ -44,7 +44,7 @@ pub struct Idempotent<Q> {
 #[expect(clippy::struct_excessive_bools, reason = "each is another option")]
 pub(crate) struct Settings {
     pub(super) client: Client,
-    pub(super) operation: Arc<str>,
+    pub(crate) operation: Arc<str>,
     pub(super) methods: Option<Vec<Method>>,
     pub(super) is_required: bool,
     pub(super) fingerprint: Vec<FingerprintPart>,

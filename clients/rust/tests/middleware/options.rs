@@ -65,7 +65,7 @@ async fn what_is_left_out_passes_and_is_counted() {
     }
     let counts = Counts::default();
     let options = Options::default().metrics(counts.clone());
-    let Some(client) = client(options) else { return };
+    let client = client(options);
     let layer = IdempotencyLayer::new(client, "middleware.test", account).methods([Method::POST]);
     let layer = layer.when(|head| !head.uri.path().starts_with("/open"));
     let (shop, key) = (Shop::new(), key("counted"));
@@ -94,7 +94,7 @@ async fn what_is_left_out_passes_and_is_counted() {
 
 #[tokio::test]
 async fn statuses_and_fields_can_be_chosen() {
-    let Some(layer) = layer() else { return };
+    let layer = layer();
     let shop = Shop::new();
     let layer = layer.store(["2xx", "403"]).release(["404"]).on_5xx(Meaning::Release);
     let router = shop.router().layer(layer.store_without([HeaderName::from_static("content-type")]));
@@ -124,7 +124,7 @@ async fn refusals_can_have_the_format_of_the_service() {
 
 #[tokio::test]
 async fn keys_are_shared_only_if_that_is_said() {
-    let Some(client) = client(Options::default()) else { return };
+    let client = client(Options::default());
     let shop = Shop::new();
     let router = shop.router().layer(IdempotencyLayer::shared_keys(client, "middleware.shared"));
     let key = key("shared");

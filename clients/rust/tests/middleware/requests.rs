@@ -19,7 +19,7 @@ const ALICE: (&str, &str) = ("authorization", "alice");
 
 #[tokio::test]
 async fn two_mount_points_are_two_requests() {
-    let Some(layer) = layer() else { return };
+    let layer = layer();
     let shop = Shop::new();
     let mounted = |path: &str| Router::new().nest(path, shop.router().layer(layer.clone()));
     let (one, other, key) = (mounted("/one"), mounted("/other"), key("mount"));
@@ -30,7 +30,7 @@ async fn two_mount_points_are_two_requests() {
 
 #[tokio::test]
 async fn of_two_layers_the_inner_one_passes() {
-    let Some(layer) = layer() else { return };
+    let layer = layer();
     let shop = Shop::new();
     let router = shop.router().layer(layer.clone()).layer(layer.required());
     let key = key("twice");
@@ -86,7 +86,7 @@ async fn bodies_of_any_type_pass() {
         }
     }
 
-    let Some(layer) = layer() else { return };
+    let layer = layer();
     let service = layer.layer(service_fn(async |request: Request<RequestBody>| {
         let body = request.into_body().collect().await.expect("a body").to_bytes();
         Ok::<_, Infallible>(Response::new(Countdown(body[0] - b'0')))
