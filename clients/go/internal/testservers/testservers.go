@@ -99,13 +99,28 @@ func Gateway(t *testing.T) *oncegate.Client {
 }
 
 // GatewayAt starts a gateway on the memory engine, and returns its URL and process.
-func GatewayAt(t *testing.T) (string, *os.Process) {
+func GatewayAt(t *testing.T, more ...string) (string, *os.Process) {
 	t.Helper()
 	program := Find(t, "ONCEGATE_BIN", "oncegate")
 	api, admin := Port(t), Port(t)
 	address := fmt.Sprintf("127.0.0.1:%d", api)
-	process, _ := launch(t, api, nil, program, "serve", "--engine", "memory:", "--data-dir", t.TempDir(), "--listen", address, "--admin-listen", fmt.Sprintf("127.0.0.1:%d", admin))
+	arguments := []string{"serve", "--engine", "memory:", "--data-dir", t.TempDir(), "--listen", address, "--admin-listen", fmt.Sprintf("127.0.0.1:%d", admin)}
+	process, _ := launch(t, api, nil, program, append(arguments, more...)...)
 	return "http://" + address, process
+}
+
+// Proxy starts a gateway whose proxy protects POST /parcels of an upstream, and returns the URL of the proxy.
+func Proxy(t *testing.T, upstream string) string {
+	t.Helper()
+	port := Port(t)
+	config := filepath.Join(t.TempDir(), "oncegate.toml")
+	text := fmt.Sprintf("[proxy]\nlisten = \"127.0.0.1:%d\"\n[proxy.upstreams.parcels]\nurls = [%q]\n[[proxy.routes]]\nname = \"parcel.ship\"\n"+
+		"app = \"default\"\npath = \"/parcels\"\nmethods = [\"POST\"]\nupstream = \"parcels\"\nprincipal = [\"authorization\"]\n", port, upstream)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	GatewayAt(t, "--config", config)
+	return fmt.Sprintf("http://127.0.0.1:%d", port)
 }
 
 // Until waits until a condition holds.

@@ -1,0 +1,182 @@
+package oncehttp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	oncegate "github.com/oncegate/oncegate/clients/go"
+)
+
+// Transport sends requests with an Idempotency-Key, and repeats those that may have been lost, to services that honour the key.
+//
+//	client := &http.Client{Transport: &oncehttp.Transport{}}
+//
+// Each call is one operation: it gets a fresh key, unless the request has one, and keeps key and bytes over its tries. A try is repeated after an error of the
+// network, 502 and 504, and after 409 in progress, 425, 429 and 503 when Retry-After says so. A response that says that the outcome is unknown is never
+// repeated: look up the effect. Requests of safe methods pass as they are.
+type Transport struct {
+	// Base makes the calls. Default: http.DefaultTransport.
+	Base http.RoundTripper
+	// Within limits all tries of one call, beside the context of the request. Default 30 s.
+	Within time.Duration
+	// BodyBytes limits a body that is kept for repeats. One of GetBody is not kept. Default 1 MiB.
+	BodyBytes int64
+}
+
+const (
+	sendWithin = 30 * time.Second
+	pauseMin   = 100 * time.Millisecond
+	pauseMax   = 5 * time.Second
+	// The start of a response that is read to learn its code.
+	problemBytesMax = 64 << 10
+)
+
+// RoundTrip sends a request until there is a response that no repeat can better.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if slices.Contains(safeMethods, r.Method) || r.Method == "" {
+		return base.RoundTrip(r)
+	}
+	body, err := t.bodies(r)
+	if err != nil {
+		return nil, err
+	}
+	key := r.Header[keyHeader]
+	if len(key) == 0 {
+		if key, err = freshKey(); err != nil {
+			return nil, err
+		}
+	}
+	within := t.Within
+	if within <= 0 {
+		within = sendWithin
+	}
+	ends := time.Now().Add(within)
+	for try := 1; ; try++ {
+		sent := r.Clone(r.Context())
+		sent.Header[keyHeader] = key
+		if sent.Body, err = body(); err != nil {
+			return nil, err
+		}
+		response, err := base.RoundTrip(sent)
+		pause, again := pauseAfter(response, err, try)
+		if !again || r.Context().Err() != nil || time.Now().Add(pause).After(ends) {
+			return response, err
+		}
+		if response != nil {
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, problemBytesMax))
+			_ = response.Body.Close()
+		}
+		if err := wait(r.Context(), pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// CloseIdleConnections closes those of Base.
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
+// bodies returns a function that returns the body of each try. It closes that of the request.
+func (t *Transport) bodies(r *http.Request) (func() (io.ReadCloser, error), error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return func() (io.ReadCloser, error) { return r.Body, nil }, nil
+	}
+	defer r.Body.Close()
+	if r.GetBody != nil {
+		return r.GetBody, nil
+	}
+	limit := t.BodyBytes
+	if limit <= 0 {
+		limit = 1 << 20
+	}
+	kept, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(kept)) > limit {
+		return nil, &oncegate.ArgumentError{Detail: fmt.Sprintf(
+			"oncehttp: a body of more than %d bytes is not kept for repeats: set GetBody of the request, or a larger BodyBytes", limit)}
+	}
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(kept)), nil }, nil
+}
+
+func freshKey() ([]string, error) {
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return nil, err
+	}
+	return []string{hex.EncodeToString(random[:])}, nil
+}
+
+// pauseAfter reports if a try is to be repeated, and after what pause.
+func pauseAfter(response *http.Response, err error, try int) (time.Duration, bool) {
+	// Full jitter: callers that failed together do not come back together.
+	pause := time.Duration(mathrand.Float64() * float64(min(pauseMax, pauseMin<<min(try, 10))))
+	if err != nil {
+		var wrong *oncegate.ArgumentError
+		return pause, !errors.As(err, &wrong)
+	}
+	after, asked := retryAfter(response.Header.Get("Retry-After"))
+	switch response.StatusCode {
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return max(pause, after), true
+	case http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return max(pause, after), asked
+	case http.StatusConflict:
+		return max(pause, after), asked && isInProgress(response)
+	}
+	return 0, false
+}
+
+// retryAfter reads a number of seconds or a date.
+func retryAfter(text string) (time.Duration, bool) {
+	if seconds, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second, true
+	}
+	at, err := http.ParseTime(text)
+	return max(0, time.Until(at)), err == nil
+}
+
+// isInProgress reports if a response says that the first request is still running. Its body can be read as before.
+func isInProgress(response *http.Response) bool {
+	start, err := io.ReadAll(io.LimitReader(response.Body, problemBytesMax))
+	rest := response.Body
+	response.Body = &putBack{Reader: io.MultiReader(bytes.NewReader(start), failing{err}, rest), Closer: rest}
+	var said struct {
+		State string
+		Error struct{ Code string }
+	}
+	_ = json.Unmarshal(start, &said)
+	// The second is that of the proxy's dialect of Stripe.
+	return said.State == oncegate.InProgress || said.Error.Code == "idempotency_key_in_use"
+}
+
+func wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
