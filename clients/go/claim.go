@@ -133,8 +133,7 @@ func Wait(wait time.Duration) ClaimOption {
 	return func(t *terms) { t.wait = wait }
 }
 
-// ReleaseOn names errors of the work that mean that it had no effect, beside ErrNothingHappened: the operation is released, and the error is returned
-// as it is.
+// ReleaseOn names errors of work that had no effect, in addition to ErrNothingHappened: the operation is released, and the error is returned unchanged.
 func ReleaseOn(isHarmless func(error) bool) ClaimOption {
 	return func(t *terms) { t.releaseOn = isHarmless }
 }
@@ -162,7 +161,11 @@ func (c *Client) Once(
 			_ = grant.GiveUp(ctx)
 		}
 	}()
-	returned, err := work(ctx, grant)
+	returned, err := func() (returned any, err error) {
+		running, end := c.Span(ctx, "oncegate run", operation)
+		defer func() { end(err) }()
+		return work(running, grant)
+	}()
 	completed = true
 	switch {
 	case err != nil && (errors.Is(err, ErrNothingHappened) || grant.claim.terms.releaseOn != nil && grant.claim.terms.releaseOn(err)):
@@ -192,7 +195,7 @@ func (c *Client) Claim(ctx context.Context, operation string, contents any, opts
 	if c.disabled {
 		return newGrant(ctx, c, claim, nil), nil
 	}
-	result, err := c.detached(ctx, claim)
+	result, err := c.traced(ctx, claim)
 	var none *UnavailableError
 	if errors.As(err, &none) {
 		causes := slog.Any("causes", none.Causes)
@@ -207,6 +210,13 @@ func (c *Client) Claim(ctx context.Context, operation string, contents any, opts
 		return nil, err
 	}
 	return result, nil
+}
+
+// traced claims within a span.
+func (c *Client) traced(ctx context.Context, claim *claim) (result Result, err error) {
+	ctx, end := c.Span(ctx, "oncegate claim", claim.operation)
+	defer func() { end(err, endOfClaim(result)...) }()
+	return c.detached(ctx, claim)
 }
 
 // claim is one try at an operation: all repeats send the same parts.
@@ -330,7 +340,7 @@ func (c *Client) tryClaim(ctx context.Context, claim *claim, wait time.Duration,
 	return c.sendClaim(ctx, claim, &call{body: withWait(claim.body, wait), within: c.claimWithin, wait: wait, stop: stop})
 }
 
-// claimLate claims for work that ran without a claim, with the nonce of its first try. If no gateway answers once more, nobody waits for it.
+// claimLate claims once after work that ran without a claim, with the nonce of the first try.
 func (c *Client) claimLate(ctx context.Context, claim *claim) (Result, error) {
 	result, _, err := c.sendClaim(ctx, claim, &call{body: claim.body, within: c.timeout, once: true})
 	return result, err

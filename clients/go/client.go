@@ -31,6 +31,7 @@ type Client struct {
 	onEvent      func(context.Context, Event)
 	metrics      Metrics
 	traceparent  func(context.Context) string
+	startSpan    StartSpan
 	// The position of the gateway that answered the last claim: one that is down costs one timeout, not one for each call.
 	first *atomic.Int64
 
@@ -74,7 +75,7 @@ type OnUnavailable string
 const (
 	// FailClosed returns an *UnavailableError, and runs nothing. It is the default.
 	FailClosed OnUnavailable = "fail_closed"
-	// Proceed runs the work unprotected, and says so in Done.Degraded ("caller").
+	// Proceed runs the work unprotected; Done.Degraded is "caller".
 	Proceed OnUnavailable = "proceed"
 )
 
@@ -136,7 +137,7 @@ func New(urls []string, opts ...Option) (*Client, error) {
 		claimWithin:  5 * time.Second,
 		settleWithin: 30 * time.Second,
 		onEvent:      func(ctx context.Context, event Event) { event.Log(ctx, slog.Default()) },
-		traceparent:  traceparentOf,
+		traceparent:  Traceparent,
 		first:        new(atomic.Int64),
 		now:          time.Now,
 		jitter:       mathrand.Float64,
@@ -163,7 +164,7 @@ func New(urls []string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// With returns a client with these options changed, of the same gateways and connections. The client itself stays as it is.
+// With returns a copy with these options changed, of the same gateways and connections.
 func (c *Client) With(opts ...Option) (*Client, error) {
 	changed := *c
 	changed.headers = c.headers.Clone()

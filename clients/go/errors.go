@@ -158,14 +158,14 @@ func (e *ResultNotStoredError) Error() string {
 	return "oncegate: the operation has succeeded before, and its result was not stored: " + e.Omitted
 }
 
-// DuplicateError says as an error what a Duplicate says as a value: another attempt is running, or its outcome is unknown.
+// DuplicateError is a Duplicate as an error: another attempt is running, or its outcome is unknown.
 type DuplicateError struct{ Duplicate *Duplicate }
 
 func (e *DuplicateError) Error() string {
 	return "oncegate: the operation is a duplicate: " + e.Duplicate.State
 }
 
-// MismatchError says as an error what a Mismatch says as a value.
+// MismatchError is a Mismatch as an error.
 type MismatchError struct{ Mismatch *Mismatch }
 
 func (e *MismatchError) Error() string {

@@ -81,7 +81,8 @@ func ContextWithTraceparent(ctx context.Context, traceparent string) context.Con
 	return context.WithValue(ctx, traceparentKey{}, traceparent)
 }
 
-func traceparentOf(ctx context.Context) string {
+// Traceparent returns the one of ContextWithTraceparent, or none.
+func Traceparent(ctx context.Context) string {
 	traceparent, _ := ctx.Value(traceparentKey{}).(string)
 	return traceparent
 }

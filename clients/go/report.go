@@ -111,7 +111,15 @@ func (c *Client) Settle(ctx context.Context, text string) (*Settled, error) {
 	return c.settle(ctx, r, result)
 }
 
-func (c *Client) settle(ctx context.Context, r report, result any) (*Settled, error) {
+func (c *Client) settle(ctx context.Context, r report, result any) (settled *Settled, err error) {
+	ctx, end := c.Span(ctx, "oncegate outcome", r.Operation)
+	defer func() {
+		if settled != nil {
+			end(err, spanAttrs(settled.State, settled.Degraded)...)
+		} else {
+			end(err)
+		}
+	}()
 	kept, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
@@ -138,7 +146,7 @@ func (c *Client) settle(ctx context.Context, r report, result any) (*Settled, er
 		c.event(ctx, about.with("outcome_refused", slog.LevelError, outcome, slog.String("code", answer.Code)))
 		return nil, &OutcomeRefusedError{Code: answer.Code, Result: result}
 	}
-	settled := &Settled{GlobalID: r.GlobalID, State: answer.State, Degraded: answer.Degraded, Late: answer.Late, ResultOmitted: omitted}
+	settled = &Settled{GlobalID: r.GlobalID, State: answer.State, Degraded: answer.Degraded, Late: answer.Late, ResultOmitted: omitted}
 	if answer.status == 202 {
 		settled.State = Spooled
 	}

@@ -65,7 +65,7 @@ func omittedFrom(text json.RawMessage) string {
 	return omitted.Oncegate.Omitted
 }
 
-// encode returns the result as JSON, or why it cannot be sent. The work is done whatever the methods of its result do.
+// encode returns the result as JSON, or the reason why it cannot be sent. A panic of its methods is one: the work is done.
 func encode(result any) (text json.RawMessage, why, detail string) {
 	defer func() {
 		if raised := recover(); raised != nil {

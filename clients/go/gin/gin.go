@@ -115,7 +115,7 @@ func (w *writer) Flush() {
 	_ = http.NewResponseController(w.to).Flush()
 }
 
-// CloseNotify never says that the caller has gone: gin.Context.Stream would stop. See oncehttp.Granted.CallerGone.
+// CloseNotify returns a channel that stays open: gin.Context.Stream would stop. See oncehttp.Granted.CallerGone.
 func (w *writer) CloseNotify() <-chan bool { return make(chan bool) }
 
 // Hijack is not supported: the response could not be recorded.

@@ -144,8 +144,8 @@ func digestOfJSON(body []byte) string {
 	return digest([]byte(text))
 }
 
-// multipartDigest returns the digest of the parts of a form (multipart/form-data, RFC 7578) without its boundary, which clients choose anew for each try. It
-// is empty if the body is no form, or one that readers could understand differently.
+// multipartDigest returns the digest of the parts of a form (multipart/form-data, RFC 7578) without its boundary, since each try has another. It is
+// empty if the body is no form, or one that readers could understand differently.
 func multipartDigest(header http.Header, body []byte) string {
 	lines := header["Content-Type"]
 	if len(lines) != 1 {

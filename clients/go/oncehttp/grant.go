@@ -27,7 +27,7 @@ func Grant(ctx context.Context) *Granted {
 	return granted
 }
 
-// Mark says what happened, whatever the response is: oncegate.Success, oncegate.Failure (nothing), or oncegate.Unknown. The last call counts.
+// Mark sets the outcome, independent of the response: oncegate.Success, oncegate.Failure (nothing), or oncegate.Unknown. The last call counts.
 func (g *Granted) Mark(outcome string) {
 	if g == nil {
 		return
@@ -37,7 +37,7 @@ func (g *Granted) Mark(outcome string) {
 	g.marked = outcome
 }
 
-// CallerGone is closed when the caller has hung up. The handler goes on: a repeat gets its response.
+// CallerGone returns a channel that is closed when the caller hangs up. The handler goes on, since a repeat gets its response.
 func (g *Granted) CallerGone() <-chan struct{} {
 	if g == nil {
 		return nil
@@ -45,8 +45,8 @@ func (g *Granted) CallerGone() <-chan struct{} {
 	return g.gone
 }
 
-// Unanswered says that the handler has ended with an error that nobody has answered yet, for adapters of frameworks. Without a mark or a declared harmless
-// error its outcome is unknown.
+// Unanswered marks a handler that returned an error without a response, for adapters of frameworks. Without a mark or a declared harmless error its
+// outcome is unknown.
 func (g *Granted) Unanswered() {
 	if g == nil {
 		return

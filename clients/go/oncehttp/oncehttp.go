@@ -3,7 +3,7 @@
 //	idempotent, err := oncehttp.New(oncehttp.Config{Client: client, Operation: "parcel.ship", Principal: accountOf})
 //	mux.Handle("POST /parcels", idempotent.Handler(http.HandlerFunc(shipParcel)))
 //
-// chi takes it as it is: router.Use(idempotent.Handler). Put it behind the authentication.
+// With chi: router.Use(idempotent.Handler). Put it behind the authentication.
 package oncehttp
 
 import (
@@ -39,8 +39,7 @@ type Config struct {
 	Store, Release []string
 	// On5xx is what other responses of 5xx mean: unknown (default), store or release.
 	On5xx string
-	// ReleaseOn names errors that mean that nothing happened, beside oncegate.ErrNothingHappened: those that a handler of gin or echo returns, and those that
-	// it panics with.
+	// ReleaseOn names errors of handlers that had no effect, in addition to oncegate.ErrNothingHappened: returned ones of gin and echo, and values of panics.
 	ReleaseOn func(error) bool
 	// Lease, Retention and Wait are the terms of the claims. A caller may ask for another wait with Prefer: wait=10, up to 20 seconds or Wait.
 	Lease, Retention, Wait time.Duration
@@ -97,8 +96,8 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 // Attach ends the waits for other requests when the server shuts down: they get 409, and come again elsewhere. Handlers go on: see Drain.
 func (m *Middleware) Attach(server *http.Server) { server.RegisterOnShutdown(m.runs.close) }
 
-// Drain waits until all handlers have ended and are reported, also those whose callers have gone, or until ctx ends. Call it after Shutdown of the server:
-// what is killed before is unknown when its lease ends.
+// Drain waits until all handlers are reported, with or without a caller, or until ctx ends. Call it after Shutdown of the server. A handler that is killed
+// is unknown when its lease ends.
 func (m *Middleware) Drain(ctx context.Context) error { return m.runs.drain(ctx) }
 
 // runs counts the handlers that run.

@@ -46,7 +46,7 @@ func newStatusRules(store, release []string, on5xx string) (*statusRules, error)
 		rules.store = defaultStore
 	}
 	if release == nil {
-		// A status that is to be stored leaves the default. The other way round, release goes first.
+		// A status in Store leaves the default of Release, which goes first otherwise.
 		rules.release = slices.DeleteFunc(slices.Clone(defaultRelease), func(rule string) bool { return slices.Contains(store, rule) })
 	}
 	return rules, nil

@@ -94,7 +94,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.to.WriteHeader(status)
 }
 
-// takeOutcome removes what the handler says to the middleware.
+// takeOutcome removes the header for the middleware.
 func (r *recorder) takeOutcome(header http.Header) {
 	for name, lines := range header {
 		if strings.EqualFold(name, OutcomeHeader) {

@@ -3,6 +3,7 @@ package oncehttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -21,7 +22,8 @@ func (e *exchange) run(grant *oncegate.Grant) (err error) {
 		base = caller
 	}
 	granted := &Granted{Grant: grant, key: e.r.Header.Get(keyHeader), gone: caller.Done()}
-	ctx, cancel := context.WithTimeout(context.WithValue(base, grantKey{}, granted), e.config.ExchangeMax)
+	running, end := e.client.Span(context.WithValue(base, grantKey{}, granted), "oncegate run", e.config.Operation)
+	ctx, cancel := context.WithTimeout(running, e.config.ExchangeMax)
 	defer cancel()
 	defer context.AfterFunc(ctx, grant.Stop)()
 	if grant.Degraded != "" {
@@ -35,7 +37,8 @@ func (e *exchange) run(grant *oncegate.Grant) (err error) {
 			return
 		}
 		raised := recover()
-		report.broken(ctx, raised)
+		end(fmt.Errorf("oncehttp: the handler panicked: %v", raised))
+		report.broken(base, raised)
 		if raised != nil {
 			// Outer layers get it with the frames of the handler, which are still on the stack.
 			panic(raised)
@@ -43,7 +46,8 @@ func (e *exchange) run(grant *oncegate.Grant) (err error) {
 	}()
 	err = e.next(recorded, forHandler(e.r.WithContext(ctx), e.body))
 	returned = true
-	report.answered(ctx, err)
+	end(err)
+	report.answered(base, ctx.Err() != nil, err)
 	return err
 }
 
@@ -55,7 +59,7 @@ type reporter struct {
 }
 
 // answered reports a handler that has returned, perhaps with an error that was answered.
-func (p *reporter) answered(ctx context.Context, err error) {
+func (p *reporter) answered(ctx context.Context, wasCut bool, err error) {
 	if p.granted.isUnanswered() && p.recorded.status == 0 {
 		p.unanswered(ctx, err)
 		return
@@ -67,7 +71,7 @@ func (p *reporter) answered(ctx context.Context, err error) {
 	case said:
 	case err != nil && p.isHarmless(err):
 		outcome = oncegate.Failure
-	case !isComplete, ctx.Err() != nil && (wasSilent || p.config.StopWhenGone):
+	case !isComplete, wasCut && (wasSilent || p.config.StopWhenGone):
 		// A handler whose context ended may return without a word, which is no 200.
 		outcome = oncegate.Unknown
 	default:
@@ -125,13 +129,12 @@ func (p *reporter) known(ctx context.Context, outcome string) string {
 	return oncegate.Unknown
 }
 
-// settle reports the outcome. If no gateway takes it in time, an event has said so.
+// settle reports the outcome. The client emits an event if no gateway takes it in time.
 func (p *reporter) settle(ctx context.Context, outcome string, isComplete bool) {
-	ctx = context.WithoutCancel(ctx)
 	switch outcome {
 	case oncegate.Success:
 		if p.recorded.status == 0 {
-			// It panicked after it had said so.
+			// It panicked after it had marked its grant.
 			p.recorded.status, p.recorded.head = http.StatusInternalServerError, http.Header{}
 		}
 		_, _ = p.granted.Succeed(ctx, p.recorded.stored(isComplete, p.config.StorePrivate))

@@ -24,12 +24,12 @@ import (
 //	client := &http.Client{Transport: &oncehttp.Transport{}}
 //
 // Each call is one operation: it gets a fresh key, unless the request has one, and keeps key and bytes over its tries. A try is repeated after an error of the
-// network, 502 and 504, and after 409 in progress, 425, 429 and 503 when Retry-After says so. A response that says that the outcome is unknown is never
-// repeated: look up the effect. Requests of safe methods pass as they are.
+// network, 502 and 504, and after 409 in progress, 425, 429 and 503 when Retry-After says so. An unknown outcome is never repeated: look
+// up the effect. Requests of safe methods pass as they are.
 type Transport struct {
 	// Base makes the calls. Default: http.DefaultTransport.
 	Base http.RoundTripper
-	// Within limits all tries of one call, beside the context of the request. Default 30 s.
+	// Within limits all tries of one call, as the context of the request does. Default 30 s.
 	Within time.Duration
 	// BodyBytes limits a body that is kept for repeats. One of GetBody is not kept. Default 1 MiB.
 	BodyBytes int64
@@ -127,7 +127,7 @@ func freshKey() ([]string, error) {
 	return []string{hex.EncodeToString(random[:])}, nil
 }
 
-// pauseAfter reports if a try is to be repeated, and after what pause.
+// pauseAfter reports if a try is repeated, and returns the pause before it.
 func pauseAfter(response *http.Response, err error, try int) (time.Duration, bool) {
 	// Full jitter: callers that failed together do not come back together.
 	pause := time.Duration(mathrand.Float64() * float64(min(pauseMax, pauseMin<<min(try, 10))))

@@ -19,7 +19,7 @@ import (
 	"github.com/oncegate/oncegate/clients/go/oncehttp"
 )
 
-// service answers the tries of one call in turn; the last answer stays. It keeps what it got.
+// service answers the tries of one call in turn; the last answer stays. It keeps the requests.
 type service struct {
 	mu      sync.Mutex
 	answers []string

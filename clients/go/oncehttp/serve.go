@@ -36,8 +36,12 @@ func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, next func(htt
 		m.count("unprotected")
 		return next(w, r)
 	}
-	// The caller keeps its request as it is.
-	r = r.WithContext(r.Context())
+	// Outer layers keep their request.
+	ctx := r.Context()
+	if traceparent := r.Header.Get("Traceparent"); traceparent != "" {
+		ctx = oncegate.ContextWithTraceparent(ctx, traceparent)
+	}
+	r = r.WithContext(ctx)
 	e := &exchange{Middleware: m, w: w, r: r, next: next}
 	if p := e.prepare(keys); p != nil {
 		return e.refuse(p)
@@ -126,7 +130,7 @@ func (e *exchange) claimAndRun() error {
 		return e.refuse(problemOf(&oncegate.MismatchError{Mismatch: result}))
 	}
 	if e.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		// Nobody reads an answer.
+		// The caller hung up.
 		return nil
 	}
 	var rejected *oncegate.RejectedError
@@ -145,9 +149,6 @@ func (e *exchange) claimAndRun() error {
 // claimed claims, whether the caller stays or not; only its wait for another request ends with it. It returns the wait that the caller asked for and got.
 func (e *exchange) claimed() (oncegate.Result, time.Duration, error) {
 	ctx := context.WithoutCancel(e.r.Context())
-	if traceparent := e.r.Header.Get("Traceparent"); traceparent != "" {
-		ctx = oncegate.ContextWithTraceparent(ctx, traceparent)
-	}
 	options := append([]oncegate.ClaimOption{oncegate.Fingerprint(e.fingerprintOf(e.r, e.body))}, e.claim...)
 	result, err := e.client.Claim(ctx, e.config.Operation, e.contents, options...)
 	duplicate, ok := result.(*oncegate.Duplicate)
@@ -176,7 +177,7 @@ func (e *exchange) claimed() (oncegate.Result, time.Duration, error) {
 	return later, wait, err
 }
 
-// wait returns how long a repeat waits for the first request, and if the caller has said so (RFC 7240).
+// wait returns the time that a repeat waits for the first request, and reports if the caller prefers it (RFC 7240).
 func (e *exchange) wait() (time.Duration, bool) {
 	for _, line := range e.r.Header["Prefer"] {
 		for _, preference := range strings.Split(line, ",") {

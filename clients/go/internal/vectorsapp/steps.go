@@ -189,7 +189,7 @@ func (s *service) read(ran *run, r *http.Request, steps []step) error {
 	return nil
 }
 
-// poll asks until the caller is gone, or the time is over.
+// poll asks until the caller hangs up, or the time is over.
 func poll(r *http.Request, limit time.Duration) bool {
 	for ends := time.Now().Add(limit); time.Now().Before(ends); time.Sleep(20 * time.Millisecond) {
 		if r.Context().Err() != nil {
