@@ -369,6 +369,41 @@ def test_a_credential_at_an_open_gateway_is_an_error_of_the_service() -> None:
     assert (answer.status_code, answer.json()["code"], app.runs) == (500, "identity_differs", 0)
 
 
+def test_a_server_that_cancels_the_request_does_not_cancel_the_handler() -> None:
+    """As hypercorn and daphne do at their time limits."""
+    app, key = App(), uuid4().hex
+    made = service(app)
+
+    async def main() -> None:
+        sent: list[Any] = []
+
+        def call() -> asyncio.Task[None]:
+            headers = [(b"idempotency-key", key.encode()), (b"user", b"ann")]
+            scope = {"type": "http", "method": "POST", "path": "/slow", "query_string": b"", "headers": headers, "http_version": "1.1"}
+            queue: asyncio.Queue[Any] = asyncio.Queue()
+            queue.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            return asyncio.ensure_future(made(scope, queue.get, send))
+
+        first = call()
+        while app.runs == 0:
+            await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        app.go.set()
+        assert await drain(10) == 0
+        assert sent == []
+        await call()
+        assert sent[0]["status"] == 201
+
+    asyncio.run(main())
+    assert (app.runs, app.ended, app.seen) == (1, 1, [True])
+
+
 def test_drain_has_nothing_to_wait_for() -> None:
     assert asyncio.run(drain(0.1)) == 0
     assert OnceMiddleware is not None
