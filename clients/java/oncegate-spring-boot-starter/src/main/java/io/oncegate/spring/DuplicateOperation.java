@@ -1,13 +1,15 @@
 package io.oncegate.spring;
 
 import io.oncegate.client.Duplicate;
+import io.oncegate.client.http.Problem;
 
 /** The operation of a {@link Once} method is in progress elsewhere, or its outcome is unknown. */
-public class DuplicateOperation extends RuntimeException {
+public class DuplicateOperation extends OnceRefused {
     private final transient Duplicate<?> duplicate;
 
     DuplicateOperation(Duplicate<?> duplicate) {
         super(
+                Problem.of(duplicate),
                 "Another attempt is "
                         + duplicate.state()
                         + "; repeat after "

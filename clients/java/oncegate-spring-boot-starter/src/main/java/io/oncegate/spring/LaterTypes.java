@@ -17,12 +17,8 @@ final class LaterTypes {
             List.of(
                     "org.reactivestreams.Publisher",
                     "kotlinx.coroutines.flow.Flow",
-                    "io.reactivex.rxjava3.core.Single",
-                    "io.reactivex.rxjava3.core.Maybe",
-                    "io.reactivex.rxjava3.core.Completable",
                     "io.reactivex.rxjava3.core.Observable",
-                    WEB + "context.request.async.DeferredResult",
-                    WEB + "context.request.async.WebAsyncTask",
+                    "io.smallrye.mutiny.Multi",
                     WEB + "servlet.mvc.method.annotation.StreamingResponseBody",
                     WEB + "servlet.mvc.method.annotation.ResponseBodyEmitter");
 

@@ -53,6 +53,12 @@ public @interface Once {
     /** Returns exceptions to {@link #releaseOn}: after them the outcome is unknown. */
     Class<? extends Throwable>[] noReleaseOn() default {};
 
+    /**
+     * Returns true if a caller that goes does not cancel the work of a {@code Mono} or a suspend
+     * function: in WebFlux a hang-up is a cancellation.
+     */
+    boolean detached() default true;
+
     /** Returns the time to wait for an attempt in progress, such as {@code 10s}. */
     String waitFor() default "";
 }

@@ -6,7 +6,10 @@ import io.oncegate.client.Duplicate;
 import io.oncegate.client.Grant;
 import io.oncegate.client.JsonText;
 import io.oncegate.client.Mismatch;
+import io.oncegate.client.NotSettled;
 import io.oncegate.client.OncegateClient;
+import io.oncegate.client.OncegateException;
+import io.oncegate.client.OutcomeRefused;
 import io.oncegate.client.Result;
 import io.oncegate.client.Terms;
 import java.lang.reflect.Method;
@@ -17,7 +20,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import org.aopalliance.intercept.MethodInterceptor;
 import org.aopalliance.intercept.MethodInvocation;
@@ -43,13 +45,18 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
                     OnceAspect.class.getClassLoader());
 
     private final transient Supplier<OncegateClient> client;
+    private final transient UnsettledReports reports;
     private final transient Results results;
     private volatile boolean hasMethods;
     private final transient Map<Method, OnceMethod> methods = new ConcurrentHashMap<>();
 
     /** Client and mapper are fetched on the first call, so that no bean is made too early. */
-    public OnceAspect(Supplier<OncegateClient> client, Supplier<ResultMapper> mapper) {
+    public OnceAspect(
+            Supplier<OncegateClient> client,
+            Supplier<ResultMapper> mapper,
+            UnsettledReports reports) {
         this.client = client;
+        this.reports = reports;
         results = new Results(mapper);
         setAdvice(this);
         // Outside transactions, retries and caches, which stand at the lowest precedence.
@@ -85,23 +92,41 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         var context = method.context(call.getThis(), call.getArguments());
         Object contents = method.contents(context);
         Terms terms = method.terms(context);
-        if (method.end() == OnceMethod.End.CALLABLE) {
-            // Spring MVC calls it on another thread: the work is the call.
-            Object[] arguments = call.getArguments().clone();
-            var later = ((ProxyMethodInvocation) call).invocableClone(arguments);
-            return (Callable<Object>)
-                    () -> run(method, contents, terms, () -> ((Callable<?>) proceed(later)).call());
-        }
         return switch (method.end()) {
-            case RETURN, CALLABLE -> run(method, contents, terms, () -> proceed(call));
+            case RETURN -> run(method, contents, terms, () -> proceed(call));
+            case CALLABLE -> {
+                // Spring MVC calls it on another thread: the work is the call.
+                Object[] arguments = call.getArguments().clone();
+                var later = ((ProxyMethodInvocation) call).invocableClone(arguments);
+                yield (Callable<Object>)
+                        () ->
+                                run(
+                                        method,
+                                        contents,
+                                        terms,
+                                        () -> ((Callable<?>) proceed(later)).call());
+            }
+            case WEB_TASK ->
+                    WebTypes.task(proceed(call), work -> run(method, contents, terms, work));
             case STAGE -> {
                 refuseTransaction(method);
                 yield async(method, contents, terms, () -> stage(proceed(call)));
             }
-            case MONO -> {
+            case DEFERRED -> {
                 refuseTransaction(method);
-                yield Reactive.mono(
-                        () -> async(method, contents, terms, () -> Reactive.future(proceed(call))));
+                yield WebTypes.deferred(
+                        async(method, contents, terms, () -> WebTypes.stage(proceed(call))));
+            }
+            case SINGLE, SUSPEND -> {
+                refuseTransaction(method);
+                yield Reactive.single(
+                        method,
+                        () ->
+                                async(
+                                        method,
+                                        contents,
+                                        terms,
+                                        () -> Reactive.future(method, proceed(call))));
             }
         };
     }
@@ -120,19 +145,55 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
     private Object run(OnceMethod method, Object contents, Terms terms, Callable<Object> work)
             throws Exception {
         refuseTransaction(method);
-        var returned = new AtomicReference<Object>();
-        Result<JsonText> result =
-                client.get()
-                        .once(
-                                method.operation(),
-                                contents,
-                                terms,
-                                grant -> {
-                                    Object value = under(grant, work);
-                                    returned.set(value);
-                                    return written(method, value);
-                                });
-        return ended(method, result, returned.get());
+        var returned = new Returned();
+        try {
+            Result<JsonText> result =
+                    client.get()
+                            .once(
+                                    method.operation(),
+                                    contents,
+                                    terms,
+                                    grant -> {
+                                        Object value = watched(method, grant, work);
+                                        returned.set(value);
+                                        return written(method, value);
+                                    });
+            return ended(method, result, returned.value);
+        } catch (NotSettled | OutcomeRefused unreported) {
+            return returned.despite(unreported, reports);
+        }
+    }
+
+    /** What the method has returned, before its outcome was reported. */
+    private static final class Returned {
+        volatile Object value;
+        volatile boolean is;
+
+        void set(Object value) {
+            this.value = value;
+            is = true;
+        }
+
+        /** The work is done: an error of its report does not replace its result. */
+        Object despite(OncegateException unreported, UnsettledReports reports) {
+            if (!is) {
+                throw unreported;
+            }
+            if (unreported instanceof NotSettled unsettled) {
+                reports.keep(unsettled);
+            }
+            return value;
+        }
+    }
+
+    private static <T> T watched(OnceMethod method, Grant grant, Callable<T> work)
+            throws Exception {
+        try {
+            return under(grant, work);
+        } catch (Throwable thrown) {
+            method.mark(grant, thrown);
+            throw thrown;
+        }
     }
 
     private CompletableFuture<Object> async(
@@ -140,7 +201,7 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
             Object contents,
             Terms terms,
             Callable<CompletionStage<Object>> work) {
-        var returned = new AtomicReference<Object>();
+        var returned = new Returned();
         CompletableFuture<Result<JsonText>> run =
                 client.get()
                         .onceAsync(
@@ -153,13 +214,16 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         run.whenComplete(
                 (result, thrown) -> {
                     try {
-                        if (thrown != null) {
-                            ended.completeExceptionally(
-                                    thrown instanceof CompletionException
-                                            ? thrown.getCause()
-                                            : thrown);
+                        if (thrown == null) {
+                            ended.complete(ended(method, result, returned.value));
+                            return;
+                        }
+                        Throwable cause = cause(thrown);
+                        if (cause instanceof NotSettled || cause instanceof OutcomeRefused) {
+                            var unreported = (OncegateException) cause;
+                            ended.complete(returned.despite(unreported, reports));
                         } else {
-                            ended.complete(ended(method, result, returned.get()));
+                            ended.completeExceptionally(cause);
                         }
                     } catch (RuntimeException refused) {
                         ended.completeExceptionally(refused);
@@ -173,9 +237,9 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
             OnceMethod method,
             Grant grant,
             Callable<CompletionStage<Object>> work,
-            AtomicReference<Object> returned) {
+            Returned returned) {
         try {
-            CompletionStage<Object> stage = under(grant, work);
+            CompletionStage<Object> stage = watched(method, grant, work);
             CompletableFuture<JsonText> written =
                     stage.thenApply(
                                     value -> {
@@ -183,6 +247,12 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
                                         return written(method, value);
                                     })
                             .toCompletableFuture();
+            stage.whenComplete(
+                    (value, thrown) -> {
+                        if (thrown != null) {
+                            method.mark(grant, cause(thrown));
+                        }
+                    });
             written.whenComplete(
                     (value, thrown) -> {
                         if (written.isCancelled()) {
@@ -195,16 +265,19 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         }
     }
 
+    private static Throwable cause(Throwable thrown) {
+        return thrown instanceof CompletionException && thrown.getCause() != null
+                ? thrown.getCause()
+                : thrown;
+    }
+
     private static CompletionStage<Object> stage(Object stage) {
         return ((CompletionStage<?>) stage).thenApply(value -> value);
     }
 
     /** Returns the result as it is stored; throws for one whose work has not ended. */
     private JsonText written(OnceMethod method, Object value) {
-        boolean isLater =
-                value instanceof Callable
-                        || value instanceof CompletionStage
-                        || (value != null && LaterTypes.contains(value.getClass()));
+        boolean isLater = value != null && OnceMethod.endsLater(value.getClass());
         if (isLater) {
             throw new IllegalStateException(
                     "@Once on "

@@ -1,9 +1,12 @@
 package io.oncegate.spring;
 
+import io.oncegate.client.Grant;
+import io.oncegate.client.Outcome;
 import io.oncegate.client.Terms;
 import java.lang.reflect.Method;
 import java.lang.reflect.ParameterizedType;
 import java.lang.reflect.Type;
+import java.lang.reflect.WildcardType;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletionStage;
@@ -22,12 +25,23 @@ final class OnceMethod {
     private static final boolean REACTOR =
             ClassUtils.isPresent("reactor.core.publisher.Mono", OnceMethod.class.getClassLoader());
 
+    private static final boolean COROUTINES =
+            REACTOR
+                    && ClassUtils.isPresent(
+                            "kotlinx.coroutines.reactor.MonoKt", OnceMethod.class.getClassLoader());
+    private static final boolean WEB =
+            ClassUtils.isPresent(
+                    "jakarta.servlet.AsyncListener", OnceMethod.class.getClassLoader());
+
     /** The moment at which the outcome is known. */
     enum End {
         RETURN,
         CALLABLE,
+        WEB_TASK,
         STAGE,
-        MONO
+        DEFERRED,
+        SINGLE,
+        SUSPEND
     }
 
     private final Method method;
@@ -45,13 +59,31 @@ final class OnceMethod {
         end = end(method);
     }
 
+    /** Returns true for a type whose work may still run after a method has returned it. */
+    static boolean endsLater(Class<?> type) {
+        return CompletionStage.class.isAssignableFrom(type)
+                || Callable.class.isAssignableFrom(type)
+                || (REACTOR && Reactive.isSingle(type))
+                || (WEB && (WebTypes.isDeferred(type) || WebTypes.isTask(type)))
+                || LaterTypes.contains(type);
+    }
+
     private static End end(Method method) {
         Class<?> type = method.getReturnType();
         if (CompletionStage.class.isAssignableFrom(type)) {
             return End.STAGE;
         }
-        if (REACTOR && Reactive.isMono(type)) {
-            return End.MONO;
+        if (LaterTypes.isSuspending(method) && COROUTINES && !LaterTypes.contains(type)) {
+            return End.SUSPEND;
+        }
+        if (REACTOR && Reactive.isSingle(type)) {
+            return End.SINGLE;
+        }
+        if (WEB && WebTypes.isDeferred(type)) {
+            return End.DEFERRED;
+        }
+        if (WEB && WebTypes.isTask(type)) {
+            return End.WEB_TASK;
         }
         if (Callable.class.isAssignableFrom(type)) {
             return End.CALLABLE;
@@ -61,7 +93,8 @@ final class OnceMethod {
                     "@Once on "
                             + method
                             + " returns before its work ends, and it is not known when that has"
-                            + " ended; return a value, a CompletionStage, a Mono or a Callable");
+                            + " ended; return a value, a CompletionStage, a Mono or a"
+                            + " Callable");
         }
         return End.RETURN;
     }
@@ -84,9 +117,31 @@ final class OnceMethod {
         if (end == End.RETURN) {
             return type;
         }
+        if (end == End.SUSPEND) {
+            // The last parameter is a Continuation<? super T>.
+            Type[] parameters = method.getGenericParameterTypes();
+            return parameters[parameters.length - 1] instanceof ParameterizedType continuation
+                            && continuation.getActualTypeArguments()[0] instanceof WildcardType of
+                            && of.getLowerBounds().length == 1
+                    ? of.getLowerBounds()[0]
+                    : Object.class;
+        }
         return type instanceof ParameterizedType holder
                 ? holder.getActualTypeArguments()[0]
                 : Object.class;
+    }
+
+    boolean isDetached() {
+        return once.detached();
+    }
+
+    /** Marks the outcome of an error that is an exception to the harmless ones. */
+    void mark(Grant grant, Throwable thrown) {
+        for (Class<? extends Throwable> type : once.noReleaseOn()) {
+            if (type.isInstance(thrown)) {
+                grant.mark(Outcome.UNKNOWN);
+            }
+        }
     }
 
     EvaluationContext context(Object target, Object[] arguments) {

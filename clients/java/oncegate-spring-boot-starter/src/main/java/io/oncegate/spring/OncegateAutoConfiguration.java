@@ -65,8 +65,13 @@ public class OncegateAutoConfiguration {
     @Bean
     @ConditionalOnMissingBean
     public static OnceAspect onceAspect(
-            ObjectProvider<OncegateClient> client, ObjectProvider<ResultMapper> mappers) {
-        return new OnceAspect(client::getObject, mappers::getIfAvailable);
+            ObjectProvider<OncegateClient> client,
+            ObjectProvider<ResultMapper> mappers,
+            ObjectProvider<UnsettledReports> reports) {
+        return new OnceAspect(
+                client::getObject,
+                mappers::getIfAvailable,
+                unsettled -> reports.ifAvailable(bean -> bean.keep(unsettled)));
     }
 
     /** Takes Jackson 3, where the application has it. */
@@ -98,6 +103,17 @@ public class OncegateAutoConfiguration {
     @Bean
     static OnceBeans onceBeans() {
         return new OnceBeans();
+    }
+
+    /** Answers errors, in web applications. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication
+    static class Web {
+        @Bean
+        @ConditionalOnMissingBean
+        OncegateErrors oncegateErrors() {
+            return new OncegateErrors();
+        }
     }
 
     /** Sees the errors that exception handlers of WebFlux answer. */

@@ -2,22 +2,47 @@ package io.oncegate.spring;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
+import org.springframework.core.ReactiveAdapter;
+import org.springframework.core.ReactiveAdapterRegistry;
 import reactor.core.publisher.Mono;
 
 /** What needs Reactor on the class path. */
 final class Reactive {
     private Reactive() {}
 
-    static boolean isMono(Class<?> type) {
-        return Mono.class.isAssignableFrom(type);
+    /** Returns true for a type of at most one value: {@code Mono}, RxJava's {@code Single}, … */
+    static boolean isSingle(Class<?> type) {
+        ReactiveAdapter adapter = ReactiveAdapterRegistry.getSharedInstance().getAdapter(type);
+        return adapter != null && !adapter.isMultiValue();
     }
 
-    /** Begins on subscription; a cancelled subscription cancels the run. */
-    static Object mono(Supplier<CompletableFuture<Object>> run) {
-        return Mono.fromFuture(run, false);
+    /**
+     * Begins on subscription. A subscription that is cancelled does not cancel the run, unless the
+     * method says so.
+     */
+    static Object single(OnceMethod method, Supplier<CompletableFuture<Object>> run) {
+        Mono<Object> mono = Mono.fromFuture(run, method.isDetached());
+        Class<?> type = method.method().getReturnType();
+        return method.end() == OnceMethod.End.SUSPEND || Mono.class.isAssignableFrom(type)
+                ? mono
+                : ReactiveAdapterRegistry.getSharedInstance().getAdapter(type).fromPublisher(mono);
     }
 
-    static CompletableFuture<Object> future(Object mono) {
-        return ((Mono<?>) mono).map(Object.class::cast).toFuture();
+    static CompletableFuture<Object> future(OnceMethod method, Object single) {
+        if (!(single instanceof Mono<?>) && method.end() == OnceMethod.End.SUSPEND) {
+            throw new IllegalStateException(
+                    "@Once on "
+                            + method.method()
+                            + " needs kotlinx-coroutines-reactor, which tells when a suspend"
+                            + " function has ended");
+        }
+        Mono<?> mono =
+                single instanceof Mono<?> same
+                        ? same
+                        : Mono.from(
+                                ReactiveAdapterRegistry.getSharedInstance()
+                                        .getAdapter(method.method().getReturnType())
+                                        .toPublisher(single));
+        return mono.map(Object.class::cast).toFuture();
     }
 }

@@ -50,7 +50,7 @@ final class Results {
      */
     Object read(String operation, Duplicate<?> duplicate, Type type) {
         if (duplicate.resultOmitted() != null) {
-            throw new ResultNotStored(operation, duplicate.resultOmitted());
+            throw new ResultNotStored(operation, duplicate);
         }
         JsonText stored = duplicate.json();
         if (stored == null || type == void.class || type == Void.class) {

@@ -25,6 +25,7 @@ public final class ClaimTable implements AutoCloseable {
     private final List<String> outcomes = new ArrayList<>();
     private String traceparent;
     private int calls;
+    private boolean refusesOutcomes;
 
     private static final class Claim {
         String attempt;
@@ -107,7 +108,16 @@ public final class ClaimTable implements AutoCloseable {
         return 409;
     }
 
+    /** Answers outcomes with 503 from here on. */
+    public synchronized void refuseOutcomes() {
+        refusesOutcomes = true;
+    }
+
     private int outcome(JsonNode body, ObjectNode answer) {
+        if (refusesOutcomes) {
+            answer.put("code", "store_unavailable");
+            return 503;
+        }
         String outcome = body.get("outcome").asText();
         outcomes.add(outcome);
         answer.put("global_id", "0".repeat(32)).put("late", false);

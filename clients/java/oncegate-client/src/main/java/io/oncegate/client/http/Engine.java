@@ -226,27 +226,13 @@ public final class Engine<R> {
     }
 
     private Answer unavailable(OncegateException failed) {
-        if (failed instanceof Rejected rejected) {
-            if (rejected.status() == 429) {
-                String detail = "The quota of this service is used up; repeat the request later.";
-                var problem = Problem.of(429, "quota_exceeded", detail);
-                long after = rejected.retryAfter().toMillis();
-                return refuse(problem.retryAfter(after), "unavailable");
-            }
+        boolean isQuota = failed instanceof Rejected rejected && rejected.status() == 429;
+        if (!isQuota && !(failed instanceof Unavailable)) {
             // A mistake of this service, not of its caller.
             LOG.log(System.Logger.Level.ERROR, rules.operation + ": no claim", failed);
-            if ("identity_differs".equals(rejected.code())) {
-                String detail =
-                        "This service and its gateway name operations differently. Nothing ran; its"
-                                + " operator must correct the credential.";
-                return refuse(Problem.of(500, "identity_differs", detail), "unavailable");
-            }
-        } else if (!(failed instanceof Unavailable)) {
-            LOG.log(System.Logger.Level.ERROR, rules.operation + ": no claim", failed);
         }
-        String detail =
-                "It cannot be known whether this request ran before. Nothing ran; repeat it.";
-        return refuse(Problem.of(503, "store_unavailable", detail).retryAfter(1000), "unavailable");
+        Problem problem = Problem.of(failed);
+        return refuse(problem == null ? Problem.unavailable() : problem, "unavailable");
     }
 
     /** Returns the wait that the caller prefers (RFC 7240); null without one. */

@@ -10,14 +10,18 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** The fingerprint of a request: the same members as those of the proxy. */
 final class Fingerprint {
     private static final Set<String> METHOD_OVERRIDES =
             Set.of("x-http-method-override", "x-http-method", "x-method-override");
+    private static final Pattern ESCAPE = Pattern.compile("%([0-9a-fA-F]{2})");
 
     private Fingerprint() {}
 
@@ -25,39 +29,64 @@ final class Fingerprint {
         Map<String, Object> members = new TreeMap<>();
         byte[] form = Multipart.digest(head.lines("Content-Type"), body);
         for (FingerprintPart part : parts) {
-            switch (part) {
-                case METHOD -> method(head, members);
-                case PATH -> members.put(part.member, head.path());
-                case QUERY -> put(members, part.member, head.query());
-                case CONTENT_TYPE ->
-                        put(
-                                members,
-                                part.member,
+            Object value =
+                    switch (part) {
+                        case METHOD -> head.method();
+                        case PATH -> spelled(head.path());
+                        case QUERY -> head.query() == null ? null : spelled(head.query());
+                        case CONTENT_TYPE ->
                                 form == null
-                                        ? field(head.lines("Content-Type"))
-                                        : "multipart/form-data");
-                case IF_MATCH -> put(members, part.member, field(head.lines("If-Match")));
-                case BODY, BODY_JSON ->
-                        members.put(part.member, hex(form == null ? digest(part, body) : form));
+                                        ? field(smallLetters(head.lines("Content-Type")))
+                                        : "multipart/form-data";
+                        case IF_MATCH -> field(head.lines("If-Match"));
+                        case BODY, BODY_JSON -> hex(form == null ? digest(part, body) : form);
+                    };
+            members.put(part.member, value);
+        }
+        if (parts.contains(FingerprintPart.METHOD)) {
+            for (String name : head.names()) {
+                String lower = Fields.lower(name);
+                if (METHOD_OVERRIDES.contains(lower.replace('_', '-'))) {
+                    members.put(lower, field(head.lines(name)));
+                }
             }
         }
         return members;
     }
 
-    private static void method(RequestHead head, Map<String, Object> members) {
-        members.put("method", head.method());
-        for (String name : head.names()) {
-            String lower = Fields.lower(name);
-            if (METHOD_OVERRIDES.contains(lower.replace('_', '-'))) {
-                put(members, lower, field(head.lines(name)));
-            }
-        }
+    /**
+     * Returns a path or query in its common spelling: unreserved characters as they are, the digits
+     * of other escapes in capitals.
+     */
+    private static String spelled(String raw) {
+        Matcher escape = ESCAPE.matcher(raw);
+        return escape.replaceAll(
+                found -> {
+                    char unit = (char) Integer.parseInt(found.group(1), 16);
+                    boolean isPlain =
+                            (unit < 0x80 && Character.isLetterOrDigit(unit))
+                                    || "-._~".indexOf(unit) >= 0;
+                    return isPlain
+                            ? Character.toString(unit)
+                            : found.group().toUpperCase(Locale.ROOT);
+                });
     }
 
-    private static void put(Map<String, Object> members, String name, String value) {
-        if (value != null) {
-            members.put(name, value);
-        }
+    /** Only A to Z have small letters here: other characters are bytes. */
+    private static List<String> smallLetters(List<String> lines) {
+        return lines.stream()
+                .map(
+                        line -> {
+                            var small = new StringBuilder(line);
+                            for (int at = 0; at < small.length(); at++) {
+                                char unit = small.charAt(at);
+                                if (unit >= 'A' && unit <= 'Z') {
+                                    small.setCharAt(at, (char) (unit + ('a' - 'A')));
+                                }
+                            }
+                            return small.toString();
+                        })
+                .toList();
     }
 
     /** Returns the digest of a field's lines, in order; null without any. */

@@ -1,6 +1,10 @@
 package io.oncegate.client.http;
 
+import io.oncegate.client.Duplicate;
 import io.oncegate.client.JsonText;
+import io.oncegate.client.NotCanonical;
+import io.oncegate.client.Rejected;
+import io.oncegate.client.Unavailable;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -77,6 +81,76 @@ public record Problem(
                 400,
                 "invalid_request",
                 "The body of the request ended early; send it again, with the same key.");
+    }
+
+    /**
+     * Returns the problem that an error of the client means for the caller of a service; null for
+     * others, and for errors after the work: they do not replace its response.
+     */
+    public static Problem of(Throwable error) {
+        if (error instanceof NotCanonical wrong) {
+            return of(422, "contents_not_canonical", wrong.getMessage());
+        }
+        if (error instanceof Rejected rejected && rejected.status() == 429) {
+            return quota(rejected);
+        }
+        if (error instanceof Rejected rejected && "identity_differs".equals(rejected.code())) {
+            return identityDiffers();
+        }
+        return error instanceof Unavailable || error instanceof Rejected ? unavailable() : null;
+    }
+
+    /**
+     * Returns the problem of a duplicate that is in progress or unknown, or whose result is lost.
+     */
+    public static Problem of(Duplicate<?> duplicate) {
+        if (duplicate.isInProgress()) {
+            return of(409, "duplicate", "The operation is in progress; repeat the request later.")
+                    .state("in_progress")
+                    .retryAfter(duplicate.retryAfter().toMillis());
+        }
+        return duplicate.isSucceeded()
+                ? of(
+                                409,
+                                "response_not_stored",
+                                "The operation is done; its result was not stored.")
+                        .state("succeeded")
+                : of(
+                                409,
+                                "duplicate",
+                                "The outcome of an earlier attempt is not known. It is not run"
+                                        + " again: look up its effect.")
+                        .state("unknown");
+    }
+
+    /** Returns the problem of an operation that was claimed with other data. */
+    public static Problem mismatch() {
+        return of(
+                422,
+                "fingerprint_mismatch",
+                "This operation was claimed with other data; a repeat must be the same.");
+    }
+
+    static Problem quota(Rejected rejected) {
+        return of(429, "quota_exceeded", "The quota of this service is used up; repeat it later.")
+                .retryAfter(rejected.retryAfter().toMillis());
+    }
+
+    static Problem identityDiffers() {
+        return of(
+                500,
+                "identity_differs",
+                "This service and its gateway name operations differently. Nothing ran; its"
+                        + " operator must correct the credential.");
+    }
+
+    static Problem unavailable() {
+        return of(
+                        503,
+                        "store_unavailable",
+                        "It cannot be known whether this request ran before. Nothing ran; repeat"
+                                + " it.")
+                .retryAfter(1000);
     }
 
     Problem state(String state) {
