@@ -12,7 +12,7 @@ import (
 )
 
 // callerTimeout is the time that a caller may take to read a piece, where the server itself has no WriteTimeout.
-const callerTimeout = 30 * time.Second
+var callerTimeout = 30 * time.Second
 
 // recorder passes a response on as the handler sends it, and keeps a copy. What makes it complete waits until its outcome was reported: the end of the
 // body, which net/http sends when ServeHTTP returns, or the piece that fills a declared length.

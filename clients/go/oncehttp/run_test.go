@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -367,5 +368,109 @@ func TestAClientThatIsOffProtectsNothing(t *testing.T) {
 	}
 	if s.state() != "none" {
 		t.Error(s.state())
+	}
+}
+
+func TestACallerThatReadsNothingHoldsNoHandler(t *testing.T) {
+	before := oncehttp.SetCallerTimeout(200 * time.Millisecond)
+	defer oncehttp.SetCallerTimeout(before)
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("ETag", `"e7"`)
+		piece := strings.Repeat("x", 1<<20)
+		for range 64 {
+			if n, err := io.WriteString(w, piece); n != 1<<20 || err != nil {
+				t.Error(n, err)
+			}
+			w.(http.Flusher).Flush()
+		}
+	}, nil)
+	s.dial("POST /parcels?a=1 HTTP/1.1\nHost: shop\nIdempotency-Key: k\nContent-Length: 1\n\nx")
+	eventually(t, "the handler ends", func() bool { return s.state() == "succeeded" })
+	if got := s.post("k", "x"); got.code() != "response_not_stored succeeded" {
+		t.Error(got.text)
+	}
+}
+
+func TestALayerOutsideMayAnswerBeforeTheHandler(t *testing.T) {
+	goOn := make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		<-goOn
+		if r.Context().Err() != nil {
+			t.Error(r.Context().Err())
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "late")
+	}, nil, func(next http.Handler) http.Handler {
+		return http.TimeoutHandler(next, 20*time.Millisecond, "too late")
+	})
+	if got := s.post("k", "x"); got.StatusCode != 503 || got.text != "too late" {
+		t.Error(got.StatusCode, got.text)
+	}
+	close(goOn)
+	eventually(t, "it is recorded", func() bool { return s.state() == "succeeded" })
+	if got := s.post("k", "x"); got.StatusCode != 201 || got.text != "late" {
+		t.Error(got.StatusCode, got.text)
+	}
+}
+
+func TestHTTP2(t *testing.T) {
+	started, goOn := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Error(r.Proto)
+		}
+		body, _ := io.ReadAll(r.Body)
+		if string(body) == "slow" {
+			close(started)
+			<-goOn
+		}
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "first")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		_, _ = w.Write(body)
+		w.Header().Set("X-Sum", "9")
+		w.Header().Set(http.TrailerPrefix+"X-More", "m")
+	}, nil)
+	secure := httptest.NewUnstartedServer(s.server.Config.Handler)
+	secure.EnableHTTP2 = true
+	secure.Config.ErrorLog = quiet
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	client := secure.Client()
+	send := func(ctx context, key, body string) (*http.Response, string, error) {
+		request, _ := http.NewRequestWithContext(ctx, "POST", secure.URL, strings.NewReader(body))
+		request.Header.Set("Idempotency-Key", key)
+		request.Header.Set("TE", "trailers")
+		response, err := client.Do(request)
+		if err != nil {
+			return nil, "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		return response, string(text), err
+	}
+	for at := range 2 {
+		response, text, err := send(stdcontext.Background(), "k", "last")
+		if err != nil || text != "firstlast" || response.Trailer.Get("X-Sum") != "9" || response.Trailer.Get("X-More") != "m" ||
+			(response.Header.Get("Idempotent-Replayed") == "true") != (at == 1) {
+			t.Error(at, err, text, response.Header, response.Trailer)
+		}
+	}
+	ctx, cancel := stdcontext.WithCancel(stdcontext.Background())
+	go func() {
+		<-started
+		cancel()
+	}()
+	if _, _, err := send(ctx, "k2", "slow"); err == nil {
+		t.Error("it was not cancelled")
+	}
+	close(goOn)
+	if err := s.idempotent.Drain(stdcontext.Background()); err != nil {
+		t.Error(err)
+	}
+	if response, text, err := send(stdcontext.Background(), "k2", "slow"); err != nil || text != "firstslow" || response.Header.Get("Idempotent-Replayed") != "true" {
+		t.Error(err, text)
 	}
 }

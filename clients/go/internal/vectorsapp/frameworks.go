@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log"
@@ -91,6 +92,9 @@ func netHTTP(s *service) http.Handler {
 }
 
 func chiRouter(s *service) http.Handler {
+	for _, method := range methods {
+		chi.RegisterMethod(method)
+	}
 	router := chi.NewRouter()
 	router.Handle("/runs", &s.runs)
 	for _, at := range ats {
@@ -122,10 +126,10 @@ func ginEngine(s *service) http.Handler {
 			group.Use(func(c *gin.Context) { _, _ = c.MultipartForm() })
 		}
 		group.Use(idempotent.Handler(), answerErrors)
-		group.Any("/*path", func(c *gin.Context) {
+		group.Match(methods, "/*path", func(c *gin.Context) {
 			err := s.handle(c.Writer, c.Request, framework{
 				send: func(status int, body []byte) error {
-					c.Data(status, c.Writer.Header().Get("Content-Type"), body)
+					c.Data(status, typeOf(c.Writer.Header()), body)
 					return nil
 				},
 				httpError: func(status int, text string) error {
@@ -143,6 +147,11 @@ func ginEngine(s *service) http.Handler {
 		})
 	}
 	return engine
+}
+
+// typeOf returns the type that the steps have set, or one for frameworks that need it.
+func typeOf(header http.Header) string {
+	return cmp.Or(header.Get("Content-Type"), "text/plain; charset=utf-8")
 }
 
 // answerErrors answers the errors of handlers, as gin's documentation shows it.
@@ -185,7 +194,7 @@ func echo4(s *service) http.Handler {
 					if len(body) == 0 {
 						return c.NoContent(status)
 					}
-					return c.Blob(status, c.Response().Header().Get("Content-Type"), body)
+					return c.Blob(status, typeOf(c.Response().Header()), body)
 				},
 				httpError: func(status int, text string) error { return echo.NewHTTPError(status, text) },
 			})
@@ -233,7 +242,7 @@ func echo5(s *service) http.Handler {
 					if len(body) == 0 {
 						return c.NoContent(status)
 					}
-					return c.Blob(status, c.Response().Header().Get("Content-Type"), body)
+					return c.Blob(status, typeOf(c.Response().Header()), body)
 				},
 				httpError: func(status int, text string) error { return echofive.NewHTTPError(status, text) },
 			})

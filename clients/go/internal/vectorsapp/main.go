@@ -17,7 +17,8 @@ import (
 // ats are the first segments of paths, each protected in its own way.
 var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off"}
 
-var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+// methods are those that frameworks route by name.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND", "REPORT", "PURGE", "SEARCH", "LINK"}
 
 // applications make the handler of each row. The frameworks' parsers are called by handlers, so none is in front of the middleware.
 var applications = map[string]func(*service) http.Handler{

@@ -165,15 +165,17 @@ func (s *service) read(ran *run, r *http.Request, steps []step) error {
 		if !step.Form {
 			continue
 		}
-		if err := r.ParseMultipartForm(1 << 20); err != nil {
+		if err := r.ParseMultipartForm(1 << 20); err != nil && !errors.Is(err, http.ErrNotMultipart) {
 			return err
 		}
 		fields, files := map[string]string{}, map[string]int64{}
-		for name := range r.MultipartForm.Value {
-			fields[name] = r.FormValue(name)
+		for name := range r.PostForm {
+			fields[name] = r.PostForm.Get(name)
 		}
-		for name, file := range r.MultipartForm.File {
-			files[name] = file[0].Size
+		if r.MultipartForm != nil {
+			for name, file := range r.MultipartForm.File {
+				files[name] = file[0].Size
+			}
 		}
 		s.runs.change(func() { ran.Fields, ran.Files = fields, files })
 		return nil
