@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy test-balancers mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ broker-deps:
 
 test-deploy: test-deps ## check deploy/ and the workflows, with kustomize and the Debian package
 	@scripts/test-deploy --full
+
+test-balancers: ## call a gateway through nginx and Caddy, as docs/clients/behind-a-proxy.md sets them up
+	@scripts/test-balancers
 
 # ROUNDS=3 makes it shorter, ROW=kill-1-of-1 runs one fault alone. It starts the redis-server of PATH.
 faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentinels under load, and print what was lost
