@@ -4,7 +4,7 @@ export { type ClaimItem, Client, type OnceTerms, type OutcomeItem, type Terms } 
 export { type Action, Consumer, type ConsumerOptions, type Decision } from "./consume.js";
 export { type AnyContents, type Contents, canonical, Decimal, globalId, Instant, JsonText, PlainDate, Uuid } from "./contents.js";
 export * from "./errors.js";
-export type { Grant } from "./grant.js";
+export { Grant } from "./grant.js";
 export type { Harmless } from "./harmless.js";
 export type { AcquireTerms, Hold, Lock, LockTerms } from "./lock.js";
 export { current, type RequestGrant } from "./middleware/exchange.js";

@@ -231,7 +231,8 @@ export class MemoryGateway {
     if (!record) return problem(404, "not_found");
     const { operation, state, fence, contents, result, claimedAt } = record;
     const claimed_at = new Date(claimedAt).toISOString();
-    return { status: 200, fields: { global_id: id, operation, state, fence, contents, result, claimed_at } as Fields };
+    const fields = { global_id: id, operation, state, fence, contents, claimed_at, ...(result !== null && { result }) };
+    return { status: 200, fields: fields as Fields };
   }
 
   /** Ends leases and retentions that are over. */
