@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
+from . import _telemetry, options
 from . import contents as _contents
-from . import options
 from .errors import Cause, NotCanonical, Rejected, Unavailable
 from .events import log_event
 from .values import Event
@@ -125,7 +125,7 @@ class Core:
         )
         self.nothing_happened = options.exceptions("nothing_happened", nothing_happened)
         self.on_event = on_event or log_event
-        self.traceparent = traceparent or current_traceparent
+        self.traceparent = traceparent or _telemetry.traceparent
         self.clock: Callable[[], float] = time.monotonic
         #: The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call.
         self.first = 0
@@ -134,6 +134,7 @@ class Core:
 
     def emit(self, name: str, operation: str, global_id: str | None, began: float, **fields: Any) -> None:
         event = Event(name, operation, global_id, fields, self.clock() - began)
+        _telemetry.count_event(name, operation)
         try:
             self.on_event(event)
         except Exception:
@@ -151,18 +152,6 @@ class Core:
 
 
 USER_AGENT = "oncegate-python/0.1.0"
-
-
-def current_traceparent() -> str | None:
-    """The context of OpenTelemetry, where the application uses it."""
-    import sys
-
-    propagate = sys.modules.get("opentelemetry.propagate")
-    if propagate is None:
-        return None
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return carrier.get("traceparent")
 
 
 @dataclass

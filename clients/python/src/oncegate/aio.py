@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from . import _batches, _claims, _core, _locks, _work, contents, options
+from . import _batches, _claims, _core, _locks, _telemetry, _work, contents, options
 from ._aio_transport import AsyncTransport
 from ._batches import SettleItem
 from ._core import Core, Flow, Scope
@@ -80,11 +80,11 @@ class AsyncClient:
             return plan.read(answer)  # type: ignore[no-any-return]
         answer._state.plan = plan
         async with answer as grant:
-            with set_current(grant):
+            with set_current(grant), _telemetry.span("oncegate run", operation, internal=True):
                 result = work(grant)
                 if inspect.isawaitable(result):
                     result = await result
-            _work.check_result(result)
+                _work.check_result(result)
             return await grant.succeed(result)
 
     async def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> AsyncGrant | Duplicate[Any] | Mismatch:
@@ -148,17 +148,20 @@ class AsyncClient:
 
     async def _detached(self, scope: Scope, flow: Flow[T]) -> T:
         """Runs a flow that claims; the cancellation of its caller does not break it off, and its grant is given back then."""
-        task = asyncio.ensure_future(self._transport.run(flow))
         try:
-            return await asyncio.shield(task)
+            with _telemetry.span("oncegate claim", scope.operation) as note:
+                task = asyncio.ensure_future(self._transport.run(flow))
+                answer = await asyncio.shield(task)
+                note(_telemetry.of_answer(answer))
+                return answer
         except asyncio.CancelledError:
             scope.cancelled = True
 
             async def finish() -> None:
                 try:
-                    answer = await task
-                    if isinstance(answer, _claims.GrantState):
-                        await self._transport.run(_claims.release(answer))
+                    late = await task
+                    if isinstance(late, _claims.GrantState):
+                        await self._transport.run(_claims.release(late))
                 except OncegateError:
                     pass  # Its event says so, and no caller is left.
 
@@ -176,6 +179,13 @@ class AsyncClient:
         self._background.discard(task)
         if not task.cancelled() and (crash := task.exception()) is not None and not isinstance(crash, OncegateError):
             _log_crash(crash)
+
+    async def _reported(self, operation: str, flow: Flow[T]) -> T:
+        """Runs a flow that reports an outcome to its end."""
+        with _telemetry.span("oncegate outcome", operation) as note:
+            answer = await self._finish(flow)
+            note(_telemetry.of_answer(answer))
+            return answer
 
     async def _finish(self, flow: Flow[T]) -> T:
         """Runs a report to its end, even if its caller is cancelled; the cancellation continues afterwards."""
@@ -252,7 +262,7 @@ class AsyncGrant:
         return await self._report("unknown")
 
     async def _report(self, outcome: str, result: Any = None) -> Done[Any]:
-        return await self._client._finish(_claims.report_outcome(self._state, outcome, result))
+        return await self._client._reported(self._state.terms.operation, _claims.report_outcome(self._state, outcome, result))
 
     async def __aenter__(self) -> AsyncGrant:
         self._keep()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
 
-from . import _batches, _claims, _core, _locks, _work, contents, options
+from . import _batches, _claims, _core, _locks, _telemetry, _work, contents, options
 from ._batches import SettleItem
 from ._blocking import Renewals, Transport, in_background
 from ._core import ClaimTerms, Core, Flow, Scope
@@ -134,8 +134,9 @@ class Client:
             return plan.read(answer)  # type: ignore[no-any-return]
         answer._state.plan = plan
         with answer as grant, set_current(grant):
-            result = work(grant)
-            _work.check_result(result)
+            with _telemetry.span("oncegate run", operation, internal=True):
+                result = work(grant)
+                _work.check_result(result)
             return grant.succeed(result)
 
     def claim(self, operation: str, contents: Any, **terms: Unpack[Terms]) -> Grant | Duplicate[Any] | Mismatch:
@@ -150,13 +151,23 @@ class Client:
     def _claimed(self, terms: ClaimTerms, flow: Flow[T]) -> T:
         """Runs a flow that claims; a grant that crosses an interruption is given back."""
         try:
-            return self._transport.run(flow)
+            with _telemetry.span("oncegate claim", terms.operation) as note:
+                answer = self._transport.run(flow)
+                note(_telemetry.of_answer(answer))
+                return answer
         except OncegateError:
             raise
         except BaseException:
             # Interrupted: the claim may have been granted, or be granted yet.
             in_background("oncegate-release", lambda: self._release(terms))
             raise
+
+    def _reported(self, operation: str, flow: Flow[T]) -> T:
+        """Runs a flow that reports an outcome."""
+        with _telemetry.span("oncegate outcome", operation) as note:
+            answer = self._transport.run(flow)
+            note(_telemetry.of_answer(answer))
+            return answer
 
     def claim_batch(self, items: Sequence[ClaimItem]) -> list[Grant | Duplicate[Any] | Mismatch | Rejected | Unavailable]:
         """Claims each item, in one call. An item that was refused is its error, as a value."""
@@ -289,7 +300,7 @@ class Grant:
         return self._report("unknown")
 
     def _report(self, outcome: str, result: Any = None) -> Done[Any]:
-        return self._client._transport.run(_claims.report_outcome(self._state, outcome, result))
+        return self._client._reported(self._state.terms.operation, _claims.report_outcome(self._state, outcome, result))
 
     def __enter__(self) -> Grant:
         self._keep()

@@ -52,7 +52,7 @@ class AsyncRun:
         error: BaseException | None = None
         try:
             async with _own_threads():
-                with set_current(self.grant):
+                with set_current(self.grant), self._engine.run_span():
                     await self._respond(view)
         except BaseException as raised:
             error = raised
@@ -102,7 +102,8 @@ class AsyncRun:
         if not self._is_reported:
             self._is_reported = True
             complete = complete and self._recorder.has_begun and not self._recorder.breaks_off
-            await self._client._finish(self._engine.report(self._state, self._recorder, error, complete))
+            report = self._engine.report(self._state, self._recorder, error, complete)
+            await self._client._reported(self._engine.rules.operation, report)
 
     async def _sent(self) -> AsyncIterator[bytes]:
         """What the request's task sends. It ends after the report."""

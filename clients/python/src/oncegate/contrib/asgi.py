@@ -73,12 +73,12 @@ class OnceMiddleware:
             principal = engine.check_principal(await principal if inspect.isawaitable(principal) else principal)
         except Refused as refused:
             if engine.rules.observe:
-                engine.emit("observed", would_be=refused.problem.code)
+                engine.refused(refused)
                 read, more = (refused.read, refused.more) if isinstance(refused, _TooLarge) else (body, False)
                 return await self.app(scope, receive if read is None else _once(read, receive, more=more), send)
             if isinstance(refused, _TooLarge):
                 await refused.drop(receive)
-            engine.emit("refused", code=refused.problem.code)
+            engine.refused(refused)
             return await self._reply(Reply.refusal(refused.problem), scope, receive, send)
         terms = engine.terms(incoming, body, key, principal)
         scope_of_claim = engine.scope(terms)
@@ -175,7 +175,7 @@ class _Run:
         self._grant._keep()
         error: BaseException | None = None
         try:
-            with set_current(self._grant):
+            with set_current(self._grant), self._engine.run_span():
                 await self._app(inner, self._receive(receive, body), self._send)
         except BaseException as raised:
             error = raised
@@ -252,7 +252,7 @@ class _Run:
             await self._outlet.put(head, 0)
 
     async def _report(self, error: BaseException | None, *, complete: bool) -> None:
-        await self._client._finish(self._engine.report(self._state, self._recorder, error, complete))
+        await self._client._reported(self._engine.rules.operation, self._engine.report(self._state, self._recorder, error, complete))
         self._complete.set()
 
 

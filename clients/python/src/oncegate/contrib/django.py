@@ -140,9 +140,9 @@ class _Gate:
             principal = self.engine.check_principal(self.engine.rules.principal(request))
         except Refused as refused:
             if self.engine.rules.observe:
-                self.engine.emit("observed", would_be=refused.problem.code)
+                self.engine.refused(refused)
                 return None
-            self.engine.emit("refused", code=refused.problem.code)
+            self.engine.refused(refused)
             return Reply.refusal(refused.problem)
         return self.engine.terms(incoming, body, key, principal)
 

@@ -57,9 +57,9 @@ class OnceMiddleware:
             principal = engine.check_principal(engine.rules.principal(self.request(_with_body(environ, body))))
         except Refused as refused:
             if engine.rules.observe:
-                engine.emit("observed", would_be=refused.problem.code)
+                engine.refused(refused)
                 return self.app(_observed(environ, body, refused), start_response)
-            engine.emit("refused", code=refused.problem.code)
+            engine.refused(refused)
             return self._reply(Reply.refusal(refused.problem), environ, start_response)
         terms = engine.terms(incoming, body, key, principal)
         claimed = self._client._claimed(terms, engine.claim(engine.scope(terms), terms))

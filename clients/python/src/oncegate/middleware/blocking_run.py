@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from .. import _claims
+from .. import _claims, _telemetry
 from .._current import set_current
 from ..client import Client, Grant
 from ..events import logger
@@ -25,6 +25,7 @@ class BlockingRun:
         self.grant = Grant(client, state)
         self.recorder = Recorder(engine.rules, state.degraded)
         self.context = contextvars.copy_context()
+        self._span = _telemetry.RunSpan(engine.rules.operation)
         self.is_reported = False
         self._ends = engine.core.clock() + engine.exchange_max
         self.grant._keep()
@@ -42,14 +43,16 @@ class BlockingRun:
         return self.context.run(self._with_grant, function, arguments)
 
     def _with_grant(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        with set_current(self.grant):
+        with set_current(self.grant), self._span.use():
             return function(*arguments)
 
     def report(self, error: BaseException | None = None, *, complete: bool = True) -> None:
         if not self.is_reported:
             self.is_reported = True
+            self._span.end(error)
             try:
-                self._client._transport.run(self._engine.report(self._state, self.recorder, error, complete))
+                report = self._engine.report(self._state, self.recorder, error, complete)
+                self._client._reported(self._engine.rules.operation, report)
             finally:
                 self._state.ended = True
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager
 from typing import Any, Union
 
-from .. import _claims, options
+from .. import _claims, _telemetry, options
 from .._core import ClaimTerms, Core, Flow, Limits, Scope, claim_terms
 from ..errors import NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected
 from ..events import logger
@@ -23,6 +24,15 @@ SETTLE_WITHIN = 30.0
 DRAINED_BYTES_MAX = 16 * 1024 * 1024
 DRAINED_SECONDS_MAX = 5.0
 
+#: State or code of a refusal → result that is counted.
+_RESULTS = {
+    "in_progress": "in_progress",
+    "unknown": "unknown",
+    "succeeded": "not_stored",
+    "fingerprint_mismatch": "mismatch",
+    "store_unavailable": "unavailable",
+}
+
 #: None: the request runs without protection.
 Claimed = Union[_claims.GrantState, Reply, None]
 
@@ -30,9 +40,9 @@ Claimed = Union[_claims.GrantState, Reply, None]
 class Refused(Exception):
     """A request that is refused before its claim."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, *, has_no_key: bool = False):
         super().__init__(problem.detail)
-        self.problem = problem
+        self.problem, self.has_no_key = problem, has_no_key
 
 
 class Engine:
@@ -55,6 +65,12 @@ class Engine:
         )
         self.exchange_max = options.duration_in_seconds(rules.exchange_max) or 0.0
 
+    def run_span(self) -> AbstractContextManager[Any]:
+        return _telemetry.span("oncegate run", self.rules.operation, internal=True)
+
+    def count(self, result: str) -> None:
+        _telemetry.count_request(self.rules.operation, result)
+
     def emit(self, name: str, **fields: Any) -> None:
         self.core.emit(name, self.rules.operation, None, self.core.clock(), **fields)
 
@@ -68,6 +84,7 @@ class Engine:
         if rules.protects(request.method) and (rules.when is None or rules.when(framework)):
             return True
         if has_key and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"):
+            self.count("unprotected")
             self.emit("unprotected", method=request.method)
         return False
 
@@ -76,11 +93,21 @@ class Engine:
         lines = request.lines("idempotency-key")
         if not lines:
             detail = "This request needs an Idempotency-Key: send a fresh random value for each operation, such as a UUID."
-            raise Refused(Problem("idempotency_key_invalid", detail))
+            raise Refused(Problem("idempotency_key_invalid", detail), has_no_key=True)
         try:
             return key.parse(lines, joined=request.joined)
         except key.InvalidKey as error:
             raise Refused(Problem("idempotency_key_invalid", f"{error}.")) from error
+
+    def refused(self, refused: Refused) -> None:
+        """Counts a request that has no claim, and says why."""
+        code = refused.problem.code
+        if self.rules.observe:
+            self.count("forwarded")
+            self.emit("observed", would_be=code)
+        else:
+            self.count("no_key" if refused.has_no_key else "refused")
+            self.emit("refused", code=code)
 
     def check_principal(self, principal: Any) -> str:
         if self.rules.principal is shared_keys:
@@ -116,6 +143,16 @@ class Engine:
 
     def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         """Claims the key. Returns the grant, or the response of a repeat or refusal."""
+        claimed = yield from self._claim(scope, terms)
+        if isinstance(claimed, Reply):
+            self.count(
+                _RESULTS.get(claimed.problem.members.get("state") or claimed.problem.code, "refused") if claimed.problem else "replayed"
+            )
+        else:
+            self.count("forwarded")
+        return claimed
+
+    def _claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         try:
             answer = yield from _claims.claim(self.core, scope, terms)
         except OncegateError as error:
