@@ -13,7 +13,7 @@ use std::time::Duration;
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
-use oncegate_testkit::wait::until;
+use oncegate_testkit::wait::{in_time, until};
 use tokio::task::JoinHandle;
 
 use crate::support::exposition::Page;
@@ -78,8 +78,7 @@ async fn served(gateway: &Gateway, timeout: Duration) {
     .await;
 }
 
-/// A store goes out and comes back while callers work. Prints how long it took until all were served again.
-#[expect(clippy::print_stdout, reason = "how long it took is worth knowing where it came close")]
+/// A store goes out and comes back while callers work.
 async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     served(gateway, NOTICED).await;
     let load = Load::on(gateway, 8);
@@ -92,13 +91,13 @@ async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: im
     assert!(response.iter().all(|(status, _)| *status == 503), "{what}: nothing is granted");
     response.sort_unstable_by_key(|(_, took)| *took);
     let median = response[response.len() / 2].1;
-    assert!(median < Duration::from_millis(50), "{what}: {median:?}");
+    in_time(&format!("{what}: half of the answers while the breaker is open"), median, Duration::from_millis(50));
     back().await;
     let clock = SystemClock::new();
     served(gateway, BACK).await;
-    println!("{what}: back after {:?}; open, half were answered within {median:?}", clock.monotonic());
+    in_time(&format!("{what}: back"), clock.monotonic(), BACK);
     until(&format!("{what}: the breaker closes"), BACK, async || breaker(gateway).await == 0).await;
     let response = load.end().await;
     let slowest = response.iter().map(|(_, took)| *took).max().expect("some calls");
-    assert!(slowest < Duration::from_millis(1500), "{what}: answered by the deadline of a second: {slowest:?}");
+    in_time(&format!("{what}: the slowest answer, by the deadline of a second"), slowest, Duration::from_millis(1500));
 }

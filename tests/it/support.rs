@@ -11,9 +11,4 @@ pub(crate) mod prometheus;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod table;
 
-/// Reports whether times of answers and of recovery are checked: by `make faults-times`, on a machine that does nothing else. Other
-/// runs print them.
-#[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
-pub(crate) fn times_count() -> bool {
-    std::env::var_os("ONCEGATE_TIMES").is_some()
-}
+pub(crate) use oncegate_testkit::wait::times_count;

@@ -1,21 +1,64 @@
-//! Waits for a condition instead of a fixed time.
+//! Waits for a condition instead of a fixed time, and bounds of time.
+//!
+//! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on a machine that does nothing else. Other runs print what
+//! took longer, and fail only after [`PATIENCE`], so that no test fails because the machine is busy.
 
 use std::time::Duration;
+
+use oncegate_core::clock::{Clock, SystemClock};
+
+use crate::output::print;
 
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until `holds` returns true. Panics after `timeout`.
-pub async fn until(what: &str, timeout: Duration, mut holds: impl AsyncFnMut() -> bool) {
+/// Shortest time after which a test fails where times are not measured.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Reports whether times are measured, and their bounds checked.
+#[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
+pub fn times_count() -> bool {
+    std::env::var_os("ONCEGATE_TIMES").is_some()
+}
+
+/// Waits until `holds` returns true. Panics after `bound`, or [`PATIENCE`] where times are not measured.
+pub async fn until(what: &str, bound: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(PAUSE).await;
         }
     };
-    tokio::time::timeout(timeout, waiting).await.unwrap_or_else(|_| panic!("not within {timeout:?}: {what}"));
+    within(what, bound, waiting).await;
 }
 
-/// Returns the result of a call. Panics after `timeout`.
-pub async fn answered_within<Answer>(timeout: Duration, call: impl Future<Output = Answer>) -> Answer {
-    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| panic!("no answer within {timeout:?}"))
+/// Returns the result of a call. Panics after `bound`, or [`PATIENCE`] where times are not measured.
+pub async fn answered_within<Answer>(bound: Duration, call: impl Future<Output = Answer>) -> Answer {
+    within("an answer", bound, call).await
+}
+
+async fn within<Answer>(what: &str, bound: Duration, call: impl Future<Output = Answer>) -> Answer {
+    let (clock, limit) = (SystemClock::new(), limit(bound));
+    let started = clock.monotonic();
+    let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"));
+    let took = clock.monotonic().saturating_sub(started);
+    if times_count() || took > bound {
+        shown(what, took, bound);
+    }
+    answer
+}
+
+/// Checks a time that a test has measured. Panics if it is over `bound`, or over [`PATIENCE`] where times are not measured.
+pub fn in_time(what: &str, took: Duration, bound: Duration) {
+    shown(what, took, bound);
+    let limit = limit(bound);
+    assert!(took <= limit, "{what}: {took:?}, {limit:?} is allowed");
+}
+
+fn shown(what: &str, took: Duration, bound: Duration) {
+    let ratio = took.as_secs_f64() / bound.as_secs_f64();
+    print(format_args!("{what}: {took:.1?}, {ratio:.2} of its bound {bound:?}"));
+}
+
+fn limit(bound: Duration) -> Duration {
+    if times_count() { bound } else { bound.max(PATIENCE) }
 }

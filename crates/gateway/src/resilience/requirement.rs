@@ -101,7 +101,7 @@ mod tests {
             (vec![Capability::Forever], false),
         ] {
             let requirement = Requirement::new("c", required.clone());
-            let result = tokio::time::timeout(Duration::from_secs(5), requirement.enforce(&memory)).await.unwrap();
+            let result = tokio::time::timeout(Duration::from_secs(15), requirement.enforce(&memory)).await.unwrap();
             assert_eq!(result.is_ok(), met, "{required:?}");
             assert!(result.err().is_none_or(|error| matches!(error, EngineError::Determinate(_))));
             assert_eq!(requirement.check(&memory).await.is_ok(), met, "{required:?}");

@@ -249,7 +249,7 @@ async fn a_lost_notification_costs_a_poll() {
     let holder = world.hold().await;
     let waits = world.wait(call(), LONG).await;
     world.report(&holder, Outcome::Failure).await;
-    granted(timeout(Duration::from_secs(4), waits).await.expect("it polls").unwrap());
+    granted(timeout(Duration::from_secs(15), waits).await.expect("it polls").unwrap());
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn beyond_the_share_of_its_app_a_caller_does_not_wait() {
     let world = world(true, LONG, 4);
     world.hold().await;
     let _waits = [world.wait(call(), LONG).await, world.wait(call(), LONG).await];
-    let third = timeout(Duration::from_secs(5), answered(world.wait(call(), LONG).await)).await.unwrap();
+    let third = timeout(Duration::from_secs(15), answered(world.wait(call(), LONG).await)).await.unwrap();
     assert_eq!((state(&third), world.waiting()), (ClaimState::InProgress, 2));
 }
 
