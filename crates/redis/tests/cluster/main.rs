@@ -8,6 +8,7 @@ mod failover;
 mod faults;
 mod load;
 mod resharding;
+mod restarted;
 mod sentinel;
 mod tls;
 
