@@ -3,8 +3,10 @@
 
 mod apps;
 mod catalog;
+mod clock_watch;
 mod cores;
 mod data_dir;
+mod descriptors;
 mod engines;
 mod live;
 mod maintenance;
@@ -28,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::catalog::Dependencies;
+use self::clock_watch::ClockWatch;
 use self::cores::Cores;
 use self::data_dir::DataDir;
 use self::live::Live;
@@ -191,7 +194,7 @@ impl Server {
             limits: config.limits.clone(),
             loopback_only: open && !config.server.allow_open,
             concurrency: ConcurrencyLimit::new(config.limits.requests_in_flight),
-            clock,
+            clock: clock.clone(),
             entropy,
             authentication: AuthenticationMetrics::default(),
             access: log.access(),
@@ -211,9 +214,11 @@ impl Server {
             metrics,
             Telemetry { log, traces: traces.clone() },
             config.server.data_dir.clone(),
+            ClockWatch::new(clock),
             stop_admin.clone(),
         ));
         let state = enter_service(&lifecycle, registry.is_loading());
+        descriptors::check(config.limits.connections);
         log_start(state, config, api_address, admin_address, open);
         systemd::notify(&[systemd::State::Ready]);
         Ok(Self {

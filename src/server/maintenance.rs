@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::clock_watch::ClockWatch;
 use crate::gateway::Gateway;
 use crate::resilience::degrade::OutageJournal;
 use crate::telemetry::Telemetry;
@@ -27,6 +28,7 @@ pub(super) async fn run(
     metrics: Arc<Metrics>,
     telemetry: Telemetry,
     data_dir: PathBuf,
+    mut clock: ClockWatch,
     stop: CancellationToken,
 ) {
     let mut upkeep = tokio::time::interval(Duration::from_secs(1));
@@ -40,6 +42,7 @@ pub(super) async fn run(
         tokio::select! {
             _ = upkeep.tick() => {
                 journal.update_gauges();
+                clock.check();
                 log_metrics.set_dropped(log.dropped());
                 if let (Some(metrics), Some(counts)) = (&trace_metrics, traces.counts()) {
                     metrics.set(counts);

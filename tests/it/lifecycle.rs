@@ -44,8 +44,20 @@ async fn a_store_that_is_out_does_not_take_the_gateway_out() {
 }
 
 #[tokio::test]
+async fn more_connections_than_files_that_may_be_open_are_warned_of() {
+    for (connections, is_warned) in [(900_000_000, true), (100, false)] {
+        let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", connections).start().await;
+        gateway.admin_client().get("/readyz").await.expect(200);
+        let warned = gateway.log().contains("limits.connections is not below the number of files");
+        assert_eq!(warned, is_warned, "{connections}: {}", gateway.log());
+    }
+}
+
+#[tokio::test]
 async fn a_drain_is_announced_while_new_requests_are_still_served() {
-    let mut gateway = gateway::on_memory().env("ONCEGATE_SERVER__DRAIN_DELAY", "2s").start().await;
+    // Fewer connections than files that may be open anywhere: that is warned of.
+    let setup = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 500).env("ONCEGATE_SERVER__DRAIN_DELAY", "2s");
+    let mut gateway = setup.start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     gateway.signal("TERM");
     announced(&admin).await;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-/// An instant: microseconds since the Unix epoch, UTC. Shown and serialised as RFC 3339.
+/// An instant: microseconds since the Unix epoch, UTC. Shown and serialised as RFC 3339 with six digits of the
+/// fraction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(u64);
 
@@ -32,7 +33,7 @@ impl Timestamp {
     }
 
     /// Writes the instant's text, the same as `Display`.
-    pub fn write(self, text: &mut [u8; rfc3339::LENGTH_MAX]) -> &str {
+    pub fn write(self, text: &mut [u8; rfc3339::LENGTH]) -> &str {
         rfc3339::write(self.0, text)
     }
 
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn instants_are_displayed_in_rfc_3339() {
-        assert_eq!(NOON.to_string(), "2023-11-14T22:13:20Z");
+        assert_eq!(NOON.to_string(), "2023-11-14T22:13:20.000000Z");
         assert_eq!(Timestamp::from_micros(1_700_000_000_000_001).to_string(), "2023-11-14T22:13:20.000001Z");
         assert!(Timestamp::from_micros(u64::MAX).to_string().starts_with("9999-"));
     }

@@ -6,6 +6,7 @@
 pub mod app;
 pub mod breaker;
 pub mod chain;
+pub mod clock;
 mod counters;
 pub mod disk;
 pub mod locks;
@@ -118,6 +119,7 @@ names! {
     describe_gauge BUILD_INFO = "oncegate_build_info", "1, labelled with the gateway's version";
     describe_counter LOG_LINES_DROPPED = "oncegate_log_lines_dropped_total",
         "Log lines that were not written, by reason";
+    describe_counter CLOCK_STEPS = "oncegate_clock_steps_total", "Times that the wall clock of the host was stepped";
     describe_counter AUTHENTICATION_FAILURES = "oncegate_authentication_failures_total",
         "Requests without a valid credential, by whether there were so many that the answer was delayed";
     describe_counter CONFIG_RELOADS = "oncegate_config_reloads_total", "Reloads of the configuration, by result";

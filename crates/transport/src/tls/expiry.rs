@@ -24,9 +24,11 @@ mod tests {
 
     #[test]
     fn the_end_of_a_certificate_is_read_in_both_time_formats() {
-        for (year, shown) in
-            [(2031, "2031-02-03T00:00:00Z"), (2049, "2049-02-03T00:00:00Z"), (2077, "2077-02-03T00:00:00Z")]
-        {
+        for (year, shown) in [
+            (2031, "2031-02-03T00:00:00.000000Z"),
+            (2049, "2049-02-03T00:00:00.000000Z"),
+            (2077, "2077-02-03T00:00:00.000000Z"),
+        ] {
             assert_eq!(ends_at(&until(year, 2, 3)).unwrap().to_string(), shown);
         }
     }
