@@ -178,7 +178,9 @@ impl Shop {
             Claimed::Grant(claim) => claim,
             Claimed::Duplicate(duplicate) if duplicate.state == ClaimState::Succeeded => {
                 count(&self.counters.replayed);
-                return Ok(Reply::from_json(&duplicate.decode().ok().and_then(|stored| stored.result).unwrap_or_default()));
+                return Ok(Reply::from_json(
+                    &duplicate.decode().ok().and_then(|stored| stored.result).unwrap_or_default(),
+                ));
             }
             Claimed::Duplicate(_) | Claimed::Mismatch(_) => {
                 count(&self.counters.asked_to_wait);

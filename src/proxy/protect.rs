@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::{Extensions, HeaderValue, Request, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::Serialize;
@@ -16,12 +16,13 @@ use super::fields::{self, Client};
 use super::fingerprint::Content;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, OnUnknown};
+use super::principal::{self, NoPrincipal};
 use super::receive::Read;
 use super::repeat::with_fields;
 use super::route::Route;
 use super::target::Target;
 use super::upload::Upload;
-use super::{Proxy, WebSocket, fingerprint, principal};
+use super::{Proxy, WebSocket, fingerprint};
 use crate::domain::canonical::Canonical;
 use crate::domain::hex;
 use crate::domain::outage_policy::OutagePolicy;
@@ -191,6 +192,8 @@ impl Proxy {
                 // A grant after a wait is given back below.
                 if exchange.is_none() && !waited.as_ref().is_ok_and(WaitedClaim::is_granted) {
                     self.app_of(&route)?;
+                    // Its token may have expired.
+                    self.principal(&route, request.headers(), client)?;
                 }
                 waited.map(|waited| {
                     // The lease of a grant began some time in the wait; a renewal comes before its end.
@@ -313,8 +316,12 @@ impl Proxy {
                 "WebSockets and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
             return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
         }
-        let principal = principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers);
-        Ok(Some((key, principal?)))
+        Ok(Some((key, self.principal(route, headers, client)?)))
+    }
+
+    /// Returns the digest of the principal of a request.
+    fn principal(&self, route: &Route, headers: &HeaderMap, client: Client) -> Result<[u8; 32], NoPrincipal> {
+        principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers)
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::{Answer, Caller, SOON, Upstream};
+use crate::support::exposition::Page;
 use crate::support::gateway;
 
 struct Signer {
@@ -48,23 +49,24 @@ async fn post(caller: &Caller, token: &str) -> Answer {
     caller.send("POST", "/orders/a", &[("idempotency-key", "k-1"), ("authorization", token)], "one").await
 }
 
-#[tokio::test]
-async fn the_subject_of_a_verified_token_says_who_calls() {
-    let (upstream, port) = Upstream::start().await;
-    let (first, second) = (Signer::new("1"), Signer::new("2"));
-    let keys = Arc::new(Mutex::new(first.key()));
+/// Serves keys, and returns the configuration of a route whose callers have tokens that these keys verify.
+async fn config(keys: &Arc<Mutex<Value>>, port: u16, route: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", listener.local_addr().unwrap());
     let served = keys.clone();
     let router = Router::new().fallback(move || std::future::ready(Json(served.lock().unwrap().clone())));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let config = super::config(
-        &format!("issuers = [{{ issuer = \"https://id.example\", jwks_url = {url:?} }}]\n"),
-        &super::at(port),
-        "",
-    );
-    let config = config.replace("principal = [\"authorization\"]", "principal = [\"jwt:iss+sub\"]");
-    let gateway = gateway::on_memory().config(&config).start().await;
+    let issuers = format!("issuers = [{{ issuer = \"https://id.example\", jwks_url = {url:?} }}]\n");
+    let config = super::config(&issuers, &super::at(port), route);
+    config.replace("principal = [\"authorization\"]", "principal = [\"jwt:iss+sub\"]")
+}
+
+#[tokio::test]
+async fn the_subject_of_a_verified_token_says_who_calls() {
+    let (upstream, port) = Upstream::start().await;
+    let (first, second) = (Signer::new("1"), Signer::new("2"));
+    let keys = Arc::new(Mutex::new(first.key()));
+    let gateway = gateway::on_memory().config(&config(&keys, port, "").await).start().await;
     let caller = Caller::of(&gateway);
     until("the keys are known", SOON, async || post(&caller, &first.token("alice", 300)).await.status == 201).await;
     assert!(post(&caller, &first.token("alice", 600)).await.is_replay(), "a refreshed token is the same caller");
@@ -88,5 +90,35 @@ async fn the_subject_of_a_verified_token_says_who_calls() {
     assert_eq!((unknown.status, &unknown.json()["code"]), (502, &Value::from("upstream_unavailable")));
     until("the new key is known", SOON, async || post(&caller, &second.token("alice", 300)).await.is_replay()).await;
     assert_eq!(post(&caller, &first.token("alice", 300)).await.status, 401, "the old key is gone");
+    assert_eq!(upstream.effects(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_expires_while_its_request_waits_gets_no_replay() {
+    let (upstream, port) = Upstream::start().await;
+    let signer = Signer::new("1");
+    let keys = Arc::new(Mutex::new(signer.key()));
+    let gateway = gateway::on_memory().config(&config(&keys, port, "wait = \"28s\"\n").await).start().await;
+    let caller = Caller::of(&gateway);
+    until("the keys are known", SOON, async || post(&caller, &signer.token("alice", 300)).await.status == 201).await;
+    let order = |token: String| {
+        let caller = Caller::of(&gateway);
+        tokio::spawn(async move {
+            let fields = [("idempotency-key", "k-2"), ("authorization", &*token)];
+            caller.send("POST", "/orders/slow", &fields, "one").await.status
+        })
+    };
+    let first = order(signer.token("alice", 300));
+    until("the upstream has it", SOON, async || upstream.effects() == 2).await;
+    // Sixty seconds are tolerated: it is valid for fifteen more.
+    let token = signer.token("alice", -45);
+    let repeat = order(token.clone());
+    let valid = order(signer.token("alice", 300));
+    let admin = gateway.admin_client();
+    until("both wait", SOON, async || Page::get(&admin).await.sum("oncegate_claims_waiting", &[]) == 2).await;
+    until("the token has expired", SOON, async || post(&caller, &token).await.status == 401).await;
+    assert!(!repeat.is_finished(), "it waits");
+    upstream.gate.add_permits(1);
+    assert_eq!((repeat.await.unwrap(), valid.await.unwrap(), first.await.unwrap()), (401, 201, 201));
     assert_eq!(upstream.effects(), 2);
 }
