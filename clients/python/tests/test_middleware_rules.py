@@ -261,6 +261,12 @@ def test_durations_are_numbers_texts_or_timedeltas() -> None:
         Rules(operation="o", principal=shared_keys, lease=lease)
 
 
+def test_an_outcome_that_is_said_twice_is_no_outcome() -> None:
+    recorder = Recorder(Rules(operation="o", principal=shared_keys), None)
+    left = recorder.begin(200, [("Oncegate-Outcome", "success"), ("X-A", "1"), ("oncegate-outcome", "failure")])
+    assert (recorder.outcome, left) == ("success, failure", [("X-A", "1")])
+
+
 def test_an_exact_status_beats_a_class() -> None:
     rules = Rules(operation="o", principal=shared_keys, store=["2xx", "4xx", "503"], release=["404"], on_5xx="release")
     meanings = {status: rules.meaning(status) for status in (200, 404, 409, 503, 502, 304)}

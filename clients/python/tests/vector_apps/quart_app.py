@@ -13,7 +13,7 @@ from oncegate.contrib.asgi import OnceMiddleware
 
 from .steps import ATS, RUNS, Handler, StockError, async_client, error_of, rules
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+METHODS = ["GET", "HEAD", "OPTIONS", "QUERY", "POST", "PUT", "PATCH", "DELETE"]
 LACKS = ["trailers", "behind", "compression", "background"]
 
 
@@ -41,7 +41,7 @@ async def take(handler: Handler, name: str, value: Any) -> None:
         await asyncio.sleep(value / 1000)
     elif name == "poll":
         await asyncio.sleep(value / 1000)
-        handler.run["gone"] = grant is not None and grant.caller_gone.is_set()
+        handler.run["gone"] = False  # Quart has no means to ask.
     elif name == "mark":
         assert grant is not None
         grant.mark(value)
@@ -90,7 +90,7 @@ async def out_of_stock(error: StockError) -> Any:
 def quart() -> Any:
     app = Quart("vectors")
     app.config["RESPONSE_TIMEOUT"] = None
-    app.add_url_rule("/<path:path>", view_func=handle, methods=METHODS)
+    app.add_url_rule("/<path:path>", view_func=handle, methods=METHODS, provide_automatic_options=False)
     app.add_url_rule("/runs", "runs", runs)
     app.register_error_handler(StockError, out_of_stock)
     plain = app.asgi_app

@@ -19,7 +19,7 @@ from oncegate.contrib import starlette as contrib
 
 from .steps import ATS, RUNS, Handler, StockError, async_client, error_of, rules
 
-METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+METHODS = ["GET", "HEAD", "OPTIONS", "QUERY", "POST", "PUT", "PATCH", "DELETE"]
 LACKS = ["trailers", "behind"]
 
 

@@ -28,7 +28,7 @@ from ..middleware import Problem, Rules, shared_keys
 from ..middleware.asyncio_run import drain
 from ..middleware.blocking_run import BlockingRun, Pieces
 from ..middleware.engine import Engine, Refused
-from ..middleware.fields import HIDDEN
+from ..middleware.fields import HIDDEN, WITHOUT_BODY
 from ..middleware.incoming import Incoming
 from ..middleware.problems import problem_of_error
 from ..middleware.recorder import Recorder, Reply
@@ -118,6 +118,8 @@ def begin(recorder: Recorder, response: Any) -> None:
     kept = {name.lower() for name, _ in recorder.begin(response.status_code, fields)}
     for name in [name for name, _ in fields if name.lower() not in kept]:
         del response[name]
+    if response.status_code in WITHOUT_BODY and not response.streaming:
+        response.content = b""
     degraded = recorder.degraded
     if degraded:
         response["Oncegate-Degraded"] = degraded
@@ -143,6 +145,8 @@ class _Gate:
                 self.engine.refused(refused)
                 return None
             self.engine.refused(refused)
+            if hasattr(request, "environ"):
+                wsgi.drop(request.environ, refused)
             return Reply.refusal(refused.problem)
         return self.engine.terms(incoming, body, key, principal)
 

@@ -59,6 +59,7 @@ class OnceMiddleware:
             if engine.rules.observe:
                 engine.refused(refused)
                 return self.app(_observed(environ, body, refused), start_response)
+            drop(environ, refused)
             engine.refused(refused)
             return self._reply(Reply.refusal(refused.problem), environ, start_response)
         terms = engine.terms(incoming, body, key, principal)
@@ -144,8 +145,7 @@ def read_body(environ: Environ, engine: Engine) -> bytes:
         raise Refused(Problem("length_required", detail))
     declared = int(length) if length.isascii() and length.isdigit() else 0
     if declared > limit:
-        _drop(stream, declared)
-        raise Refused(engine.too_large())
+        raise _TooLarge(engine.too_large(), b"")
     if (is_chunked or declared) and _was_read(stream, declared):
         raise Refused(engine.not_seen("put the middleware outside of what reads wsgi.input"))
     try:
@@ -153,8 +153,7 @@ def read_body(environ: Environ, engine: Engine) -> bytes:
     except Exception as error:
         raise Refused(cut_off()) from error
     if len(body) > limit:
-        _drop(stream, DRAINED_BYTES_MAX)
-        raise Refused(engine.too_large())
+        raise _TooLarge(engine.too_large(), body)
     if len(body) < declared:
         raise Refused(cut_off())
     return body
@@ -190,10 +189,37 @@ def _read(stream: Any, size: int) -> bytes:
     return bytes(body)
 
 
-def _drop(stream: Any, size: int) -> None:
-    """Reads the rest of a body within bounds, so that its sender reads the answer, and does not break off."""
+class _TooLarge(Refused):
+    """A body that is too large, and what was read of it."""
+
+    def __init__(self, problem: Problem, read: bytes):
+        super().__init__(problem)
+        self.read = read
+
+
+class _Rest(io.RawIOBase):
+    """A stream whose beginning was read."""
+
+    def __init__(self, read: bytes, stream: Any):
+        self._read, self._stream = io.BytesIO(read), stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._read.read(len(buffer)) or self._stream.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def drop(environ: Environ, refused: Refused) -> None:
+    """Reads the rest of a body that is too large within bounds, so that its sender reads the answer, and does not break off."""
+    if not isinstance(refused, _TooLarge):
+        return
+    declared = environ.get("CONTENT_LENGTH") or ""
     try:
-        left = min(size, DRAINED_BYTES_MAX)
+        stream = environ["wsgi.input"]
+        left = min(int(declared) if declared else DRAINED_BYTES_MAX, DRAINED_BYTES_MAX)
         while left > 0 and (piece := stream.read(min(left, 65536))):
             left -= len(piece)
     except Exception:
@@ -210,6 +236,9 @@ def _with_body(environ: Environ, body: bytes) -> Environ:
 
 
 def _observed(environ: Environ, body: bytes | None, refused: Refused) -> Environ:
+    """The environment of a request that passes although it would be refused, with its whole body."""
+    if isinstance(refused, _TooLarge) and refused.read:
+        return {**environ, "wsgi.input": io.BufferedReader(_Rest(refused.read, environ["wsgi.input"]))}
     return environ if body is None else _with_body(environ, body)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from contextlib import AbstractContextManager
 from typing import Any, Union
 
@@ -63,6 +64,7 @@ class Engine:
             settle or own.settle_within or SETTLE_WITHIN,
             own.proceeds if rules.on_unavailable is None else rules.on_unavailable == "proceed",
         )
+        self._own_wait = options.duration("wait", rules.wait)
         self.exchange_max = options.duration_in_seconds(rules.exchange_max) or 0.0
 
     def run_span(self) -> AbstractContextManager[Any]:
@@ -90,6 +92,10 @@ class Engine:
 
     def key(self, request: Incoming) -> str:
         """Returns the key of a protected request."""
+        offers = [part.strip().lower() for line in request.lines("upgrade") for part in line.split(",")]
+        if "websocket" in offers:
+            detail = "A request with an Idempotency-Key cannot become a WebSocket: leave the key out, or send it as a request of its own."
+            raise Refused(Problem("not_supported", detail))
         lines = request.lines("idempotency-key")
         if not lines:
             detail = "This request needs an Idempotency-Key: send a fresh random value for each operation, such as a UUID."
@@ -144,6 +150,10 @@ class Engine:
     def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         """Claims the key. Returns the grant, or the response of a repeat or refusal."""
         claimed = yield from self._claim(scope, terms)
+        if isinstance(claimed, Reply) and terms.wait is not None and terms.wait != self._own_wait:
+            # The caller has asked for it.
+            seconds = math.ceil(options.duration_seconds(terms.wait))
+            claimed.fields.append(("Preference-Applied", f"wait={seconds}"))
         if isinstance(claimed, Reply):
             self.count(
                 _RESULTS.get(claimed.problem.members.get("state") or claimed.problem.code, "refused") if claimed.problem else "replayed"

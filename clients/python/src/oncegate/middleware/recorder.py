@@ -40,7 +40,8 @@ class Recorder:
     def begin(self, status: int, fields: Fields) -> Fields:
         """Takes the head. Returns the fields to send."""
         self.status = status
-        self.outcome = _fields.first(fields, _fields.OUTCOME)
+        said = [value for name, value in fields if name.lower() == _fields.OUTCOME]
+        self.outcome = ", ".join(said) if said else None
         # Layers outside change the lists that they are given, so these are copies.
         self.fields = _fields.without(fields, _fields.OUTCOME, _fields.REPLAYED)
         if status in _fields.WITHOUT_BODY:
