@@ -13,6 +13,7 @@ import { defaultUrls, isEnabled, known } from "./options.js";
 import { body, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
 import { encode, endsLater, type Omitted, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
 import type { Answer, Fields, Server } from "./server.js";
+import { type Attributes, spanned } from "./telemetry.js";
 import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, serversOf, sleep, Transport } from "./transport.js";
 import {
   type ClaimRecord,
@@ -187,7 +188,7 @@ export class Client {
     try {
       let result: Result;
       try {
-        result = await work(grant);
+        result = await spanned("oncegate run", "internal", { operation, degraded: grant.degraded }, () => work(grant));
         const later = endsLater(result);
         if (later) throw new TypeError(`the work returned ${later}, which has not ended: read it to its end, and return a value`);
       } catch (error) {
@@ -207,7 +208,7 @@ export class Client {
     known("terms of a claim", terms, TERMS);
     const claim = this.newClaim(operation, contents, terms);
     try {
-      return await this.detached(claim, terms.signal);
+      return await spanned("oncegate claim", "client", { operation }, () => this.detached(claim, terms.signal), described);
     } catch (error) {
       if (!(error instanceof Unavailable)) throw error;
       const { causes } = error;
@@ -507,13 +508,28 @@ export class Client {
   }
 }
 
-/** 32 random hex digits: fresh for each try at an operation, and kept for all repeats of its call. */
+const NONCE_BYTES = 16;
+let random = Buffer.alloc(0);
+let randomAt = 0;
+
+/** 32 random hex digits: fresh for each try at an operation, and kept for all repeats of its call. Drawn 64 at a time, which costs less. */
 export function newNonce(): string {
-  return randomBytes(16).toString("hex");
+  if (randomAt === random.length) {
+    random = randomBytes(64 * NONCE_BYTES);
+    randomAt = 0;
+  }
+  randomAt += NONCE_BYTES;
+  return random.toString("hex", randomAt - NONCE_BYTES, randomAt);
 }
 
 function quote(text: string | undefined): string | undefined {
   return text && JSON.stringify(text);
+}
+
+/** What a span says of the answer to a claim. */
+function described(found: Grant | Duplicate | Mismatch): Attributes {
+  if (found.kind === "mismatch") return { state: "mismatch" };
+  return { state: found.kind === "grant" ? "in_progress" : found.state, degraded: found.degraded };
 }
 
 /** A duplicate with its result as the caller's schema reads it. */

@@ -19,7 +19,9 @@ export function span<Name extends string>(
   given: { readonly [Key in Name | `${Name}Ms`]?: string | number | undefined },
   name: Name,
 ): number | undefined {
-  const [text, number] = [given[name], given[`${name}Ms`]];
+  const text = given[name];
+  const number = given[`${name}Ms`];
+  if (text === undefined && number === undefined) return undefined;
   if (text !== undefined && number !== undefined) throw new TypeError(`${name} and ${name}Ms: give one of them`);
   if (number !== undefined) {
     if (typeof number === "number" && number > 0) return number;

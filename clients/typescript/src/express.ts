@@ -46,7 +46,7 @@ async function protect<R extends Request>(engine: Engine<R>, request: R, respons
   if (admission.kind === "answer") return send(request, response, admission.reply);
   record(admission, request, response);
   request.oncegate = admission.exchange.request;
-  runUnder(admission.exchange.request, next);
+  runUnder(admission.exchange, next);
 }
 
 /**

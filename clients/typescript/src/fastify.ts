@@ -53,10 +53,7 @@ export const oncegate: FastifyPluginAsync<IdempotencyOptions<FastifyRequest>> = 
   const engine = new Engine<FastifyRequest>(options);
   keepBodies(app, (request) => (engine.isKeyed(request, incomingOf(request)) ? engine.rules.bodyBytes : null));
   app.addHook("preHandler", (request, reply, done) => {
-    decide(engine, request, reply).then(
-      (run) => (run === null ? undefined : run ? runUnder(run.exchange.request, done) : done()),
-      done,
-    );
+    decide(engine, request, reply).then((run) => (run === null ? undefined : run ? runUnder(run.exchange, done) : done()), done);
   });
   app.addHook("onClose", async () => {
     await engine.drain(span({ within: "30s" }, "within") as number);

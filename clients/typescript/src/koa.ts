@@ -67,7 +67,7 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
   const giveStreams = ownStreams(context);
   context.oncegate = exchange.request;
   try {
-    await runUnder(exchange.request, next);
+    await new Promise<void>((resolve, reject) => runUnder(exchange, () => void next().then(resolve, reject)));
   } catch (error) {
     exchange.threw(error);
     throw error;

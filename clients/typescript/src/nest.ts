@@ -20,7 +20,7 @@ import {
 } from "@nestjs/common";
 import { APP_FILTER, APP_INTERCEPTOR, DiscoveryModule, DiscoveryService, HttpAdapterHost } from "@nestjs/core";
 import type { FastifyInstance, FastifyReply, FastifyRequest } from "fastify";
-import { catchError, Observable, of } from "rxjs";
+import { catchError, Observable, of, type Subscription } from "rxjs";
 
 import { span } from "./durations.js";
 import { NotCanonical, Rejected, Unavailable } from "./errors.js";
@@ -122,9 +122,13 @@ class OncegateInterceptor implements NestInterceptor {
       return of(undefined);
     }
     const { exchange } = run;
-    const handled = new Observable<unknown>((subscriber) =>
-      runUnder(exchange.request, () => next.handle().subscribe(subscriber)),
-    );
+    const handled = new Observable<unknown>((subscriber) => {
+      let handling: Subscription | undefined;
+      runUnder(exchange, () => {
+        handling = next.handle().subscribe(subscriber);
+      });
+      return handling;
+    });
     return handled.pipe(
       catchError((error) => {
         exchange.threw(error);

@@ -4,6 +4,9 @@
 export function known(what: string, given: object | undefined, names: readonly string[]): void {
   if (given === undefined) return;
   if (typeof given !== "object" || given === null) throw new TypeError(`${what} are an object`);
+  let isKnown = true;
+  for (const name in given) isKnown &&= names.includes(name);
+  if (isKnown) return;
   const unknown = Object.keys(given).filter((name) => !names.includes(name));
   if (unknown.length > 0) throw new TypeError(`${what} have no ${unknown.join(", ")}; there are ${names.join(", ")}`);
 }

@@ -4,6 +4,7 @@ import { NotSettled, OutcomeRefused, Rejected } from "./errors.js";
 import type { Claim, Grant } from "./grant.js";
 import { marker, type Omitted } from "./results.js";
 import type { Answer } from "./server.js";
+import { spanned } from "./telemetry.js";
 import { hasGlobalId, rejected, type Transport } from "./transport.js";
 import type { Duplicate, Mismatch, Settled } from "./values.js";
 
@@ -33,6 +34,12 @@ export class Reports {
 
   /** Repeats a report until it is accepted or refused. */
   async settle(report: Report, result: unknown): Promise<Settled> {
+    const { operation, outcome } = report;
+    const deliver = () => this.deliver(report, result);
+    return spanned("oncegate outcome", "client", { operation, outcome }, deliver, ({ state, degraded }) => ({ state, degraded }));
+  }
+
+  private async deliver(report: Report, result: unknown): Promise<Settled> {
     const { transport } = this;
     const { globalId, operation = "", outcome } = report;
     const about = { operation, globalId };

@@ -71,7 +71,7 @@ export function encode(result: unknown, hasReader = false): Encoded {
   try {
     const foreign = hasReader ? null : notPlain(result, "$", 0);
     if (foreign) return omit("not_serialisable", `${foreign}; return plain JSON, or give a schema that reads it back`);
-    const text: string | undefined = JSON.stringify(result, (_, value) => (typeof value === "bigint" ? String(value) : value));
+    const text: string | undefined = JSON.stringify(result, hasReader ? withBigints : undefined);
     if (text === undefined) return omit("not_serialisable", `the result is not JSON: ${typeof result}`);
     const bytes = Buffer.byteLength(text);
     if (bytes > RESULT_BYTES_MAX) return omit("too_large", `the result has ${bytes} bytes, more than ${RESULT_BYTES_MAX}`);
@@ -79,6 +79,10 @@ export function encode(result: unknown, hasReader = false): Encoded {
   } catch (error) {
     return omit("not_serialisable", `the result is not JSON: ${error}`);
   }
+}
+
+function withBigints(_name: string, value: unknown): unknown {
+  return typeof value === "bigint" ? String(value) : value;
 }
 
 /** Where a value is not what its JSON would say. */

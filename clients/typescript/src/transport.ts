@@ -2,6 +2,7 @@
 
 import { type Cause, Rejected, Unavailable } from "./errors.js";
 import { type Answer, type Fields, HttpServer, type Server } from "./server.js";
+import { traceparent as activeTraceparent, counted } from "./telemetry.js";
 import type { Endpoint, Event, Options } from "./values.js";
 
 export const PAUSE_MS_MIN = 50;
@@ -55,10 +56,12 @@ export class Transport {
   }
 
   event(about: About, name: string, level: Event["level"], fields: Event["fields"] = {}): void {
+    counted("oncegate.client.events", "event", name);
     (this.options.onEvent ?? log)({ name, ...about, level, fields });
   }
 
   counted(operation: string, result: string): void {
+    counted("oncegate.requests", "result", result, operation);
     this.options.metrics?.protected?.(operation, result);
   }
 
@@ -134,7 +137,7 @@ export class Transport {
   }
 
   private headersNow(): readonly string[] {
-    const traceparent = this.options.traceparent?.();
+    const traceparent = this.options.traceparent ? this.options.traceparent() : activeTraceparent();
     // A value that is not one would be refused by every server between.
     const valid = traceparent !== undefined && /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
     return valid ? [...this.headers, "traceparent", traceparent] : this.headers;

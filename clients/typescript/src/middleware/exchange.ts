@@ -3,6 +3,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 
 import type { Grant } from "../grant.js";
+import { entered } from "../telemetry.js";
 import type { Rules } from "./options.js";
 import { type Outcome, saidOutcome } from "./outcome.js";
 import { EMPTY, type FieldLines, stored } from "./stored.js";
@@ -61,6 +62,9 @@ export class RequestGrant {
   }
 }
 
+/** What is left of a claim after its outcome. */
+const STATES = { success: "succeeded", failure: "released", unknown: "unknown" } as const;
+
 const running = new AsyncLocalStorage<RequestGrant>();
 
 /** The grant of the request that is handled now; undefined outside of the middleware. */
@@ -68,8 +72,11 @@ export function current(): RequestGrant | undefined {
   return running.getStore();
 }
 
-export function runUnder<Result>(grant: RequestGrant, work: () => Result): Result {
-  return running.run(grant, work);
+/** Calls what handles a request under its claim, in a span that ends with the report. */
+export function runUnder(exchange: Exchange, handle: () => void): void {
+  const { operation, degraded } = exchange;
+  const end = entered("oncegate run", { operation, degraded, replayed: false }, () => running.run(exchange.request, handle));
+  void exchange.reported.then((outcome) => end({ state: STATES[outcome] }));
 }
 
 export class Exchange {
@@ -83,6 +90,9 @@ export class Exchange {
   private bytes = 0;
   private isLong = false;
   private reporting: Promise<void> | null = null;
+  /** Resolves with the outcome when it has been reported, or could not be reported in time. */
+  readonly reported: Promise<Outcome>;
+  private settled: (outcome: Outcome) => void = () => {};
   private readonly deadline: NodeJS.Timeout;
 
   constructor(
@@ -92,11 +102,18 @@ export class Exchange {
     private readonly ended: () => void,
   ) {
     this.request = new RequestGrant(grant);
+    this.reported = new Promise((resolve) => {
+      this.settled = resolve;
+    });
     this.deadline = setTimeout(() => void this.break(), rules.exchangeMaxMs).unref();
   }
 
   get degraded(): string | null {
     return this.grant.degraded;
+  }
+
+  get operation(): string {
+    return this.rules.operation;
   }
 
   /** The response is not complete yet. */
@@ -161,6 +178,7 @@ export class Exchange {
     } finally {
       this.grant.stop();
       this.ended();
+      this.settled(outcome);
     }
   }
 
