@@ -108,6 +108,11 @@ type terms struct {
 	releaseOn   func(error) bool
 }
 
+// isHarmless reports if work that returned this error had no effect.
+func (t *terms) isHarmless(err error) bool {
+	return errors.Is(err, ErrNothingHappened) || t.releaseOn != nil && t.releaseOn(err)
+}
+
 // Fingerprint sets what else must be equal on a repeat, without being part of the identity. It has the form of contents.
 func Fingerprint(fingerprint any) ClaimOption {
 	return func(t *terms) { t.fingerprint = &fingerprint }
@@ -168,7 +173,7 @@ func (c *Client) Once(
 	}()
 	completed = true
 	switch {
-	case err != nil && (errors.Is(err, ErrNothingHappened) || grant.claim.terms.releaseOn != nil && grant.claim.terms.releaseOn(err)):
+	case err != nil && grant.claim.terms.isHarmless(err):
 		// The error of the work says more than one of this report. The claim ends with its lease.
 		_ = grant.Fail(ctx)
 		return nil, err
@@ -230,6 +235,9 @@ type claim struct {
 	about    Event
 }
 
+// optionNames has the options of members of a claim.
+var optionNames = map[string]string{"lease": "Lease", "retention": "Retention"}
+
 func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*claim, error) {
 	text, err := Canonical(contents)
 	if err != nil {
@@ -257,12 +265,12 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 		}
 		text, err := duration(length)
 		if err != nil {
-			return nil, err
+			return nil, argument("%s: %v", optionNames[name], err)
 		}
 		members[name] = quote(text)
 	}
 	if claim.terms.wait < 0 {
-		return nil, argument("a wait must not be negative")
+		return nil, argument("Wait is %s: it must not be negative", claim.terms.wait)
 	}
 	claim.body, err = json.Marshal(members)
 	return claim, err
@@ -432,7 +440,8 @@ func withWait(body []byte, wait time.Duration) []byte {
 	if wait < time.Millisecond {
 		return body
 	}
-	text, _ := duration(wait)
+	// It is whole, and not too long.
+	text, _ := duration(wait.Truncate(time.Millisecond))
 	added := append([]byte(nil), body[:len(body)-1]...)
 	return append(added, `,"wait":"`+text+`"}`...)
 }
@@ -443,7 +452,7 @@ func duration(length time.Duration) (string, error) {
 		return "forever", nil
 	}
 	if length < time.Millisecond || length%time.Millisecond != 0 {
-		return "", argument("a duration is whole milliseconds, at least 1: not %s", length)
+		return "", fmt.Errorf("a duration is whole milliseconds, at least 1: not %s", length)
 	}
 	number, unit := length.Milliseconds(), "ms"
 	for _, larger := range []struct {
@@ -456,7 +465,7 @@ func duration(length time.Duration) (string, error) {
 		number, unit = number/larger.times, larger.unit
 	}
 	if number > 999_999_999 {
-		return "", argument("a duration is too long: %s", length)
+		return "", fmt.Errorf("a duration is too long: %s", length)
 	}
 	return strconv.FormatInt(number, 10) + unit, nil
 }

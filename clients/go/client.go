@@ -201,7 +201,7 @@ func (c *Client) configure(opts []Option) error {
 		return argument("on_unavailable is %q: write FailClosed or Proceed", o.onUnavailable)
 	}
 	if c.timeout <= 0 || c.claimWithin <= 0 || c.settleWithin <= 0 {
-		return argument("timeout, claim_within and settle_within must be longer than 0")
+		return argument("WithTimeout, WithClaimWithin and WithSettleWithin must be longer than 0")
 	}
 	if o.transport != nil {
 		servers := make([]*server, len(c.servers))

@@ -37,7 +37,7 @@ type Consumer[M any] struct {
 	Operation string
 	// Contents derives from a message what makes two messages the same: a payout number, never the ID of the delivery.
 	Contents func(M) (any, error)
-	// Handle does the work. Return ErrNothingHappened, alone or wrapped, if it had no effect.
+	// Handle does the work. It returns ErrNothingHappened, alone or wrapped, or an error that the option ReleaseOn names, if it had no effect.
 	Handle func(context.Context, M, *Grant) (any, error)
 	// Options are the terms of the claims.
 	Options []ClaimOption
@@ -66,12 +66,24 @@ func (c *Consumer[M]) ConsumeOnce(ctx context.Context, message M, failures int) 
 			returned, workErr = c.Handle(ctx, message, grant)
 			return returned, workErr
 		}, c.Options...)
+		if workErr != nil && !errors.Is(workErr, ErrNothingHappened) && c.terms().isHarmless(workErr) {
+			workErr = NothingHappened(workErr)
+			err = workErr
+		}
 		decision = c.decide(ctx, result, err, workErr, failures)
 	}
 	if c.OnDecision != nil {
 		c.OnDecision(ctx, message, decision)
 	}
 	return decision
+}
+
+func (c *Consumer[M]) terms() *terms {
+	set := &terms{}
+	for _, opt := range c.Options {
+		opt(set)
+	}
+	return set
 }
 
 // Failed reports if the decision counts as a failure of its message.

@@ -88,7 +88,7 @@ func (l *Locker) Acquire(ctx context.Context, wait time.Duration) (*Hold, error)
 		return nil, l.err
 	}
 	if wait < 0 {
-		return nil, argument("a wait must not be negative")
+		return nil, argument("the wait is %s: it must not be negative", wait)
 	}
 	nonce := newNonce()
 	body, err := l.body(nonce)
@@ -176,7 +176,11 @@ func (l *Locker) leaseText() (string, error) {
 	if l.lease == 0 {
 		return "", nil
 	}
-	return duration(l.lease)
+	text, err := duration(l.lease)
+	if err != nil {
+		return "", argument("LockLease: %v", err)
+	}
+	return text, nil
 }
 
 func (l *Locker) held(ctx context.Context, a *answer) (*Hold, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +146,15 @@ func TestADeclaredHarmlessErrorReleasesTheOperation(t *testing.T) {
 		if err != test.err || len(gateway.Claims()) != test.claims {
 			t.Error(name, err, gateway.Claims())
 		}
+		consumer := oncegate.Consumer[string]{
+			Client: oncegatetest.New(t).Client(), Operation: "label.print", Contents: func(id string) (any, error) { return oncegate.Map{"parcel_id": id}, nil },
+			Handle:  func(context.Context, string, *oncegate.Grant) (any, error) { return nil, test.err },
+			Options: []oncegate.ClaimOption{oncegate.ReleaseOn(func(err error) bool { return errors.Is(err, io.EOF) })},
+		}
+		decision := consumer.ConsumeOnce(context.Background(), "P-1", 0)
+		if isHarmless := test.claims == 0; decision.Failed() != isHarmless || (decision.Action == oncegate.Redeliver) != isHarmless || !errors.Is(decision.Err, test.err) {
+			t.Error(name, decision)
+		}
 	}
 }
 
@@ -195,4 +205,58 @@ func TestAClientFindsItsGatewayInTheEnvironment(t *testing.T) {
 	if _, err := oncegate.New(nil); err == nil || !strings.Contains(err.Error(), "ONCEGATE_DISABLED") {
 		t.Error(err)
 	}
+}
+
+func TestAWrongDurationNamesItsOption(t *testing.T) {
+	ctx, client := context.Background(), oncegatetest.New(t).Client()
+	for name, call := range map[string]func() error{
+		"Lease": func() error {
+			_, err := client.Claim(ctx, "a", oncegate.Map{"id": 1}, oncegate.Lease(time.Microsecond))
+			return err
+		},
+		"Retention": func() error {
+			_, err := client.Claim(ctx, "a", oncegate.Map{"id": 1}, oncegate.Retention(-time.Second))
+			return err
+		},
+		"Wait": func() error {
+			_, err := client.Claim(ctx, "a", oncegate.Map{"id": 1}, oncegate.Wait(-1))
+			return err
+		},
+		"LockLease":       func() error { _, err := client.Lock("a", oncegate.LockLease(1)).Acquire(ctx, 0); return err },
+		"the wait":        func() error { _, err := client.Lock("a").Acquire(ctx, -1); return err },
+		"WithClaimWithin": func() error { _, err := client.With(oncegate.WithClaimWithin(0)); return err },
+	} {
+		var wrong *oncegate.ArgumentError
+		if err := call(); !errors.As(err, &wrong) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAWaitIsSentInWholeMilliseconds(t *testing.T) {
+	ctx, gateway := context.Background(), oncegatetest.New(t)
+	bodies := &bodies{RoundTripper: gateway}
+	client := gateway.Client(oncegate.WithTransport(bodies))
+	if _, err := client.Claim(ctx, "a", oncegate.Map{"id": 1}, oncegate.Wait(1500*time.Microsecond)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(bodies.sent, `"wait":"1ms"`) {
+		t.Error(bodies.sent)
+	}
+}
+
+// bodies keeps the body of the last call.
+type bodies struct {
+	http.RoundTripper
+	sent string
+}
+
+func (b *bodies) RoundTrip(r *http.Request) (*http.Response, error) {
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	b.sent = string(text)
+	r.Body = io.NopCloser(strings.NewReader(b.sent))
+	return b.RoundTripper.RoundTrip(r)
 }

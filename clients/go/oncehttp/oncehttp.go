@@ -45,7 +45,8 @@ type Config struct {
 	Lease, Retention, Wait time.Duration
 	// BodyBytes limits the body of a request with a key. Default 1 MiB.
 	BodyBytes int64
-	// ResponseBytes limits the body that is stored. A longer response is passed on, and its repeats get 409. Default 45 KiB.
+	// ResponseBytes limits the body that is stored. A longer response is passed on, and its repeats get 409. So do those whose stored form,
+	// with fields and Base64, is longer than a result may be (64 KiB). Default 45 KiB.
 	ResponseBytes int
 	// StoreWith names fields that are stored although they belong to one caller, such as Set-Cookie; StoreWithout names others that are not.
 	StoreWith, StoreWithout []string

@@ -224,6 +224,31 @@ func TestAShutdownEndsTheWaitsForOthers(t *testing.T) {
 	}
 }
 
+func TestAWaitThatEndsWithItsRequestIsNoSuccess(t *testing.T) {
+	started, goOn := make(chan struct{}), make(chan struct{})
+	s := serve(t, func(http.ResponseWriter, *http.Request) {
+		close(started)
+		<-goOn
+	}, func(c *oncehttp.Config) { c.Wait = time.Minute }, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := stdcontext.WithTimeout(r.Context(), 50*time.Millisecond)
+			defer cancel()
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	})
+	first := make(chan struct{})
+	go func() {
+		_, _ = s.try("k", "x")
+		close(first)
+	}()
+	<-started
+	if got := s.post("k", "x"); got.code() != "duplicate in_progress" {
+		t.Error(got.StatusCode, got.text)
+	}
+	close(goOn)
+	<-first
+}
+
 func TestACallerGetsTheWaitThatItPrefers(t *testing.T) {
 	started, goOn := make(chan struct{}), make(chan struct{})
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {

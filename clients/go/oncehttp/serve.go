@@ -129,13 +129,9 @@ func (e *exchange) claimAndRun() error {
 	case *oncegate.Mismatch:
 		return e.refuse(problemOf(&oncegate.MismatchError{Mismatch: result}))
 	}
-	if e.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		// The caller hung up.
-		return nil
-	}
 	var rejected *oncegate.RejectedError
 	if errors.As(err, &rejected) && rejected.Status != http.StatusTooManyRequests {
-		e.emit(e.r.Context(), "claim_rejected", slog.LevelError, slog.Int("status", rejected.Status), slog.String("code", rejected.Code),
+		e.emit(e.r.Context(), "rejected", slog.LevelError, slog.Int("status", rejected.Status), slog.String("code", rejected.Code),
 			slog.String("detail", rejected.Detail))
 	}
 	p := problemOf(err)
@@ -167,8 +163,8 @@ func (e *exchange) claimed() (oncegate.Result, time.Duration, error) {
 		}
 	}()
 	later, err := e.client.Claim(waiting, e.config.Operation, e.contents, append(options, oncegate.Wait(wait))...)
-	if err != nil && e.r.Context().Err() == nil && errors.Is(err, context.Canceled) {
-		// The server shuts down.
+	if err != nil && errors.Is(err, context.Canceled) {
+		// The server shuts down, or the request has ended: without an answer it would be a 200.
 		return result, 0, nil
 	}
 	if !preferred {
