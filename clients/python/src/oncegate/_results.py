@@ -87,6 +87,8 @@ def ends_later(value: Any) -> bool:
 
 def return_type(function: Callable[..., Any]) -> Any:
     """The annotation of what a function returns; `Any` without one."""
+    if not getattr(function, "__annotations__", None) and not hasattr(function, "__wrapped__"):
+        return Any
     try:
         return typing.get_type_hints(function).get("return", Any)
     except Exception:  # Names that exist only while types are checked.

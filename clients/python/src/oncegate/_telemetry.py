@@ -26,11 +26,21 @@ except ImportError:
 
 def traceparent() -> str | None:
     """The current trace as W3C writes it."""
-    if _propagate is None:
+    if _trace is None or not _trace.get_current_span().get_span_context().is_valid:
         return None
     carrier: dict[str, str] = {}
     _propagate.inject(carrier)
     return carrier.get("traceparent")
+
+
+def _is_traced() -> bool:
+    """Reports whether the application has set a provider. Without one a span costs more than a claim's own work, and says nothing."""
+    return _trace is not None and not isinstance(_trace.get_tracer_provider(), _trace.ProxyTracerProvider)
+
+
+@functools.cache
+def _tracer() -> Any:
+    return _trace.get_tracer("oncegate")
 
 
 def _nothing(_: Attributes) -> None:
@@ -40,13 +50,12 @@ def _nothing(_: Attributes) -> None:
 @contextmanager
 def span(name: str, operation: str, *, internal: bool = False) -> Iterator[Note]:
     """A span around a call of the client, or around the work (`internal`)."""
-    if _trace is None:
+    if not _is_traced():
         yield _nothing
         return
     kind = _trace.SpanKind.INTERNAL if internal else _trace.SpanKind.CLIENT
-    tracer = _trace.get_tracer("oncegate")
     # An exception is noted by its type alone: its text may have contents.
-    with tracer.start_as_current_span(
+    with _tracer().start_as_current_span(
         name, kind=kind, attributes={"oncegate.operation": operation}, record_exception=False, set_status_on_exception=False
     ) as current:
         try:
@@ -61,7 +70,7 @@ class RunSpan:
 
     def __init__(self, operation: str):
         attributes = {"oncegate.operation": operation}
-        self._span = None if _trace is None else _trace.get_tracer("oncegate").start_span("oncegate run", attributes=attributes)
+        self._span = _tracer().start_span("oncegate run", attributes=attributes) if _is_traced() else None
 
     def use(self) -> AbstractContextManager[Any]:
         """Makes the span the current one."""
