@@ -395,17 +395,19 @@ describe("fastify", () => {
 });
 
 describe("HTTP/2", () => {
+  const left = (grant: Any) => new Promise((resolve) => grant.callerGone.addEventListener("abort", resolve));
   const apps: Record<string, (gateway: MemoryGateway) => Promise<AddressInfo>> = {
     fastify: async (gateway) => {
       const app = fastify({ http2: true });
       app.addContentTypeParser("text/plain", { parseAs: "string" }, (_request, body, done) => done(null, body));
       await app.register(oncegate, orders(gateway) as never);
-      app.post("/orders", async (request, reply) =>
-        reply
+      app.post("/orders", async (request, reply) => {
+        if (request.body === "wait") await left(request.oncegate);
+        return reply
           .code(201)
           .header("x-own", "1")
-          .send(`got ${request.body ?? ""}`),
-      );
+          .send(`got ${request.body ?? ""}`);
+      });
       await app.listen({ port: 0, host: "127.0.0.1" });
       closing.push(() => app.close());
       return app.server.address() as AddressInfo;
@@ -414,7 +416,9 @@ describe("HTTP/2", () => {
       const app = new Koa();
       app.use(onKoa(orders(gateway)));
       app.use(async (context) => {
-        context.body = `got ${await allOf(context.req)}`;
+        const body = String(await allOf(context.req));
+        if (body === "wait") await left((context as Any).oncegate);
+        context.body = `got ${body}`;
         context.status = 201;
         context.set("x-own", "1");
       });
@@ -458,6 +462,15 @@ describe("HTTP/2", () => {
         assert.equal((await post("k-2", "")).replayed, "true");
         const long = "x".repeat(200_000);
         assert.equal((await post("k-3", long)).text.length, long.length + 4);
+        // The handler waits for its caller to go, and is not stopped by that.
+        const headers = { ":method": "POST", ":path": "/orders", "content-type": "text/plain", "idempotency-key": "k-4" };
+        const hanging = session.request(headers);
+        hanging.on("error", () => {});
+        hanging.end("wait");
+        while (gateway.claims.length < 4) await new Promise((resolve) => setTimeout(resolve, 5));
+        hanging.close(http2.constants.NGHTTP2_CANCEL);
+        while (gateway.claims[3]?.state === "in_progress") await new Promise((resolve) => setTimeout(resolve, 5));
+        assert.deepEqual(await post("k-4", "wait"), { status: 201, replayed: "true", own: "1", text: "got wait" });
       } finally {
         session.close();
       }

@@ -119,10 +119,12 @@ export class Guard {
   private guardResponse(): void {
     const { response, overrides } = this;
     const emit = response.emit.bind(response) as Emit;
+    // A stream of HTTP/2 that its caller has closed says that its response is finished.
+    const held = ["close", "error", ...(this.request.httpVersionMajor >= 2 ? ["finish"] : [])];
     const guarded: Emit = (event, ...args) => {
       if (event === "close" && !response.writableFinished) this.leave();
-      if (!this.isGone || (event !== "close" && event !== "error")) return emit(event, ...args);
-      if (event === "close") this.later.push(() => void emit(event, ...args));
+      if (!this.isGone || !held.includes(String(event))) return emit(event, ...args);
+      if (event !== "error") this.later.push(() => void emit(event, ...args));
       return true;
     };
     overrides.set(response, "emit", { value: guarded, writable: true });

@@ -2,7 +2,9 @@
 
 import "reflect-metadata";
 
+import { createRequire } from "node:module";
 import compress from "@fastify/compress";
+
 import multipart from "@fastify/multipart";
 import {
   All,
@@ -33,6 +35,9 @@ export async function listen({ load, platform, port }) {
   const { Client } = await load("@oncegate/client");
   const { Idempotent, OncegateModule } = await load("@oncegate/client/nest");
   const isFastify = platform === "fastify";
+  // Of Express 4 and Fastify; Express 5 names its wildcards.
+  const [major] = createRequire(import.meta.url)("@nestjs/common/package.json").version.split(".");
+  const rest = isFastify || Number(major) < 11 ? "*" : "*path";
   const { plain, ...all } = await places(Client, (request) => request.headers["vector-user"]);
 
   class StockFilter {
@@ -59,7 +64,7 @@ export async function listen({ load, platform, port }) {
         }
       },
     }[at];
-    const decorators = [All(isFastify ? `/${at}/*` : `/${at}/*path`), HttpCode(201), Idempotent(options)];
+    const decorators = [All(`/${at}/${rest}`), HttpCode(201), Idempotent(options)];
     if (at === "form" && !isFastify) decorators.push(UseInterceptors(AnyFilesInterceptor()));
     if (at === "harmless") decorators.push(UseFilters(StockFilter));
     decorate(Handler, "run", decorators, [Req(), Res()]);
