@@ -147,6 +147,62 @@ async def stamped(request: Request, call_next: Callable[[Request], Any]) -> Any:
     return response
 
 
+def test_middleware_of_a_base_class_inside_changes_nothing() -> None:
+    app, key = App(), uuid4().hex
+
+    async def rows(request: Request) -> Response:
+        app.runs += 1
+
+        async def each() -> Any:
+            for number in range(3):
+                yield f"row {number} ".encode()
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(each(), 201)
+
+    made = Starlette(routes=[*app.routes(), Route("/rows", rows, methods=["POST"])])
+    made.add_middleware(BaseHTTPMiddleware, dispatch=stamped)
+    contrib.install(made, client(), rules())
+    with serving(made) as server:
+        first, second = post(server, "/rows", key), post(server, "/rows", key)
+        assert (first.text, second.text) == ("row 0 row 1 row 2 ", "row 0 row 1 row 2 ")
+        # Its field is the handler's here: it is stored.
+        assert first.headers["x-request-id"] == second.headers["x-request-id"]
+        assert replayed(second)
+        assert post(server, key=uuid4().hex).text == f"run {app.runs}: one"
+
+
+def test_http2() -> None:
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    app, key, stop = App(), uuid4().hex, threading.Event()
+    config = Config()
+    listener = socket.create_server(("127.0.0.1", 0))
+    config.bind = [f"fd://{listener.fileno()}"]
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    async def stopped() -> None:
+        while not stop.is_set():
+            await asyncio.sleep(0.05)
+
+    served: Any = service(app, body_bytes=100_000)
+    thread = threading.Thread(target=lambda: asyncio.run(serve(served, config, shutdown_trigger=stopped)), daemon=True)
+    thread.start()
+    try:
+        with httpx.Client(http1=False, http2=True, timeout=30) as caller:
+            answers = [caller.post(url, content=b"one", headers={"Idempotency-Key": key}) for _ in range(2)]
+            assert [answer.http_version for answer in answers] == ["HTTP/2"] * 2
+            assert [answer.text for answer in answers] == ["run 1: one"] * 2
+            assert replayed(answers[1])
+            assert caller.post(url, content=b"x" * 100_001, headers={"Idempotency-Key": uuid4().hex}).status_code == 413
+            assert caller.post(url, content=b"two", headers={"Idempotency-Key": key}).status_code == 422
+    finally:
+        stop.set()
+        thread.join(30)
+    assert app.runs == 1
+
+
 def test_two_in_one_application_are_an_error_and_one_in_another_passes() -> None:
     app = App()
     inner = service(app)
@@ -255,6 +311,7 @@ def test_a_caller_that_said_how_long_it_waits_is_told() -> None:
         first = post(server, key=key, Prefer="wait=5")
         assert "preference-applied" not in first.headers
         assert post(server, key=key, Prefer="wait=5").headers["preference-applied"] == "wait=5"
+        assert post(server, key=key, Prefer="wait=999999").headers["preference-applied"] == "wait=20"
         assert "preference-applied" not in post(server, key=key).headers
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Union
 
 from .. import _claims, _telemetry, options
-from .._core import ClaimTerms, Core, Flow, Limits, Scope, claim_terms
+from .._core import WAIT_OF_A_CALL_MAX, ClaimTerms, Core, Flow, Limits, Scope, claim_terms
 from ..errors import NothingHappened, NotSettled, OncegateError, OutcomeRefused, Rejected
 from ..events import logger
 from ..values import Duplicate
@@ -142,7 +142,8 @@ class Engine:
 
     def terms(self, request: Incoming, body: bytes, found: str, principal: str) -> ClaimTerms:
         rules, preferred = self.rules, incoming.wait_preferred(request)
-        wait = rules.wait if preferred is None else (f"{preferred}s" if preferred else None)
+        # What a stranger asks for is bounded by what one call of the gateway waits.
+        wait = rules.wait if preferred is None else (f"{min(preferred, int(WAIT_OF_A_CALL_MAX))}s" if preferred else None)
         contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
         mark = incoming.fingerprint(request, body, rules.fingerprint)
         return claim_terms(self.core, rules.operation, contents, fingerprint=mark, lease=rules.lease, retention=rules.retention, wait=wait)
