@@ -102,7 +102,7 @@ def settle_batch(core: Core, reports: list[Report], within: float | None) -> Flo
         body, report = answered.body, reports[at]
         scope = Scope(core, report.operation or "-", report.global_id, core.clock())
         if answered.status in (200, 202):
-            state = "spooled" if answered.status == 202 else str(body.get("state", ""))
+            state: Any = "spooled" if answered.status == 202 else body.get("state", "")
             results[at] = Settled(state, body.get("late"), body.get("degraded"), None, report.global_id)
             scope.emit("reported", outcome=report.outcome, state=state, late=body.get("late"))
         elif answered.status == 409:

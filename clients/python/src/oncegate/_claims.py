@@ -324,7 +324,7 @@ def settle(scope: Scope, report: Report, within: float | None, result: Any = Non
             code = str(body.get("code", ""))
             scope.emit("outcome_refused", outcome=report.outcome, code=code)
             raise OutcomeRefused(code, result)
-        state = "spooled" if answered.status == 202 else str(body.get("state", ""))
+        state: Any = "spooled" if answered.status == 202 else body.get("state", "")
         settled = Settled(state, body.get("late"), body.get("degraded"), omitted, report.global_id)
         fields = {"outcome": report.outcome, "state": state, "late": settled.late, "degraded": settled.degraded}
         scope.emit("reported", **fields)

@@ -120,7 +120,7 @@ class AsyncClient:
         self,
         name: str,
         *,
-        mode: str = "exclusive",
+        mode: Literal["exclusive", "shared"] = "exclusive",
         owner: str | None = None,
         lease: options.Duration | None = None,
         fair: bool = False,

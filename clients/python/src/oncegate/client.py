@@ -194,7 +194,7 @@ class Client:
         self,
         name: str,
         *,
-        mode: str = "exclusive",
+        mode: Literal["exclusive", "shared"] = "exclusive",
         owner: str | None = None,
         lease: options.Duration | None = None,
         fair: bool = False,

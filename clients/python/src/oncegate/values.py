@@ -8,6 +8,8 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, Union
 
 from .errors import NotRun, ResultNotStored
 
+#: `succeeded`, `released` and `unknown` are recorded; `observed` enforces nothing, `spooled` is delivered later.
+SettledState = Literal["succeeded", "released", "unknown", "observed", "spooled", "disabled"]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -16,8 +18,8 @@ class Done(Generic[T_co]):
     """The work ran here, and its outcome was reported."""
 
     result: T_co
-    #: `succeeded`, `observed`, `spooled` (a gateway delivers it later), or None if nothing was recorded.
-    state: str | None
+    #: None if nothing was recorded.
+    state: SettledState | None
     #: The outage policy that answered in place of the store; `caller` is this client's own `proceed`. None: all promises hold.
     degraded: str | None
     #: True: the claim had ended before the outcome arrived, so another attempt may have run. None: not known.
@@ -76,7 +78,7 @@ class Mismatch:
 class Settled:
     """A report was accepted. Fields as in `Done`."""
 
-    state: str
+    state: SettledState
     late: bool | None
     degraded: str | None
     result_omitted: str | None
