@@ -47,6 +47,9 @@ func (m *Middleware) setMethods() error {
 	if m.config.Methods == nil {
 		return nil
 	}
+	if len(m.config.Methods) == 0 {
+		return wrong("Methods is empty, so nothing would be protected: leave it out, or name some")
+	}
 	m.methods = map[string]bool{}
 	for _, method := range m.config.Methods {
 		if method == "" || method != strings.ToUpper(method) {
@@ -64,6 +67,9 @@ func (m *Middleware) setFingerprint() error {
 	parts := m.config.Fingerprint
 	if parts == nil {
 		parts = fingerprintParts
+	}
+	if len(parts) == 0 {
+		return wrong("Fingerprint is empty, so any request would repeat any other: leave it out, or name some parts")
 	}
 	m.fingerprint = map[string]bool{}
 	for _, part := range parts {

@@ -55,6 +55,8 @@ func TestWrongOptionsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"Operation is missing":         func(c *oncehttp.Config) { c.Operation = "" },
 		"Principal is missing":         func(c *oncehttp.Config) { c.Principal = nil },
 		"exclude each other":           func(c *oncehttp.Config) { c.SharedKeys = true },
+		"Methods is empty":             func(c *oncehttp.Config) { c.Methods = []string{} },
+		"Fingerprint is empty":         func(c *oncehttp.Config) { c.Fingerprint = []string{} },
 		"GET, which is safe":           func(c *oncehttp.Config) { c.Methods = []string{"POST", "GET"} },
 		"QUERY, which is safe":         func(c *oncehttp.Config) { c.Methods = []string{"QUERY"} },
 		`"post": write`:                func(c *oncehttp.Config) { c.Methods = []string{"post"} },
