@@ -1,11 +1,13 @@
 /** What each framework does in its own way: registration, parsers before the middleware, HTTP/2, error handlers. */
 
 import assert from "node:assert/strict";
+import { createReadStream } from "node:fs";
 import http from "node:http";
 import http2 from "node:http2";
 import net, { type AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+import { fileURLToPath } from "node:url";
 import { createGunzip, gzipSync } from "node:zlib";
 
 import express from "express";
@@ -21,6 +23,8 @@ import { errors as koaErrors, idempotent as onKoa } from "../src/koa.js";
 import { MemoryGateway } from "../src/testing.js";
 import { allOf, listening } from "./frameworks.js";
 import type { Any } from "./gateway.js";
+
+const FILE = fileURLToPath(new URL("../biome.json", import.meta.url));
 
 const closing: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -200,6 +204,72 @@ describe("express", () => {
       assert.deepEqual([answer.status, ((await answer.json()) as Any).code], [500, "body_not_seen"]);
     });
   }
+
+  const HELPERS: Record<string, (response: Any) => void> = {
+    json: (response) => response.status(202).json({ a: [1] }),
+    redirect: (response) => response.redirect(303, "/orders/7"),
+    "sendStatus 204": (response) => response.sendStatus(204),
+    sendFile: (response) => response.sendFile(FILE),
+    download: (response) => response.download(FILE, "order.json"),
+    "a stream of a file": (response) => createReadStream(FILE).pipe(response.type("json")),
+    "send of a number of bytes": (response) => response.send(Buffer.alloc(3000, 7)),
+    "writes with an end and a callback": (response) => {
+      response.write("one ", "latin1", () => response.end("two", () => {}));
+    },
+    "a declared length": (response) => response.set("Content-Length", "6").end("abcdef"),
+  };
+  for (const [name, respond] of Object.entries(HELPERS)) {
+    test(`the repeat is the first response: ${name}`, async () => {
+      const gateway = new MemoryGateway();
+      const app = express().post("/orders", onExpress(orders(gateway)), (_request, response) => respond(response));
+      const post = await serve(app);
+      const all = async () => {
+        const answer = await post("k-1", { redirect: "manual" });
+        const {
+          date,
+          connection,
+          "keep-alive": alive,
+          "transfer-encoding": coding,
+          age,
+          ...headers
+        } = Object.fromEntries(answer.headers);
+        const { "idempotent-replayed": replayed, "content-length": length, ...own } = headers;
+        return { replayed, status: answer.status, own, body: Buffer.from(await answer.arrayBuffer()).toString("base64") };
+      };
+      const first = await all();
+      assert.deepEqual(await all(), { ...first, replayed: "true" });
+      assert.equal(first.replayed, undefined);
+      assert.equal(gateway.claims[0]?.state, "succeeded");
+    });
+  }
+
+  test("pipelined requests on one connection are told apart", async () => {
+    const gateway = new MemoryGateway();
+    const app = express()
+      .set("env", "test")
+      .post("/orders", onExpress(orders(gateway)), async (request, response, next) => {
+        const body = String(await allOf(request));
+        if (body === "breaks") {
+          response.write("begun");
+          next(new Error("broken"));
+          return;
+        }
+        response.send(`got ${body}`);
+      });
+    const { url, close } = await listening(http.createServer(app));
+    closing.push(close);
+    const socket = net.connect(Number(new URL(url).port), "127.0.0.1");
+    const post = (key: string, body: string) =>
+      `POST /orders HTTP/1.1\r\nHost: a\r\nIdempotency-Key: ${key}\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+    socket.write(post("k-1", "one") + post("k-2", "two") + post("k-3", "breaks"));
+    // The last one has its connection destroyed by Express, which ends the text.
+    const text = String(await allOf(socket));
+    assert.deepEqual(text.match(/got (one|two)|begun/g), ["got one", "got two", "begun"]);
+    assert.deepEqual(
+      gateway.claims.map(({ state }) => state),
+      ["succeeded", "succeeded", "unknown"],
+    );
+  });
 
   test("a caller that hangs up before the handler has read the body does not take it away", async () => {
     const gateway = new MemoryGateway();

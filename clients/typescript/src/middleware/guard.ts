@@ -43,6 +43,7 @@ export class Guard {
   private readonly later: (() => void)[] = [];
   private stall: NodeJS.Timeout | undefined;
   private isReleased = false;
+  private guards: Set<Guard> | null = null;
 
   constructor(
     private readonly request: IncomingMessage,
@@ -68,6 +69,7 @@ export class Guard {
     if (this.isReleased) return;
     this.isReleased = true;
     clearTimeout(this.stall);
+    this.guards?.delete(this);
     this.overrides.restore();
     for (const tell of this.later.splice(0)) tell();
   }
@@ -150,22 +152,38 @@ export class Guard {
     }
   }
 
+  /** Returns true if the socket is to be destroyed later: what was sent without the middleware by now is still held back. */
+  destroysLater(socket: Socket, destroy: () => void): boolean {
+    if (this.isGone || socket.readableEnded) return false;
+    if (this.isHeld) this.later.push(destroy);
+    else if (this.response.headersSent) this.watcher.broken();
+    return this.isHeld;
+  }
+
   /** Express's last error handler destroys the socket when the head was sent. */
   private guardSocket(socket: Socket | null): void {
     if (!socket || this.request.httpVersionMajor >= 2) return;
-    const destroy = socket.destroy.bind(socket) as Destroy;
-    const destroyed = (error?: Error) => {
-      const isLocal = !error && !this.isGone && !socket.readableEnded;
-      if (isLocal && this.isHeld) {
-        // Without the middleware it would have been sent by now.
-        this.later.push(() => void destroy());
-        return socket;
-      }
-      if (isLocal && this.response.headersSent) this.watcher.broken();
-      return destroy(error);
-    };
-    this.overrides.set(socket, "destroy", { value: destroyed, writable: true });
+    this.guards = guardsOf(socket);
+    this.guards.add(this);
   }
+}
+
+const sockets = new WeakMap<Socket, Set<Guard>>();
+
+/** The guards of all requests on a socket: pipelined requests share it. */
+function guardsOf(socket: Socket): Set<Guard> {
+  const known = sockets.get(socket);
+  if (known) return known;
+  const guards = new Set<Guard>();
+  sockets.set(socket, guards);
+  const destroy = socket.destroy.bind(socket) as Destroy;
+  const value = (error?: Error) => {
+    // An error, or an end by the peer, is none of a handler.
+    const isLater = !error && [...guards].some((guard) => guard.destroysLater(socket, () => void destroy()));
+    return isLater ? socket : destroy(error);
+  };
+  Object.defineProperty(socket, "destroy", { configurable: true, enumerable: false, writable: true, value });
+  return guards;
 }
 
 /** For the recorder, which has methods of its own to put before those of the response. */
