@@ -144,7 +144,7 @@ async fn answer(
                 let step = steps::response(value);
                 return Ok(builder(step.status, &step.headers).body(step.body));
             }
-            "stream" => return Ok(streamed(steps::rows(value), run.clone())),
+            "stream" => return Ok(streamed(steps::rows(value), run)),
             "after" => {
                 let (run, time) = (run.clone(), steps::millis(value));
                 actix_web::rt::spawn(async move {
@@ -171,12 +171,12 @@ fn builder(status: u16, headers: &[(String, String)]) -> actix_web::HttpResponse
     builder
 }
 
-fn streamed(step: steps::Rows, run: Run) -> HttpResponse {
+fn streamed(step: steps::Rows, run: &Run) -> HttpResponse {
     let length =
         step.headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, length)| length.parse().ok());
     let headers: Vec<_> = step.headers.into_iter().filter(|(name, _)| name != "content-length").collect();
     let (every, breaks_after) = (step.every, step.breaks_after);
-    let rows = stream::unfold((step.rows.into_iter().enumerate(), Ending::of(&run)), move |state| async move {
+    let rows = stream::unfold((step.texts.into_iter().enumerate(), Ending::of(run)), move |state| async move {
         let (mut rows, mut ending) = state;
         let (at, row) = rows.next()?;
         if breaks_after == Some(at) {

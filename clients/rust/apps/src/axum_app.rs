@@ -177,7 +177,7 @@ async fn answer(shop: &Shop, run: &Run, steps: &Steps, head: &Parts, body: Bytes
             // As an error that no handler answers: the connection breaks, and the server continues.
             "raise" => std::panic::resume_unwind(Box::new("another error")),
             "respond" => return Ok(of_step(steps::response(value))),
-            "stream" => return Ok(streamed(steps::rows(value), run.clone())),
+            "stream" => return Ok(streamed(steps::rows(value), run)),
             "after" => {
                 let (run, time) = (run.clone(), steps::millis(value));
                 tokio::spawn(async move {
@@ -217,7 +217,7 @@ fn of_step(step: steps::Response) -> Response {
     response
 }
 
-fn streamed(step: steps::Rows, run: Run) -> Response {
+fn streamed(step: steps::Rows, run: &Run) -> Response {
     type Frame = http_body_util::combinators::UnsyncBoxBody<Bytes, io::Error>;
     let mut trailers = HeaderMap::new();
     for (name, value) in &step.trailers {
@@ -226,7 +226,7 @@ fn streamed(step: steps::Rows, run: Run) -> Response {
         }
     }
     let rows = stream::unfold(
-        (step.rows.into_iter().enumerate(), Some(trailers), Ending::of(&run)),
+        (step.texts.into_iter().enumerate(), Some(trailers), Ending::of(run)),
         move |state| async move {
             let (mut rows, mut trailers, mut ending) = state;
             let Some((at, row)) = rows.next() else {

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use axum::Router;
 use axum::extract::{FromRequest as _, Multipart, Request};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value};
@@ -29,7 +29,7 @@ fn gzip(body: &[u8]) -> Vec<u8> {
 
 fn form(request: Request) -> Form {
     Box::pin(async move {
-        let mut form = Multipart::from_request(request, &()).await.map_err(|wrong| wrong.into_response())?;
+        let mut form = Multipart::from_request(request, &()).await.map_err(IntoResponse::into_response)?;
         let (mut fields, mut files) = (Map::new(), Map::new());
         let wrong = |error: axum::extract::multipart::MultipartError| -> Response { error.into_response() };
         while let Some(part) = form.next_field().await.map_err(wrong)? {

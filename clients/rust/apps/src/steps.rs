@@ -1,6 +1,7 @@
 //! The steps of a request, and the runs of the handler: the same for every framework.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +47,12 @@ impl Run {
     pub(crate) fn body(&self, body: &[u8]) {
         self.set("length", body.len());
         let digest = Sha256::digest(body);
-        self.set("sha256", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let mut text = String::new();
+        for byte in digest {
+            // Writing to a text cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        self.set("sha256", text);
     }
 
     /// Returns the run as the handler answers it.
@@ -113,7 +119,7 @@ fn headers(step: &Value) -> Vec<(String, String)> {
 pub(crate) struct Rows {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
-    pub(crate) rows: Vec<String>,
+    pub(crate) texts: Vec<String>,
     pub(crate) every: Duration,
     pub(crate) breaks_after: Option<usize>,
     pub(crate) trailers: Vec<(String, String)>,
@@ -142,7 +148,7 @@ pub(crate) fn rows(step: &Value) -> Rows {
     Rows {
         status: status(step),
         headers,
-        rows,
+        texts: rows,
         every: millis(&step["every"]),
         breaks_after: number("break_after"),
         trailers,
@@ -151,13 +157,11 @@ pub(crate) fn rows(step: &Value) -> Rows {
 
 /// Returns true as soon as the caller has left, or false after this time.
 pub(crate) async fn poll(grant: Option<&Grant>, time: Duration) -> bool {
-    match grant {
-        Some(grant) => tokio::time::timeout(time, grant.until_caller_gone()).await.is_ok(),
-        None => {
-            tokio::time::sleep(time).await;
-            false
-        }
-    }
+    let Some(grant) = grant else {
+        tokio::time::sleep(time).await;
+        return false;
+    };
+    tokio::time::timeout(time, grant.until_caller_gone()).await.is_ok()
 }
 
 /// The end of a run: it has raised, unless it says that it returned.
