@@ -371,7 +371,7 @@ class SoldOut(OutOfStock):
 
 
 def test_declared_errors_release_the_key_whoever_answers_them() -> None:
-    """Answered by the application's handler, by a handler for its base class, by the framework's default, or by nobody."""
+    """Answered by the application's handler, by a handler for its base class, by the framework's default, or not at all."""
     from starlette.exceptions import HTTPException
 
     class Busy(HTTPException):

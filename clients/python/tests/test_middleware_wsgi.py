@@ -134,7 +134,7 @@ def test_a_server_that_stops_to_pull_does_not_stop_the_run() -> None:
     result.close()
     assert (app.events, app.closed) == (["piece", "piece", "piece", "end"], 1)
     assert call(once, b"")[2] == b"abc"
-    # If the rules say so, it stops, and nobody knows.
+    # With `stop_when_gone` it stops, and the outcome is unknown.
     app = App(b"a", b"b", b"c")
     once = OnceMiddleware(app, client(), rules(stop_when_gone=True))
     result = once(dict(EMPTY), lambda *_: None)

@@ -107,7 +107,7 @@ SENDERS = [with_requests, with_httpx, with_async_httpx]
 
 
 class Service:
-    """Counts its runs and the keys that come; answers what `answers` says first."""
+    """Counts its runs and their keys; gives the answers of `answers` first."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []
@@ -159,7 +159,7 @@ def test_lost_replies_have_one_effect(sender: Callable[..., Post], by: str, tmp_
         assert (status, text) == (201, "run 1")
         assert headers["idempotent-replayed" if "idempotent-replayed" in headers else "Idempotent-Replayed"] == "true"
         assert len(service.keys) == 1
-        # The next operation has a key of its own.
+        # The next operation has another key.
         assert sender()(url + "/orders", user="ann")[1] == "run 2"
         assert len(set(service.keys)) == 2
 

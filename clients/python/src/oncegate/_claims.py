@@ -42,7 +42,7 @@ class GrantState(Lease):
     #: The report that is being made: it is never replaced by another one.
     report: Report | None = None
     settled: bool = False
-    #: What the handler of a request says of its outcome, and the error that the framework has answered for it.
+    #: Outcome that the handler of a request has marked, and the error that the framework has answered for it.
     can_be_marked: bool = False
     plan: Plan | None = None
     marked: str | None = None

@@ -156,7 +156,7 @@ USER_AGENT = "oncegate-python/0.1.0"
 
 @dataclass
 class Scope:
-    """One call of the user: its events, its first gateway, and whether the caller has gone away."""
+    """One call of the user: its events, its first gateway, and whether the caller was cancelled."""
 
     core: Core
     operation: str

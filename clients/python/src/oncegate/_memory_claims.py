@@ -50,7 +50,7 @@ class Claims:
         self._succeeded: set[str] = set()
 
     def find(self, global_id: str) -> MemoryClaim | None:
-        """The claim that stands. An ended lease releases it, and an ended retention forgets it."""
+        """The live claim or its outcome. An ended lease releases it, and an ended retention removes it."""
         found = self.by_id.get(global_id)
         if found is not None and found.ends <= self._now():
             del self.by_id[global_id]

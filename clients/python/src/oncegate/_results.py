@@ -43,7 +43,7 @@ def encode(result: Any, serialize: Callable[[Any], Any] | None = None) -> tuple[
     try:
         text = json.dumps(result if serialize is None else serialize(result), allow_nan=False, default=_written)
         size = len(text.encode())
-    except Exception as error:  # Whatever a value's own methods raise: the work is done, and its success is reported.
+    except Exception as error:  # A value's own methods may raise anything. The work is done, and its success is reported.
         return None, "not_serialisable", f"the result is not JSON: {error}"
     if size > RESULT_BYTES_MAX:
         return None, "too_large", f"the result has {size} bytes, more than {RESULT_BYTES_MAX}; return a key, not the whole record"
@@ -81,7 +81,7 @@ def marker(why: str) -> str:
 
 
 def ends_later(value: Any) -> bool:
-    """Reports whether a result goes on after the work has returned it, so that its end cannot be reported."""
+    """Reports whether a result is still running when the work returns it, so that its end cannot be reported."""
     return isinstance(value, _ENDS_LATER) or inspect.isawaitable(value) or inspect.isasyncgen(value)
 
 

@@ -76,7 +76,7 @@ def check_parameters(work: Any) -> None:
 
 
 def check_result(result: Any) -> None:
-    """Refuses a result that goes on after the work has returned."""
+    """Refuses a result that is still running when the work returns it."""
     if inspect.iscoroutine(result):
         result.close()
         raise NothingHappened("the work is a coroutine, which only AsyncClient runs; nothing has run")

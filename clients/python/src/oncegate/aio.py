@@ -163,7 +163,7 @@ class AsyncClient:
                     if isinstance(late, _claims.GrantState):
                         await self._transport.run(_claims.release(late))
                 except OncegateError:
-                    pass  # Its event says so, and no caller is left.
+                    pass  # Its event reports it, and no caller is left.
 
             self._start(finish())
             raise
@@ -226,7 +226,7 @@ class AsyncGrant:
         #: Set once the claim is lost.
         self.lost_event = asyncio.Event()
         state.on_lost.append(self.lost_event.set)
-        #: Behind the middleware: set once the caller of the request has gone. The work goes on.
+        #: Behind the middleware: set when the caller of the request disconnects. The work continues.
         self.caller_gone = asyncio.Event()
 
     @property
@@ -240,7 +240,7 @@ class AsyncGrant:
         return self._state.lost
 
     def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
-        """Says, behind the middleware, what the outcome of the request is, whatever the status of its response says."""
+        """Sets the outcome of a request behind the middleware, in place of the status of its response."""
         _claims.mark(self._state, outcome)
 
     async def renew(self) -> bool:

@@ -37,13 +37,13 @@ class Limits(TypedDict, total=False):
 
 
 class Terms(Limits, total=False):
-    """What a claim call may say beside operation and contents."""
+    """Terms of a claim call other than operation and contents."""
 
     fingerprint: Any
 
 
 class WorkLimits(Limits, total=False):
-    """What a decorator may say of the work too."""
+    """Terms of a claim call, and options of the work."""
 
     #: The type of the result, if the work has no annotation; duplicates get it read back.
     result: Any
@@ -55,7 +55,7 @@ class WorkLimits(Limits, total=False):
 
 
 class WorkTerms(WorkLimits, total=False):
-    """What `once` may say beside operation, contents and work."""
+    """Options of `once` other than operation, contents and work."""
 
     fingerprint: Any
 
@@ -261,7 +261,7 @@ class Grant:
         #: Set once the claim is lost.
         self.lost_event = threading.Event()
         state.on_lost.append(self.lost_event.set)
-        #: Behind the middleware: set once the caller of the request has gone. The work goes on.
+        #: Behind the middleware: set when the caller of the request disconnects. The work continues.
         self.caller_gone = threading.Event()
 
     @property
@@ -275,7 +275,7 @@ class Grant:
         return self._state.lost
 
     def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
-        """Says, behind the middleware, what the outcome of the request is, whatever the status of its response says."""
+        """Sets the outcome of a request behind the middleware, in place of the status of its response."""
         _claims.mark(self._state, outcome)
 
     def renew(self) -> bool:

@@ -148,7 +148,7 @@ def runs(request: Any) -> Any:
 
 
 def out_of_stock(request: Any, error: Exception) -> Any:
-    """The service's handlers of its own errors."""
+    """Handlers of the service for its errors."""
     if isinstance(error, StockError):
         return HttpResponse("out of stock", status=409, content_type="text/plain")
     return HttpResponse("sold out", status=409, content_type="text/plain") if isinstance(error, Conflict) else None

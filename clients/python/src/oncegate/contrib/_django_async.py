@@ -153,7 +153,7 @@ class Content:
 
 
 class _own_threads:
-    """Blocking parts of the view run on a thread of its own: that of the request ends with the request."""
+    """Runs blocking parts of the view on a separate thread, since the thread of the request ends with the request."""
 
     async def __aenter__(self) -> None:
         # Without a context there is one thread for all, such as in tests.

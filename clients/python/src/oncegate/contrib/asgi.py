@@ -66,7 +66,7 @@ class OnceMiddleware:
             key = engine.key(incoming)
             body = await self._body(incoming, receive)
             if body is None:
-                # Its sender is gone, most likely; whoever reads on learns why nothing ran.
+                # Most likely the sender has disconnected; a sender that still reads gets the reason.
                 detail = "The body ended before it was whole, so the request was not run; send it again with the same key."
                 return await self._reply(Reply.refusal(Problem("invalid_request", detail)), scope, receive, send)
             principal = self._engine.rules.principal(self.request(scope, _once(body, receive)))
@@ -117,7 +117,7 @@ class OnceMiddleware:
 
 
 class _Run:
-    """A handler at work, detached from its caller."""
+    """One run of a handler, detached from its caller."""
 
     def __init__(self, middleware: OnceMiddleware, state: _claims.GrantState):
         self._app, self._engine, self._client = middleware.app, middleware._engine, middleware._client
@@ -141,7 +141,7 @@ class _Run:
                 try:
                     await send(message)
                 except Exception as error:
-                    # The handler goes on: the repeat gets its response.
+                    # The handler continues: the repeat gets its response.
                     fault = error
                     self._gone()
             await asyncio.shield(task)
@@ -194,7 +194,7 @@ class _Run:
     _timed_out = False
 
     def _time_out(self, task: asyncio.Task[Any] | None) -> None:
-        # What goes on after the response is no part of the exchange.
+        # Background work after the response is no part of the exchange.
         if task is not None and not self._complete.is_set():
             self._timed_out = True
             task.cancel()
@@ -278,7 +278,7 @@ def is_async(function: Any) -> bool:
 
 
 def _once(body: bytes, receive: Receive, *, more: bool = False) -> Receive:
-    """Gives what was read of a body as if it had just come, and then what the server says."""
+    """Returns a receive function that first gives the bytes that were read of a body, and then the messages of the server."""
     read = False
 
     async def again() -> Message:

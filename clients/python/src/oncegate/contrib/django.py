@@ -5,7 +5,7 @@
     def once(get_response):
         return once_middleware(get_response, client, Rules(operation="shop.http", principal=lambda request: str(request.user.pk or "")))
 
-It stands outside of ATOMIC_REQUESTS, so a success is reported after the commit.
+It runs outside of ATOMIC_REQUESTS, so a success is reported after the commit.
 """
 
 from __future__ import annotations

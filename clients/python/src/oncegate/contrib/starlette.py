@@ -50,7 +50,7 @@ def watch_errors(app: Starlette) -> None:
     """Lets the middleware see the errors that the handlers of an application answer; for an application that is mounted in another."""
     if not isinstance(app.exception_handlers, _Watched):
         handlers = _Watched()
-        # The default answers without a handler of its own, so nobody could see the error.
+        # The default handler is not in this dictionary, so its errors would not be seen.
         handlers[HTTPException] = ExceptionMiddleware(app).http_exception
         handlers.update(app.exception_handlers)
         app.exception_handlers = handlers

@@ -160,7 +160,7 @@ def read_body(environ: Environ, engine: Engine) -> bytes:
 
 
 def cut_off() -> Problem:
-    # Its sender is gone, most likely; whoever reads on learns why nothing ran.
+    # Most likely the sender has disconnected; a sender that still reads gets the reason.
     return Problem("invalid_request", "The body ended before it was whole, so the request was not run; send it again with the same key.")
 
 

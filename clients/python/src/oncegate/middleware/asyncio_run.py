@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 #: Of a response that its caller has not read yet; the handler waits for the caller then.
 OUTLET_BYTES_MAX = 1024 * 1024
-#: A caller that reads nothing for so long has gone.
+#: A caller that reads nothing for this time counts as disconnected.
 STALLED_SECONDS = 30.0
 
 _running: set[asyncio.Task[Any]] = set()
@@ -28,9 +28,9 @@ def keep_running(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 def log_end(task: asyncio.Task[Any]) -> None:
-    """Logs the error of a handler whose caller has gone: no server does."""
+    """Logs the error of a handler whose caller has disconnected, since no server logs it."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("A handler failed after its caller had gone", exc_info=error)
+        logger.error("A handler failed after its caller had disconnected", exc_info=error)
 
 
 async def drain(timeout: float = 30.0) -> int:
@@ -46,7 +46,7 @@ async def drain(timeout: float = 30.0) -> int:
 
 
 class Outlet(Generic[T]):
-    """The pieces of a response between a handler and its caller. Neither the loss nor the sloth of the caller ends the handler."""
+    """The pieces of a response between a handler and its caller. A caller that disconnects or reads slowly does not end the handler."""
 
     def __init__(self) -> None:
         self._pieces: collections.deque[tuple[T, int]] = collections.deque()

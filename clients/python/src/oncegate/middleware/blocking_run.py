@@ -1,4 +1,4 @@
-"""Handlers on threads: a response in pieces that the server pulls, and the run that goes on if it stops to."""
+"""Handlers on threads: a response in pieces that the server pulls, and a run that continues if the server stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .recorder import Recorder
 
 
 class BlockingRun:
-    """A handler at work: its grant, the recorder of its response, and the report."""
+    """One run of a handler: its grant, the recorder of its response, and the report."""
 
     def __init__(self, client: Client, engine: Engine, state: _claims.GrantState):
         self._client, self._engine, self._state = client, engine, state
@@ -114,7 +114,7 @@ class Pieces(Iterator[bytes]):
         return self._run.recorder.add(piece)
 
     def close(self) -> None:
-        """Ends the response. If the server stopped to pull, its caller has gone, and the run goes on to its end."""
+        """Ends the response. If the server stopped before the end, the caller has disconnected, and the run is completed here."""
         try:
             if not self._run.is_reported:
                 self._run.grant.caller_gone.set()
@@ -132,4 +132,4 @@ class Pieces(Iterator[bytes]):
         except StopIteration:
             pass
         except Exception as error:
-            logger.error("A handler failed after its caller had gone", exc_info=error)
+            logger.error("A handler failed after its caller had disconnected", exc_info=error)

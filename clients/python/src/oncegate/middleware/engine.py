@@ -213,7 +213,7 @@ class Engine:
         return {"store": "success", "release": "failure", "unknown": "unknown"}[self.rules.meaning(recorder.status)]
 
     def report(self, state: _claims.GrantState, recorder: Recorder, error: BaseException | None, complete: bool) -> Flow[None]:
-        """Reports the outcome. A failure of it changes nothing for the caller: its event says so."""
+        """Reports the outcome. A report that fails changes nothing for the caller; an event reports it."""
         outcome = self.outcome(state, recorder, error, complete)
         stored, tombstone = recorder.results() if outcome == "success" and recorder.has_begun else (None, None)
         try:

@@ -25,7 +25,7 @@ HIDDEN = frozenset({"accept-encoding", "range", "if-range"})
 
 @dataclass(frozen=True)
 class StoredFields:
-    """The fields of responses that are stored, beside the default or without some of it."""
+    """Changes to the default list of stored fields."""
 
     with_: frozenset[str]
     without: frozenset[str]

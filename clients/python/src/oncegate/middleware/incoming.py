@@ -21,7 +21,7 @@ class Incoming:
     """The head of a request."""
 
     method: str
-    #: As it was sent, with the mount point.
+    #: The path of the request line, with the mount point.
     path: str
     #: None if there is none.
     query: str | None
@@ -96,7 +96,7 @@ def _json_digest(body: bytes) -> str:
 
 
 def _form_digest(request: Incoming, body: bytes) -> str | None:
-    """The digest of a form's parts without its boundary, which clients choose anew for each try.
+    """The digest of a form's parts without its boundary, which clients choose afresh for each try.
 
     None if the body is no form, or one that readers could understand differently.
     """

@@ -36,9 +36,9 @@ class Problem:
 
     code: str
     detail: str
-    #: Members of the document beside the standard ones: `state`, `response_status`.
+    #: More members of the document: `state`, `response_status`.
     members: Mapping[str, Any] = field(default_factory=dict)
-    #: Fields of the response beside its content type.
+    #: More fields of the response.
     fields: tuple[tuple[str, str], ...] = ()
 
     @property

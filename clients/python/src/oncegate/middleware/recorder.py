@@ -1,4 +1,4 @@
-"""One response on its way to the caller: what passes, what completes it, what is stored, and what it says of the outcome."""
+"""Record of a response on its way to the caller: the fields and bytes that pass, and the form that is stored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Recorder:
         return self.status in _fields.WITHOUT_BODY or self._length == 0
 
     def add(self, piece: bytes) -> bytes:
-        """Takes a piece of the body. Returns what is to be sent of it."""
+        """Takes a piece of the body. Returns the bytes to send."""
         if self.status in _fields.WITHOUT_BODY:
             return b""
         self._size += len(piece)

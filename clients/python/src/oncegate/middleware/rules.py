@@ -18,7 +18,7 @@ Meaning = Literal["unknown", "store", "release"]
 
 
 def shared_keys(_: Any) -> str:
-    """The `principal` of a service whose callers share their keys: whoever knows a key gets its response."""
+    """The `principal` of a service whose callers share their keys: everyone who knows a key gets its response."""
     return ""
 
 
