@@ -121,6 +121,10 @@ impl<Q> Idempotent<Q> {
     /// Protects these methods only.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         let methods: Vec<_> = methods.into_iter().collect();
+        if methods.is_empty() {
+            return self
+                .with(|settings| settings.refuse("methods is empty, so nothing is protected; name one".to_owned()));
+        }
         let safe = methods.iter().find(|method| is_safe(method));
         let wrong = safe
             .map(|method| format!("methods has {method}, which has no effect and is never protected; leave it out"));
@@ -139,7 +143,13 @@ impl<Q> Idempotent<Q> {
 
     /// Sets the parts of a request that must be the same on a repeat. Default: method, path, query, `Content-Type`, `If-Match`, body.
     pub fn fingerprint(self, parts: impl IntoIterator<Item = FingerprintPart>) -> Self {
-        self.with(|settings| settings.fingerprint = parts.into_iter().collect())
+        self.with(|settings| {
+            settings.fingerprint = parts.into_iter().collect();
+            if settings.fingerprint.is_empty() {
+                settings
+                    .refuse("fingerprint is empty, so every request is a repeat; name what must be equal".to_owned());
+            }
+        })
     }
 
     /// Sets the statuses of responses that are stored, such as `404` or `2xx`. Default: 2xx, 301 to 303, 4xx.

@@ -16,7 +16,9 @@ use crate::shop::{Shop, account, client, key, layer, offline, post, request, sen
 
 #[test]
 fn a_wrong_option_is_found_when_the_layer_is_made() {
-    let wrong: [(&str, IdempotencyLayer); 9] = [
+    let wrong: [(&str, IdempotencyLayer); 11] = [
+        ("methods", offline().methods([])),
+        ("fingerprint", offline().fingerprint([])),
         ("operation", IdempotencyLayer::shared_keys(client_of_nothing(), " ")),
         ("methods", offline().methods([Method::GET])),
         ("store", offline().store(["2x"])),

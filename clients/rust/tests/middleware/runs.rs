@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -9,15 +11,16 @@ use axum::http::{Request, Response};
 use futures_util::stream;
 use http_body_util::BodyExt as _;
 use hyper::body::Frame;
-use oncegate_client::tower::RequestBody;
-use oncegate_client::{Grant, Outcome};
+use oncegate_client::testing::MemoryGateway;
+use oncegate_client::tower::{IdempotencyLayer, RequestBody};
+use oncegate_client::{Grant, Options, Outcome};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tower::{BoxError, ServiceExt as _, service_fn};
 use tower_layer::Layer as _;
 
-use crate::shop::{Shop, key, layer, post, read, request, until};
+use crate::shop::{Shop, account, key, layer, post, read, request, until};
 
 const ALICE: (&str, &str) = ("authorization", "alice");
 
@@ -147,18 +150,26 @@ async fn a_response_says_its_outcome_before_its_grant() {
 
 #[tokio::test]
 async fn a_panic_goes_on_when_its_outcome_is_recorded() {
-    let layer = layer();
-    let panicking =
-        layer.clone().layer(service_fn(async |_: Request<RequestBody>| -> Result<Response<Body>, Infallible> {
-            std::panic::resume_unwind(Box::new("of the handler"))
-        }));
+    let reported = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&reported);
+    let options = Options::default().on_event(move |event| {
+        seen.fetch_or(event.name == "reported", Ordering::SeqCst);
+    });
+    let gateway = MemoryGateway::new();
+    let layer = IdempotencyLayer::new(gateway.client(options), "middleware.test", account);
+    let panicking = layer.clone().layer(service_fn(move |_: Request<RequestBody>| {
+        // The report needs a second try.
+        gateway.fail_next(503, "store_unavailable");
+        async { std::panic::resume_unwind(Box::new("of the handler")) as Result<Response<Body>, Infallible> }
+    }));
     let key = key("panic");
     let fields = [ALICE, ("idempotency-key", &*key)];
     let call = tokio::spawn(panicking.oneshot(request("/201", &fields, "")));
     let panic = call.await.expect_err("a panic").into_panic();
+    assert!(reported.load(Ordering::SeqCst), "before the connection breaks");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the handler"));
     let answer = post(&Shop::new().router().layer(layer), "/201", &key, "").await;
-    assert!(answer.text.contains("\"unknown\""), "at once: {}", answer.text);
+    assert!(answer.text.contains("\"unknown\""), "{}", answer.text);
 }
 
 #[tokio::test]
