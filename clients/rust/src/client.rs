@@ -154,7 +154,7 @@ impl Options {
     }
 
     /// Switches the client off if this is false, as `ONCEGATE_DISABLED=1` in the environment does: work runs, nothing is claimed, and
-    /// `degraded` is `disabled`. For tests and for a machine without a gateway. Locks are not switched off.
+    /// `degraded` is `disabled`. Locks are granted, and hold nothing. For tests and for a machine without a gateway.
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.is_enabled = enabled;
         self

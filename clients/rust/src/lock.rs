@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::answer::{Answer, Body};
 use crate::call::{Call, object, quoted, sleep, with_wait, written};
-use crate::claim::{WAIT_MAX, left_until, pause_between, whole_millis};
+use crate::claim::{DISABLED, WAIT_MAX, left_until, pause_between, whole_millis};
 use crate::client::{Client, nonce};
 use crate::error::{Cause, Error, Kind};
 use crate::event::{About, Level};
@@ -139,6 +139,13 @@ impl Locker {
         let nonce = nonce()?;
         let body = self.body(&nonce)?;
         let (client, about) = (&self.client, self.client.about(&self.name, None));
+        if !client.0.is_enabled {
+            let (attempt, mode, lease_ms) =
+                (Some(DISABLED.to_owned()), Some(self.mode.name().to_owned()), Some(u64::MAX));
+            let body = Body { attempt, mode, lease_ms, fence: Some(0), holds: Some(1), ..Body::default() };
+            let answer = Answer { status: 201, body, text: Bytes::new(), sent: client.now(), at: 0 };
+            return self.held(answer, &about).await;
+        }
         let ends = client.end_after(wait);
         let at = client.0.first.load(Ordering::Relaxed);
         let mut request = Request { locker: self, nonce, at, about: &about, open: true };
@@ -439,6 +446,10 @@ impl Held {
     async fn release(self) -> Result<(), Error> {
         let Self { locker, attempt, fence, at, about, lease, .. } = self;
         let client = &locker.client;
+        if !client.0.is_enabled {
+            lease.stop();
+            return Ok(());
+        }
         let answered = locker.release("attempt", &attempt, at, client.0.settle_within, &about).await;
         let was_lost = lease.lost().is_some();
         lease.stop();

@@ -146,4 +146,10 @@ async fn a_client_that_is_switched_off_claims_nothing() {
     let done = client.once("order.submit", "A-1", async |_| Ok(7)).await.expect("it runs");
     let oncegate_client::Once::Done(done) = done else { panic!("{done:?}") };
     assert_eq!((done.result, done.degraded.as_deref()), (7, Some("disabled")));
+    let holds = [client.lock("l").acquire(Duration::ZERO).await, client.lock("l").acquire(Duration::ZERO).await];
+    for hold in holds {
+        let hold = hold.expect("it is granted");
+        assert!(hold.is_live());
+        hold.release().await.expect("it holds nothing");
+    }
 }
