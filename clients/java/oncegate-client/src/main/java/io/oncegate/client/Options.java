@@ -38,6 +38,7 @@ public final class Options {
     BiFunction<JsonText, Type, Object> resultReader = PlainResults::read;
     Supplier<String> traceparent = Traces.current();
     LongSupplier nanoTime = System::nanoTime;
+    Answerer answerer;
 
     /** The gateway of {@code ONCEGATE_URL}, else {@code http://127.0.0.1:8080}. */
     public Options() {
@@ -72,6 +73,7 @@ public final class Options {
         resultReader = other.resultReader;
         traceparent = other.traceparent;
         nanoTime = other.nanoTime;
+        answerer = other.answerer;
     }
 
     private Options with(Consumer<Options> change) {
@@ -192,6 +194,15 @@ public final class Options {
      */
     public Options traceparent(Supplier<String> source) {
         return with(copy -> copy.traceparent = source);
+    }
+
+    /** Replaces the gateways, in tests. */
+    public Options answerer(Answerer answerer) {
+        return with(
+                copy -> {
+                    copy.answerer = answerer;
+                    copy.nanoTime = answerer::nanoTime;
+                });
     }
 
     /** Replaces the monotonic clock, in tests. */

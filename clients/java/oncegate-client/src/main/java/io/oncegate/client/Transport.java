@@ -58,6 +58,9 @@ final class Transport {
             Call call, int gateway, long nanos, boolean interruptible, Consumer<Response> abandoned)
             throws NoAnswer, InterruptedException {
         String url = options.urls.get(gateway);
+        if (options.answerer != null) {
+            return answered(call, url, gateway);
+        }
         // A lease counts from here: the answer may take long.
         long sent = options.nanoTime.getAsLong();
         var answering = http.sendAsync(request(call, url, nanos), info -> new BoundedBody());
@@ -85,6 +88,16 @@ final class Transport {
             throw new NoAnswer(
                     new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
         }
+    }
+
+    private Response answered(Call call, String url, int gateway)
+            throws NoAnswer, InterruptedException {
+        long sent = options.nanoTime.getAsLong();
+        Answerer.Answer answer = options.answerer.answer(call.path(), call.body());
+        if (answer == null) {
+            throw new NoAnswer(new Cause(url, Kind.REFUSED, "the test answers nothing"));
+        }
+        return read(call, url, gateway, sent, answer.status(), answer.body(), "", null);
     }
 
     private HttpRequest request(Call call, String url, long nanos) {
@@ -132,19 +145,32 @@ final class Transport {
     private static Response read(
             Call call, String url, int gateway, long sent, HttpResponse<String> answer)
             throws NoAnswer {
+        var headers = answer.headers();
+        String type = headers.firstValue("content-type").orElse("without a content type");
+        String id = headers.firstValue("x-request-id").orElse(null);
+        return read(call, url, gateway, sent, answer.statusCode(), answer.body(), type, id);
+    }
+
+    private static Response read(
+            Call call,
+            String url,
+            int gateway,
+            long sent,
+            int status,
+            String body,
+            String type,
+            String requestId)
+            throws NoAnswer {
         Map<String, Object> named = new LinkedHashMap<>();
         try {
-            if (Json.read(answer.body()) instanceof Map<?, ?> fields) {
+            if (Json.read(body) instanceof Map<?, ?> fields) {
                 fields.forEach((name, value) -> named.put((String) name, value));
             }
         } catch (IllegalArgumentException notJson) {
             // Not from a gateway, as below.
         }
-        int status = answer.statusCode();
         Object member = named.get(status < 300 ? call.member() : "code");
         if (member == null || status < 200 || (status >= 300 && !(member instanceof String))) {
-            String type =
-                    answer.headers().firstValue("content-type").orElse("without a content type");
             throw new NoAnswer(
                     new Cause(
                             url,
@@ -154,10 +180,7 @@ final class Transport {
                             null,
                             null));
         }
-        String id =
-                named.get("request_id") instanceof String own
-                        ? own
-                        : answer.headers().firstValue("x-request-id").orElse(null);
+        String id = named.get("request_id") instanceof String own ? own : requestId;
         return new Response(status, named, sent, gateway, id);
     }
 
