@@ -1,4 +1,5 @@
-//! Requests of reqwest with one key per operation, against the middleware before a service whose answers get lost.
+//! Requests of reqwest with one key per operation, against the middleware before a service whose answers get lost, and against the proxy of
+//! a gateway, which ONCEGATE_BIN names.
 #![cfg(all(feature = "axum", feature = "reqwest", feature = "testing"))]
 
 use std::convert::Infallible;
@@ -141,4 +142,72 @@ async fn time_ends_the_tries_and_a_stream_is_sent_once() {
     let body = reqwest::Body::wrap(http_body_util::Full::new(Bytes::from_static(b"one")));
     assert_eq!(http.post(format!("{url}/send")).body(body).send().await.expect("an answer").status(), 503);
     assert_eq!(service.requests.lock().expect("no panic").len(), 2);
+}
+
+/// The proxy of a real gateway. It stops with the test.
+struct Proxy {
+    url: String,
+    process: std::process::Child,
+    folder: std::path::PathBuf,
+}
+
+impl Proxy {
+    /// Starts one before this service. `None` without a gateway to start.
+    async fn before(service: &str) -> Option<Self> {
+        let program = std::env::vars().find(|(name, _)| name == "ONCEGATE_BIN")?.1;
+        let ports = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let [listen, api, admin] = ports.map(|port| port.local_addr().expect("an address"));
+        let folder = std::env::temp_dir().join(format!("oncegate-sender-{}", listen.port()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let config = format!(
+            "[proxy]\nlisten = \"{listen}\"\n[proxy.upstreams.app]\nurls = [\"{service}\"]\n[[proxy.routes]]\nname = \"invoices.send\"\n\
+             app = \"default\"\npath = \"/send\"\nmethods = [\"POST\"]\nupstream = \"app\"\nprincipal = [\"authorization\"]\n"
+        );
+        std::fs::write(folder.join("oncegate.toml"), config).expect("a file");
+        let mut command = std::process::Command::new(program);
+        command.args(["serve", "--engine", "memory:", "--config"]).arg(folder.join("oncegate.toml"));
+        command.arg("--data-dir").arg(folder.join("data"));
+        command.args(["--listen", &api.to_string(), "--admin-listen", &admin.to_string()]);
+        let log = std::fs::File::create(folder.join("log")).expect("a file");
+        let process = command.stdout(log.try_clone().expect("a file")).stderr(log).spawn().expect("a gateway");
+        let starting = async {
+            while tokio::net::TcpStream::connect(listen).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), starting).await.expect("the gateway starts");
+        Some(Self { url: format!("http://{listen}"), process, folder })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop((self.process.kill(), self.process.wait()));
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+#[tokio::test]
+async fn a_try_that_times_out_finds_its_response_behind_the_proxy() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let slow = async move |body: Bytes| {
+        count.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        body
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let service = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/send", any(slow))).await });
+    let Some(proxy) = Proxy::before(&service).await else {
+        eprintln!("skipped: ONCEGATE_BIN names no gateway");
+        return;
+    };
+    let impatient = reqwest::Client::builder().timeout(Duration::from_millis(200)).build().expect("a client");
+    let http = ClientBuilder::new(impatient).with(IdempotencyKeys::new()).build();
+    let request = http.post(format!("{}/send", proxy.url)).header("authorization", "alice").body("one");
+    let response = request.send().await.expect("an answer");
+    assert_eq!((response.status().as_u16(), ran.load(Ordering::SeqCst)), (200, 1));
+    assert_eq!(response.headers()["idempotent-replayed"], "true");
+    assert_eq!(response.text().await.expect("a body"), "one");
 }
