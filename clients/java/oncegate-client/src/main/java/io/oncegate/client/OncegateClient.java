@@ -10,6 +10,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Future;
 import java.util.function.Function;
 import java.util.function.UnaryOperator;
 
@@ -79,13 +80,10 @@ public final class OncegateClient implements AutoCloseable {
         context.events().send(event);
     }
 
-    /** Runs the task on a daemon thread of the client; after a delay that is not zero. */
-    public void later(Duration delay, Runnable task) {
-        if (delay.isZero()) {
-            context.background().run(task);
-        } else {
-            context.background().after(delay.toNanos(), task);
-        }
+    /** Runs the task on a daemon thread of the client after a delay. Returns what cancels it. */
+    public Runnable later(Duration delay, Runnable task) {
+        Future<?> scheduled = context.background().after(delay.toNanos(), task);
+        return scheduled == null ? () -> {} : () -> scheduled.cancel(false);
     }
 
     /** Runs the work unless the operation is a duplicate, with the operator's terms. */

@@ -166,9 +166,8 @@ public final class Engine<R> {
         }
         if (claimed instanceof Grant grant) {
             count("forwarded");
-            var run = new Run(rules, grant, running);
-            client.later(rules.exchangeMax, grant::stopRenewal);
-            return new Granted(run);
+            Runnable cancel = client.later(rules.exchangeMax, grant::stopRenewal);
+            return new Granted(new Run(rules, grant, running, cancel));
         }
         if (claimed instanceof Mismatch<?>) {
             String detail =

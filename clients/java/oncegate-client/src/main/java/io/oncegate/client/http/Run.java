@@ -18,6 +18,10 @@ public final class Run {
     private final Idempotency<?> rules;
     private final Grant grant;
     private final Running running;
+
+    /** Cancels the end of the renewal, which else keeps this run in memory until then. */
+    private final Runnable cancelLimit;
+
     private final StatusRules statuses;
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
     private boolean tooLong;
@@ -28,7 +32,8 @@ public final class Run {
     private boolean harmless;
     private boolean ended;
 
-    Run(Idempotency<?> rules, Grant grant, Running running) {
+    Run(Idempotency<?> rules, Grant grant, Running running, Runnable cancelLimit) {
+        this.cancelLimit = cancelLimit;
         this.rules = rules;
         this.grant = grant;
         this.running = running;
@@ -147,6 +152,7 @@ public final class Run {
                     rules.operation + ": the outcome was not recorded",
                     unreported);
         } finally {
+            cancelLimit.run();
             grant.stopRenewal();
             running.ended();
         }
