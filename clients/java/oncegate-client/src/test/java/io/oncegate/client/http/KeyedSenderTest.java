@@ -1,0 +1,107 @@
+package io.oncegate.client.http;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.HashSet;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** What a sender repeats, and under which key. */
+class KeyedSenderTest {
+    private static final String IN_PROGRESS = "{\"code\":\"duplicate\",\"state\":\"in_progress\"}";
+    private static final String UNKNOWN = "{\"code\":\"duplicate\",\"state\":\"unknown\"}";
+
+    private final List<String> seen = Collections.synchronizedList(new ArrayList<>());
+    private final Deque<Object[]> answers = new ArrayDeque<>();
+    private HttpServer server;
+
+    @BeforeEach
+    void start() throws IOException {
+        server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.createContext(
+                "/",
+                exchange -> {
+                    String body =
+                            new String(
+                                    exchange.getRequestBody().readAllBytes(),
+                                    StandardCharsets.UTF_8);
+                    String key = exchange.getRequestHeaders().getFirst("Idempotency-Key");
+                    seen.add(key + " " + body);
+                    Object[] answer = answers.poll();
+                    if (answer == null) {
+                        // No answer: the connection is closed.
+                        exchange.close();
+                        return;
+                    }
+                    byte[] bytes = ((String) answer[1]).getBytes(StandardCharsets.UTF_8);
+                    exchange.sendResponseHeaders((int) answer[0], bytes.length);
+                    exchange.getResponseBody().write(bytes);
+                    exchange.close();
+                });
+        server.start();
+    }
+
+    @AfterEach
+    void stop() {
+        server.stop(0);
+    }
+
+    private HttpResponse<byte[]> send(Duration within) throws IOException, InterruptedException {
+        var uri = URI.create("http://127.0.0.1:" + server.getAddress().getPort() + "/seats");
+        var request =
+                HttpRequest.newBuilder(uri)
+                        .POST(HttpRequest.BodyPublishers.ofString("12A"))
+                        .build();
+        return new KeyedSender(HttpClient.newHttpClient(), within).send(request);
+    }
+
+    private void answer(int status, String body) {
+        answers.add(new Object[] {status, body});
+    }
+
+    @Test
+    void aRequestIsRepeatedUnderItsKeyUntilItIsAnswered() throws Exception {
+        answer(503, "");
+        answer(409, IN_PROGRESS);
+        answer(201, "booked");
+        assertEquals(201, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(3, seen.size());
+        assertEquals(1, new HashSet<>(seen).size(), seen.toString());
+        answer(201, "booked");
+        send(Duration.ofSeconds(30));
+        assertEquals(2, new HashSet<>(seen).size(), "another operation has another key");
+    }
+
+    @Test
+    void anUnknownOutcomeAndARefusalAreNotRepeated() throws Exception {
+        for (String body : List.of(UNKNOWN, "sold out")) {
+            answer(409, body);
+            assertEquals(409, send(Duration.ofSeconds(30)).statusCode());
+        }
+        answer(422, "");
+        assertEquals(422, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(3, seen.size());
+    }
+
+    @Test
+    void aServerThatNeverAnswersIsAnErrorInTime() {
+        assertThrows(IOException.class, () -> send(Duration.ofMillis(300)));
+    }
+}
