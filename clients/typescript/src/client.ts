@@ -1,20 +1,30 @@
 /** The client: claim, run, report. */
 
-import { randomBytes } from "node:crypto";
-
+import { sendBatch } from "./batch.js";
 import { type AnyContents, type Contents, canonical, canonicalOrEmpty, globalId, idOf } from "./contents.js";
 import { DISABLED, NoServer } from "./disabled.js";
-import { duration, span, spanText } from "./durations.js";
+import { span, spanText } from "./durations.js";
 import { NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable } from "./errors.js";
 import { type Claim, Grant } from "./grant.js";
-import { type Harmless, harmlessTest } from "./harmless.js";
+import { harmlessTest } from "./harmless.js";
 import { Lock, type LockTerms } from "./lock.js";
 import { defaultUrls, isEnabled, known } from "./options.js";
 import { body, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
 import { encode, endsLater, type Omitted, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
-import type { Answer, Fields, Server } from "./server.js";
+import type { Answer, Server } from "./server.js";
 import { type Attributes, spanned } from "./telemetry.js";
-import { answered, hasGlobalId, jitter, PAUSE_MS_MIN, rejected, serversOf, sleep, Transport } from "./transport.js";
+import {
+  CLAIM_TERMS,
+  type ClaimItem,
+  LIMITS,
+  type Limits,
+  type OnceTerms,
+  OPTIONS,
+  type OutcomeItem,
+  TERMS,
+  type Terms,
+} from "./terms.js";
+import { hasGlobalId, rejected, serversOf, sleep, Transport } from "./transport.js";
 import {
   type ClaimRecord,
   type Done,
@@ -25,72 +35,7 @@ import {
   SERVERS,
   type Settled,
 } from "./values.js";
-
-/** The longest wait of one call: proxies on the way may cut off a longer one. */
-export const WAIT_MS_MAX = 20_000;
-const BATCH_MAX = 1000;
-
-/** The terms of one claim. */
-export interface Terms {
-  /** What else must be equal on a repeat, without being part of the identity. */
-  fingerprint?: AnyContents;
-  /** How long to hold the claim while in progress, such as `30s`. */
-  lease?: string;
-  leaseMs?: number;
-  /** How long a success is kept against repeats, such as `30d` or `forever`. */
-  retention?: string;
-  retentionMs?: number;
-  /** Take over a claim that is unknown. Only after its effect was looked up. */
-  takeOver?: boolean;
-  /** Wait up to this time for an operation that is in progress, such as `10s`. */
-  wait?: string;
-  waitMs?: number;
-  /** Before the claim is answered, a grant that crosses the abort is released. The work and its report are not aborted. */
-  signal?: AbortSignal;
-}
-
-/** The terms of `once`. */
-export interface OnceTerms extends Terms {
-  /** Errors of the work that mean that nothing happened, beside those of the client. */
-  nothingHappened?: Harmless;
-}
-
-export interface ClaimItem extends Pick<Terms, "fingerprint" | "lease" | "leaseMs" | "retention" | "retentionMs" | "takeOver"> {
-  operation: string;
-  contents: AnyContents;
-}
-
-export interface OutcomeItem {
-  grant: Grant;
-  outcome: "success" | "failure" | "unknown";
-  /** Goes with a success. */
-  result?: unknown;
-}
-
-/** The options that `Client.with` changes. */
-export interface Limits {
-  claimWithin?: string | undefined;
-  claimWithinMs?: number | undefined;
-  settleWithin?: string | undefined;
-  settleWithinMs?: number | undefined;
-  onUnavailable?: "fail_closed" | "proceed" | undefined;
-}
-
-const LIMITS = ["claimWithin", "claimWithinMs", "settleWithin", "settleWithinMs", "onUnavailable"];
-const OPTIONS = [
-  ...LIMITS,
-  "credential",
-  "timeout",
-  "timeoutMs",
-  "onEvent",
-  "metrics",
-  "traceparent",
-  "tls",
-  "enabled",
-  "nothingHappened",
-];
-const CLAIM_TERMS = ["fingerprint", "lease", "leaseMs", "retention", "retentionMs", "takeOver"];
-const TERMS = [...CLAIM_TERMS, "wait", "waitMs", "signal"];
+import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 
 /** One or more gateways in front of the same store. */
 export class Client {
@@ -251,7 +196,7 @@ export class Client {
       return this.newClaim(operation, contents, terms);
     });
     const bodies = claims.map(({ body }) => body);
-    const answers = await this.batch("/v1/claims/batch", bodies, this.claimWithinMs, this.transport.first);
+    const answers = await sendBatch(this.transport, "/v1/claims/batch", bodies, this.claimWithinMs, this.transport.first);
     return answers.map((answer, at) => {
       const claim = claims[at] as Claim;
       if (answer instanceof Error) return answer;
@@ -274,7 +219,7 @@ export class Client {
     });
     const bodies = reports.map((report) => `{"global_id":"${report.globalId}",${body(report).slice(1)}`);
     const first = this.transport.servers.findIndex(({ url }) => url === reports[0]?.gateway);
-    const answers = await this.batch("/v1/outcomes/batch", bodies, this.settleWithinMs, Math.max(0, first));
+    const answers = await sendBatch(this.transport, "/v1/outcomes/batch", bodies, this.settleWithinMs, Math.max(0, first));
     return answers.map((answer, at) => {
       const { grant, result } = items[at] as OutcomeItem;
       const { omitted, ...report } = reports[at] as Report & { omitted: Omitted | null };
@@ -456,70 +401,6 @@ export class Client {
     }
     return result;
   }
-
-  /** Sends the items until each has an answer or time is over. */
-  private async batch(path: string, bodies: string[], withinMs: number, first: number): Promise<(Answer | OncegateError)[]> {
-    if (bodies.length === 0 || bodies.length > BATCH_MAX)
-      throw new TypeError(`a batch has 1 to ${BATCH_MAX} items, not ${bodies.length}`);
-    const { transport } = this;
-    const ends = transport.now() + withinMs;
-    const answers: (Answer | OncegateError)[] = new Array(bodies.length);
-    let open = bodies.map((_, at) => at);
-    for (let round = 1; ; round++) {
-      const body = `{"items":[${open.map((at) => bodies[at]).join()}]}`;
-      const genuine = ({ items }: Fields) => Array.isArray(items) && items.length === open.length;
-      const about = { operation: "", globalId: null };
-      let answer: Answer;
-      try {
-        answer = await transport.do({
-          endpoint: "batch",
-          path,
-          body,
-          withinMs: Math.max(1, ends - transport.now()),
-          first,
-          genuine,
-          about,
-        });
-        if (answer.status >= 300) throw rejected(answer.status, answer.fields);
-      } catch (error) {
-        if (round === 1) throw error;
-        for (const at of open) answers[at] = error as OncegateError;
-        return answers;
-      }
-      const { sent, at: gateway, fields } = answer;
-      const again: number[] = [];
-      let pause = jitter(round);
-      open.forEach((at, position) => {
-        const item = fields.items?.[position] ?? {};
-        const status = item.status ?? 0;
-        if (status !== 429 && status < 500) {
-          answers[at] = { status, fields: item, sent, at: gateway };
-          return;
-        }
-        const url = transport.servers[gateway]?.url ?? "";
-        answers[at] = status === 429 ? rejected(429, item) : new Unavailable([answered(url, status, item)]);
-        again.push(at);
-        pause = Math.max(pause, item.retry_after_ms ?? 0);
-      });
-      if (again.length === 0 || transport.now() + pause > ends) return answers;
-      await sleep(pause);
-      open = again;
-    }
-  }
-}
-
-const NONCE_BYTES = 16;
-let random = Buffer.alloc(0);
-let randomAt = 0;
-
-/** 32 random hex digits: fresh for each try at an operation, and kept for all repeats of its call. Drawn 64 at a time, which costs less. */
-export function newNonce(): string {
-  if (randomAt === random.length) {
-    random = randomBytes(64 * NONCE_BYTES);
-    randomAt = 0;
-  }
-  randomAt += NONCE_BYTES;
-  return random.toString("hex", randomAt - NONCE_BYTES, randomAt);
 }
 
 function quote(text: string | undefined): string | undefined {
@@ -539,16 +420,6 @@ function read<Result>(
 ): Duplicate<Result | unknown> | Mismatch {
   if (!schema || found.kind === "mismatch" || found.state !== "succeeded" || found.resultOmitted) return found;
   return { ...found, result: found.result === null ? null : schema.parse(found.result) };
-}
-
-export function withWait(body: string, waitMs: number): string {
-  return waitMs < 1 ? body : `${body.slice(0, -1)},"wait":"${duration(waitMs)}"}`;
-}
-
-/** Short after a wait that the gateway shortened, and what the gateway asks for if it did not wait at all. */
-export function pauseBetweenWaits(waitMs: number, fields: Fields): number {
-  const after = fields.retry_after_ms ?? 1000;
-  return waitMs > 0 && (fields.waited_ms ?? 0) > 0 ? Math.min(after, PAUSE_MS_MIN) : after;
 }
 
 function recordOf(fields: Record<string, never>): ClaimRecord {

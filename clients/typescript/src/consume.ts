@@ -1,9 +1,10 @@
 /** Consumers of messages: each end of `once` becomes a decision, which an adapter for the broker carries out. */
 
-import type { Client, OnceTerms } from "./client.js";
+import type { Client } from "./client.js";
 import type { AnyContents } from "./contents.js";
 import { NotCanonical, NothingHappened, NotSettled, OutcomeRefused, Rejected } from "./errors.js";
 import type { Grant } from "./grant.js";
+import type { OnceTerms } from "./terms.js";
 import type { Done, Duplicate, Mismatch } from "./values.js";
 
 /**

@@ -1,6 +1,6 @@
 /** A client of the idempotency gateway Oncegate. */
 
-export { type ClaimItem, Client, type OnceTerms, type OutcomeItem, type Terms } from "./client.js";
+export { Client } from "./client.js";
 export { type Action, Consumer, type ConsumerOptions, type Decision } from "./consume.js";
 export { type AnyContents, type Contents, canonical, Decimal, globalId, Instant, JsonText, PlainDate, Uuid } from "./contents.js";
 export * from "./errors.js";
@@ -11,6 +11,7 @@ export { current, type RequestGrant } from "./middleware/exchange.js";
 export { problemOf } from "./middleware/problemof.js";
 export { once } from "./once.js";
 export { NotRun, type Omitted, ResultNotStored, type ResultSchema, resultOf } from "./results.js";
+export type { ClaimItem, Limits, OnceTerms, OutcomeItem, Terms } from "./terms.js";
 export type {
   ClaimRecord,
   Done,

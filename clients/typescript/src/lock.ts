@@ -1,6 +1,5 @@
 /** Named locks with a lease. */
 
-import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./client.js";
 import { span, spanText } from "./durations.js";
 import { LockNotAcquired, Unavailable } from "./errors.js";
 import { Lease, leaseEnds } from "./lease.js";
@@ -9,6 +8,7 @@ import { objectOf } from "./report.js";
 import type { Answer } from "./server.js";
 import { type About, type Call, rejected, sleep, type Transport } from "./transport.js";
 import type { LockRecord } from "./values.js";
+import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 
 export interface LockTerms {
   /** Default `exclusive`. */

@@ -1,8 +1,9 @@
 /** A function whose calls run once. */
 
-import type { Client, OnceTerms } from "./client.js";
+import type { Client } from "./client.js";
 import type { Contents } from "./contents.js";
 import { type ResultSchema, refuseGenerators } from "./results.js";
+import type { OnceTerms } from "./terms.js";
 import type { Done, Duplicate, Mismatch } from "./values.js";
 
 export interface OnceOptions<Args extends unknown[], C> extends OnceTerms {
