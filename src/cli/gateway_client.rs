@@ -1,5 +1,6 @@
 //! Client of a gateway's API, with the credential of an app: for commands that claim and lock as a caller does.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,10 +42,14 @@ pub(super) struct Response {
     pub(super) body: Value,
 }
 
-/// Error: no answer, or one that a repeat of the same request may replace. It may have taken effect.
+/// Error: no answer, or one that a repeat of the same request may replace.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct NoAnswer(String);
+#[error("{why}")]
+pub(super) struct NoAnswer {
+    why: String,
+    /// The request may have taken effect.
+    pub(super) is_uncertain: bool,
+}
 
 impl GatewayClient {
     /// Returns the client that these arguments and the environment ask for. Opens no connection.
@@ -70,14 +75,22 @@ impl GatewayClient {
         let response = match self.0.send(Method::POST, path, Some(body), timeout).await {
             Ok(response) => response,
             Err(error) if super::failure::cause(&error).is_some() => return Err(error),
-            Err(error) => return Err(NoAnswer(format!("no answer from a gateway at {url}: {error:#}")).into()),
+            Err(error) => {
+                let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+                let is_uncertain = !error.downcast_ref::<io::Error>().is_some_and(is_refused);
+                return Err(
+                    NoAnswer { why: format!("no answer from a gateway at {url}: {error:#}"), is_uncertain }.into()
+                );
+            }
         };
         let status = response.status().as_u16();
         let body: Option<Value> = serde_json::from_slice(response.body()).ok().filter(Value::is_object);
         let response = Response { status, body: body.unwrap_or_default() };
         // The gateway, or a load balancer before it, has a problem that may pass.
         if [408, 429, 500, 502, 503, 504].contains(&status) {
-            return Err(NoAnswer(response.problem()).into());
+            // A load balancer names no code.
+            let is_uncertain = ["", "outcome_unknown", "internal"].contains(&response.code());
+            return Err(NoAnswer { why: response.problem(), is_uncertain }.into());
         }
         let is_known = response.is_success() || response.body["code"].is_string();
         if response.body.is_null() || !is_known {

@@ -157,6 +157,7 @@ impl Job {
         let Self { client, clock, signals } = self;
         let acquire = async {
             let started = clock.monotonic();
+            let mut is_uncertain = false;
             loop {
                 let sent_at = clock.monotonic();
                 let left = wait.saturating_sub(sent_at.saturating_sub(started));
@@ -167,6 +168,9 @@ impl Job {
                 }
                 let answer = client.post(path, &body, asked + ANSWER_TIMEOUT).await;
                 let passed = clock.monotonic().saturating_sub(started);
+                if let Err(error) = &answer {
+                    is_uncertain |= error.downcast_ref().is_some_and(|error: &NoAnswer| error.is_uncertain);
+                }
                 match answer {
                     Ok(response) if response.is_success() => {
                         // The lease begins when the wait ends: at the gateway after `waited_ms`, which cannot be longer than
@@ -182,6 +186,12 @@ impl Job {
                         sleep(if has_waited { Duration::ZERO } else { pause.min(wait.saturating_sub(passed)) }).await;
                     }
                     Ok(response) => return Ok(Acquired::Refused(response)),
+                    // The last failure says nothing about earlier requests.
+                    Err(error) if error.is::<NoAnswer>() && passed >= wait.max(ACQUIRE_TIME) && is_uncertain => {
+                        let advice =
+                            "An earlier request may have been granted; then it blocks others until its lease has ended";
+                        return Err(anyhow::anyhow!("{error:#}. {advice}"));
+                    }
                     Err(error) if !error.is::<NoAnswer>() || passed >= wait.max(ACQUIRE_TIME) => return Err(error),
                     Err(_) => sleep(PAUSE).await,
                 }

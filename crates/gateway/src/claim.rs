@@ -108,6 +108,16 @@ impl Gateway {
         answer
     }
 
+    /// Repeats a claim whose result is uncertain, with its nonce. If the repeat fails, the result stays uncertain: that failure says
+    /// nothing about the first call.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn claim_again(&self, app: &App, call: ClaimCall, nonce: Nonce) -> Result<ClaimAnswer, Failure> {
+        let call = ClaimCall { nonce: Some(nonce.clone()), ..call };
+        self.claim(app, call).await.map_err(|_| Failure::OutcomeUnknown(Some(nonce)))
+    }
+
     /// Claims many operations. Each has its own answer, in order; items that were rejected before keep their index. The results
     /// of duplicates have `results_max` bytes at most; dropping [`KeptResults`] releases their memory.
     pub async fn claim_many<Rejection: From<Failure>>(

@@ -10,6 +10,7 @@ use oncegate_core::claim::Outcome;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::capability::Capability;
 use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::record::{ClaimId, ClaimState, Realm};
 use oncegate_core::terms::{Mode, Terms};
@@ -105,6 +106,27 @@ async fn a_claim_has_the_terms_of_its_operation_unless_it_asks_for_others() {
     let (lease, retention) = (SECOND * 9, Retention::For(SECOND * 99));
     let asked = ClaimCall { operation: redeem, lease: Some(lease), retention: Some(retention), ..call("a") };
     assert_eq!(terms(asked), Terms { lease, retention, ..own });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uncertain_claim_stays_uncertain_until_its_repeat_is_answered() {
+    let world = World::new("shop");
+    let clock: Arc<dyn Clock> = PausedClock::start();
+    let store = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+    let faulty = Arc::new(Faulty::always(store, Fault::ReplyLost));
+    let entropy = Arc::new(SystemEntropy);
+    let engines = Engines::of_one("default", faulty.clone(), &clock, entropy.clone());
+    let gateway = Gateway::new(engines, Issuer::new(clock.clone(), entropy), clock, &Limits::default());
+    let first = gateway.claim(&world.app, call("a")).await;
+    let Err(Failure::OutcomeUnknown(Some(nonce))) = first else { panic!("{first:?}") };
+    for fault in [Fault::Refused, Fault::RequestLost] {
+        faulty.set(fault);
+        let again = gateway.claim_again(&world.app, call("a"), nonce.clone()).await;
+        assert!(matches!(&again, Err(Failure::OutcomeUnknown(Some(same))) if *same == nonce), "{fault:?}: {again:?}");
+    }
+    faulty.set(Fault::None);
+    let again = gateway.claim_again(&world.app, call("a"), nonce).await;
+    assert!(matches!(&again, Ok(ClaimAnswer::Granted(granted)) if granted.repeated), "{again:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ struct Faults {
     lose: Option<usize>,
     /// Number of bytes of requests to forward before the connection is cut.
     cut: Option<usize>,
+    /// A text in requests, and the number of those whose connections are closed instead of a reply.
+    lose_of: Option<(&'static str, usize)>,
 }
 
 struct Shared {
@@ -59,6 +61,8 @@ struct Shared {
     epoch: watch::Sender<u64>,
     faults: Mutex<Faults>,
     accepted: AtomicUsize,
+    /// Accept no more connections once the replies to some requests have been lost.
+    refuses_after: AtomicBool,
     /// Separate replies by the protocol of Redis. Otherwise the bytes of one read count as one reply.
     is_redis: bool,
 }
@@ -91,6 +95,7 @@ impl TcpProxy {
             epoch: watch::Sender::new(0),
             faults: Mutex::default(),
             accepted: AtomicUsize::new(0),
+            refuses_after: AtomicBool::new(false),
             is_redis,
         });
         let accepting = Some(tokio::spawn(accept(listener, shared.clone())));
@@ -167,6 +172,18 @@ impl TcpProxy {
         self.faults().lose = Some(replies);
     }
 
+    /// Closes the connection instead of a reply to each of the next requests that contain this text. After the last one, closes all
+    /// connections and accepts no others if `then_refuse` is true.
+    pub fn lose_replies_to(&self, text: &'static str, requests: usize, then_refuse: bool) {
+        self.faults().lose_of = Some((text, requests));
+        self.shared.refuses_after.store(then_refuse, Ordering::SeqCst);
+    }
+
+    /// Returns true once these replies have been lost.
+    pub fn has_lost_replies(&self) -> bool {
+        self.faults().lose_of.is_none_or(|(_, left)| left == 0)
+    }
+
     /// Closes the connection after this many more bytes of requests.
     pub fn cut_after(&self, bytes: usize) {
         self.faults().cut = Some(bytes);
@@ -189,6 +206,10 @@ impl Drop for TcpProxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, peer)) = listener.accept().await {
         shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let has_lost = shared.faults.lock().expect("no panic").lose_of.is_some_and(|(_, left)| left == 0);
+        if has_lost && shared.refuses_after.load(Ordering::SeqCst) {
+            continue;
+        }
         tokio::spawn(forward(client, peer.ip(), shared.clone(), shared.epoch.subscribe()));
     }
 }
@@ -203,9 +224,10 @@ async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
+        let is_doomed = AtomicBool::new(false);
         tokio::select! {
-            () = requests(from_client, to_server, peer, &shared) => {}
-            () = replies(from_server, to_client, peer, &shared) => {}
+            () = requests(from_client, to_server, peer, &shared, &is_doomed) => {}
+            () = replies(from_server, to_client, peer, &shared, &is_doomed) => {}
         }
     };
     tokio::select! {
@@ -214,13 +236,26 @@ async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr, shared: &Shared) {
+/// Forwards requests. Sets `is_doomed` if the reply to one is to be lost.
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    peer: IpAddr,
+    shared: &Shared,
+    is_doomed: &AtomicBool,
+) {
     let mut modes = shared.modes.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         pause(&mut modes, peer, |mode| mode != Mode::Blackhole).await;
         let (pass, cut) = {
             let mut faults = shared.faults.lock().expect("no panic");
+            if let Some((text, left @ 1..)) = &mut faults.lose_of
+                && buffer[..count].windows(text.len()).any(|part| part == text.as_bytes())
+            {
+                *left -= 1;
+                is_doomed.store(true, Ordering::SeqCst);
+            }
             match faults.cut {
                 Some(left) if left <= count => {
                     faults.cut = None;
@@ -239,12 +274,25 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr,
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, peer: IpAddr, shared: &Shared) {
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    peer: IpAddr,
+    shared: &Shared,
+    is_doomed: &AtomicBool,
+) {
     let mut modes = shared.modes.subscribe();
     // Large enough to read in one go what was sent in one go.
     let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut modes, peer, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;
+        if is_doomed.load(Ordering::SeqCst) {
+            let has_lost = shared.faults.lock().expect("no panic").lose_of.is_none_or(|(_, left)| left == 0);
+            if has_lost && shared.refuses_after.load(Ordering::SeqCst) {
+                shared.epoch.send_modify(|epoch| *epoch += 1);
+            }
+            return;
+        }
         if counts_down(&mut shared.faults.lock().expect("no panic").lose) {
             return;
         }

@@ -64,6 +64,8 @@ pub(super) struct Pending {
     pub(super) polls: bool,
     /// Deadline of each call to the store.
     pub(super) deadline: Duration,
+    /// An earlier change with this request may have been stored.
+    pub(super) is_uncertain: bool,
     pub(super) reply: oneshot::Sender<Result<Answer, EngineError>>,
 }
 

@@ -118,7 +118,7 @@ impl Queue {
             inbox.used_at = now;
             inbox.leased_until = inbox.leased_until.max(now + action.lease());
             let (waits_until, polls) = (now + wait, wait.is_zero());
-            inbox.requests.push(Pending { action, waits_until, polls, deadline, reply });
+            inbox.requests.push(Pending { action, waits_until, polls, deadline, is_uncertain: false, reply });
             if !inbox.is_running {
                 inbox.is_running = true;
                 // In another task: a caller that goes away must not stop the requests of others.
@@ -192,7 +192,6 @@ impl Queue {
     /// until they look again.
     async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
-        let mut is_uncertain = false;
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
         let started = self.clock.monotonic();
         for tries in 0..TRIES_MAX {
@@ -206,7 +205,7 @@ impl Queue {
                 Some(base) => base,
                 None => match self.read(deadline).await {
                     Ok(base) => base,
-                    Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
+                    Err(why) => return (fail(batch, &why), None),
                 },
             };
             let mut lock = LockState::at(base.record.clone(), self.estimated_now(&base));
@@ -218,7 +217,7 @@ impl Queue {
                 }
                 let sent_at = base.sent_at;
                 self.keep(base);
-                let answer = |response| Answer { response, now, sent_at, is_uncertain, lock: summary };
+                let answer = |response, is_uncertain| Answer { response, now, sent_at, is_uncertain, lock: summary };
                 return (self.answer(batch, responses, answer), summary.ask_again_in);
             };
             let grants = responses.iter().any(Response::grants);
@@ -243,11 +242,19 @@ impl Queue {
                     let at = self.clock.monotonic();
                     let (record, stored) = (change.record, Some(new));
                     self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
-                    let answer = |response| Answer { response, now: stored_at, sent_at, is_uncertain, lock: summary };
+                    let answer = |response, is_uncertain| Answer {
+                        response,
+                        now: stored_at,
+                        sent_at,
+                        is_uncertain,
+                        lock: summary,
+                    };
                     return (self.answer(batch, responses, answer), summary.ask_again_in);
                 }
                 Ok(ChangeResponse::Refused { view, maybe_stored }) => {
-                    is_uncertain |= maybe_stored;
+                    for pending in &mut batch {
+                        pending.is_uncertain |= maybe_stored;
+                    }
                     known = match self.known_of(view.record, view.now, sent_at) {
                         Ok(known) => Some(known),
                         Err(why) => return (fail(batch, &why), None),
@@ -262,14 +269,14 @@ impl Queue {
                     }
                     known = Some(base);
                 }
-                Err(why) => return (fail(batch, &uncertain(why, is_uncertain)), None),
+                Err(why) => return (fail(batch, &why), None),
             }
         }
         // Those that waited when the round began have one more: its first look at the lock while others hold it is their answer.
         let is_over = |pending: &mut Pending| started >= pending.waits_until || self.draining.is_cancelled();
         let over = batch.extract_if(.., is_over).collect();
         let why = EngineError::unavailable("too many gateways change this lock at once");
-        fail(over, &uncertain(why, is_uncertain));
+        fail(over, &why);
         (batch, Some(jittered(POLL / 2, POLL / 2, self.entropy.bits())))
     }
 
@@ -306,7 +313,7 @@ impl Queue {
         &self,
         batch: Vec<Pending>,
         responses: Vec<Response>,
-        answer: impl Fn(Response) -> Answer,
+        answer: impl Fn(Response, bool) -> Answer,
     ) -> Vec<Pending> {
         let now = self.clock.monotonic();
         let mut waiting = Vec::new();
@@ -316,7 +323,7 @@ impl Queue {
                 continue;
             }
             // Its caller may have gone: then its lease ends, or the same nonce gets the hold.
-            let _ = pending.reply.send(Ok(answer(response)));
+            let _ = pending.reply.send(Ok(answer(response, pending.is_uncertain)));
         }
         waiting
     }
@@ -370,14 +377,11 @@ fn ticket(pending: &Pending) -> Option<ShortHash> {
     }
 }
 
-/// Returns the failure of a round. An earlier change of the round may have been stored.
-fn uncertain(why: EngineError, is_uncertain: bool) -> EngineError {
-    if is_uncertain { EngineError::indeterminate(why.to_string()) } else { why }
-}
-
+/// Answers requests with a failure. It stays uncertain what became of those of which an earlier change may have been stored.
 fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
     for pending in batch {
-        let _ = pending.reply.send(Err(why.clone()));
+        let why = if pending.is_uncertain { EngineError::indeterminate(why.to_string()) } else { why.clone() };
+        let _ = pending.reply.send(Err(why));
     }
     Vec::new()
 }

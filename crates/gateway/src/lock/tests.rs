@@ -187,6 +187,29 @@ async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
     assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "{again:?}");
 }
 
+/// The first try was stored and an operator has ended its hold; then the store refuses what the round tries again.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_change_certainly_fails() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    // Its retry comes after 30 ms.
+    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
+    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
+    let (gateway, other) = (world.gateway(Arc::new(guard)), world.gateway(world.store.clone()));
+    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
+    faulty.set(Fault::ReplyLost);
+    let meanwhile = async {
+        sleep(10 * MS).await;
+        assert_eq!(other.evict_lock(&world.app, &name(), None).await.unwrap(), 1);
+        faulty.set(Fault::Delayed(20 * MS));
+        sleep(30 * MS).await;
+        faulty.set(Fault::Refused);
+    };
+    let (acquired, ()) = tokio::join!(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)), meanwhile);
+    assert!(matches!(acquired, Err(Failure::OutcomeUnknown(Some(_)))), "{acquired:?}");
+}
+
 /// There is nothing to try again: nothing was granted that could be left out.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_the_store_refuses_fails_at_once() {
