@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
 use super::output::{self, Column, Out, cell, rows};
+use crate::domain::suspect::Found;
 use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
@@ -44,8 +45,8 @@ pub(super) enum Action {
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
         id: u64,
         /// How often the operation has had its effect
-        #[arg(long, value_enum)]
-        found: FoundName,
+        #[arg(long, value_parser = Found::ALL.map(Found::name))]
+        found: String,
         /// Reason for the audit trail: one line, such as "INC-44: one payment in the ledger"
         #[arg(long)]
         reason: String,
@@ -84,16 +85,6 @@ pub(super) enum KindName {
     Overlap,
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
-pub(super) enum FoundName {
-    /// It had its effect once
-    Once,
-    /// It had its effect twice
-    Twice,
-    /// It had no effect
-    Never,
-}
-
 /// The columns of a suspect, here and after a delivery of the spool.
 pub(super) const COLUMNS: &[Column] = &[
     ("ID", |suspect| cell(&suspect["id"])),
@@ -122,11 +113,6 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             list(page, "suspects", &format!("{kind}{checked}"), out)
         }
         Action::Check { id, found, reason, query } => {
-            let found = match found {
-                FoundName::Once => "once",
-                FoundName::Twice => "twice",
-                FoundName::Never => "never",
-            };
             let body = json!({ "found": found, "reason": reason });
             query.post(&format!("/admin/v1/suspects/{id}/check"), &body, out, |suspect, out| {
                 let (id, found) = (cell(&suspect["id"]), cell(&suspect["checked"]["found"]));

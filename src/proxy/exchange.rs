@@ -250,7 +250,7 @@ impl Exchange {
         let is_kept = is_private(headers) && !self.route.options.stores_private(!self.proxy.encryption.is_empty());
         if is_kept {
             self.route.metrics.private();
-            if self.route.private_reports.is_due(self.proxy.clock.monotonic()) {
+            if self.route.private_reports.is_due((), self.proxy.clock.monotonic()) {
                 tracing::warn!(
                     route = self.route.operation.as_ref(),
                     "Responses with Cache-Control: no-store are not stored, so repeats get 409 response_not_stored; to replay them, \

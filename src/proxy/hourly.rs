@@ -1,20 +1,32 @@
-//! Reports that are written once an hour.
+//! Reports that are written once an hour for each of their subjects.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-const INTERVAL_SECONDS: u64 = 3600;
+const INTERVAL: Duration = Duration::from_hours(1);
 
-/// Time of the last report, as monotonic seconds; 0: there was none.
-#[derive(Default)]
-pub(super) struct Hourly(AtomicU64);
+/// Subjects that are reported in an hour.
+const SUBJECTS_MAX: usize = 16;
 
-impl Hourly {
-    /// Reports whether a report is due at this monotonic time; the next one is due an hour later.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
-        let (now, last) = (now.as_secs() + 1, self.0.load(Ordering::Relaxed));
-        let is_due = last == 0 || now >= last + INTERVAL_SECONDS;
-        is_due && self.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+/// The subjects that were reported within the last hour, and when, by the monotonic clock.
+pub(super) struct Hourly<Subject = ()>(Mutex<Vec<(Subject, Duration)>>);
+
+impl<Subject> Default for Hourly<Subject> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<Subject: PartialEq> Hourly<Subject> {
+    /// Reports whether a report about this subject is due; the next one is due an hour later.
+    pub(super) fn is_due(&self, subject: Subject, now: Duration) -> bool {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|(_, at)| now.saturating_sub(*at) < INTERVAL);
+        if reported.len() >= SUBJECTS_MAX || reported.iter().any(|(other, _)| *other == subject) {
+            return false;
+        }
+        reported.push((subject, now));
+        true
     }
 }
 
@@ -23,9 +35,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_due_once_an_hour() {
+    fn a_report_about_a_subject_is_due_once_an_hour() {
         let hourly = Hourly::default();
-        let due = [0, 1, 3599, 3600, 3601, 7200].map(|second| hourly.is_due(Duration::from_secs(second)));
+        let due = [0, 1, 3599, 3600, 3601, 7200].map(|second| hourly.is_due((), Duration::from_secs(second)));
         assert_eq!(due, [true, false, false, true, false, true]);
+        let hourly = Hourly::default();
+        let due = |subject| hourly.is_due(subject, Duration::ZERO);
+        assert_eq!([1, 2, 1].map(due), [true, true, false]);
+        assert_eq!((3..100).filter(|subject| due(*subject)).count(), SUBJECTS_MAX - 2, "the log is bounded");
     }
 }

@@ -1,12 +1,12 @@
 //! Fields that say where a request comes from, or who sends it: believed from trusted peers only, and from nobody in trailers.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, header};
 
 use super::fields;
+use super::hourly::Hourly;
 use super::options::{Network, PrincipalSource, ProxyOptions, RouteOptions};
 
 /// Beginnings of their names. An application behind CGI or WSGI sees `_` and `-` as the same character.
@@ -30,20 +30,14 @@ static NOT_IN_TRAILERS: [HeaderName; 10] = [
     header::TRAILER,
 ];
 
-/// Time after which the same peer is named in the log again.
-const REPORT_INTERVAL: Duration = Duration::from_hours(1);
-
-/// Peers that the log names in this time.
-const REPORTED_MAX: usize = 16;
-
 /// The names of these fields, and the peers that may send them.
 pub(super) struct PeerFields {
     trusted_peers: Vec<Network>,
     /// Those of the configuration, with `-` for `_`.
     names: Vec<String>,
     keys: Vec<HeaderName>,
-    /// Peers that the log has named, and when.
-    reported: Mutex<Vec<(IpAddr, Duration)>>,
+    /// Peers that the log has named.
+    reported: Hourly<IpAddr>,
 }
 
 impl PeerFields {
@@ -56,7 +50,7 @@ impl PeerFields {
             }
         }
         let keys = options.routes.iter().map(RouteOptions::key_headers).collect::<Option<Vec<_>>>()?.concat();
-        Some(Self { trusted_peers: options.trusted_peers.clone(), names, keys, reported: Mutex::default() })
+        Some(Self { trusted_peers: options.trusted_peers.clone(), names, keys, reported: Hourly::default() })
     }
 
     /// Reports whether the fields of this peer are believed.
@@ -93,13 +87,9 @@ impl PeerFields {
             return;
         }
         let peer = peer.to_canonical();
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        reported.retain(|(_, at)| now.saturating_sub(*at) < REPORT_INTERVAL);
-        if reported.len() >= REPORTED_MAX || reported.iter().any(|(other, _)| *other == peer) {
+        if !self.reported.is_due(peer, now) {
             return;
         }
-        reported.push((peer, now));
-        drop(reported);
         let line = self.line(peer);
         tracing::warn!(
             %peer,
@@ -132,7 +122,7 @@ mod tests {
             trusted_peers: vec!["10.0.0.0/8".parse().unwrap()],
             names: vec!["x-user".to_owned(), "true-client-ip".to_owned()],
             keys: vec![HeaderName::from_static("idempotency-key")],
-            reported: Mutex::default(),
+            reported: Hourly::default(),
         }
     }
 
@@ -175,17 +165,14 @@ mod tests {
     fn a_peer_is_reported_once_an_hour_with_the_line_that_would_trust_it() {
         let fields = peer_fields();
         assert_eq!(fields.line([192, 0, 2, 1].into()), "trusted_peers = [\"10.0.0.0/8\", \"192.0.2.1\"]");
-        let reported = |names: &[&str], host: u8, minutes: u64| {
-            fields.report(&headers(names), [192, 0, 2, host].into(), Duration::from_mins(minutes));
-            fields.reported.lock().unwrap().len()
-        };
-        assert_eq!(reported(&["x-forwarded-proto"], 1, 0), 0);
-        assert_eq!(reported(&["forwarded"], 1, 0), 1);
-        assert_eq!(reported(&["x-forwarded-for"], 1, 59), 1);
-        assert_eq!(reported(&["x-forwarded-for"], 2, 59), 2);
-        assert_eq!(reported(&["x-forwarded-for"], 1, 60), 2);
-        for host in 10..100 {
-            assert!(reported(&["x-forwarded-for"], host, 61) <= REPORTED_MAX);
+        let peer = [192, 0, 2, 1].into();
+        let is_due = |fields: &PeerFields| fields.reported.is_due(peer, Duration::ZERO);
+        fields.report(&headers(&["x-forwarded-proto"]), peer, Duration::ZERO);
+        assert!(is_due(&fields), "it sends none of the two");
+        for name in ["forwarded", "x-forwarded-for"] {
+            let fields = peer_fields();
+            fields.report(&headers(&[name]), peer, Duration::ZERO);
+            assert!(!is_due(&fields), "{name} was reported");
         }
     }
 }

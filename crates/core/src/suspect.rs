@@ -128,6 +128,9 @@ impl Cause {
 }
 
 impl Found {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Once, Self::Twice, Self::Never];
+
     /// Returns the name in requests and answers.
     pub fn name(self) -> &'static str {
         match self {

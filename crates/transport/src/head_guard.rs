@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::chunks::Chunks;
 use super::fast_path::last_response;
+use super::length::length;
 use super::limits::Limits;
 use super::service::{HttpService, Rejection};
 use super::socket::TimedSocket;
@@ -135,8 +136,8 @@ impl<Io, Service: HttpService> HeadGuard<Io, Service> {
 fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut head = httparse::Request::new(&mut []);
-    let length = match head.parse_with_uninit_headers(read, &mut fields) {
-        Ok(httparse::Status::Complete(length)) => length,
+    let bytes = match head.parse_with_uninit_headers(read, &mut fields) {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => return Err(Rejection::HeadTooLarge),
         Err(_) if read.starts_with(HTTP2_PREFACE) => return Err(Rejection::Http2),
@@ -152,13 +153,13 @@ fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
         of_name.map(|field| field.value)
     };
     let coding = values("transfer-encoding").next_back();
-    let mut lengths = values("content-length").map(body_length);
+    let mut lengths = values("content-length").map(|value| length(value.trim_ascii()));
     let Some(coding) = coding else {
-        let Some(first) = lengths.next() else { return Ok(Some((length, Next::Head))) };
+        let Some(first) = lengths.next() else { return Ok(Some((bytes, Next::Head))) };
         let first = first.filter(|first| lengths.all(|other| other == Some(*first)));
         return match first.ok_or(Rejection::MalformedHead)? {
-            0 => Ok(Some((length, Next::Head))),
-            body => Ok(Some((length, Next::Body(body)))),
+            0 => Ok(Some((bytes, Next::Head))),
+            body => Ok(Some((bytes, Next::Body(body)))),
         };
     };
     let is_chunked = coding
@@ -172,14 +173,8 @@ fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
     } else if !is_chunked {
         Err(Rejection::UnknownTransferCoding)
     } else {
-        Ok(Some((length, Next::Chunks(Chunks::default()))))
+        Ok(Some((bytes, Next::Chunks(Chunks::default()))))
     }
-}
-
-/// Returns the length of a body, in digits only (RFC 9110, 8.6).
-fn body_length(value: &[u8]) -> Option<u64> {
-    let digits = str::from_utf8(value).ok()?.trim_matches([' ', '\t']);
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 impl<Io: AsyncRead + Unpin, Service: HttpService> AsyncRead for HeadGuard<Io, Service> {

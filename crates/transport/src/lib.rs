@@ -6,6 +6,7 @@ mod connection;
 mod fast_path;
 mod head_guard;
 pub mod incoming;
+mod length;
 mod library;
 mod limits;
 pub mod listener;
@@ -17,6 +18,7 @@ mod unread;
 
 pub use self::caller_watch::CallerWatch;
 pub use self::incoming::Incoming;
+pub use self::length::length;
 pub use self::limits::Limits;
 pub use self::service::{ConnectionState, HttpService, Peer, Rejection};
 pub use self::streaming::{Buffered, SwitchedProtocol};

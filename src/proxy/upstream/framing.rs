@@ -2,6 +2,8 @@
 
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use crate::transport;
+
 /// Gives a response one framing.
 ///
 /// # Errors
@@ -32,8 +34,7 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut agreed = None;
     for member in headers.get_all(header::CONTENT_LENGTH).iter().flat_map(|line| line.as_bytes().split(|b| *b == b','))
     {
-        let digits = str::from_utf8(member.trim_ascii()).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        let length: Option<u64> = digits.and_then(|digits| digits.parse().ok());
+        let length = transport::length(member.trim_ascii());
         let length = length.ok_or("the upstream sent a Content-Length that is no number")?;
         if agreed.replace(length).is_some_and(|other| other != length) {
             return Err("the upstream sent lengths that differ");

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::BYTES_MAX;
 use crate::incoming::Incoming;
+use crate::length::length;
 
 /// Most header fields of a request on the fast path. The library and the limits decide about requests with more.
 const FIELDS_MAX: usize = 32;
@@ -88,7 +89,8 @@ impl Head {
         for (field, header) in fields.iter_mut().zip(&*head.headers) {
             match header.name.len() {
                 14 if header.name.eq_ignore_ascii_case("content-length") => {
-                    let first = body_bytes.replace(length(header.value)?);
+                    let length = length(header.value).and_then(|length| usize::try_from(length).ok());
+                    let first = body_bytes.replace(length.ok_or(NotTaken::Unsupported)?);
                     if first.is_some() {
                         return Err(NotTaken::Unsupported);
                     }
@@ -122,12 +124,6 @@ impl Head {
         *request.headers_mut() = headers;
         Some(request)
     }
-}
-
-/// Reads a length that consists of digits only.
-fn length(text: &[u8]) -> Result<usize, NotTaken> {
-    let text = str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    text.and_then(|text| text.parse().ok()).ok_or(NotTaken::Unsupported)
 }
 
 #[cfg(test)]
