@@ -62,6 +62,13 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
                     "Warning: the route {name} stores Set-Cookie: each repeat gets the session of the first request again."
                 )?;
             }
+            for (route, path) in left_out(&config.proxy) {
+                writeln!(
+                    out,
+                    "Warning: the route {route} does not take {path} itself, and no other route does: add one, if that path needs \
+                     protection."
+                )?;
+            }
             for host in unresolved(&config.proxy) {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
             }
@@ -89,6 +96,21 @@ fn compare(config: &Config, in_use: &Flags, out: &mut impl Write) -> anyhow::Res
          without repeats:\n  {}",
         changes.join("\n  ")
     )
+}
+
+/// Returns the routes with a `{*rest}`, and the path before it where no route takes that.
+fn left_out(proxy: &ProxyOptions) -> Vec<(&str, &str)> {
+    let takes = |other: &RouteOptions, route: &RouteOptions, path: &str| {
+        let has_hosts =
+            other.hosts.is_empty() || !route.hosts.is_empty() && route.hosts.iter().all(|host| other.has_host(host));
+        // A parameter takes any segment, also one that is named like a parameter.
+        let sample = path.replace(['{', '}'], "");
+        let has_methods = route.methods.iter().all(|method| other.methods.contains(method));
+        has_hosts && has_methods && other.matcher().is_ok_and(|matcher| matcher.at(&sample).is_ok())
+    };
+    let paths = proxy.routes.iter().filter_map(|route| Some((route, route.left_out()?)));
+    let is_taken = |(route, path): &(&RouteOptions, &str)| proxy.routes.iter().any(|other| takes(other, route, path));
+    paths.filter(|left_out| !is_taken(left_out)).map(|(route, path)| (route.name.as_str(), path)).collect()
 }
 
 /// Returns the servers of upstreams whose names have no address now. A name may get one later, so this is no error.
@@ -136,6 +158,32 @@ mod tests {
         let said = answer(check(Flags { config: Some(file), ..Flags::default() }));
         assert_eq!(said.matches("Warning").count(), 1, "{said}");
         assert!(said.contains("orders.invalid"), "{said}");
+    }
+
+    #[test]
+    fn a_path_that_no_route_takes_although_one_looks_so_is_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("oncegate.toml");
+        let route = |name: &str, path: &str, methods: &str| {
+            format!(
+                "[[proxy.routes]]\nname = \"{name}\"\napp = \"default\"\npath = \"{path}\"\nmethods = [{methods}]\n\
+                 upstream = \"s\"\nprincipal = [\"authorization\"]\n"
+            )
+        };
+        let rest = route("rest", "/v1/orders/{*rest}", "\"POST\"");
+        for (other, is_warned) in [
+            (String::new(), true),
+            (route("one", "/v1/orders/{id}", "\"POST\""), true),
+            (route("other", "/v1/orders", "\"PATCH\""), true),
+            (route("all", "/v1/orders", "\"PATCH\", \"POST\""), false),
+            (route("any", "/v1/{kind}", "\"POST\""), false),
+        ] {
+            let text = format!("[proxy.upstreams.s]\nurls = [\"http://127.0.0.1:9\"]\n{other}{rest}");
+            std::fs::write(&file, text).expect("the file is written");
+            let said = answer(check(Flags { config: Some(file.clone()), ..Flags::default() }));
+            let warning = "Warning: the route rest does not take /v1/orders itself";
+            assert_eq!(said.contains(warning), is_warned, "{other}: {said}");
+        }
     }
 
     #[test]

@@ -201,6 +201,11 @@ impl Config {
                 && route.fingerprint.contains(&FingerprintPart::BodyJson)),
             "the fingerprint has \"body\" and \"body:json\"; choose one".to_owned(),
         );
+        check(
+            route.fingerprint_without.is_empty() || route.compares_body(),
+            "fingerprint_without leaves members of the body out, and `fingerprint` has no body; add \"body:json\""
+                .to_owned(),
+        );
         if let Some(status) = route.contradiction() {
             check(false, format!("{status} is in `store` and in `release`; write it in one of them"));
         }

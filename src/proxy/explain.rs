@@ -121,7 +121,12 @@ fn identify(
     clock: &dyn Clock,
     issuers: &Issuers,
 ) -> Result<Explanation, String> {
-    let key = match IdempotencyKey::of(headers, &route.key_headers) {
+    let is_long = sample.body.len() > sample.body_bytes_max;
+    if is_long && route.options.reads_json() {
+        let why = "its body is longer than limits.body_bytes, and the route reads the JSON of bodies";
+        return Ok(Explanation::Refused(why.to_owned()));
+    }
+    let key = match IdempotencyKey::of_request(route, headers, Some(&sample.body)) {
         Ok(Some(key)) => key,
         Ok(None) if route.options.key == KeyRequirement::Optional => {
             return Ok(Explanation::Unprotected(format!(
@@ -146,14 +151,13 @@ fn identify(
         Err(why) => return Ok(Explanation::Refused(why.to_string())),
     };
     let contents = contents(&key, &principal).ok_or("the key has no canonical form")?;
-    let is_upload = sample.body.len() > sample.body_bytes_max;
     let content = match upload::digest_of(headers) {
-        Err(problem) if is_upload => return Ok(Explanation::Refused(problem.detail.into_owned())),
-        Ok(None) if is_upload => {
+        Err(problem) if is_long => return Ok(Explanation::Refused(problem.detail.into_owned())),
+        Ok(None) if is_long => {
             let why = "its body is longer than limits.body_bytes, and it has no Content-Digest with a SHA-256";
             return Ok(Explanation::Refused(why.to_owned()));
         }
-        Ok(Some(digest)) if is_upload => Content::Digest(digest),
+        Ok(Some(digest)) if is_long => Content::Digest(digest),
         _ => Content::Bytes(&sample.body),
     };
     let fingerprint = fingerprint::of(&route.options, target, method, headers, content);

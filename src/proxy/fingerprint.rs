@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use axum::http::{HeaderMap, HeaderName, Method, header};
 use sha2::{Digest as _, Sha256};
 
-use super::options::{FingerprintPart, RouteOptions};
+use super::options::{FingerprintPart, JsonPointer, RouteOptions};
 use super::peer_fields::{METHOD_OVERRIDES, normal};
 use super::target::Target;
 use crate::domain::canonical::{Canonical, canonicalize_any};
@@ -48,7 +48,9 @@ pub(super) fn of(
             FingerprintPart::Body | FingerprintPart::BodyJson if let Some(digest) = multipart => {
                 ("body", Some(text(digest).into()))
             }
-            FingerprintPart::Body | FingerprintPart::BodyJson => ("body", Some(content.digest(*part).into())),
+            FingerprintPart::Body | FingerprintPart::BodyJson => {
+                ("body", Some(content.digest(*part, &options.fingerprint_without).into()))
+            }
         };
         members.insert(name, value);
     }
@@ -68,10 +70,12 @@ pub(super) fn of(
 }
 
 impl Content<'_> {
-    fn digest(self, part: FingerprintPart) -> String {
+    fn digest(self, part: FingerprintPart, without: &[JsonPointer]) -> String {
         match self {
             Self::Digest(sha256) => text(sha256),
-            Self::Bytes(body) if part == FingerprintPart::BodyJson => digest_of_json(body),
+            Self::Bytes(body) if part == FingerprintPart::BodyJson || !without.is_empty() => {
+                digest_of_json(body, without)
+            }
             Self::Bytes(body) => digest(body),
         }
     }
@@ -105,10 +109,22 @@ fn digest(body: &[u8]) -> String {
     text(Sha256::digest(body).into())
 }
 
-/// Returns the digest of the JSON value of a body; that of its bytes if it is not JSON, or JSON that readers understand
-/// differently.
-fn digest_of_json(body: &[u8]) -> String {
-    canonicalize_any(body, "body").map_or_else(|_| digest(body), |canonical| digest(canonical.as_str().as_bytes()))
+/// Returns the digest of the JSON value of a body without these members; that of its bytes if it is not JSON, or JSON that readers
+/// understand differently.
+fn digest_of_json(body: &[u8], without: &[JsonPointer]) -> String {
+    let rest = |canonical: Canonical| {
+        if without.is_empty() {
+            return Some(canonical);
+        }
+        let mut json = serde_json::from_str(canonical.as_str()).ok()?;
+        for pointer in without {
+            pointer.remove(&mut json);
+        }
+        // Its numbers get their canonical form again.
+        canonicalize_any(json.to_string().as_bytes(), "body").ok()
+    };
+    let canonical = canonicalize_any(body, "body").ok().and_then(rest);
+    canonical.map_or_else(|| digest(body), |canonical| digest(canonical.as_str().as_bytes()))
 }
 
 fn text(digest: [u8; 32]) -> String {
@@ -247,5 +263,29 @@ mod tests {
         assert_eq!(of("body:json", r#"{"a": 1, "b": 2}"#), of("body:json", r#"{"b":2,"a":1}"#));
         assert_ne!(of("body", r#"{"a": 1, "b": 2}"#), of("body", r#"{"b":2,"a":1}"#));
         assert_ne!(of("body:json", "not json"), of("body:json", "not  json"));
+    }
+
+    #[test]
+    fn members_that_are_left_out_may_differ() {
+        let of = |part: &str, without: &str, body: &str| {
+            let options = options(&format!("[{part:?}]"), &format!("fingerprint_without = {without}\n"));
+            of_options(&options, "http://h/", &[], Content::Bytes(body.as_bytes()))
+        };
+        for part in ["body", "body:json"] {
+            let one = of(part, "[\"/id\", \"/params/at\"]", r#"{"id": 1, "params": {"n": 1e21, "at": "now"}}"#);
+            let same =
+                [r#"{"params":{"at":"later","n":1000000000000000000000},"id":"2"}"#, r#"{"params":{"n":1.0E+21}}"#];
+            for body in same {
+                assert_eq!(of(part, "[\"/id\", \"/params/at\"]", body), one, "{part} {body}");
+            }
+            for body in [r#"{"id":1,"params":{"n":2}}"#, r#"{"id":1,"params":{"n":1e21,"to":1}}"#, "[1]", "id", ""] {
+                assert_ne!(of(part, "[\"/id\", \"/params/at\"]", body), one, "{part} {body}");
+            }
+            // What has no canonical form is compared by its bytes.
+            assert_ne!(
+                of(part, "[\"/id\"]", r#"{"id":1,"n":9007199254740993}"#),
+                of(part, "[\"/id\"]", r#"{"id":2,"n":9007199254740993}"#)
+            );
+        }
     }
 }

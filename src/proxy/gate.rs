@@ -163,9 +163,10 @@ impl Routes {
         is_unprotected && !method.is_safe() && self.has_key(&target.host, headers)
     }
 
-    /// Reports whether a request has a field of the key of a route for its host.
+    /// Reports whether a request has a field of the key of a route for its host. A request of HTTP/1.0 may name none: the upstream may
+    /// take it for any.
     fn has_key(&self, host: &str, headers: &HeaderMap) -> bool {
-        let routes = self.protected().filter(|route| route.options.has_host(host));
+        let routes = self.protected().filter(|route| host.is_empty() || route.options.has_host(host));
         routes.flat_map(|route| &route.key_headers).any(|name| headers.contains_key(name))
     }
 

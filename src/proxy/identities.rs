@@ -57,10 +57,10 @@ fn changes_of(old: &RouteOptions, new: &RouteOptions) -> Vec<String> {
     if same_when_present(&old.principal) != same_when_present(&new.principal) {
         add("principal", toml(&old.principal), toml(&new.principal), RUNS_AGAIN);
     }
-    let [names, still] = [old, new].map(|route| route.key_headers().unwrap_or_default());
+    let [names, still] = [old, new].map(places_of_key);
     if !names.iter().all(|name| still.contains(name)) {
         let effect = if new.key == KeyRequirement::Required { HAS_NO_KEY } else { RUNS_AGAIN };
-        add("field of the key", listed(&names), listed(&still), effect);
+        add("place of the key", listed(&names), listed(&still), effect);
     }
     let [was, is] = [old, new].map(fingerprint);
     if was != is {
@@ -172,12 +172,28 @@ fn same_when_present(sources: &[PrincipalSource]) -> Vec<PrincipalSource> {
     sources.iter().map(present).collect()
 }
 
+/// Returns the fields that may have the key, and the member of the body.
+fn places_of_key(route: &RouteOptions) -> Vec<String> {
+    let fields = route.key_headers().unwrap_or_default().into_iter().map(|name| name.to_string());
+    fields.chain(route.key_in_body.iter().map(|pointer| format!("body {pointer}"))).collect()
+}
+
 /// Returns the names of the parts, which make the same fingerprint in any order.
 fn fingerprint(route: &RouteOptions) -> BTreeSet<String> {
-    let name = |part: &FingerprintPart| toml(part).trim_matches('"').to_owned();
+    let without = &route.fingerprint_without;
+    let name = |part: &FingerprintPart| match part {
+        // Without a member, a body is compared by value.
+        FingerprintPart::Body if !without.is_empty() => name_of(FingerprintPart::BodyJson),
+        part => name_of(*part),
+    };
+    let without = without.iter().map(|pointer| format!("without {pointer}"));
     let also = route.dialect.fingerprint_field().map(HeaderName::to_string);
     let host = route.hosts.is_empty().then(|| "host".to_owned());
-    route.fingerprint.iter().map(name).chain(also).chain(host).collect()
+    route.fingerprint.iter().map(name).chain(without).chain(also).chain(host).collect()
+}
+
+fn name_of(part: FingerprintPart) -> String {
+    toml(&part).trim_matches('"').to_owned()
 }
 
 fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
@@ -278,7 +294,7 @@ mod tests {
             (|route| route.principal.reverse(), "its principal changes"),
             (
                 |route| route.key_headers = Some(vec!["X-Key".into()]),
-                "its field of the key changes from \
+                "its place of the key changes from \
                 [\"idempotency-key\"] to [\"x-key\"]; a repeat of a request from before, up to 1d old, is refused, as it has no key",
             ),
             (

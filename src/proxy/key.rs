@@ -1,6 +1,11 @@
 //! The key of a request: 1 to 255 visible ASCII characters, bare or as a string of structured fields (RFC 8941, 3.3.3).
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header};
+use serde_json::Value;
+
+use super::options::JsonPointer;
+use super::route::Route;
+use crate::domain::canonical::{NotCanonical, canonicalize_any};
 
 /// Longest key in characters.
 const LENGTH_MAX: usize = 255;
@@ -26,6 +31,12 @@ pub(super) enum InvalidKey {
     Twice(HeaderName),
     #[error("the request has several keys that differ; send one")]
     Several,
+    #[error("the key is in the body, which cannot be read: {0}; send JSON")]
+    Body(String),
+    #[error("the key is in the body, which has a Content-Encoding; send it without")]
+    Encoded,
+    #[error("the member {0} of the body has the key, so it is a text of 1 to 255 visible ASCII characters")]
+    Member(JsonPointer),
 }
 
 impl IdempotencyKey {
@@ -47,6 +58,44 @@ impl IdempotencyKey {
         Ok(found)
     }
 
+    /// Returns the key of a request to a route: in its fields, or in its body if the route says where. `body` is none if the route does
+    /// not.
+    pub(super) fn of_request(
+        route: &Route,
+        headers: &HeaderMap,
+        body: Option<&[u8]>,
+    ) -> Result<Option<Self>, InvalidKey> {
+        let in_field = Self::of(headers, &route.key_headers)?;
+        let Some((pointer, body)) = route.options.key_in_body.as_ref().zip(body) else { return Ok(in_field) };
+        let in_body = Self::in_body(pointer, headers, body)?;
+        if in_field.is_some() && in_body.is_some() && in_field != in_body {
+            return Err(InvalidKey::Several);
+        }
+        Ok(in_body.or(in_field))
+    }
+
+    /// Returns the key in a JSON body; `None` if it is not there. A body that cannot be read may have one, so it is refused.
+    fn in_body(pointer: &JsonPointer, headers: &HeaderMap, body: &[u8]) -> Result<Option<Self>, InvalidKey> {
+        if body.is_empty() {
+            return Ok(None);
+        }
+        if headers.contains_key(header::CONTENT_ENCODING) {
+            return Err(InvalidKey::Encoded);
+        }
+        let json: Value = match canonicalize_any(body, "body") {
+            Ok(canonical) => serde_json::from_str(canonical.as_str()),
+            // No digits are lost in a key.
+            Err(NotCanonical::Number { .. }) => serde_json::from_slice(body),
+            Err(why) => return Err(InvalidKey::Body(why.to_string())),
+        }
+        .map_err(|why| InvalidKey::Body(why.to_string()))?;
+        match pointer.find(&json) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) if is_key(text.as_bytes()) => Ok(Some(Self(text.as_str().into()))),
+            Some(_) => Err(InvalidKey::Member(pointer.clone())),
+        }
+    }
+
     fn parse(name: &HeaderName, value: &[u8]) -> Result<Self, InvalidKey> {
         let text = value.trim_ascii();
         let text = match text.strip_prefix(b"\"") {
@@ -65,6 +114,10 @@ impl IdempotencyKey {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+fn is_key(text: &[u8]) -> bool {
+    (1..=LENGTH_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
 }
 
 /// Returns the text of a quoted string after its first quote.
@@ -114,6 +167,34 @@ mod tests {
         }
         assert_eq!(of(&[]), Ok(None));
         assert_eq!(of(&[(NAME, "a"), (OTHER, "\"a\"")]), Ok(Some("a".to_owned())));
+    }
+
+    #[test]
+    fn a_key_in_a_body_is_a_text_at_its_place() {
+        let pointer = JsonPointer::try_from("/input/key".to_owned()).unwrap();
+        let of = |body: &str| {
+            let key = IdempotencyKey::in_body(&pointer, &HeaderMap::new(), body.as_bytes());
+            key.map(|key| key.map(|key| key.as_str().to_owned()))
+        };
+        let found = Ok(Some("k-1".to_owned()));
+        assert_eq!(of(r#"{"input": {"key": "k-1"}}"#), found);
+        assert_eq!(
+            of(r#"{"input": {"key": "\u006b-1"}, "n": 9007199254740993}"#),
+            found,
+            "digits of others are not its own"
+        );
+        for none in ["", "{}", r#"{"input": null}"#, r#"{"input": {"key": null}}"#, "[1]", "1"] {
+            assert_eq!(of(none), Ok(None), "{none}");
+        }
+        let member = Err(InvalidKey::Member(pointer.clone()));
+        for text in ["1", "\"\"", "\"a b\"", "\"ä\"", "[\"a\"]", &format!("\"{}\"", "a".repeat(256))] {
+            assert_eq!(of(&format!(r#"{{"input": {{"key": {text}}}}}"#)), member, "{text}");
+        }
+        for unreadable in ["k-1", "{", r#"{"input": {"key": "a", "key": "b"}}"#, "\u{feff}{}"] {
+            assert!(matches!(of(unreadable), Err(InvalidKey::Body(_))), "{unreadable}");
+        }
+        let encoded = HeaderMap::from_iter([(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
+        assert_eq!(IdempotencyKey::in_body(&pointer, &encoded, b"x"), Err(InvalidKey::Encoded));
     }
 
     #[test]

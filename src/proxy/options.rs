@@ -2,6 +2,7 @@
 
 mod bytes;
 mod network;
+mod pointer;
 mod route;
 mod upstream;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::bytes::Bytes;
 pub use self::network::Network;
+pub use self::pointer::JsonPointer;
 pub use self::route::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, needs_no_key};
 pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,6 +21,7 @@ use super::principal::{self, NoPrincipal};
 use super::receive::Read;
 use super::repeat::with_fields;
 use super::route::Route;
+use super::shares::Share;
 use super::target::Target;
 use super::upload::Upload;
 use super::{Proxy, WebSocket, fingerprint};
@@ -34,7 +36,7 @@ use crate::tenants::App;
 use crate::tenants::quota::{Permit, Purpose};
 use crate::transport::Incoming;
 use crate::web::prefer;
-use crate::web::problem::{Code, Problem};
+use crate::web::problem::{Code, Members, Problem};
 use crate::web::response::DEGRADED;
 
 /// Beginning of the media types of gRPC.
@@ -53,6 +55,34 @@ struct Identified {
     client: Client,
 }
 
+/// What a request holds until its claim is answered.
+struct Held {
+    permit: Option<Permit>,
+    exchange: Option<Share>,
+    request: Request<Bytes>,
+    upload: Option<Upload>,
+}
+
+/// The answer to the claim of a key.
+struct AnsweredClaim {
+    answer: Result<ClaimAnswer, Failure>,
+    /// Time from which the lease of a grant is counted.
+    claimed_at: Duration,
+    /// The wait that the caller preferred and got.
+    applied: Option<Duration>,
+}
+
+impl Held {
+    /// Frees permits and body, since the caller waits. The digest of the body is in the fingerprint.
+    fn give_up(&mut self) {
+        (self.permit, self.exchange) = (None, None);
+        *self.request.body_mut() = Bytes::new();
+        if let Some(upload) = &mut self.upload {
+            upload.keep_digest();
+        }
+    }
+}
+
 impl Proxy {
     /// Serves a request on a protected route.
     pub(super) async fn protect(
@@ -68,27 +98,43 @@ impl Proxy {
         };
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
         fields::end_hop(request.headers_mut());
-        let (key, principal) = match self.identify(route, &request, client) {
-            Ok(Some(identity)) => identity,
-            Ok(None) => {
-                return self.pass(route, Answered::Unprotected, request.map(Arriving::from), client).await;
-            }
-            Err(refusal) if is_observed => {
-                return self.pass(route, refusal.label(), request.map(Arriving::from), client).await;
-            }
-            Err(refusal) => return refuse(route, refusal),
-        };
         let (parts, body) = request.into_parts();
+        let early = route.options.key_in_body.is_none().then(|| self.identify(route, &parts, None, client));
+        let early = match early {
+            Some(Err(NoKey::Refused(refusal))) if !is_observed => return refuse(route, refusal),
+            Some(Err(no_key)) => {
+                let request = Request::from_parts(parts, Arriving::from(body));
+                return self.pass(route, no_key.label(), request, client).await;
+            }
+            Some(Ok(identity)) => Some(identity),
+            None => None,
+        };
         let (body, upload) = match self.read(body, &route.upstream.bytes).await {
             Read::Whole(body) => (body, None),
             Read::TooLarge(body) if is_observed => {
                 return self.pass(route, Answered::Refused, Request::from_parts(parts, body), client).await;
+            }
+            Read::TooLarge(_) if route.options.reads_json() => {
+                let detail = format!(
+                    "The route reads the JSON of a body before it claims a key, so a body has {} bytes at most.",
+                    self.limits.body_bytes
+                );
+                return refuse(route, Refusal::Problem(Problem::new(Code::BodyTooLarge, detail)));
             }
             Read::TooLarge(body) => match self.upload(&parts.headers, body, &route.upstream.bytes) {
                 Ok(upload) => (Bytes::new(), Some(upload)),
                 Err(problem) => return refuse(route, Refusal::Problem(problem)),
             },
             Read::Failed(problem) => return refuse(route, Refusal::Problem(problem)),
+        };
+        let identity = early.map_or_else(|| self.identify(route, &parts, Some(&body), client), Ok);
+        let (key, principal) = match identity {
+            Ok(identity) => identity,
+            Err(NoKey::Refused(refusal)) if !is_observed => return refuse(route, refusal),
+            Err(no_key) => {
+                let request = Request::from_parts(parts, Arriving::from(Incoming::Whole(body)));
+                return self.pass(route, no_key.label(), request, client).await;
+            }
         };
         let request = Request::from_parts(parts, body);
         let is_upload = upload.is_some();
@@ -145,10 +191,10 @@ impl Proxy {
     }
 
     async fn claim(self: &Arc<Self>, of: Identified, reply: &mut Reply) -> Result<Claimed, Refusal> {
-        let Identified { route, app, key, principal, target, mut request, mut upload, client } = of;
+        let Identified { route, app, key, principal, target, request, upload, client } = of;
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
-        let mut exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
-        let mut permit = match self.admit_to_store(&app) {
+        let exchange = Some(route.upstream.begin_exchange().map_err(Refusal::Problem)?);
+        let permit = match self.admit_to_store(&app) {
             Ok(permit) => Some(permit),
             Err(failure) if is_observed => return Ok(Claimed::unclaimed(failure, request, client)),
             Err(failure) => return Err(problem(failure)),
@@ -160,63 +206,28 @@ impl Proxy {
             None => Content::Bytes(request.body()),
         };
         let fingerprint = fingerprint::of(&route.options, &target, request.method(), request.headers(), content);
-        let call = |take_over, nonce| ClaimCall {
+        let call = |take_over| ClaimCall {
             realm: Realm::Proxy,
             operation: route.operation.clone(),
             contents: contents.clone(),
             fingerprint: fingerprint.clone(),
-            nonce,
+            nonce: None,
             lease: None,
             retention: None,
             take_over,
         };
-        let preferred = prefer::wait(request.headers());
-        let wait = preferred.unwrap_or(route.options.wait.0);
-        let mut applied = None;
-        let mut claimed_at = self.clock.monotonic();
-        // What is rare is boxed: the future of an exchange has room for all of its parts.
-        let again = |take_over, nonce| Box::pin(self.gateway.claim(&app, call(take_over, nonce)));
-        let first = match self.gateway.wait_granted(&app, &call(false, None), wait) {
-            None => self.gateway.claim(&app, call(false, None)).await,
-            Some(wait) => {
-                let gone = async {
-                    // A caller that waits holds neither permits nor the body: the digest of that is in the fingerprint.
-                    (permit, exchange) = (None, None);
-                    *request.body_mut() = Bytes::new();
-                    if let Some(upload) = &mut upload {
-                        upload.keep_digest();
-                    }
-                    self.wait_ended(&route, reply).await;
-                };
-                let waited = Box::pin(self.gateway.claim_or_wait(&app, call(false, None), wait, gone)).await;
-                // A grant after a wait is given back below.
-                if exchange.is_none() && !waited.as_ref().is_ok_and(WaitedClaim::is_granted) {
-                    self.app_of(&route)?;
-                    // Its token may have expired.
-                    self.principal(&route, request.headers(), client)?;
-                }
-                waited.map(|waited| {
-                    // The lease of a grant began some time in the wait; a renewal comes before its end.
-                    claimed_at = self.clock.monotonic();
-                    applied = waited.waited.and(preferred).map(|_| wait);
-                    waited.answer
-                })
-            }
-        };
-        // What may have taken effect is repeated once, with the same nonce.
-        let mut answer = match first {
-            Err(Failure::OutcomeUnknown(Some(nonce))) => again(false, Some(nonce)).await,
-            first => first,
-        };
+        let mut held = Held { permit, exchange, request, upload };
+        let mut answered = self.claim_or_wait(&route, &app, || call(false), &mut held, client, reply).await?;
         let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
         let is_repeat = route.options.on_unknown == OnUnknown::Forward
-            && matches!(&answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
+            && matches!(&answered.answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
         if is_repeat {
-            answer = match again(true, None).await {
-                Err(Failure::OutcomeUnknown(Some(nonce))) => again(true, Some(nonce)).await,
-                answer => answer,
-            };
+            // What is rare is boxed: the future of an exchange has room for all of its parts.
+            let taken_over = Box::pin(self.gateway.claim(&app, call(true))).await;
+            answered.answer = self.repeat_uncertain(&app, taken_over, || call(true)).await;
         }
+        let AnsweredClaim { answer, claimed_at, applied } = answered;
+        let Held { permit, exchange, mut request, upload } = held;
         let answer = match answer {
             // A caller that waited has given up its body.
             Err(failure) if is_observed && exchange.is_some() => {
@@ -249,6 +260,57 @@ impl Proxy {
             share: exchange,
         });
         Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
+    }
+
+    /// Claims a key. While another request holds it, the caller waits as long as it or the route wants, and gives up what it holds.
+    async fn claim_or_wait(
+        &self,
+        route: &Route,
+        app: &Arc<App>,
+        call: impl Fn() -> ClaimCall,
+        held: &mut Held,
+        client: Client,
+        reply: &mut Reply,
+    ) -> Result<AnsweredClaim, Refusal> {
+        let preferred = prefer::wait(held.request.headers());
+        let mut claimed_at = self.clock.monotonic();
+        let mut applied = None;
+        let first = match self.gateway.wait_granted(app, &call(), preferred.unwrap_or(route.options.wait.0)) {
+            None => self.gateway.claim(app, call()).await,
+            Some(wait) => {
+                let gone = async {
+                    held.give_up();
+                    self.wait_ended(route, reply).await;
+                };
+                let waited = Box::pin(self.gateway.claim_or_wait(app, call(), wait, gone)).await;
+                // A grant after a wait is given back by the caller of this.
+                if held.exchange.is_none() && !waited.as_ref().is_ok_and(WaitedClaim::is_granted) {
+                    self.app_of(route)?;
+                    // Its token may have expired.
+                    self.principal(route, held.request.headers(), client)?;
+                }
+                waited.map(|waited| {
+                    // The lease of a grant began some time in the wait; a renewal comes before its end.
+                    claimed_at = self.clock.monotonic();
+                    applied = waited.waited.and(preferred).map(|_| wait);
+                    waited.answer
+                })
+            }
+        };
+        Ok(AnsweredClaim { answer: self.repeat_uncertain(app, first, call).await, claimed_at, applied })
+    }
+
+    /// Repeats a claim once if it may have taken effect: with its nonce, so that it finds its own effect.
+    async fn repeat_uncertain(
+        &self,
+        app: &App,
+        first: Result<ClaimAnswer, Failure>,
+        call: impl Fn() -> ClaimCall,
+    ) -> Result<ClaimAnswer, Failure> {
+        match first {
+            Err(Failure::OutcomeUnknown(Some(nonce))) => Box::pin(self.gateway.claim_again(app, call(), nonce)).await,
+            first => first,
+        }
     }
 
     /// Takes a permit for the store, and charges the quota of the app.
@@ -286,24 +348,30 @@ impl Proxy {
         request
     }
 
-    /// Returns the key and the principal of a request; `None` if it needs no key and has none.
+    /// Returns the key and the principal of a request. `body` is passed if the route reads the key from there.
     fn identify(
         &self,
         route: &Route,
-        request: &Request<Incoming>,
+        request: &Parts,
+        body: Option<&[u8]>,
         client: Client,
-    ) -> Result<Option<(IdempotencyKey, [u8; 32])>, Refusal> {
-        let headers = request.headers();
-        let key = IdempotencyKey::of(headers, &route.key_headers).map_err(|why| Refusal::Key(why.to_string()))?;
+    ) -> Result<(IdempotencyKey, [u8; 32]), NoKey> {
+        let headers = &request.headers;
+        let key = IdempotencyKey::of_request(route, headers, body).map_err(|why| Refusal::Key(why.to_string()))?;
         let Some(key) = key else {
             if route.options.key == KeyRequirement::Optional {
-                return Ok(None);
+                return Err(NoKey::NotNeeded);
             }
             let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
+            let place = match &route.options.key_in_body {
+                Some(pointer) => format!("member {pointer} of the JSON body"),
+                None => format!("field `{name}`"),
+            };
             return Err(Refusal::NoKey(format!(
-                "the field `{name}` is missing; send a fresh random value for each operation, such as a UUID, and the same \
-                 one with each repeat"
-            )));
+                "the {place} is missing; send a fresh random value for each operation, such as a UUID, and the same one with each \
+                 repeat"
+            ))
+            .into());
         };
         if route.options.dialect == Dialect::Oasis {
             oasis::check(headers, route.options.retention, self.clock.wall())?;
@@ -311,17 +379,40 @@ impl Proxy {
         let is_grpc = |value: &HeaderValue| {
             value.as_bytes().get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
         };
-        if request.extensions().get::<WebSocket>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
+        if request.extensions.get::<WebSocket>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
             let detail =
                 "WebSockets and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
-            return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)));
+            return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)).into());
         }
-        Ok(Some((key, self.principal(route, headers, client)?)))
+        Ok((key, self.principal(route, headers, client).map_err(Refusal::from)?))
     }
 
     /// Returns the digest of the principal of a request.
     fn principal(&self, route: &Route, headers: &HeaderMap, client: Client) -> Result<[u8; 32], NoPrincipal> {
         principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers)
+    }
+}
+
+/// Reason why a request has no key that is claimed.
+enum NoKey {
+    /// It needs none.
+    NotNeeded,
+    Refused(Refusal),
+}
+
+impl NoKey {
+    /// Returns the label in metrics if the request is forwarded.
+    fn label(&self) -> Answered {
+        match self {
+            Self::NotNeeded => Answered::Unprotected,
+            Self::Refused(refusal) => refusal.label(),
+        }
+    }
+}
+
+impl From<Refusal> for NoKey {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 
@@ -364,6 +455,13 @@ pub(super) fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Can
     serde_json::to_string(&contents).ok().map(|text| Canonical::trusted(&text))
 }
 
+/// Returns the refusal of a request whose claim failed. Its caller cannot send the nonce of the claim.
 fn problem(failure: Failure) -> Refusal {
-    Refusal::Problem(failure.into())
+    let problem = Problem::from(failure);
+    if problem.code != Code::OutcomeUnknown {
+        return Refusal::Problem(problem);
+    }
+    let detail = "The request was not forwarded, but the store may have taken its key. Send it again: if the key was taken, the answer \
+                  is 409 until the claim is settled.";
+    Refusal::Problem(Problem { detail: detail.into(), members: Members::None, ..problem })
 }

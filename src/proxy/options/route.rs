@@ -6,7 +6,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderName, Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, PrincipalSource, span};
+use super::{Bytes, JsonPointer, PrincipalSource, span};
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{Retention, Span};
 use crate::proxy::authorizer::Authorizer;
@@ -42,6 +42,9 @@ pub struct RouteOptions {
     /// Names of the field with the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_headers: Option<Vec<String>>,
+    /// The member of JSON bodies that has the key. A field with a key must have the same one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_in_body: Option<JsonPointer>,
     /// Statuses and bodies of refusals, and defaults.
     #[serde(default)]
     pub dialect: Dialect,
@@ -56,6 +59,9 @@ pub struct RouteOptions {
     /// Parts of a request that must be the same on a repeat.
     #[serde(default = "default_fingerprint")]
     pub fingerprint: Vec<FingerprintPart>,
+    /// Members of JSON bodies that may differ on a repeat. The rest of the body is compared by value then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fingerprint_without: Vec<JsonPointer>,
     /// Statuses of responses that are stored. An exact status beats a class, and is not in the default of `release` then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<Vec<StatusRule>>,
@@ -226,6 +232,22 @@ impl RouteOptions {
     pub fn methods(&self) -> Option<Vec<Method>> {
         let method = |name: &String| Method::from_bytes(name.as_bytes()).ok().filter(|_| *name == name.to_uppercase());
         self.methods.iter().map(method).collect()
+    }
+
+    /// Reports whether the JSON of a body must be known before its key is claimed, so that no body may be longer than what is read.
+    pub(in crate::proxy) fn reads_json(&self) -> bool {
+        self.key_in_body.is_some() || !self.fingerprint_without.is_empty()
+    }
+
+    /// Reports whether the fingerprint has a part for the body.
+    pub fn compares_body(&self) -> bool {
+        self.fingerprint.iter().any(|part| matches!(part, FingerprintPart::Body | FingerprintPart::BodyJson))
+    }
+
+    /// Returns the path that its path with a `{*rest}` does not take, though it looks so.
+    pub fn left_out(&self) -> Option<&str> {
+        let (parent, _) = self.path.strip_suffix('}')?.rsplit_once("/{*")?;
+        Some(if parent.is_empty() { "/" } else { parent })
     }
 
     /// Returns the names of the fields of the key; `None` if one of them is not valid.

@@ -1,5 +1,19 @@
 //! What the proxy believes of a request, on every way through it: with a key, without, unprotected, observed, as a WebSocket, to
-//! upstreams of both protocols.
+//! upstreams of both protocols. Each rule has a test over all ways where it can hold:
+//!
+//! | Rule | Tests |
+//! | --- | --- |
+//! | a realm of its own | `realm`: keys of each engine; no other way has records |
+//! | one target | `a_host_has_one_name_on_every_way`, `hosts` |
+//! | one spelling, no keyed request in silence | `what_servers_could_take_for_another_request_…` |
+//! | fields of untrusted peers, also as trailers | `fields_of_peers_that_are_not_trusted_…`, `fields_of_trusted_peers_…` |
+//! | nobody is not somebody | `nobody_is_a_caller_on_no_way`, `hosts` |
+//! | framing | `framing`, for both directions |
+//! | encryption | `records`: stored responses; no other way has any |
+//! | bounds, whoever sends | `bounds` |
+
+mod framing;
+mod hosts;
 
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +27,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use tokio::net::TcpListener;
 
 use super::address;
@@ -190,8 +205,15 @@ async fn fields_of_peers_that_are_not_trusted_reach_the_upstream_on_no_way() {
                 assert_eq!(seen.headers.get_all(name).iter().collect::<Vec<_>>(), [value], "{case}, {}", way.0);
             }
         }
-        let log = gateway.log();
-        let lines = log.lines().filter(|line| line.contains("A peer that is not trusted sends")).collect::<Vec<_>>();
+        let lines = || {
+            let log = gateway.log();
+            log.lines()
+                .filter(|line| line.contains("A peer that is not trusted sends"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        until("it is logged", super::SOON, async || !lines().is_empty()).await;
+        let lines = lines();
         assert_eq!(lines.len(), 1, "{case}");
         assert!(lines[0].contains(r#"trusted_peers = [\"192.0.2.0/24\", \"127.0.0.1\"]"#), "{}", lines[0]);
     }

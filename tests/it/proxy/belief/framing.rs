@@ -1,0 +1,107 @@
+//! Framing on every way through the proxy (rule 7): a message that readers could understand in two ways goes on in neither direction.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::{WAYS, address, config, exchange, gateways};
+use crate::support::gateway;
+
+#[tokio::test]
+async fn a_request_with_two_framings_is_forwarded_on_no_way() {
+    for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {
+        for (name, method, path, own) in WAYS {
+            for (status, framing) in [
+                (400, "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"),
+                (400, "transfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n1\r\nx\r\n0\r\n\r\n"),
+                (400, "content-length: 1\r\ncontent-length: 2\r\n\r\nxy"),
+                (400, "content-length: +1\r\n\r\nx"),
+                (501, "transfer-encoding: gzip\r\n\r\nx"),
+            ] {
+                let own = own.replace("{key}", "two-framings");
+                let head = format!("{method} {path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}");
+                let answer = exchange(&address(&gateway), &format!("{head}{framing}")).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{case}, {name}, {framing:?}: {answer}");
+                assert!(answer.contains("application/problem+json"), "{case}, {name}, {framing:?}: {answer}");
+                assert_eq!(recorder.take().len(), 0, "{case}, {name}, {framing:?}");
+            }
+        }
+    }
+}
+
+/// Starts an upstream that answers each request with the given bytes, and closes.
+async fn answering(answer: Arc<Mutex<String>>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = answer.lock().unwrap().clone();
+            tokio::spawn(async move {
+                let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+                while !request.windows(4).any(|part| part == b"\r\n\r\n") {
+                    match stream.read(&mut buffer).await {
+                        Ok(count @ 1..) => request.extend_from_slice(&buffer[..count]),
+                        _ => return,
+                    }
+                }
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_response_has_one_framing_on_every_way() {
+    let answer = Arc::new(Mutex::new(String::new()));
+    let port = answering(answer.clone()).await;
+    for is_observed in [false, true] {
+        let config = config(port, false, is_observed, "trusted_peers = [\"192.0.2.0/24\"]\n");
+        let gateway = gateway::on_memory().config(&config).start().await;
+        for (number, (status, framing)) in [
+            (201, "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"),
+            (201, "content-length: 2, 2\r\n\r\nok"),
+            (201, "content-length: 002\r\n\r\nok"),
+            (502, "content-length: 2, 3\r\n\r\nok"),
+            (502, "content-length: 2\r\ncontent-length: 3\r\n\r\nok"),
+            (502, "transfer-encoding: gzip\r\n\r\nok"),
+            (502, "transfer-encoding: chunked, identity\r\n\r\nok"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            *answer.lock().unwrap() = format!("HTTP/1.1 201 Created\r\nconnection: close\r\n{framing}");
+            for (name, method, path, own) in WAYS {
+                let what = format!("observed {is_observed}, {name}, {framing:?}");
+                let own = own.replace("{key}", &format!("{}-{number}", name.replace(' ', "-")));
+                let body = if method == "GET" { "\r\n" } else { "content-length: 1\r\n\r\nx" };
+                let request =
+                    format!("{method} {path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}{body}");
+                let got = exchange(&address(&gateway), &request).await.to_lowercase();
+                assert!(got.starts_with(&format!("http/1.1 {status}")), "{what}: {got}");
+                let lengths = got.matches("content-length:").count();
+                let codings = got.matches("transfer-encoding:").count();
+                assert_eq!(lengths + codings, 1, "{what}: {got}");
+                if status == 201 {
+                    let is_whole = got.ends_with("\r\n\r\nok") && got.contains("content-length: 2\r\n")
+                        || got.ends_with("2\r\nok\r\n0\r\n\r\n");
+                    assert!(is_whole, "{what}: {got}");
+                }
+            }
+        }
+        // What was not asked for: the way of a WebSocket asks, and gets no tunnel without its key.
+        *answer.lock().unwrap() =
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n".to_owned();
+        for (name, method, path, own) in WAYS {
+            let own = own.replace("{key}", "unasked-switch");
+            let body = if method == "GET" { "\r\n" } else { "content-length: 1\r\n\r\nx" };
+            let request =
+                format!("{method} {path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}{body}");
+            let got = exchange(&address(&gateway), &request).await;
+            assert!(got.starts_with("HTTP/1.1 502"), "observed {is_observed}, {name}: {got}");
+        }
+    }
+}

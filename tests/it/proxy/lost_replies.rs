@@ -1,0 +1,95 @@
+//! Replies of the store that are lost: a claim whose reply was lost is the same claim when it is repeated, and stays uncertain if
+//! the repeat fails.
+
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::redis_server::RedisServer;
+use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::wait::until;
+use serde_json::{Value, json};
+
+use super::{Caller, SOON, Upstream, at, config};
+use crate::support::gateway;
+
+/// Texts in commands of Redis that claim: for the proxy, the API, a lock.
+const PROXY: &str = "ogp:{";
+const API: &str = "og:{";
+const LOCK: &str = "og:lock:";
+
+/// A gateway with a proxy whose store is behind a network that loses replies.
+async fn start(server: &RedisServer, port: u16) -> (TcpProxy, Gateway, Caller) {
+    let network = TcpProxy::start(server.address()).await;
+    let url = format!("redis://{}?connections=1", network.address());
+    let gateway = gateway::on(url).config(&config("", &at(port), "")).start().await;
+    let caller = Caller::of(&gateway);
+    until("the store answers", SOON, async || {
+        caller.post("/orders/a", &format!("warm-{}", oncegate_testkit::fresh::port()), "one").await.status == 201
+    })
+    .await;
+    (network, gateway, caller)
+}
+
+/// The guard of the engine repeats a call, and the proxy repeats what is uncertain after that.
+#[tokio::test]
+async fn a_claim_whose_reply_was_lost_is_granted_to_its_nonce_at_the_proxy() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (upstream, port) = Upstream::start().await;
+    let (network, _gateway, caller) = start(&server, port).await;
+    for lost in [1, 2] {
+        let before = upstream.effects();
+        network.lose_replies_to(PROXY, lost, false);
+        let key = format!("lost-{lost}");
+        let answer = caller.post("/orders/a", &key, "one").await;
+        assert!(network.has_lost_replies());
+        assert_eq!((answer.status, answer.is_replay()), (201, false), "{lost}: {:?}", answer.body);
+        assert!(caller.post("/orders/a", &key, "one").await.is_replay());
+        assert_eq!(upstream.effects(), before + 1);
+    }
+}
+
+#[tokio::test]
+async fn what_was_uncertain_stays_uncertain_if_its_repeat_certainly_fails() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (upstream, port) = Upstream::start().await;
+    for way in ["proxy", "claim", "batch", "lock"] {
+        let (network, gateway, caller) = start(&server, port).await;
+        let client = gateway.client();
+        let before = upstream.requests();
+        // Two for the proxy: the guard's repeat is lost too, and then the proxy's own fails.
+        let (text, lost) = match way {
+            "proxy" => (PROXY, 2),
+            "lock" => (LOCK, 1),
+            _ => (API, 1),
+        };
+        if way == "lock" {
+            // The gateway knows the lock then, and begins with a change.
+            let held = client.post("/v1/locks/a/holds", &json!({})).await.expect(201);
+            client.post("/v1/locks/a/release", &json!({ "attempt": held.body["attempt"] })).await.expect(200);
+        }
+        network.lose_replies_to(text, lost, true);
+        let (status, body): (u16, Value) = match way {
+            "proxy" => {
+                let answer = caller.post("/orders/a", "k-1", "one").await;
+                (answer.status, answer.json())
+            }
+            "batch" => {
+                let items = json!({ "items": [{ "contents": way }] });
+                let answer = client.post("/v1/claims/batch", &items).await;
+                let item = answer.body["items"][0].clone();
+                (u16::try_from(item["status"].as_u64().unwrap()).unwrap(), item)
+            }
+            "lock" => {
+                let answer = client.post("/v1/locks/a/holds", &json!({})).await;
+                (answer.status, answer.body)
+            }
+            _ => {
+                let answer = client.claim(json!(way)).await;
+                (answer.status, answer.body)
+            }
+        };
+        assert!(network.has_lost_replies(), "{way}");
+        assert_eq!((status, &body["code"]), (503, &Value::from("outcome_unknown")), "{way}: {body}");
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.contains("may have taken") && !detail.contains("Nothing was changed"), "{way}: {detail}");
+        assert_eq!(upstream.requests(), before, "{way}: nothing was forwarded");
+    }
+}
