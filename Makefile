@@ -19,7 +19,7 @@ test: test-deps ## install what the tests need, then run all of them: generated 
 	@# The gateway as the tests have compiled it: a build of the program alone would have other features.
 	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" scripts/test-clients vectors
 
-test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway
+test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway; send it what the documents call valid
 	@tests/generated/run
 
 test-clients: test-deps ## check, build, install and run the packages of clients/

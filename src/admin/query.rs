@@ -1,5 +1,7 @@
 //! The query of a request to the admin API. Each key may be present once, unknown keys are errors, and errors name the key.
 
+use percent_encoding::percent_decode_str;
+
 use crate::web::fields::parsed;
 use crate::web::problem::Problem;
 
@@ -7,16 +9,18 @@ use crate::web::problem::Problem;
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query such as `app=shop&limit=10`. No value of the admin API needs escapes.
+    /// Parses a query such as `app=shop&limit=10`. No value of the admin API needs escapes, but clients that encode a comma or a colon
+    /// are understood.
     pub(super) fn parse(query: Option<String>) -> Result<Self, Problem> {
         let query = query.unwrap_or_default();
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if pairs.iter().any(|(known, _)| known == key) {
-                return Err(Problem::invalid(format!("The query has `{}` twice; send it once.", printable(key))));
+            let (key, value) = (decoded(key)?, decoded(value)?);
+            if pairs.iter().any(|(known, _)| *known == key) {
+                return Err(Problem::invalid(format!("The query has `{}` twice; send it once.", printable(&key))));
             }
-            pairs.push((key.to_owned(), value.to_owned()));
+            pairs.push((key, value));
         }
         Ok(Self(pairs))
     }
@@ -82,6 +86,11 @@ pub(super) fn page<T, Key>(mut found: Vec<T>, limit: usize, key: impl Fn(&T) -> 
     (found, next)
 }
 
+fn decoded(text: &str) -> Result<String, Problem> {
+    let decoded = percent_decode_str(text).decode_utf8().map(std::borrow::Cow::into_owned);
+    decoded.map_err(|_| Problem::invalid("The escapes of the query are not UTF-8; send its values without escapes."))
+}
+
 /// Returns the part of a key that an error may repeat.
 fn printable(key: &str) -> String {
     key.chars().filter(|char| !char.is_control()).take(40).collect()
@@ -97,6 +106,9 @@ mod tests {
         let mut query = parse("limit=7&app=shop").unwrap();
         assert_eq!((query.count("limit", 5, 10).unwrap(), query.take("app").as_deref()), (7, Some("shop")));
         assert!(query.end().is_ok());
+        let escaped = parse("kind=double%2Coverlap&%61pp=shop").unwrap().take("kind");
+        assert_eq!(escaped.as_deref(), Some("double,overlap"));
+        assert!(parse("a=1&%61=2").is_err() && parse("a=%ff").is_err());
         assert!(parse("a=1&a=2").is_err() && parse("limt=1").unwrap().end().is_err());
         for wrong in ["limit=0", "limit=11", "limit=", "limit=x", "limit", "limit=+1", "limit=01", "limit=1.0"] {
             assert!(parse(wrong).unwrap().count("limit", 5, 10).is_err(), "{wrong}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Admin;
 use super::audit::{Change, Reason};
@@ -14,6 +14,7 @@ use super::query::{Query, page};
 use crate::domain::suspect::{Check, Found, Suspect, SuspectFilter, SuspectKind};
 use crate::domain::tenant::AppKey;
 use crate::web::body::JsonBytes;
+use crate::web::choice::one_of;
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
 
@@ -39,6 +40,7 @@ struct OverlapsBody {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CheckBody {
+    #[serde(deserialize_with = "found")]
     found: Found,
     reason: Reason,
 }
@@ -110,6 +112,10 @@ fn kinds(text: &str) -> Result<Vec<SuspectKind>, Problem> {
         _ => Err(Problem::invalid("`kind` is double, overlap, or double,overlap.")),
     };
     text.split(',').map(kind).collect()
+}
+
+fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Found, D::Error> {
+    one_of(deserializer, &Found::ALL.map(|found| (found.name(), found)))
 }
 
 fn unknown() -> Problem {

@@ -15,7 +15,7 @@ use crate::gateway::outcome::OutcomeCall;
 use crate::web::body;
 use crate::web::choice::OutcomeName;
 use crate::web::fields::{check_operation, check_retention, parsed, required_contents};
-use crate::web::problem::Problem;
+use crate::web::problem::{Code, Problem};
 
 /// The body of an outcome call.
 #[derive(Deserialize)]
@@ -44,10 +44,23 @@ impl OutcomeBody<'_> {
     pub(super) fn into_report(self, global_id: GlobalId, limits: &Limits) -> Result<OutcomeCall, Problem> {
         let attempt = parsed("attempt", &self.attempt)?;
         check_retention(self.retention, limits)?;
-        let result = self.result.map(|result| body::result(result, limits.result_bytes)).transpose()?;
+        let result = self.result.map(|result| match self.outcome {
+            OutcomeName::Success => body::result(result, limits.result_bytes).map_err(not_recorded),
+            // Refused below, whatever it is.
+            OutcomeName::Failure | OutcomeName::Unknown => Ok(Box::default()),
+        });
+        let result = result.transpose()?;
         let contents = self.contents.map(|contents| required_contents(Some(contents), limits)).transpose()?;
         let outcome = self.outcome.with(result, self.retention)?;
         let operation = check_operation(self.operation)?;
         Ok(OutcomeCall { id: ClaimId::of_api(global_id), attempt, outcome, operation, contents })
     }
+}
+
+/// Adds to the problem of a result what to do, since the operation has had its effect.
+fn not_recorded(problem: Problem) -> Problem {
+    let smaller = if problem.code == Code::BodyTooLarge { "smaller" } else { "flatter" };
+    problem.and(&format!(
+        "The outcome was not recorded: report success with a {smaller} `result`, or without one, before the lease ends."
+    ))
 }

@@ -177,7 +177,11 @@ async fn operate(
     let charge_and_read = async {
         api.gateway.charge_request(app, route.purpose)?;
         if route.method == Method::POST {
-            JsonBytes::receive(request.headers(), body, &api.limits).await
+            let received = JsonBytes::receive(request.headers(), body, &api.limits).await;
+            received.map_err(|problem| match route.advice_if_too_large() {
+                Some(advice) if problem.code == Code::BodyTooLarge => problem.and(advice),
+                _ => problem,
+            })
         } else {
             Ok(JsonBytes::default())
         }

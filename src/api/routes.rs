@@ -154,6 +154,20 @@ impl Route {
 }
 
 impl Route {
+    /// Returns what to do if the body of a call is too large that reports an outcome, since the operation has had its effect.
+    pub(super) fn advice_if_too_large(&self) -> Option<&'static str> {
+        match self.path {
+            "/v1/claims/{global_id}/outcome" => Some(
+                "The outcome was not recorded: report it in a smaller body, a success with a smaller `result` or without one, before \
+                 the lease ends.",
+            ),
+            "/v1/outcomes/batch" => {
+                Some("No outcome was recorded: report them in smaller batches, before their leases end.")
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the lock that a path names.
     pub(super) fn lock(&self, path: &str) -> Result<LockName, Problem> {
         let segment = self.parameter(path).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! Locks as both APIs show them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::choice::one_of;
 use super::fields::millis;
 use super::problem::{Code, Problem};
 use crate::domain::clock::Timestamp;
@@ -9,13 +10,18 @@ use crate::domain::lock::{LockMode, LockName};
 use crate::gateway::lock::LockView;
 
 /// A mode in a request.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy)]
 pub enum ModeName {
     /// By one owner.
     Exclusive,
     /// By several owners.
     Shared,
+}
+
+impl<'de> Deserialize<'de> for ModeName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one_of(deserializer, &[("exclusive", Self::Exclusive), ("shared", Self::Shared)])
+    }
 }
 
 impl From<ModeName> for LockMode {

@@ -246,6 +246,12 @@ impl Problem {
         self.retry_after(Duration::from_secs(1))
     }
 
+    /// Adds a sentence to its detail.
+    #[must_use]
+    pub fn and(self, advice: &str) -> Self {
+        Self { detail: format!("{} {advice}", self.detail).into(), ..self }
+    }
+
     /// Returns the problem of a field that is missing, unknown or wrong.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::InvalidRequest, detail)

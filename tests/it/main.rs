@@ -63,6 +63,7 @@ mod recovery;
 mod redis_outage;
 #[cfg(feature = "redis")]
 mod requirements;
+mod results;
 mod revoked_waits;
 mod run_command;
 
