@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-deps test-deploy test-balancers mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ measure-brokers: broker-deps ## the same with 20 000 messages for each row; take
 
 test-newer-redis: test-deps ## run the tests of the Redis engine on Redis 8 and Valkey 9
 	@scripts/test-newer-redis
+
+# REVISION=v0.1.0 names the earlier build. The default is the newest tag, or the commit before this one.
+test-upgrade: test-deps ## replace gateways of an earlier revision by this one and back, on one store, under traffic
+	@scripts/test-upgrade
 
 test-deps: ## install the servers and tools the tests start
 	@scripts/install-test-deps

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequest, Request, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -41,7 +41,8 @@ use crate::tenants::stored::Catalog;
 use crate::transport::{HttpService, Incoming, Rejection};
 use crate::web;
 use crate::web::body::JsonBytes;
-use crate::web::problem::{Code, Problem};
+use crate::web::nothing;
+use crate::web::problem::{Code, Problem, ProblemBase};
 
 /// Dependencies and settings of the admin listener.
 pub struct Admin {
@@ -61,6 +62,8 @@ pub struct Admin {
     pub loopback_only: bool,
     /// Limits of requests.
     pub limits: Limits,
+    /// Base of the types of problems.
+    pub problem_base: ProblemBase,
     /// Tokens of the admin API.
     pub tokens: Arc<Tokens>,
     /// Changes apps.
@@ -81,12 +84,13 @@ pub type EraseResponse = dyn Fn(&str, GlobalId, &Attempt) -> Box<str> + Send + S
 pub struct AdminService {
     router: Router,
     limits: Arc<Limits>,
+    problem_base: ProblemBase,
 }
 
 impl AdminService {
     /// Returns the service with all admin routes.
     pub fn new(admin: Arc<Admin>) -> Self {
-        Self { limits: Arc::new(admin.limits.clone()), router: router(admin) }
+        Self { limits: Arc::new(admin.limits.clone()), problem_base: admin.problem_base.clone(), router: router(admin) }
     }
 }
 
@@ -99,7 +103,7 @@ impl HttpService for AdminService {
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
-        web::rejection::response(rejection, &self.limits)
+        web::rejection::response(rejection, &self.limits, &self.problem_base)
     }
 }
 
@@ -108,6 +112,7 @@ fn router(admin: Arc<Admin>) -> Router {
     let outer = Arc::new(Outer {
         entropy: admin.entropy.clone(),
         limits: admin.limits.clone(),
+        problem_base: admin.problem_base.clone(),
         loopback_only: admin.loopback_only,
         throttle: AuthThrottle::new(admin.clock.clone(), "Admin API calls without a valid token"),
         metrics: AuthenticationMetrics::default(),
@@ -165,10 +170,14 @@ async fn document() -> Response {
     ([(header::CONTENT_TYPE, content_type)], include_str!("../openapi-admin.yaml")).into_response()
 }
 
-async fn nothing_here() -> Problem {
+async fn nothing_here(uri: Uri) -> Problem {
+    let is_path = |path: &str| {
+        path.starts_with("/admin/v1/") || ["/metrics", "/livez", "/readyz", "/openapi.yaml"].contains(&path)
+    };
+    let hint = nothing::hint(uri.path(), "", &nothing::API, is_path);
     Problem::new(
         Code::NotFound,
-        "There is nothing at this path; GET /openapi.yaml for the paths of the admin listener.",
+        format!("There is nothing at this path; {hint}GET /openapi.yaml for the paths of the admin listener."),
     )
 }
 

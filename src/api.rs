@@ -37,6 +37,7 @@ use crate::tenants::auth_throttle::AuthThrottle;
 use crate::tenants::{CachedCredential, Registry};
 use crate::transport::{CallerWatch, ConnectionState, HttpService, Incoming, Rejection};
 use crate::web;
+use crate::web::problem::ProblemBase;
 use crate::web::response::{DEGRADED, written};
 
 /// Dependencies and settings of the API.
@@ -49,6 +50,8 @@ pub struct Api {
     pub throttle: AuthThrottle,
     /// Limits of requests.
     pub limits: Limits,
+    /// Base of the types of problems.
+    pub problem_base: ProblemBase,
     /// Rejects hosts that are not loopback while the gateway is open.
     pub loopback_only: bool,
     /// Limit of the requests in flight.
@@ -106,7 +109,7 @@ impl HttpService for ApiService {
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
-        web::rejection::response(rejection, &self.api.limits)
+        web::rejection::response(rejection, &self.api.limits, &self.api.problem_base)
     }
 }
 

@@ -4,6 +4,7 @@
 mod admin_client;
 mod admin_token;
 mod app;
+pub mod arguments;
 mod audit;
 mod chain;
 mod claim;
@@ -16,6 +17,7 @@ mod health;
 mod http_client;
 mod id;
 mod job;
+mod listener;
 mod lock;
 #[cfg(feature = "postgres")]
 mod migrate;
@@ -51,9 +53,10 @@ Examples:
 Environment:
   ONCEGATE_CONFIG          Configuration file, unless --config names one
   ONCEGATE_<TABLE>__<KEY>  A setting, such as ONCEGATE_SERVER__LISTEN=127.0.0.1:8080
-  ONCEGATE_ADMIN_TOKEN     Token for the admin API, unless --token-file names a file
-  ONCEGATE_URL             API that `lock run` and `once` call, unless --url names it
+  ONCEGATE_URL             API of the gateway, for `lock run` and `once`, unless --url names it
   ONCEGATE_CREDENTIAL      Credential of the app for them, unless --credential-file names a file
+  ONCEGATE_ADMIN_URL       Admin listener of the gateway, for all other commands that use one, unless --admin names it
+  ONCEGATE_ADMIN_TOKEN     Token for the admin API, unless --token-file names a file
   NO_COLOR                 If it is set and not empty, output has no colors or styles
 
 Exit codes:
@@ -274,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_command_or_flag_gets_a_tip() {
-        let tip = |words: &[&str]| match Cli::try_parse_from(words) {
+        let tip = |words: &[&str]| match arguments::parse_from(words) {
             Ok(_) => panic!("{words:?} is accepted"),
             Err(error) => error.to_string(),
         };
@@ -283,6 +286,11 @@ mod tests {
             (&["oncegate", "claim", "shwo"], "'show'"),
             (&["oncegate", "overlaps", "--limt", "5"], "'--limit'"),
             (&["oncegate", "chain", "list", "--output", "jsn"], "'json'"),
+            (&["oncegate", "serve", "--port=80"], "'--listen 127.0.0.1:8080'"),
+            (&["oncegate", "serve", "gateway.toml"], "'--config gateway.toml'"),
+            (&["oncegate", "health", "--url", "http://127.0.0.1:9464"], "'--admin http"),
+            (&["oncegate", "audit", "--token", "x"], "ONCEGATE_ADMIN_TOKEN"),
+            (&["oncegate", "run"], "'oncegate serve'"),
         ] {
             let tip = tip(words);
             assert!(tip.contains("tip: ") && tip.contains(meant), "{tip}");

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::environment::{CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
+pub use self::environment::{ADMIN_URL_VARIABLE, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
 pub use self::fingerprint::Fingerprint;
 pub use self::flags::Flags;
 pub use self::path::KeyPath;

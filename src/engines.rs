@@ -89,6 +89,11 @@ fn scheme_of(url: &str) -> Result<&'static Scheme, OpenError> {
         if OPTIONAL.contains(&name) {
             return OpenError::new("this build leaves out this engine; build with its feature, or use another engine");
         }
+        // A name without the rest of its form.
+        let form = SCHEMES.iter().find(|scheme| scheme.names.contains(&url)).and_then(|scheme| scheme.forms.first());
+        if let Some(form) = form {
+            return OpenError::new(format_args!("write {form} in place of {url}"));
+        }
         let forms: Vec<_> = SCHEMES.iter().flat_map(|scheme| scheme.forms).copied().collect();
         OpenError::new(format_args!("an engine is written as {}", forms.join(", ")))
     })
@@ -129,6 +134,12 @@ mod tests {
         }
         for wrong in ["", "memory", "memry:", "disk:", "memory:?max_bytes=0", "memory:?max=1", "http://x"] {
             assert!(check(wrong).is_err(), "{wrong}");
+        }
+        for (name, part) in
+            [("memory", "write memory: in place of memory"), ("disk", "write disk:PATH"), ("redis", "write redis://")]
+        {
+            let error = check(name).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(part) || !SCHEMES.iter().any(|scheme| scheme.names.contains(&name)), "{error}");
         }
         let error = check("http://x").unwrap_err().to_string();
         assert!(SCHEMES.iter().flat_map(|scheme| scheme.forms).all(|form| error.contains(form)), "{error}");

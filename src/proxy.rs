@@ -68,7 +68,7 @@ use crate::gateway::Gateway;
 use crate::telemetry::metrics::proxy::{Bound, BoundMetrics};
 use crate::tenants::Registry;
 use crate::transport::{Buffered, HttpService, Incoming, Peer, Rejection};
-use crate::web::problem::{Code, Problem};
+use crate::web::problem::{Code, Problem, ProblemBase};
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
 use crate::web::{head, rejection};
@@ -85,6 +85,8 @@ pub struct Dependencies {
     pub clock: Arc<dyn Clock>,
     /// Limits for all apps.
     pub limits: Limits,
+    /// Base of the types of problems.
+    pub problem_base: ProblemBase,
 }
 
 /// The proxy.
@@ -94,6 +96,7 @@ pub struct Proxy {
     entropy: Arc<dyn Entropy>,
     clock: Arc<dyn Clock>,
     limits: Limits,
+    problem_base: ProblemBase,
     routes: Routes,
     peer_fields: Arc<PeerFields>,
     cors_origins: Vec<HeaderValue>,
@@ -122,7 +125,7 @@ pub fn eraser(options: &ProxyOptions) -> impl Fn(&str, GlobalId, &Attempt) -> Bo
 impl Proxy {
     /// Returns the proxy of these options, whose listener speaks TLS or not. `None` if they are not valid, which the configuration has excluded.
     pub fn new(options: &ProxyOptions, dependencies: Dependencies, is_tls: bool) -> Option<Self> {
-        let Dependencies { gateway, registry, entropy, clock, limits } = dependencies;
+        let Dependencies { gateway, registry, entropy, clock, limits, problem_base } = dependencies;
         for warning in options.encryption.warnings() {
             tracing::warn!("{warning}");
         }
@@ -131,6 +134,7 @@ impl Proxy {
             gateway,
             registry,
             limits,
+            problem_base,
             routes: routes(options, &clock)?,
             peer_fields: Arc::new(PeerFields::new(options)?),
             cors_origins: options.cors_origins().ok()?,
@@ -188,7 +192,7 @@ impl HttpService for ProxyService {
         };
         // The ID of a response is that of the server that made it.
         if response.extensions().get::<Problem>().is_some() {
-            response = finish(response, &id);
+            response = finish(response, &id, &self.0.problem_base);
         }
         if let Some(cross_origin) = cross_origin {
             cross_origin.allow(&mut response, key_headers);
@@ -197,7 +201,7 @@ impl HttpService for ProxyService {
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
-        rejection::response(rejection, &self.0.limits)
+        rejection::response(rejection, &self.0.limits, &self.0.problem_base)
     }
 }
 

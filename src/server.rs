@@ -167,8 +167,7 @@ impl Server {
         })?;
 
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
-        let open = registry.is_open();
-        let api_connections = TaskTracker::new();
+        let (open, api_connections) = (registry.is_open(), TaskTracker::new());
         let admin_service = AdminService::new(Arc::new(Admin {
             erase: Box::new(crate::proxy::eraser(&config.proxy)),
             gateway: gateway.clone(),
@@ -179,12 +178,13 @@ impl Server {
             clock: clock.clone(),
             loopback_only: admin_address.ip().is_loopback(),
             limits: config.limits.clone(),
+            problem_base: config.server.problem_base.clone(),
             tokens: tokens.clone(),
             apps,
             journal: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
         }));
-        let of_proxy = proxy::dependencies(&config.limits, &gateway, &registry, &clock, &entropy);
+        let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);
         let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
         let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;
         let api_service = ApiService::new(Api {
@@ -192,6 +192,7 @@ impl Server {
             registry: registry.clone(),
             throttle: AuthThrottle::new(clock.clone(), "Requests without a valid credential"),
             limits: config.limits.clone(),
+            problem_base: config.server.problem_base.clone(),
             loopback_only: open && !config.server.allow_open,
             concurrency: ConcurrencyLimit::new(config.limits.requests_in_flight),
             clock: clock.clone(),

@@ -8,6 +8,7 @@ mod explain;
 pub mod fields;
 pub mod head;
 pub mod lock;
+pub mod nothing;
 pub mod prefer;
 pub mod problem;
 pub mod record;

@@ -65,6 +65,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "transport::*Options",
             "telemetry::*Options",
             "proxy::options",
+            "web::*Base",
         ],
     ),
     ("api", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),

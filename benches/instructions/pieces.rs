@@ -33,6 +33,7 @@ use oncegate::tenants::{App, CachedCredential, Registry};
 use oncegate::transport::listener;
 use oncegate::web;
 use oncegate::web::body::JsonBytes;
+use oncegate::web::problem::ProblemBase;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_server::RedisServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -206,7 +207,7 @@ fn answer_granted(times: usize) {
 
 /// To the problem document of a duplicate of a success.
 fn answer_duplicate(times: usize) {
-    let request = request(0);
+    let (request, base) = (request(0), ProblemBase::default());
     for _ in 0..times {
         let claim = LiveClaim { record: succeeded(), left: Some(Duration::from_hours(1)), fence: Some(7) };
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
@@ -214,7 +215,7 @@ fn answer_duplicate(times: usize) {
             ClaimView { global_id: request.key.global_id, claim, expires_at, degraded: None, result_omitted: false };
         let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         let mut text = Vec::with_capacity(768);
-        problem.document("0123456789abcdef").write(&mut text).expect("it can be written");
+        problem.document("0123456789abcdef", &base).write(&mut text).expect("it can be written");
         black_box(text);
     }
 }
@@ -298,6 +299,7 @@ fn request_claim(times: usize) {
         throttle: AuthThrottle::new(clock.clone(), "failures"),
         concurrency: ConcurrencyLimit::new(limits.requests_in_flight),
         limits: limits.clone(),
+        problem_base: ProblemBase::default(),
         loopback_only: false,
         clock,
         entropy: Arc::new(Counting::default()),

@@ -14,7 +14,7 @@ use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::auth_throttle::AuthThrottle;
 use crate::web::auth_throttle::throttled;
 use crate::web::head;
-use crate::web::problem::{Code, Problem};
+use crate::web::problem::{Code, Problem, ProblemBase};
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
 
@@ -25,6 +25,7 @@ const IN_FLIGHT_MAX: usize = 16;
 pub(super) struct Outer {
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) limits: Limits,
+    pub(super) problem_base: ProblemBase,
     /// Rejects hosts that are not loopback.
     pub(super) loopback_only: bool,
     pub(super) throttle: AuthThrottle,
@@ -35,11 +36,14 @@ pub(super) struct Outer {
 pub(super) async fn outer(State(outer): State<Arc<Outer>>, mut request: Request, next: Next) -> Response {
     let request_id = RequestId::of(request.headers(), &*outer.entropy);
     request.extensions_mut().insert(request_id.clone());
-    let response = match head::check(&request, &outer.limits, outer.loopback_only) {
+    let mut response = match head::check(&request, &outer.limits, outer.loopback_only) {
         Ok(()) => contain(next.run(request)).await,
         Err(problem) => problem.into_response(),
     };
-    finish(throttled(&outer.throttle, &outer.metrics, response).await, &request_id)
+    if let Some(problem) = response.extensions_mut().get_mut::<Problem>() {
+        problem.tell_reason();
+    }
+    finish(throttled(&outer.throttle, &outer.metrics, response).await, &request_id, &outer.problem_base)
 }
 
 /// Limits the concurrent requests to the admin API. Metrics and health need no permit.

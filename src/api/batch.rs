@@ -6,12 +6,12 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
+use super::pipeline::Call;
 use crate::domain::limits::Limits;
 use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 use crate::web::body::{self, JsonBytes};
 use crate::web::problem::Problem;
-use crate::web::request_id::RequestId;
 use crate::web::response::written;
 
 #[derive(Deserialize)]
@@ -66,7 +66,8 @@ pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
 }
 
 /// Returns the response with the results in order.
-pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], request_id: &RequestId) -> Response {
+pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &Call<'_>) -> Response {
+    let base = &call.api.problem_base;
     written(|text| {
         text.reserve(results.len() * GRANT_BYTES);
         let mut separator = "{\"items\":[";
@@ -76,7 +77,7 @@ pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], request
             match result {
                 Ok(body) => item_result(body, text)?,
                 // A problem document has the status already.
-                Err(problem) => serde_json::to_writer(&mut *text, &problem.document(request_id.as_str()))?,
+                Err(problem) => serde_json::to_writer(&mut *text, &problem.document(call.request_id.as_str(), base))?,
             }
         }
         text.extend_from_slice(b"]}");

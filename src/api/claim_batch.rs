@@ -19,5 +19,5 @@ pub(super) async fn claim_batch(call: Call<'_>, items: Items<'_>) -> Result<Resp
     let results_max = batch::results_max(requests.len(), &call.api.limits);
     let (answers, _kept) = call.api.gateway.claim_many(call.app, requests, results_max).await;
     let answers = answers.into_iter().map(|answer| answer.and_then(answer::granted)).collect::<Vec<_>>();
-    Ok(batch::response(&answers, call.request_id))
+    Ok(batch::response(&answers, &call))
 }

@@ -38,7 +38,7 @@ pub(super) async fn outcome_batch(call: Call<'_>, items: Items<'_>) -> Result<Re
     let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits))?;
     let answers = call.api.gateway.settle_many(call.app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();
-    Ok(batch::response(&answers, call.request_id))
+    Ok(batch::response(&answers, &call))
 }
 
 impl OutcomeItem<'_> {

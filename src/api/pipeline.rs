@@ -122,7 +122,8 @@ pub(super) async fn serve(service: &ApiService, mut request: Request<Incoming>, 
         Err(problem) => problem.into_response(),
     };
     let response = with_rate_limits(response, &context, api);
-    let response = finish(throttled(&api.throttle, &api.authentication, response).await, &context.id);
+    let response =
+        finish(throttled(&api.throttle, &api.authentication, response).await, &context.id, &api.problem_base);
     let took = api.clock.monotonic().saturating_sub(started_at);
     service.metrics[context.routing.index()].answered(response.status().as_u16(), took);
     record(api, &context, &span, response.status().as_u16(), took);
@@ -147,7 +148,9 @@ async fn respond(
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
 ) -> Response {
-    let Routing::Found(index) = context.routing else { return context.routing.rejection() };
+    let Routing::Found(index) = context.routing else {
+        return context.routing.rejection(request.method(), request.uri().path());
+    };
     let route = &ROUTES[index];
     let handled = match &route.handler {
         Handler::Public(handler) => return handler(),

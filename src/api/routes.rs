@@ -17,6 +17,7 @@ use super::{
 use crate::domain::global_id::GlobalId;
 use crate::domain::lock::LockName;
 use crate::tenants::quota::Purpose;
+use crate::web::nothing;
 use crate::web::problem::{Code, Problem};
 
 /// Makes the row of an operation for authenticated callers. Its name is that of its file, and its label in metrics.
@@ -120,11 +121,12 @@ impl Routing {
     }
 
     /// Returns the response to a request that no route handles: 404 or 405.
-    pub(super) fn rejection(self) -> Response {
+    pub(super) fn rejection(self, method: &Method, path: &str) -> Response {
         if let Some(route) = self.route() {
             return wrong_method(route.path);
         }
-        let detail = "There is nothing at this path; GET /openapi.yaml for the paths of the API.";
+        let hint = nothing::hint(path, "/v1", &nothing::ADMIN, |path| Self::of(method, path) != Self::NotFound);
+        let detail = format!("There is nothing at this path; {hint}GET /openapi.yaml for the paths of the API.");
         Problem::new(Code::NotFound, detail).into_response()
     }
 }
@@ -182,11 +184,11 @@ fn percent_decoded(segment: &str) -> Option<Cow<'_, str>> {
 }
 
 fn wrong_method(path: &str) -> Response {
-    let detail = "This path does not take this method; the header Allow says which it takes.";
-    let mut response = Problem::new(Code::MethodNotAllowed, detail).into_response();
     let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| &route.method);
     let allowed = methods.map(|method| if method == Method::GET { "GET,HEAD" } else { method.as_str() });
     let allowed = allowed.collect::<Vec<_>>().join(",");
+    let detail = format!("This path takes {} only.", allowed.replace(',', " and "));
+    let mut response = Problem::new(Code::MethodNotAllowed, detail).into_response();
     response.headers_mut().extend(HeaderValue::try_from(allowed).ok().map(|allowed| (header::ALLOW, allowed)));
     response
 }
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(path_of(&Method::HEAD, "/v1/claims/x"), Ok("/v1/claims/{global_id}"));
         assert_eq!(path_of(&Method::HEAD, "/v1/claims"), Err(Some("/v1/claims")));
         for (path, allowed) in [("/v1/claims/x", "GET,HEAD"), ("/v1/claims", "POST")] {
-            let response = Routing::of(&Method::PUT, path).rejection();
+            let response = Routing::of(&Method::PUT, path).rejection(&Method::PUT, path);
             assert_eq!(response.headers()[header::ALLOW], allowed);
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
 use hyper::{Method, Response};
@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Cause;
-use super::http_client::{HttpClient, read_token, url_to};
+use super::http_client::{HttpClient, read_token};
+use super::listener::{AdminListener, Listener};
 use super::output::{Out, OutputArgs, escaped};
-use super::tls::TlsArgs;
 use super::{ConfigFile, variable};
 use crate::config::TOKEN_VARIABLE;
 
@@ -45,16 +45,11 @@ const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [adm
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Gateway")]
 pub(super) struct AdminArgs {
-    /// URL of the admin listener [default: `server.admin_listen` of the configuration]
-    #[arg(long, value_name = "URL")]
-    pub(super) admin: Option<String>,
+    #[command(flatten)]
+    pub(super) listener: AdminListener,
     /// File that holds the token [default: the value of `ONCEGATE_ADMIN_TOKEN`]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) config: ConfigFile,
-    #[command(flatten)]
-    tls: TlsArgs,
 }
 
 /// Arguments of a command that prints an answer of the admin API.
@@ -67,7 +62,10 @@ pub(super) struct QueryArgs {
 }
 
 /// Client of a gateway's admin API, with one operator's token.
-pub(super) struct AdminClient(HttpClient);
+pub(super) struct AdminClient {
+    http: HttpClient,
+    config: ConfigFile,
+}
 
 /// Problem document of a gateway.
 #[derive(Debug, Deserialize, thiserror::Error)]
@@ -123,11 +121,9 @@ impl AdminClient {
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!("the token cannot be used: a token is one line of visible ASCII characters, without spaces");
         }
-        let url = match args.admin {
-            Some(url) => url,
-            None => url_of(&args.config)?,
-        };
-        Ok(Self(HttpClient { url, tls: args.tls, token: Some(token) }))
+        let url = args.listener.url()?;
+        let AdminListener { config, tls, .. } = args.listener;
+        Ok(Self { http: HttpClient { listener: Listener::Admin, url, tls, token: Some(token) }, config })
     }
 
     /// Sends a GET request.
@@ -143,43 +139,35 @@ impl AdminClient {
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let response = self.send(method, path, body)?;
         if response.status().is_success() {
-            return serde_json::from_slice(response.body()).map_err(|_| self.not_an_admin_listener());
+            return serde_json::from_slice(response.body()).map_err(|_| self.is_elsewhere(false));
         }
         let Ok(refusal) = serde_json::from_slice::<Refusal>(response.body()) else {
-            return Err(self.not_an_admin_listener());
+            return Err(self.is_elsewhere(false));
         };
         // Any listener answers 404 to an unknown path. Only from an admin listener does it mean that the record does
         // not exist.
         if refusal.status == 404 && !self.send(Method::GET, "/livez", None)?.status().is_success() {
-            return Err(self.not_an_admin_listener());
+            return Err(self.is_elsewhere(true));
         }
         Err(refusal.into())
     }
 
     fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Bytes>> {
-        let url = &self.0.url;
-        let unreachable =
-            || format!("cannot reach a gateway at {url} (does it run, and is this its `server.admin_listen`?)");
-        self.0.send_alone(method, path, body, TIMEOUT).with_context(unreachable)
+        let url = &self.http.url;
+        let setting = Listener::Admin.setting();
+        let unreachable = || format!("cannot reach a gateway at {url} (does it run, and is this its `{setting}`?)");
+        self.http.send_alone(method, path, body, TIMEOUT).with_context(unreachable)
     }
 
-    fn not_an_admin_listener(&self) -> anyhow::Error {
-        anyhow!(
-            "what answers at {} is not the admin listener of a gateway. Give the URL of `server.admin_listen` with --admin",
-            self.0.url
-        )
+    /// Returns the error for an answer that is of no admin listener; `is_gateway` if a gateway gave it.
+    fn is_elsewhere(&self, is_gateway: bool) -> anyhow::Error {
+        Listener::Admin.is_not_at(&self.http.url, is_gateway, &self.config)
     }
 }
 
 /// Returns the detail of a problem in the terms of the command line.
 fn in_cli_terms(detail: &str) -> String {
     TERMS.iter().fold(escaped(detail), |detail, (api, cli)| detail.replace(api, cli))
-}
-
-/// Returns the URL of the admin listener that a configuration has.
-pub(super) fn url_of(config: &ConfigFile) -> anyhow::Result<String> {
-    let server = config.load()?.server;
-    Ok(url_to(server.admin_listen, server.admin_tls.is_on()))
 }
 
 fn token_variable() -> anyhow::Result<String> {

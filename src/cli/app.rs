@@ -108,12 +108,14 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> 
             print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
         Action::List(query) if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
-        Action::List(QueryArgs { output, admin }) => output.print(&file::list(&admin.config.load()?), out, show::list),
+        Action::List(QueryArgs { output, admin }) => {
+            output.print(&file::list(&admin.listener.config.load()?), out, show::list)
+        }
         Action::Show { name, query } if uses_gateway(&query.admin)? => {
             query.show(&format!("/admin/v1/apps/{name}"), out, show::record)
         }
         Action::Show { name, query: QueryArgs { output, admin } } => {
-            output.print(&file::show(&admin.config.load()?, &name)?, out, show::record)
+            output.print(&file::show(&admin.listener.config.load()?, &name)?, out, show::record)
         }
         Action::Rotate { name, revoke_all, change } => {
             let Some(gateway) = change.gateway()? else {
@@ -146,7 +148,7 @@ fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) ->
 
 /// Reports whether to use a gateway: one is named, or the apps are in a registry.
 fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
-    Ok(admin.admin.is_some() || admin.config.load()?.registry.is_set())
+    Ok(admin.listener.named().is_some() || admin.listener.config.load()?.registry.is_set())
 }
 
 /// The gateway to use, and the reason to send.

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::admin_client::QueryArgs;
+use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -17,7 +18,7 @@ before the result was known: look at what it was about.";
 #[command(after_help = EXAMPLES)]
 pub(super) struct AuditArgs {
     /// List at most this many, from 1 to 200
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=200))]
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=200))]
     limit: u32,
     #[command(flatten)]
     query: QueryArgs,

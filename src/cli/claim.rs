@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
 
 use super::admin_client::{AdminClient, QueryArgs};
+use super::arguments::number;
 use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
 use super::output::Out;
@@ -91,7 +92,7 @@ pub(super) enum Action {
         #[arg(long, value_name = "ID")]
         after: Option<GlobalId>,
         /// List at most this many, from 1 to 100000
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=100_000))]
         limit: u32,
         /// List the records that gateways keep for themselves too
         #[arg(long)]

@@ -4,17 +4,18 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use hyper::Method;
 use serde_json::Value;
 
 use super::failure::{Cause, because};
-use super::http_client::{HttpClient, read_token, url_to};
+use super::http_client::{HttpClient, read_token};
+use super::listener::Listener;
 use super::output::escaped;
 use super::tls::TlsArgs;
 use super::{ConfigFile, variable};
-use crate::config::{CREDENTIAL_VARIABLE, URL_VARIABLE};
+use crate::config::CREDENTIAL_VARIABLE;
 
 /// Arguments that name the gateway and the app's credential.
 #[derive(Args, Clone, Debug)]
@@ -33,7 +34,10 @@ pub(super) struct GatewayArgs {
 }
 
 /// Client of a gateway's API.
-pub(super) struct GatewayClient(HttpClient);
+pub(super) struct GatewayClient {
+    http: HttpClient,
+    config: ConfigFile,
+}
 
 /// Response of a gateway: not a failure that a repeat of the request may mend.
 #[derive(Debug)]
@@ -61,9 +65,9 @@ impl GatewayClient {
         if credential.as_ref().is_some_and(|credential| !credential.bytes().all(|byte| byte.is_ascii_graphic())) {
             bail!("the credential cannot be used: it is one line of visible ASCII characters, without spaces");
         }
-        let url = args.url.or_else(|| variable(URL_VARIABLE).filter(|url| !url.is_empty()));
-        let url = url.map_or_else(|| listener(&args.config), Ok)?;
-        Ok(Self(HttpClient { url: url.trim_end_matches('/').to_owned(), tls: args.tls, token: credential }))
+        let url = Listener::Api.url(args.url.as_ref(), &args.config)?;
+        let http = HttpClient { listener: Listener::Api, url, tls: args.tls, token: credential };
+        Ok(Self { http, config: args.config })
     }
 
     /// Sends a POST request once.
@@ -71,8 +75,8 @@ impl GatewayClient {
     /// # Errors
     /// [`NoAnswer`], or an error that remains.
     pub(super) async fn post(&self, path: &str, body: &Value, timeout: Duration) -> anyhow::Result<Response> {
-        let url = escaped(&self.0.url);
-        let response = match self.0.send(Method::POST, path, Some(body), timeout).await {
+        let url = escaped(&self.http.url);
+        let response = match self.http.send(Method::POST, path, Some(body), timeout).await {
             Ok(response) => response,
             Err(error) if super::failure::cause(&error).is_some() => return Err(error),
             Err(error) => {
@@ -94,8 +98,13 @@ impl GatewayClient {
         }
         let is_known = response.is_success() || response.body["code"].is_string();
         if response.body.is_null() || !is_known {
-            let hint = "Give the URL of `server.listen` with --url";
-            return Err(anyhow!("what answers at {url} is not a gateway. {hint}"));
+            return Err(Listener::Api.is_not_at(&url, false, &self.config));
+        }
+        // The API has every path that is called here.
+        if response.code() == "not_found" {
+            let live = self.http.send(Method::GET, "/livez", None, timeout).await;
+            let is_admin = live.is_ok_and(|live| live.status().is_success());
+            return Err(Listener::Api.is_not_at(&url, is_admin, &self.config));
         }
         Ok(response)
     }
@@ -140,12 +149,6 @@ impl Response {
         let cause = if [400, 413, 422].contains(&self.status) { Cause::Usage } else { Cause::Gateway };
         because(cause, self.problem())
     }
-}
-
-/// Returns the URL of the API that a configuration has.
-fn listener(config: &ConfigFile) -> anyhow::Result<String> {
-    let server = config.load()?.server;
-    Ok(url_to(server.listen, server.tls.is_on()))
 }
 
 #[cfg(test)]

@@ -4,13 +4,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
 use clap::Args;
-use hyper::Method;
+use hyper::{Method, Response};
 
-use super::ConfigFile;
-use super::admin_client::url_of;
 use super::http_client::HttpClient;
-use super::tls::TlsArgs;
+use super::listener::{AdminListener, Listener};
 
 /// Longer than a working gateway takes, and shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -18,38 +17,40 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const EXAMPLES: &str = "\
 Examples:
   oncegate health
-  oncegate health --url http://127.0.0.1:9464
+  oncegate health --admin http://127.0.0.1:9464
 
 The exit code is 0 if the gateway is ready, else 1.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {
-    /// URL of the admin listener [default: `server.admin_listen` of the configuration]
-    #[arg(long, value_name = "URL", conflicts_with = "config")]
-    url: Option<String>,
     #[command(flatten)]
-    config: ConfigFile,
-    #[command(flatten)]
-    tls: TlsArgs,
+    listener: AdminListener,
 }
 
 pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let (url, tls) = if let Some(url) = args.url {
-        (url, args.tls)
-    } else {
-        // Nothing secret is sent to the machine's own listener, and only readiness is read: its certificate need not be
-        // checked.
-        (url_of(&args.config)?, args.tls.unverified())
-    };
+    let url = args.listener.url()?;
+    let is_named = args.listener.named().is_some();
+    let AdminListener { config, tls, .. } = args.listener;
+    // Nothing secret is sent to the machine's own listener, and only readiness is read: its certificate need not be checked.
+    let tls = if is_named { tls } else { tls.unverified() };
     let not_ready = format!("the gateway at {url} is not ready");
-    let response = HttpClient { url, tls, token: None }.send_alone(Method::GET, "/readyz", None, TIMEOUT);
-    let response = response.with_context(|| not_ready.clone())?;
-    if !response.status().is_success() {
-        bail!("{not_ready}: it answered {}", response.status());
+    let client = HttpClient { listener: Listener::Admin, url, tls, token: None };
+    let response = client.send_alone(Method::GET, "/readyz", None, TIMEOUT).with_context(|| not_ready.clone())?;
+    match response.status() {
+        status if status.is_success() => {}
+        status if status.as_u16() == 404 => {
+            return Err(Listener::Admin.is_not_at(&client.url, is_problem(&response), &config));
+        }
+        status => bail!("{not_ready}: it answered {status}"),
     }
     writeln!(out, "ready")?;
     Ok(())
+}
+
+/// Reports whether the answer is a problem document, so that of a gateway.
+fn is_problem(response: &Response<Bytes>) -> bool {
+    serde_json::from_slice(response.body()).is_ok_and(|problem: serde_json::Value| problem["code"].is_string())
 }
 
 #[cfg(test)]
@@ -76,10 +77,8 @@ mod tests {
 
     fn health(url: &str) -> anyhow::Result<String> {
         let mut out = Vec::new();
-        run(
-            HealthArgs { url: Some(url.to_owned()), config: ConfigFile::default(), tls: TlsArgs::default() },
-            &mut out,
-        )?;
+        let listener = AdminListener { url: Some(url.to_owned()), ..AdminListener::default() };
+        run(HealthArgs { listener }, &mut out)?;
         Ok(String::from_utf8(out)?)
     }
 
@@ -103,9 +102,9 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_reported_with_an_example() {
-        for url in ["127.0.0.1:9464", "ftp://127.0.0.1:9464", "nowhere", "http://"] {
+        for url in ["127.0.0.1:9464", "ftp://127.0.0.1:9464", "nowhere", "http://", "http://127.0.0.1:9464/livez"] {
             let error = format!("{:#}", health(url).unwrap_err());
-            assert!(error.contains("a URL is written as http://127.0.0.1:9464"), "{url}: {error}");
+            assert!(error.contains("and a port, such as http://127.0.0.1:9464"), "{url}: {error}");
         }
     }
 }

@@ -16,16 +16,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::failure::usage;
+use super::listener::Listener;
 use super::output::escaped;
 use super::tls::TlsArgs;
 
 /// Longest body of a response: a page of the longest records.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-const URL_EXAMPLE: &str = "a URL is written as http://127.0.0.1:9464 or https://gateway.example:9464";
-
 /// Client of a listener: sends each request over a new connection.
 pub(super) struct HttpClient {
+    pub(super) listener: Listener,
     pub(super) url: String,
     pub(super) tls: TlsArgs,
     /// Credential for `Authorization: Bearer …`.
@@ -61,9 +61,35 @@ impl HttpClient {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let request = request.body(body.map_or_else(String::new, Value::to_string).into())?;
-        match tokio::time::timeout(timeout, connect(&self.url, &self.tls, request)).await {
+        match tokio::time::timeout(timeout, self.connect(request)).await {
             Ok(response) => response,
             Err(_) => bail!("no response within {} ms", timeout.as_millis()),
+        }
+    }
+
+    async fn connect(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
+        let wrong_url = || {
+            let example = self.listener.example();
+            usage(format!(
+                "`{}` is not a URL of a gateway: it has a scheme, a host and a port, such as {example}",
+                escaped(&self.url)
+            ))
+        };
+        let parsed: Uri = self.url.parse().map_err(|_| wrong_url())?;
+        let port = match parsed.scheme_str() {
+            Some("http") => 80,
+            Some("https") => 443,
+            _ => return Err(wrong_url()),
+        };
+        let authority = parsed.authority().filter(|_| parsed.path_and_query().is_none_or(|path| path == "/"));
+        let authority = authority.ok_or_else(wrong_url)?;
+        request.headers_mut().insert(HOST, authority.as_str().try_into()?);
+        // The brackets of an IPv6 address belong to the URL, not to the address.
+        let host = authority.host().trim_matches(['[', ']']);
+        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(port))).await?;
+        match port {
+            443 => exchange(self.tls.connect(host, stream).await?, request).await,
+            _ => exchange(stream, request).await,
         }
     }
 }
@@ -89,25 +115,6 @@ pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
     let token = std::fs::read_to_string(path);
     let token = token.with_context(|| format!("cannot read the token from {}", path.display()))?;
     Ok(token.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-async fn connect(url: &str, tls: &TlsArgs, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
-    let wrong_url = || usage(format!("`{}` is not a URL of a gateway: {URL_EXAMPLE}", escaped(url)));
-    let parsed: Uri = url.parse().map_err(|_| wrong_url())?;
-    let port = match parsed.scheme_str() {
-        Some("http") => 80,
-        Some("https") => 443,
-        _ => return Err(wrong_url()),
-    };
-    let authority = parsed.authority().ok_or_else(wrong_url)?;
-    request.headers_mut().insert(HOST, authority.as_str().try_into()?);
-    // The brackets of an IPv6 address belong to the URL, not to the address.
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(port))).await?;
-    match port {
-        443 => exchange(tls.connect(host, stream).await?, request).await,
-        _ => exchange(stream, request).await,
-    }
 }
 
 async fn exchange(

@@ -17,7 +17,7 @@ use crate::proxy::explain::{Explanation, Sample, explain};
 
 const EXAMPLES: &str = "\
 Examples:
-  oncegate proxy check --config oncegate.toml --url http://api.shop.example/v1/orders \\
+  oncegate proxy check --config oncegate.toml http://api.shop.example/v1/orders \\
     --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'
   oncegate proxy forget --app shop --operation proxy:orders.create '{\"key\": \"8e03978e\", \"principal\": \"…\"}' \\
     --reason 'PRIV-7: erasure was asked for'";
@@ -52,7 +52,6 @@ pub(super) struct CheckArgs {
     #[arg(long, default_value = "POST")]
     method: String,
     /// URL of the request, with the host that clients use
-    #[arg(long)]
     url: String,
     /// Field of the request, as 'Name: value'; may be repeated
     #[arg(long = "header", value_name = "FIELD")]

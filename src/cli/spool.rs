@@ -131,9 +131,14 @@ impl Folder {
         journal.check_exists()?;
         let lock = FolderLock::take(&data_dir).map_err(|error| match error {
             LockError::Held(holder) => {
-                anyhow!("{} is held by {holder}: its gateway runs, and delivers the journal itself", data_dir.display())
+                anyhow!(
+                    "the folder {} is held by {holder}: its gateway runs, and delivers the journal itself",
+                    data_dir.display()
+                )
             }
-            LockError::Io(error) => anyhow::Error::new(error).context(format!("{} cannot be used", data_dir.display())),
+            LockError::Io(error) => {
+                anyhow::Error::new(error).context(format!("the folder {} cannot be used", data_dir.display()))
+            }
         })?;
         journal.open().await?;
         Ok((lock, journal))

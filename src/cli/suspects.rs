@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
+use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
 use crate::domain::suspect::Found;
 use crate::domain::tenant::AppKey;
@@ -42,7 +43,7 @@ pub(super) enum Action {
     /// Record what you found about one, with a reason; it is listed no more
     Check {
         /// ID of the suspect; `oncegate suspects list` prints it
-        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(value_parser = number::<u64>(1..=u64::MAX))]
         id: u64,
         /// How often the operation has had its effect
         #[arg(long, value_parser = Found::ALL.map(Found::name))]
@@ -68,10 +69,10 @@ pub(super) struct PageArgs {
     #[arg(long)]
     app: Option<AppKey>,
     /// List only those older than the one with this ID
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
     after: Option<u64>,
     /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
     limit: u32,
     #[command(flatten)]
     query: QueryArgs,

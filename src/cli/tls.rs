@@ -52,7 +52,9 @@ impl TlsArgs {
             Some(ca) => {
                 let mut authorities = RootCertStore::empty();
                 for certificate in certificates(ca)? {
-                    authorities.add(certificate).with_context(|| format!("{} holds no authority", ca.display()))?;
+                    authorities
+                        .add(certificate)
+                        .with_context(|| format!("the file {} holds no authority", ca.display()))?;
                 }
                 config.with_root_certificates(authorities)
             }
@@ -65,9 +67,9 @@ impl TlsArgs {
             return Ok(config.with_no_client_auth());
         };
         let own = PrivateKeyDer::from_pem_slice(&read(key)?);
-        let own = own.map_err(|_| anyhow::anyhow!("{} holds no private key in PEM", key.display()))?;
+        let own = own.map_err(|_| anyhow::anyhow!("the file {} holds no private key in PEM", key.display()))?;
         let config = config.with_client_auth_cert(certificates(certificate)?, own);
-        config.with_context(|| format!("{} is not the key of {}", key.display(), certificate.display()))
+        config.with_context(|| format!("the file {} is not the key of {}", key.display(), certificate.display()))
     }
 }
 
@@ -76,7 +78,7 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => bail!("{} holds no certificate in PEM", path.display()),
+        _ => bail!("the file {} holds no certificate in PEM", path.display()),
     }
 }
 

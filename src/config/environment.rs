@@ -21,11 +21,14 @@ pub const TOKEN_VARIABLE: &str = "ONCEGATE_ADMIN_TOKEN";
 /// URL of the API for commands that call it; not a setting.
 pub const URL_VARIABLE: &str = "ONCEGATE_URL";
 
-/// Credential of an app for those commands; not a setting.
+/// URL of the admin listener for commands that call it; not a setting.
+pub const ADMIN_URL_VARIABLE: &str = "ONCEGATE_ADMIN_URL";
+
+/// Credential of an app for commands that call the API; not a setting.
 pub const CREDENTIAL_VARIABLE: &str = "ONCEGATE_CREDENTIAL";
 
 /// Variables that are no settings.
-const NOT_SETTINGS: [&str; 4] = [FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, CREDENTIAL_VARIABLE];
+const NOT_SETTINGS: [&str; 5] = [FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, ADMIN_URL_VARIABLE, CREDENTIAL_VARIABLE];
 
 /// Depth of the deepest key, `apps.<app>.operations.<operation>.on_outage.claim`.
 const DEPTH_MAX: usize = 6;
@@ -112,7 +115,7 @@ mod tests {
     fn variables_of_commands_are_no_settings() {
         let known = [KeyPath::of(["registry", "url"])];
         let read = |name: &str| read(&[(name.into(), "http://127.0.0.1:8080".into())], &known).1.len();
-        assert_eq!(NOT_SETTINGS.map(read), [0; 4]);
+        assert_eq!(NOT_SETTINGS.map(read), [0; 5]);
         assert_eq!(read("ONCEGATE_REGISTRY_URL"), 1);
     }
 

@@ -44,6 +44,9 @@ fn default_shown(key: &KeyPath, default: Option<&Value>) -> String {
 
 /// Describes an unknown key, with the known ones of its table.
 pub(super) fn unknown_key(found: &str, known: &[&str]) -> String {
+    if ["port", "host", "bind", "address"].contains(&found) && known.contains(&"listen") {
+        return "unknown key; host and port are one address: `listen = \"127.0.0.1:8080\"`".to_owned();
+    }
     match nearest(found, known) {
         Some(nearest) => format!("unknown key; did you mean `{nearest}`? Known keys: {}", known.join(", ")),
         None => format!("unknown key; known keys: {}", known.join(", ")),
@@ -74,6 +77,7 @@ fn mismatch(found: &str, expected: &str) -> String {
         "usize" | "u32" => "a whole number from 0",
         structure if structure.starts_with("struct ") => "a table",
         choice if choice.starts_with("enum ") || choice.starts_with("string or") => "a text",
+        text if let Some(example) = text.strip_prefix("a string such as ") => &format!("a text such as {example}"),
         other => other,
     };
     format!("expected {expected}, found {found}")

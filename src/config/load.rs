@@ -136,7 +136,13 @@ fn default_engine() -> KeyPath {
 
 /// Describes a value that could not be parsed.
 fn misread(layers: &Layers, key: KeyPath, message: &str) -> Problem {
-    let message = explain(message, &key, layers.default_of(&key));
+    let mut message = explain(message, &key, layers.default_of(&key));
+    // A key without its table.
+    if let [name] = key.names()
+        && let Some(meant) = layers.known_keys().iter().find(|known| known.names().len() == 2 && known.last() == name)
+    {
+        message = format!("unknown key; {meant} is in the table [{}]", meant.names()[0]);
+    }
     let source = layers.origin(&key);
     let key = Some(key).filter(|key| !key.names().is_empty());
     Problem { source, key, message }

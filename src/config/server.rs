@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
+use crate::web::problem::ProblemBase;
 
 /// Table `[server]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -28,6 +29,8 @@ pub struct ServerOptions {
     /// Longest time for requests in flight to end.
     #[serde(with = "delay")]
     pub drain_timeout: Duration,
+    /// Base of the types of problems.
+    pub problem_base: ProblemBase,
     /// TLS of the API.
     pub tls: TlsOptions,
     /// TLS of metrics, health checks and the admin API.

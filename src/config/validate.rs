@@ -183,7 +183,11 @@ impl Config {
             let mut seen = BTreeSet::new();
             for engine in &options.engines {
                 if !self.engines.contains_key(engine) {
-                    let known = list(self.engines.keys());
+                    let known = if self.engines.is_empty() {
+                        format!("none; add it there, such as {engine} = \"redis://localhost\"")
+                    } else {
+                        list(self.engines.keys())
+                    };
                     let message = format!(
                         "chain `{chain}` names engine `{engine}`, which is not in [engines]; there are: {known}"
                     );

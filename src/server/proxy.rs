@@ -7,9 +7,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
-use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::proxy::options::ProxyOptions;
 use crate::proxy::{Dependencies, Proxy, ProxyService};
@@ -20,7 +20,7 @@ use crate::web;
 
 /// Returns the parts of the program that the proxy uses.
 pub(super) fn dependencies(
-    limits: &Limits,
+    config: &Config,
     gateway: &Arc<Gateway>,
     registry: &Arc<Registry>,
     clock: &Arc<dyn Clock>,
@@ -31,7 +31,8 @@ pub(super) fn dependencies(
         registry: registry.clone(),
         entropy: entropy.clone(),
         clock: clock.clone(),
-        limits: limits.clone(),
+        limits: config.limits.clone(),
+        problem_base: config.server.problem_base.clone(),
     }
 }
 

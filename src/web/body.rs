@@ -1,6 +1,5 @@
 //! Reads the body of a request: media type, size, timeout, JSON. Each error says what to do.
 
-use std::fmt::Display;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -13,7 +12,7 @@ use http_body_util::BodyExt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::explain::explain;
+use super::explain::{explain, malformed};
 use super::problem::{Code, Problem};
 use crate::domain::limits::Limits;
 
@@ -94,13 +93,14 @@ impl JsonBytes {
     /// # Errors
     /// The body is not JSON, or a field is wrong. The problem names the field and what it should be.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
-        let malformed =
-            |why: &dyn Display| Problem::new(Code::MalformedJson, format!("The body is not JSON in UTF-8: {why}."));
         // Checks UTF-8 once, not string by string.
-        let text = str::from_utf8(&self.0).map_err(|error| malformed(&error))?;
+        let text = str::from_utf8(&self.0).map_err(|error| {
+            let at = error.valid_up_to() + 1;
+            Problem::new(Code::MalformedJson, format!("The body is not in UTF-8, which JSON has to be: see byte {at}."))
+        })?;
         object(text).map_err(|problem| match serde_json::from_str::<IgnoredAny>(text) {
             Ok(_) => problem,
-            Err(failure) => malformed(&failure),
+            Err(error) => Problem::new(Code::MalformedJson, malformed(text, &error)),
         })
     }
 }
@@ -112,7 +112,9 @@ impl JsonBytes {
 pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     // Serde would also take an array of the fields' values.
     if !text.trim_ascii_start().starts_with('{') {
-        return Err(Problem::invalid("Send a JSON object, such as {\"contents\": {\"order_id\": \"A-1001\"}}."));
+        return Err(Problem::invalid(
+            "The body has to be a JSON object, {\"field\": value, …}; GET /openapi.yaml has the fields.",
+        ));
     }
     serde_json::from_str(text).map_err(|_| {
         // Parses again to find the field. Only wrong bodies pay for that.

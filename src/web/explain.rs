@@ -24,6 +24,26 @@ pub(super) fn explain(path: &str, message: &str) -> String {
     if path.is_empty() { format!("{what}{end}") } else { format!("`{path}`: {what}{end}") }
 }
 
+/// Explains where a text stops being JSON.
+pub(super) fn malformed(text: &str, error: &serde_json::Error) -> String {
+    if text.trim_ascii().is_empty() {
+        return "The body is empty; send a JSON object.".to_owned();
+    }
+    let (line, column) = (error.line(), error.column());
+    let message = error.to_string();
+    let what = match message.rsplit_once(" at line ").map_or(&*message, |(what, _)| what) {
+        what if what.starts_with("EOF while parsing") => "it ends too early",
+        "expected value" => {
+            "a value has to follow: an object, an array, a string in double quotes, a number, true, false or null"
+        }
+        "key must be a string" | "expected `\"`" => "the name of a field has to follow, in double quotes",
+        "trailing comma" => "a comma is too many",
+        "trailing characters" => "something follows its end",
+        what => what,
+    };
+    format!("The body is not JSON: {what} (line {line}, column {column}).")
+}
+
 fn unknown_field(found: &str, known: &[&str]) -> String {
     let shown: String = found.chars().filter(|char| !char.is_control()).take(40).collect();
     let list = known.join(", ");
@@ -80,11 +100,33 @@ mod tests {
     }
 
     #[test]
+    fn a_body_that_is_not_json_is_explained_without_terms_of_a_parser() {
+        for (text, part) in [
+            ("", "The body is empty; send a JSON object."),
+            (" \n", "The body is empty"),
+            ("{", "it ends too early (line 1, column 1)"),
+            ("{\"a\": \"b", "it ends too early"),
+            ("{'a': 1}", "in double quotes (line 1, column 2)"),
+            ("{\"a\": 1,}", "in double quotes (line 1, column 9)"),
+            ("a=1", "a value has to follow: an object"),
+            ("{\"a\": 1}}", "something follows its end"),
+        ] {
+            let error = serde_json::from_str::<serde::de::IgnoredAny>(text).unwrap_err();
+            let said = malformed(text, &error);
+            assert!(said.contains(part), "{text}: {said}");
+        }
+    }
+
+    #[test]
     fn a_wrong_type_is_named_in_terms_of_json_and_without_the_value() {
         for (message, expected) in [
             ("invalid type: integer `30`, expected a string at line 1 column 9", "expected a string, found a number"),
             ("invalid type: floating point `1.5`, expected a boolean", "expected true or false, found a number"),
             ("invalid type: string \"s3cret, expected\", expected a sequence", "expected an array, found a string"),
+            (
+                "invalid type: integer `600`, expected a string such as \"30s\" at line 1 column 9",
+                "expected a string such as \"30s\", found a number",
+            ),
             ("invalid type: null, expected struct BatchBody", "expected an object, found null"),
             ("invalid type: map, expected a string", "expected a string, found an object"),
         ] {

@@ -1,5 +1,6 @@
 //! Problems (RFC 9457): the table of codes and the document. Every 4xx and 5xx response is one.
 
+mod base;
 mod duplicate;
 mod failure;
 
@@ -13,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub use self::base::ProblemBase;
 pub use self::failure::sentence;
 use super::fields::millis;
 use crate::domain::attempt::AttemptHash;
@@ -140,6 +142,12 @@ pub enum Members {
     /// Nothing.
     #[default]
     None,
+    /// Nothing for callers.
+    Store {
+        /// The reason in the words of the store, which may name its servers: for operators only.
+        #[serde(skip)]
+        reason: Box<str>,
+    },
     /// The live claim.
     Duplicate(Box<DuplicateMembers>),
     /// The state of the live claim.
@@ -234,6 +242,13 @@ impl Problem {
         Self { code, detail: detail.into(), retry_after: None, members: Members::None, degraded: None }
     }
 
+    /// Tells the reason, in a response to an operator.
+    pub fn tell_reason(&mut self) {
+        if let Members::Store { reason } = &self.members {
+            self.detail = format!("{} The reason: {reason}.", self.detail).into();
+        }
+    }
+
     /// Adds the time after which a retry can succeed.
     #[must_use]
     pub fn retry_after(self, wait: Duration) -> Self {
@@ -262,9 +277,9 @@ impl Problem {
     }
 
     /// Returns the document for the request with this ID.
-    pub fn document<'a>(&'a self, request_id: &'a str) -> Document<'a> {
+    pub fn document<'a>(&'a self, request_id: &'a str, base: &ProblemBase) -> Document<'a> {
         Document {
-            r#type: format!("urn:oncegate:problem:{}", self.code.name()),
+            r#type: base.type_of(self.code),
             title: self.title(),
             status: self.code.status().as_u16(),
             detail: &self.detail,

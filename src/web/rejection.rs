@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 
 use super::head;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, ProblemBase};
 use super::request_id::RequestId;
 use super::response::finish;
 use crate::domain::attempt::SystemEntropy;
@@ -11,8 +11,8 @@ use crate::domain::limits::Limits;
 use crate::transport::Rejection;
 
 /// Returns the response to a rejected client.
-pub fn response(rejection: Rejection, limits: &Limits) -> Response {
-    finish(problem(rejection, limits).into_response(), &RequestId::random(&SystemEntropy))
+pub fn response(rejection: Rejection, limits: &Limits, base: &ProblemBase) -> Response {
+    finish(problem(rejection, limits).into_response(), &RequestId::random(&SystemEntropy), base)
 }
 
 fn problem(rejection: Rejection, limits: &Limits) -> Problem {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt;
 use serde::Serialize;
 
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, ProblemBase};
 use super::request_id::{REQUEST_ID, RequestId};
 
 /// The header that names the outage policy that answered in place of the store.
@@ -45,18 +45,18 @@ pub fn contain(answer: impl Future<Output = Response>) -> impl Future<Output = R
 }
 
 /// Adds the ID of the request, and writes the document of a problem.
-pub fn finish(mut response: Response, request_id: &RequestId) -> Response {
+pub fn finish(mut response: Response, request_id: &RequestId, base: &ProblemBase) -> Response {
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        write(&mut response, &problem, request_id);
+        write(&mut response, &problem, request_id, base);
     }
     response.headers_mut().insert(REQUEST_ID, request_id.0.clone());
     response
 }
 
-fn write(response: &mut Response, problem: &Problem, request_id: &RequestId) {
+fn write(response: &mut Response, problem: &Problem, request_id: &RequestId, base: &ProblemBase) {
     // Most problems fit.
     let mut text = Vec::with_capacity(768);
-    let written = problem.document(request_id.as_str()).write(&mut text);
+    let written = problem.document(request_id.as_str(), base).write(&mut text);
     *response.body_mut() = written.map_or_else(|_| Body::empty(), |()| Body::from(text));
     let headers = response.headers_mut();
     // The router has set the length of the body that this one replaces.
@@ -82,7 +82,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_becomes_a_500() {
         let answer = contain(async { panic!("planted") }).await;
-        let answer = finish(answer, &RequestId(HeaderValue::from_static("r-1")));
+        let answer = finish(answer, &RequestId(HeaderValue::from_static("r-1")), &ProblemBase::default());
         assert_eq!(answer.status(), 500);
         assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
         assert_eq!(answer.headers()[REQUEST_ID], "r-1");

@@ -89,15 +89,68 @@ async fn health_reports_by_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let mut gateway = gateway::on_memory().start().await;
     let url = format!("http://{}", gateway.admin());
-    let ready = oncegate(folder.path(), &["health", "--url", &url]);
+    let ready = oncegate(folder.path(), &["health", "--admin", &url]);
     assert_eq!((ready.code, &*ready.out), (Some(0), "ready\n"), "{}", ready.err);
     let admin = gateway.admin().to_string();
     let ready = oncegate_with(folder.path(), &["health"], &[("ONCEGATE_SERVER__ADMIN_LISTEN", &admin)]);
     assert_eq!(ready.code, Some(0), "{}", ready.err);
     gateway.kill();
-    let gone = oncegate(folder.path(), &["health", "--url", &url]);
+    let gone = oncegate(folder.path(), &["health", "--admin", &url]);
     assert_eq!((gone.code, &*gone.out), (Some(1), ""));
     assert!(gone.err.contains("is not ready"), "{}", gone.err);
+}
+
+/// Every command that calls a gateway: the flag, else the variable, else the configuration; and the other listener is recognised.
+#[tokio::test]
+async fn every_command_takes_its_gateway_the_same_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = "token_of_alice_0123456789abcdef";
+    let digest = hex::encode(&Sha256::digest(token));
+    let gateway = gateway::on_memory().config(&format!("[admin.tokens]\nalice = \"sha256:{digest}\"\n")).start().await;
+    let (api, admin) = (format!("http://{}", gateway.api()), format!("http://{}/", gateway.admin()));
+    let (nowhere, closed) = ("http://127.0.0.1:1", "127.0.0.1:1");
+    let claim = ["--app", "default", "1"];
+    let of_admin: [&[&str]; 9] = [
+        &["health"],
+        &["engine", "list"],
+        &["chain", "list"],
+        &["audit"],
+        &["overlaps"],
+        &["suspects", "list"],
+        &["app", "list"],
+        &["claim", "list", "--app", "default"],
+        &["lock", "list", "--app", "default"],
+    ];
+    let run = |words: &[&str], environment: &[(&str, &str)]| {
+        let environment = [environment, &[("ONCEGATE_ADMIN_TOKEN", token), ("PATH", "/usr/bin:/bin")]].concat();
+        oncegate_with(folder.path(), words, &environment)
+    };
+    for words in of_admin {
+        let by_flag = run(&[words, &["--admin", &admin]].concat(), &[("ONCEGATE_ADMIN_URL", nowhere)]);
+        assert_eq!(by_flag.code, Some(0), "{words:?}: {}", by_flag.err);
+        let by_variable = run(words, &[("ONCEGATE_ADMIN_URL", &admin), ("ONCEGATE_SERVER__ADMIN_LISTEN", closed)]);
+        assert_eq!(by_variable.code, Some(0), "{words:?}: {}", by_variable.err);
+        let wrong = run(&[words, &["--admin", &api]].concat(), &[]);
+        let said = format!("{api} is the API of a gateway; this command needs its admin listener");
+        assert!(wrong.code == Some(1) && wrong.err.contains(&said), "{words:?}: {}", wrong.err);
+        assert!(wrong.err.contains("with --admin or in ONCEGATE_ADMIN_URL"), "{words:?}: {}", wrong.err);
+    }
+    let listen = gateway.admin().to_string();
+    let shown = run(&[&["claim", "show"], &claim[..]].concat(), &[("ONCEGATE_SERVER__ADMIN_LISTEN", &listen)]);
+    assert_eq!(shown.code, Some(3), "it is not there: {}", shown.err);
+    let jobs: [&[&str]; 2] = [&["once", "report", "\"today\""], &["lock", "run", "report"]];
+    for words in jobs {
+        let job = |more: &[&str], environment: &[(&str, &str)]| {
+            run(&[words, more, &["--", "/bin/true"]].concat(), environment)
+        };
+        let by_flag = job(&["--url", &api], &[("ONCEGATE_URL", nowhere)]);
+        assert_eq!(by_flag.code, Some(0), "{words:?}: {}", by_flag.err);
+        let by_variable = job(&[], &[("ONCEGATE_URL", &api), ("ONCEGATE_SERVER__LISTEN", closed)]);
+        assert_eq!(by_variable.code, Some(0), "{words:?}: {}", by_variable.err);
+        let wrong = job(&["--url", &admin], &[]);
+        assert!(wrong.code == Some(125) && wrong.err.contains("is the admin listener of a gateway"), "{}", wrong.err);
+        assert!(wrong.err.contains("with --url or in ONCEGATE_URL"), "{}", wrong.err);
+    }
 }
 
 /// With the apps in the configuration file no gateway is asked: what is printed is what to write.

@@ -26,10 +26,9 @@ async fn errors_of_invalid_requests_say_what_to_do() {
     let id = "2ca8a31a53ad078ffd0c7c8c80158af7";
     let attempt = "1700000000000000-0123456789abcdef";
     let outcome = format!("/v1/claims/{id}/outcome");
-    let post: [(&str, &str, (u16, &str), &str); 45] = [
-        ("/v1/claims", "", (400, "malformed_json"), "not JSON"),
+    let post: [(&str, &str, (u16, &str), &str); 52] = [
         ("/v1/claims", "{", (400, "malformed_json"), "line 1"),
-        ("/v1/claims", "{\"contents\":1}x", (400, "malformed_json"), "trailing"),
+        ("/v1/claims", "{\"contents\":1}x", (400, "malformed_json"), "something follows its end"),
         ("/v1/claims", "[]", (400, "invalid_request"), ""),
         ("/v1/claims", "{}", (400, "invalid_request"), "`contents` is missing"),
         ("/v1/claims", "{\"contents\":1,\"contents\":2}", (400, "invalid_request"), "duplicate field"),
@@ -51,7 +50,7 @@ async fn errors_of_invalid_requests_say_what_to_do() {
             "/v1/claims",
             "{\"contents\":1,\"lease\":30}",
             (400, "invalid_request"),
-            "`lease`: expected a string, found a number",
+            "`lease`: expected a string such as \"30s\", found a number",
         ),
         ("/v1/claims", "{\"contents\":1,\"lease\":\"30\"}", (400, "invalid_request"), "\"30s\""),
         ("/v1/claims", "{\"contents\":1,\"lease\":\"99ms\"}", (400, "invalid_request"), "100ms"),
@@ -131,7 +130,15 @@ async fn errors_of_invalid_requests_say_what_to_do() {
         ("/v1/claims/%ff/renewal", "{}", (400, "invalid_request"), "32 lowercase"),
         ("/v1/claims/2CA8A31A53AD078FFD0C7C8C80158AF7/renewal", "{}", (400, "invalid_request"), "32 lowercase"),
         ("/v1/claim", "{}", (404, "not_found"), "openapi.yaml"),
-        ("/v1/claims/", "{}", (404, "not_found"), "openapi.yaml"),
+        ("/v1/claims/", "{}", (404, "not_found"), "did you mean /v1/claims?"),
+        ("/claims", "{}", (404, "not_found"), "did you mean /v1/claims?"),
+        ("/livez", "{}", (404, "not_found"), "a path of the admin listener: `server.admin_listen`"),
+        ("/v1/claims", "", (400, "malformed_json"), "The body is empty; send a JSON object."),
+        ("/v1/claims", "{\"contents\":", (400, "malformed_json"), "it ends too early (line 1, column 12)"),
+        ("/v1/claims", "{\"contents\":1,\"lease\":600}", (400, "invalid_request"), "such as \"30s\", found a number"),
+        ("/v1/claims", "{\"contents\":1,\"retention\":1}", (400, "invalid_request"), "such as \"24h\" or \"forever\""),
+        ("/v1/claims", "[1]", (400, "invalid_request"), "has to be a JSON object"),
+        ("/v1/locks/a/holds", "{\"mode\":\"read\"}", (400, "invalid_request"), "expected `exclusive` or `shared`"),
     ];
     for (path, body, expected, advice) in post {
         let answer = client.post_raw(path, body.to_owned()).await;

@@ -48,6 +48,7 @@ mod lifecycle;
 #[cfg(feature = "redis")]
 mod locks;
 mod logging;
+mod messages;
 #[cfg(feature = "redis")]
 mod observability;
 mod observe;
@@ -70,5 +71,7 @@ mod run_command;
 mod tls;
 #[cfg(feature = "otlp")]
 mod traces;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod upgrade;
 #[cfg(feature = "redis")]
 mod waiting;

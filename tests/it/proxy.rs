@@ -218,7 +218,7 @@ pub(crate) fn at(port: u16) -> String {
     format!("urls = [\"http://127.0.0.1:{port}\"]\nconnect_timeout = \"500ms\"\n")
 }
 
-fn address(gateway: &Gateway) -> String {
+pub(crate) fn address(gateway: &Gateway) -> String {
     let log = gateway.log();
     let line = log.lines().find(|line| line.contains("proxy_listen")).unwrap();
     let line: Value = serde_json::from_str(line).unwrap();

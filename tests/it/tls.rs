@@ -376,14 +376,14 @@ async fn commands_speak_tls_to_the_admin_listener() {
     let gateway = gateway::on_memory().config(&table("admin_tls", folder.path())).start().await;
     let url = format!("https://localhost:{}", gateway.admin().port());
     let health = |words: &[&str]| oncegate(folder.path(), &[&["health"], words].concat());
-    let asked = health(&["--url", &url, "--ca", "ca.pem"]);
+    let asked = health(&["--admin", &url, "--ca", "ca.pem"]);
     assert_eq!((asked.code, asked.out.as_str()), (Some(0), "ready\n"), "{}", asked.err);
     for (words, hint) in [
-        (&["--url", &url][..], "https:// needs --ca"),
-        (&["--url", &url, "--ca", "stranger.pem"], "invalid peer certificate: UnknownIssuer"),
-        (&["--url", &url, "--ca", "tls.key"], "tls.key holds no certificate in PEM"),
-        (&["--url", &url, "--ca", "none.pem"], "cannot read none.pem: No such file"),
-        (&["--url", &url.replace("localhost", "127.0.0.1"), "--ca", "ca.pem"], "not valid for name \"127.0.0.1\""),
+        (&["--admin", &url][..], "https:// needs --ca"),
+        (&["--admin", &url, "--ca", "stranger.pem"], "invalid peer certificate: UnknownIssuer"),
+        (&["--admin", &url, "--ca", "tls.key"], "tls.key holds no certificate in PEM"),
+        (&["--admin", &url, "--ca", "none.pem"], "cannot read none.pem: No such file"),
+        (&["--admin", &url.replace("localhost", "127.0.0.1"), "--ca", "ca.pem"], "not valid for name \"127.0.0.1\""),
     ] {
         let asked = health(words);
         assert_eq!(asked.code, Some(1), "{words:?}");
@@ -407,10 +407,10 @@ async fn commands_speak_tls_to_the_admin_listener() {
     let wants = wants.replace("ca.pem", &folder.path().join("ca.pem").display().to_string());
     let gateway = gateway::on_memory().config(&wants).start().await;
     let url = format!("https://localhost:{}", gateway.admin().port());
-    assert_eq!(health(&["--url", &url, "--ca", "ca.pem"]).code, Some(1));
+    assert_eq!(health(&["--admin", &url, "--ca", "ca.pem"]).code, Some(1));
     let shown = ["--client-certificate", "own/tls.crt", "--client-key", "own/tls.key"];
-    let asked = health(&[&["--url", &url, "--ca", "ca.pem"][..], &shown].concat());
+    let asked = health(&[&["--admin", &url, "--ca", "ca.pem"][..], &shown].concat());
     assert_eq!(asked.code, Some(0), "{}", asked.err);
-    let asked = health(&["--url", &url, "--ca", "ca.pem", "--client-certificate", "own/tls.crt"]);
+    let asked = health(&["--admin", &url, "--ca", "ca.pem", "--client-certificate", "own/tls.crt"]);
     assert!(asked.err.contains("--client-key"), "{}", asked.err);
 }

@@ -28,7 +28,7 @@ impl FromStr for Name {
 
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer)
+        text::deserialize(deserializer, "a string")
     }
 }
 

@@ -95,7 +95,7 @@ macro_rules! checked_name {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::deserialize(deserializer)
+                text::deserialize(deserializer, "a string")
             }
         }
 

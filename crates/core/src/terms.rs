@@ -161,10 +161,10 @@ pub enum Mode {
 
 /// Implements serde through `FromStr` and `Display`.
 macro_rules! serde_as_text {
-    ($($name:ty),*) => {$(
+    ($($name:ty, $expected:literal;)*) => {$(
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::deserialize(deserializer)
+                text::deserialize(deserializer, $expected)
             }
         }
 
@@ -176,7 +176,10 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(Span, Retention);
+serde_as_text! {
+    Span, "a string such as \"30s\"";
+    Retention, "a string such as \"24h\" or \"forever\"";
+}
 
 #[cfg(test)]
 mod tests {

@@ -23,9 +23,12 @@ impl DatabaseError {
         let why = match code {
             "28P01" | "28000" => "it does not accept the user and password of the URL",
             "3D000" => "it has no database of that name; create it, or name another one in the URL",
-            "42501" => return Self::incompatible(code, "the user lacks a privilege; see docs/engines/postgres.md"),
+            // Messages of these name a table, a column or a function, and no data.
+            "42501" => {
+                return Self::incompatible(code, message, "the user lacks a privilege; see docs/engines/postgres.md");
+            }
             "42P01" | "42703" | "42883" | "3F000" => {
-                return Self::incompatible(code, "the schema is missing; run `oncegate migrate`");
+                return Self::incompatible(code, message, "the schema is missing; run `oncegate migrate`");
             }
             "25006" => "it accepts no writes",
             "53300" => "it has no free connection; raise max_connections, or lower `connections` in the URL",
@@ -43,8 +46,8 @@ impl DatabaseError {
         Self::Unavailable(refusal(code, why))
     }
 
-    fn incompatible(code: &str, why: &str) -> Self {
-        Self::Incompatible(refusal(code, why))
+    fn incompatible(code: &str, message: &str, why: &str) -> Self {
+        Self::Incompatible(refusal(code, format_args!("{}: {why}", bounded(message))))
     }
 
     /// Prefixes the reason.
@@ -103,7 +106,10 @@ fn no_tls(error: impl fmt::Display) -> DatabaseError {
 
 /// Returns a message of the server up to the first name or value in it.
 fn without_names(message: &str) -> String {
-    let message = message.split(['"', '\'', '(']).next().unwrap_or_default();
+    bounded(message.split(['"', '\'', '(']).next().unwrap_or_default())
+}
+
+fn bounded(message: &str) -> String {
     let message: String = message.chars().filter(|char| !char.is_control()).take(120).collect();
     message.trim_end().to_owned()
 }
@@ -120,6 +126,17 @@ mod tests {
             let error = DatabaseError::of_code(code, "a message");
             assert_eq!(matches!(error, DatabaseError::Incompatible(_)), incompatible, "{error:?}");
             assert!(error.to_string().contains(code));
+        }
+    }
+
+    #[test]
+    fn a_missing_right_or_table_is_named() {
+        for (code, message) in [
+            ("42501", "permission denied for table oncegate_locks"),
+            ("42P01", "relation \"oncegate_locks\" does not exist"),
+        ] {
+            let text = DatabaseError::of_code(code, message).to_string();
+            assert!(text.contains(&format!("refuses: {message}: the ")), "{text}");
         }
     }
 

@@ -41,7 +41,7 @@ use self::aging::Aging;
 use self::batch::Batch;
 pub use self::folder::DiskOpenError;
 use self::folder::Folder;
-use self::store::{Fsync, Persist, Store};
+use self::store::{Fsync, Persist, Store, words};
 use self::writer::{Call, Job, Stopped, Writer};
 
 /// Time limit of dropping an open engine, which waits for its writer. The writer ends at once unless the disk hangs.
@@ -126,9 +126,9 @@ impl Disk {
         let store = Store::open(&folder.database(), &options, persist).map_err(|error| match error {
             fjall::Error::Io(error) => DiskOpenError::io(path, error),
             fjall::Error::Locked => DiskOpenError::Held(path.to_owned(), Holder::UNKNOWN),
-            error => damaged(error.to_string()),
+            error => damaged(words(&error)),
         })?;
-        let watermarks = store.watermarks().map_err(|error| damaged(error.to_string()))?;
+        let watermarks = store.watermarks().map_err(|error| damaged(error.reason().to_owned()))?;
         let permits = Arc::new(Semaphore::new(options.queue_max));
         let hub = Hub::local();
         let writer =

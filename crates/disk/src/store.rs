@@ -65,13 +65,13 @@ impl Store {
     ) -> Result<(Self, Watermarks), (Box<dyn Persist>, String)> {
         let (database, claims, ends) = match open(path, options) {
             Ok(opened) => opened,
-            Err(why) => return Err((persist, why.to_string())),
+            Err(why) => return Err((persist, words(&why))),
         };
         let store = Self { database, claims, ends, persist };
-        let written = store.watermarks().map_err(|why| why.to_string()).and_then(|stored| {
+        let written = store.watermarks().map_err(|why| why.reason().to_owned()).and_then(|stored| {
             let watermarks = Watermarks { now: stored.now.max(known.now), fence: stored.fence.max(known.fence) };
             let written = store.commit(store.database.batch(), watermarks);
-            written.map(|()| watermarks).map_err(|why| why.to_string())
+            written.map(|()| watermarks).map_err(|why| words(&why))
         });
         match written {
             Ok(watermarks) => Ok((store, watermarks)),
@@ -191,5 +191,24 @@ fn open(path: &Path, options: &Options) -> fjall::Result<(Database, Keyspace, Ke
 }
 
 fn unreadable(error: &fjall::Error) -> EngineError {
-    EngineError::unavailable(format!("a read failed: {error}"))
+    EngineError::unavailable(format!("a read failed: {}", words(error)))
+}
+
+/// Returns the reason of a failure of the database in words: the library has none, and shows its types.
+pub(super) fn words(error: &fjall::Error) -> String {
+    let mut source = Some(error as &(dyn std::error::Error + 'static));
+    while let Some(cause) = source {
+        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
+            return io.to_string();
+        }
+        source = cause.source();
+    }
+    let why = match error {
+        fjall::Error::Poisoned => "an earlier write failed",
+        fjall::Error::Locked => "another process has locked it",
+        fjall::Error::InvalidVersion(_) => "its files are of another version of the database",
+        fjall::Error::JournalRecovery(_) => "its journal is damaged",
+        _ => "its files are damaged",
+    };
+    why.to_owned()
 }

@@ -18,7 +18,7 @@ use super::aging::Aging;
 use super::batch::Batch;
 use super::folder::Folder;
 use super::row::Watermarks;
-use super::store::Store;
+use super::store::{Store, words};
 
 /// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;
@@ -178,7 +178,7 @@ impl Writer {
             false
         };
         if let Err(error) = batch.commit() {
-            let why = format!("a write failed, and it is not known what of it is on the disk: {error}");
+            let why = format!("a write failed, and it is not known what of it is on the disk: {}", words(&error));
             for answer in answers {
                 answer(Err(EngineError::indeterminate(&why)));
             }

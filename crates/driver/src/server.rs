@@ -122,7 +122,7 @@ impl Server {
     /// Records that a connection could not be opened.
     pub(super) fn refused(&self, why: &Determinate) {
         let mut seen = self.seen();
-        let reason = why.to_string();
+        let reason = why.reason().to_owned();
         if seen.connections == 0 && seen.refusal.as_ref() != Some(&reason) {
             tracing::warn!(
                 engine = self.engine,
@@ -162,9 +162,9 @@ mod tests {
         };
         let why = |text: &str| Determinate::Unavailable(text.into());
         server.refused(&why("down"));
-        assert_eq!(facts(), (0, Some(why("down").to_string())));
+        assert_eq!(facts(), (0, Some("down".to_owned())));
         server.refused(&why("loading"));
-        assert_eq!(facts(), (0, Some(why("loading").to_string())));
+        assert_eq!(facts(), (0, Some("loading".to_owned())));
         server.connected();
         server.connected();
         assert_eq!(facts(), (2, None));

@@ -68,7 +68,9 @@ impl oncegate_driver::Connection for Connection {
     fn heartbeat(&mut self) -> Exchange<Found> {
         let store = self.connector.store.clone();
         self.exchange(move |session| {
-            Box::pin(async move { session.check(&store).await.map(|()| Found::new()).map_err(|why| why.to_string()) })
+            Box::pin(async move {
+                session.check(&store).await.map(|()| Found::new()).map_err(|why| why.reason().to_owned())
+            })
         })
     }
 

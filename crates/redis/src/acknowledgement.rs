@@ -65,14 +65,14 @@ impl Acknowledgement {
             Some(Value::Int(1)) => {}
             None if !has_marker => {}
             Some(Value::ServerError(error)) if error.code() == "READONLY" => {
-                return Acknowledged::Never(refusal(&error).to_string());
+                return Acknowledged::Never(refusal(&error).reason().to_owned());
             }
-            Some(Value::ServerError(error)) => return Acknowledged::Short(refusal(&error).to_string()),
+            Some(Value::ServerError(error)) => return Acknowledged::Short(refusal(&error).reason().to_owned()),
             _ => return Acknowledged::Short("the marker that each batch writes is missing".into()),
         }
         let reply = match checked(waited.unwrap_or(Value::Nil)) {
             Ok(reply) => reply,
-            Err(why) => return Acknowledged::Short(why.to_string()),
+            Err(why) => return Acknowledged::Short(why.reason().to_owned()),
         };
         let (here, there) = match &reply {
             Value::Int(there) => (1, *there),

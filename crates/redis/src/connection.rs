@@ -97,6 +97,7 @@ impl oncegate_driver::Connector for Connector {
         let limit = self.connect_timeout;
         let late = |_| Err(Determinate::Unavailable(format!("no connection to the Redis server within {limit:?}")));
         let connection = timeout(limit, self.open()).await.unwrap_or_else(late);
+        let connection = connection.map_err(|why| self.url.with_tls_hint(why));
         if connection.is_err() {
             self.target.failed();
         }
@@ -183,7 +184,7 @@ impl oncegate_driver::Connection for Connection {
         let health = self.health.clone();
         Box::pin(async move {
             let judged = health.judge_marker(replies.await?, marker.as_deref());
-            judged.map_err(|why| Lost::from(why.to_string()))?;
+            judged.map_err(|why| Lost::from(why.reason().to_owned()))?;
             Ok(Fitness::Good)
         })
     }
@@ -193,7 +194,7 @@ impl oncegate_driver::Connection for Connection {
             return Box::pin(ready(Ok(Fitness::Good)));
         }
         let check = self.check_health();
-        Box::pin(async move { check.await.map(|()| Fitness::Good).map_err(|why| why.to_string().into()) })
+        Box::pin(async move { check.await.map(|()| Fitness::Good).map_err(|why| why.reason().to_owned().into()) })
     }
 
     fn finish(&mut self, fitness: Fitness, _: &mut Queue<Call>) -> Fitness {

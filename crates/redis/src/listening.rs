@@ -43,7 +43,7 @@ impl Listener for Listening {
 
     async fn open(&self) -> Result<Open, String> {
         let connected = timeout(self.connect_timeout, self.connect()).await;
-        connected.map_or_else(|_| Err("it took too long".into()), |open| open.map_err(|why| why.to_string()))
+        connected.map_or_else(|_| Err("it took too long".into()), |open| open.map_err(|why| why.reason().to_owned()))
     }
 
     async fn serve(&self, open: Open, first: Channel, hub: &Hub, changes: &mut Changes) -> String {

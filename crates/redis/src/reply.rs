@@ -149,7 +149,12 @@ pub(super) fn refusal(error: &ServerError) -> Determinate {
         "BUSY" => "it is busy with a script",
         "NOAUTH" => "it requires a password; put it into the engine's URL",
         "WRONGPASS" => "it does not accept the user and password of the engine's URL",
-        "NOPERM" => "its ACL does not allow our user what is needed; see docs/engines/redis.md",
+        "NOPERM" => {
+            let command = command_of(error).map(|command| format!(", the command {command}")).unwrap_or_default();
+            return Determinate::Unavailable(format!(
+                "NOPERM: the Redis server refuses: its ACL does not allow our user what is needed{command}; see docs/engines/redis.md"
+            ));
+        }
         _ => return Determinate::Unavailable(format!("the Redis server answered {}", message(error))),
     };
     Determinate::Unavailable(format!("{code}: the Redis server refuses: {why}"))
@@ -166,6 +171,13 @@ pub(super) fn not_executed(redirect: &Redirect) -> Determinate {
         Redirect::Later(_) => "it is a replica, and no other server has become the primary yet",
     };
     Determinate::Unavailable(format!("{}: the Redis server refuses: {why}", redirect.code()))
+}
+
+/// Returns the command that an ACL refuses, as the server names it: "… to run the 'time' command".
+fn command_of(error: &ServerError) -> Option<&str> {
+    let command = error.details()?.split_once("to run the '")?.1.split_once('\'')?.0;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"|_.-".contains(&byte);
+    (command.len() <= 64 && command.bytes().all(is_name)).then_some(command)
 }
 
 /// Returns an error in the server's words, up to where it would repeat what it was sent.
@@ -203,6 +215,17 @@ mod tests {
         assert!(matches!(refusal(&error("OOM command not allowed")), Determinate::Full(_)));
         assert!(matches!(refusal(&error("WRONGTYPE Operation against")), Determinate::Incompatible(_)));
         assert!(matches!(refusal(&error("MOVED 1 10.0.0.1:1")), Determinate::Incompatible(_)));
+    }
+
+    #[test]
+    fn a_command_that_the_acl_refuses_is_named() {
+        let why = |line: &str| refusal(&error(line)).reason().to_owned();
+        let named = why("NOPERM User oncegate has no permissions to run the 'script|load' command");
+        assert!(named.contains("what is needed, the command script|load; see"), "{named}");
+        let key = why("NOPERM No permissions to access a key");
+        assert!(key.contains("what is needed; see"), "{key}");
+        let odd = why("NOPERM no permissions to run the 'og:{secret}' command");
+        assert!(!odd.contains("secret"), "{odd}");
     }
 
     #[test]

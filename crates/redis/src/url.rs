@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use oncegate_core::engine::Determinate;
 use oncegate_driver::scheme::Promise;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
@@ -103,6 +104,18 @@ impl Url {
         Promise { text, deadline_min: CallTime::deadline_for(asked.timeout) }
     }
 
+    /// Adds to the reason of a connection that was given up without a word of the server that only one side may speak TLS.
+    pub(super) fn with_tls_hint(&self, why: Determinate) -> Determinate {
+        let hint = match self.info.addr() {
+            ConnectionAddr::TcpTls { .. } => "; if its port speaks no TLS, write redis:// in place of rediss://",
+            _ => "; if its port speaks TLS only, write rediss:// in place of redis://",
+        };
+        match why {
+            Determinate::Unavailable(why) if is_wordless(&why) => Determinate::Unavailable(why + hint),
+            other => other,
+        }
+    }
+
     /// Returns a client that opens connections to a server, or to the first one of the URL, with the certificates that are in
     /// their files now. Reads them, so it blocks.
     pub(super) fn client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
@@ -147,6 +160,12 @@ impl Url {
         }
         redis::Client::open(info).map_err(|_| InvalidUrl::new(SHAPE))
     }
+}
+
+/// Reports whether a server was reached and has answered nothing that a Redis server answers.
+fn is_wordless(why: &str) -> bool {
+    let lost = ["broken pipe", "unexpected end of file", "reset by peer", "InvalidContentType", "corrupt message"];
+    why.starts_with("no connection to the Redis server within") || lost.iter().any(|lost| why.contains(lost))
 }
 
 fn info(url: &str, tls: bool) -> Result<ConnectionInfo, InvalidUrl> {

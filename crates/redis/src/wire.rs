@@ -82,7 +82,7 @@ fn without_token(mut replies: Vec<Value>, expected: usize, token: &[u8]) -> Resu
     match replies.pop() {
         Some(Value::BulkString(echo)) if complete && echo == token => Ok(replies),
         // A server that refuses ECHO refuses every command. Still, the replies before it are not known to be complete.
-        Some(Value::ServerError(error)) => Err(refusal(&error).to_string()),
+        Some(Value::ServerError(error)) => Err(refusal(&error).reason().to_owned()),
         _ => Err("replies were lost or added on the way from the Redis server".into()),
     }
 }

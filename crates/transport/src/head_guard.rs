@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::chunks::Chunks;
 use super::fast_path::last_response;
+use super::http2;
 use super::length::length;
 use super::limits::Limits;
 use super::service::{HttpService, Rejection};
@@ -27,9 +28,6 @@ const FIELDS_MAX: usize = 256;
 
 /// Bytes to read at once while a head is incomplete.
 const READ_BYTES: usize = 4 << 10;
-
-/// Beginning of an HTTP/2 connection (RFC 9113, 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 /// Socket whose requests are checked.
 pub(super) struct HeadGuard<Io, Service> {
@@ -125,10 +123,14 @@ impl<Io, Service: HttpService> HeadGuard<Io, Service> {
     }
 
     fn reject(&mut self, rejection: Rejection) {
+        let is_http2 = matches!(rejection, Rejection::Http2);
         let response = self.service.reject(rejection);
         // The response is in memory.
-        let text = last_response(response).now_or_never().and_then(Result::ok).unwrap_or_default();
-        self.rejection = Some(text.into());
+        self.rejection = Some(if is_http2 {
+            http2::last_response(response).now_or_never().unwrap_or_default().into()
+        } else {
+            last_response(response).now_or_never().and_then(Result::ok).unwrap_or_default().into()
+        });
     }
 }
 
@@ -140,7 +142,11 @@ fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => return Err(Rejection::HeadTooLarge),
-        Err(_) if read.starts_with(HTTP2_PREFACE) => return Err(Rejection::Http2),
+        // A response is for a stream that the client has opened, so it waits for one.
+        Err(_) if http2::PREFACE.starts_with(read) => return Ok(None),
+        Err(_) if read.starts_with(http2::PREFACE) => {
+            return if http2::has_request(read) { Err(Rejection::Http2) } else { Ok(None) };
+        }
         Err(_) => return Err(Rejection::MalformedHead),
     };
     let method = head.method.and_then(|method| Method::from_bytes(method.as_bytes()).ok());
@@ -295,7 +301,13 @@ mod tests {
         }
         assert_eq!(with("Transfer-Encoding: chunked, gzip"), Err(Rejection::UnknownTransferCoding));
         assert_eq!(after("POST / HTTP/1.0\r\nTransfer-Encoding: chunked"), Err(Rejection::MalformedHead));
-        assert_eq!(after("PRI * HTTP/2.0"), Err(Rejection::Http2));
+        assert_eq!(after("PRI * HTTP/2.0\r\nHost: a"), Err(Rejection::MalformedHead));
+        let head_of_request = [0, 0, 1, 1, 4, 0, 0, 0, 1, 0x82];
+        let http2 = [http2::PREFACE, &head_of_request].concat();
+        assert!(read_head(&http2).is_err_and(|rejection| rejection == Rejection::Http2));
+        for length in [20, http2::PREFACE.len(), http2.len() - 2] {
+            assert!(read_head(&http2[..length]).is_ok_and(|head| head.is_none()), "{length}");
+        }
         assert_eq!(after("GET / HTTP/3.0"), Err(Rejection::MalformedHead));
         assert_eq!(after(&format!("GET / HTTP/1.1{}", "\r\na: b".repeat(257))), Err(Rejection::HeadTooLarge));
         assert!(matches!(read_head(b"GET / HTT"), Ok(None)));

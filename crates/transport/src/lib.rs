@@ -5,6 +5,7 @@ mod caller_watch;
 mod connection;
 mod fast_path;
 mod head_guard;
+mod http2;
 pub mod incoming;
 mod length;
 mod library;

@@ -36,7 +36,7 @@ pub(super) fn rotate(
     entropy: &dyn Entropy,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let config = change.admin.config.load()?;
+    let config = change.admin.listener.config.load()?;
     let app = known(&config, name)?;
     let secret = Secret::random(entropy);
     // New secrets are always written at the end of the list, so the last one is the newest.
@@ -51,7 +51,7 @@ pub(super) fn rotate(
 
 /// Prints the secrets of an app without one of them.
 pub(super) fn revoke(change: &Change, name: &AppKey, secret_id: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = change.admin.config.load()?;
+    let config = change.admin.listener.config.load()?;
     let app = known(&config, name)?;
     let is_it = |text: &&String| text.parse::<SecretDigest>().is_ok_and(|digest| digest.id() == secret_id);
     if !app.secrets.iter().any(|text| is_it(&text)) {
@@ -68,7 +68,7 @@ pub(super) fn revoke(change: &Change, name: &AppKey, secret_id: &str, out: &mut 
 
 /// Prints what disables an app, or enables it again.
 pub(super) fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = change.admin.config.load()?;
+    let config = change.admin.listener.config.load()?;
     let app = known(&config, name)?;
     let has = if app.disabled { "disabled" } else { "enabled" };
     if app.disabled == disabled {

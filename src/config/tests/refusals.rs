@@ -15,7 +15,7 @@ fn an_unknown_key_names_its_origin_and_the_nearest_known_one() {
     environment variable ONCEGATE_SERVER_LISTEN: unknown setting; did you mean ONCEGATE_SERVER__LISTEN? Separate tables and keys by `__`
     environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
     oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, engines, chains, defaults, registry, apps, limits, proxy, log, traces
-    oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, tls, admin_tls
+    oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, problem_base, tls, admin_tls
     "#);
 }
 
@@ -31,12 +31,12 @@ fn a_wrong_value_names_its_origin_and_an_example() {
     assert!(!refused.contains("hidden"));
     insta::assert_snapshot!(refused, @r#"
     oncegate.toml, line 18: apps.Shop: an app key is 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, the first one a letter or a digit, such as `shop`
-    oncegate.toml, line 16: apps.shop.lease: expected a text, found true or false; the default is `lease = "30s"`
+    oncegate.toml, line 16: apps.shop.lease: expected a text such as "30s", found true or false; the default is `lease = "30s"`
     oncegate.toml, line 17: apps.shop.operations."a b": an operation is 1 to 128 characters of A-Z, a-z, 0-9, `.`, `_`, `:`, `/` and `-`, the first one a letter or a digit, such as `order.submit`
     oncegate.toml, line 15: apps.shop.secrets: expected a list, found a text
     oncegate.toml, line 19: chains.x: `engines` is missing
     oncegate.toml, line 9: defaults.contents_stored_bytes: expected a whole number from 0, found the number -1; the default is `contents_stored_bytes = 1024`
-    oncegate.toml, line 6: defaults.lease: expected a text, found the number 30; the default is `lease = "30s"`
+    oncegate.toml, line 6: defaults.lease: expected a text such as "30s", found the number 30; the default is `lease = "30s"`
     oncegate.toml, line 8: defaults.mode: "watch" is not a valid choice; write "enforce" or "observe"
     oncegate.toml, line 7: defaults.retention: a retention is a duration or "forever": "24h", "30d", "forever"; the default is `retention = "24h"`
     oncegate.toml, line 13: engines.primary: expected a text, found a list; the default is `primary = "disk:./oncegate-data/claims"`
@@ -357,4 +357,19 @@ fn a_route_that_no_request_can_take_is_refused() {
         assert!(refused.contains("which is no host; write it without scheme, port"), "{host}: {refused}");
     }
     assert!(refused(&route("post", "shop.example")).contains("a method is not valid; write \"POST\""));
+}
+
+#[test]
+fn what_newcomers_write_gets_a_hint() {
+    for (file, part) in [
+        ("listen = \"127.0.0.1:80\"", "listen: unknown key; server.listen is in the table [server]"),
+        ("[server]\nport = 80", "host and port are one address: `listen = \"127.0.0.1:8080\"`"),
+        ("[engines]\nprimary = \"memory\"", "write memory: in place of memory"),
+        ("[server]\nproblem_base = \"problems\"", "ends with `/`, `:`, `#` or `=`"),
+        ("[defaults]\nretention = 1", "expected a text such as \"24h\" or \"forever\", found the number 1"),
+        ("[chains.default]\nengines = [\"other\"]", "there are: none; add it there, such as other = "),
+    ] {
+        let refused = refused(file);
+        assert!(refused.contains(part), "{file}: {refused}");
+    }
 }

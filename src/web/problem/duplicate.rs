@@ -87,7 +87,7 @@ impl Document<'_> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Code, Problem};
+    use super::super::{Code, Problem, ProblemBase};
     use super::*;
     use crate::domain::attempt::Attempt;
     use crate::domain::clock::Timestamp;
@@ -132,7 +132,7 @@ mod tests {
                     let members = Members::Duplicate(Box::new(members.clone()));
                     let problem = Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) };
                     for request_id in ["0123456789abcdef", ""] {
-                        let document = problem.document(request_id);
+                        let document = problem.document(request_id, &ProblemBase::default());
                         let mut text = Vec::new();
                         document.write(&mut text).unwrap();
                         assert_eq!(String::from_utf8(text).unwrap(), serde_json::to_string(&document).unwrap());

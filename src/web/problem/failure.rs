@@ -50,24 +50,32 @@ impl From<Failure> for Problem {
             }
             Failure::NotItsContents => Self::new(Code::ContentsMismatch, failure.to_string()),
             Failure::Store(certain) => {
-                let (code, advice) = match certain {
-                    Determinate::Unavailable(_) => {
-                        (Code::StoreUnavailable, "Nothing was changed; try again after Retry-After.")
+                let (code, detail) = match certain {
+                    // It names no server, and callers wait for its end.
+                    Determinate::Paused(_) => {
+                        let detail = format!(
+                            "{}. Nothing was changed; outcomes are still taken. Try again after Retry-After.",
+                            sentence(&failure.to_string())
+                        );
+                        return Self::new(Code::StoreUnavailable, detail).retry_soon();
                     }
-                    Determinate::Paused(_) => (
+                    Determinate::Unavailable(_) => (
                         Code::StoreUnavailable,
-                        "Nothing was changed; outcomes are still taken. Try again after Retry-After.",
+                        "The store is not available. Nothing was changed; try again after Retry-After.",
                     ),
                     Determinate::Full(_) => (
                         Code::StoreFull,
-                        "Nothing was changed; outcomes are still taken. The operators of the gateway must make room.",
+                        "The store is full. Nothing was changed; outcomes are still taken. The operators of the gateway must make \
+                         room.",
                     ),
                     Determinate::Incompatible(_) => (
                         Code::StoreIncompatible,
-                        "Nothing was changed. The operators of the gateway must see to the store.",
+                        "The store cannot be used in its present state. Nothing was changed. The operators of the gateway find the \
+                         reason in its log.",
                     ),
                 };
-                Self::new(code, format!("{}. {advice}", sentence(&failure.to_string()))).retry_soon()
+                Self { members: Members::Store { reason: certain.reason().into() }, ..Self::new(code, detail) }
+                    .retry_soon()
             }
             Failure::OutcomeUnknown(nonce) => {
                 let members = match nonce {

@@ -185,8 +185,6 @@ async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
         answers.iter().all(|answer| answer.status == 503 && answer.body["code"] == "store_incompatible")
     };
     until("it refuses", TIMEOUT, all_refuse).await;
-    let refused = client.claim(json!("refused")).await;
-    assert!(refused.body["detail"].as_str().unwrap().contains("newer release"), "{}", refused.text);
     let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200).body;
     let engine = &ready["engines"]["primary"];
     assert_eq!(engine["up"], false);

@@ -270,7 +270,6 @@ async fn what_is_no_request_is_answered_by_a_problem_and_ends_the_connection() {
             ("a line that is none", "hello\r\n\r\n".to_owned(), "RFC 9112"),
             ("a field that is none", format!("{post}a b: c\r\n\r\n"), "RFC 9112"),
             ("a long target", long.clone(), "bytes in all"),
-            ("HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "HTTP/1.1 only"),
         ] {
             let answer = exchange(address, &format!("{request}{after}")).await;
             let is_problem = answer.starts_with("HTTP/1.1 400 ") && answer.contains("application/problem+json");

@@ -29,8 +29,7 @@ fn record_of(gateway: &Gateway, path: &str, key: &str) -> (String, String) {
     let (file, url, key) = (gateway.config_file(), format!("http://shop{path}"), format!("Idempotency-Key: {key}"));
     let file = file.to_str().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let words =
-        ["proxy", "check", "--config", file, "--url", &url, "--header", &key, "--header", "Authorization: alice"];
+    let words = ["proxy", "check", "--config", file, &url, "--header", &key, "--header", "Authorization: alice"];
     let Ended { code, out, err } = oncegate(folder.path(), &words);
     assert_eq!(code, Some(0), "{err}");
     let of = |name: &str| out.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();

@@ -68,7 +68,15 @@ impl EngineError {
     pub fn without_effect(self) -> Determinate {
         match self {
             Self::Determinate(why) => why,
-            Self::Indeterminate(why) => Determinate::Unavailable(why.to_string()),
+            Self::Indeterminate(uncertain) => Determinate::Unavailable(uncertain.why),
+        }
+    }
+
+    /// Returns the reason alone, to be part of another message.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Determinate(why) => why.reason(),
+            Self::Indeterminate(uncertain) => &uncertain.why,
         }
     }
 
@@ -107,6 +115,13 @@ impl EngineError {
 }
 
 impl Determinate {
+    /// Returns the reason alone, to be part of another message.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Unavailable(why) | Self::Full(why) | Self::Paused(why) | Self::Incompatible(why) => why,
+        }
+    }
+
     /// Returns whether the store cannot be reached, or does not serve now.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
@@ -124,5 +139,14 @@ mod tests {
         assert_eq!(facts(EngineError::no_answer()), (true, false, true));
         assert_eq!(facts(EngineError::unavailable("down")), (false, false, true));
         assert_eq!(facts(EngineError::incompatible("too old")), (false, false, false));
+    }
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let why = EngineError::indeterminate("no answer within 500 ms");
+        assert_eq!(why.reason(), "no answer within 500 ms");
+        assert_eq!(why.without_effect().to_string(), "the store is not available: no answer within 500 ms");
+        let again = EngineError::unavailable(EngineError::unavailable("it is down").reason());
+        assert_eq!(again.to_string(), "the store is not available: it is down");
     }
 }

@@ -380,7 +380,7 @@ fn ticket(pending: &Pending) -> Option<ShortHash> {
 /// Answers requests with a failure. It stays uncertain what became of those of which an earlier change may have been stored.
 fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
     for pending in batch {
-        let why = if pending.is_uncertain { EngineError::indeterminate(why.to_string()) } else { why.clone() };
+        let why = if pending.is_uncertain { EngineError::indeterminate(why.reason()) } else { why.clone() };
         let _ = pending.reply.send(Err(why));
     }
     Vec::new()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use oncegate_core::engine::breaker::BreakerState;
-use oncegate_core::engine::{EngineError, Node, NodeRole};
+use oncegate_core::engine::{Determinate, EngineError, Node, NodeRole};
 use oncegate_telemetry::metrics::shards::{ShardMetrics, ShardState};
 use oncegate_telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
 
@@ -31,6 +31,12 @@ impl Meter {
     /// Records the answer of a call, and its time.
     pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
         self.metrics.called(call, engine_result(answer), took);
+        // These are no outage, which is logged when it begins and ends. Callers do not get the reason.
+        if let Err(EngineError::Determinate(Determinate::Full(reason) | Determinate::Incompatible(reason))) = answer
+            && !self.is_closed()
+        {
+            tracing::error!(engine.name = %self.name, call = call.label(), reason, "The store refused a call");
+        }
     }
 
     /// Records how often the store came back without its data.

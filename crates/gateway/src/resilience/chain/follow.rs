@@ -53,8 +53,12 @@ impl Core {
     /// Refreshes the engine that the chain is being switched to. After a failure, what was done on the previous one is uncertain.
     pub(super) async fn refresh_next(&self, view: &View) -> Result<(), EngineError> {
         let Some(at) = self.members.iter().position(|member| member.name == view.state.active) else { return Ok(()) };
-        let uncertain =
-            |why| EngineError::indeterminate(format!("the chain is being switched, and its new engine failed: {why}"));
+        let uncertain = |why: EngineError| {
+            EngineError::indeterminate(format!(
+                "the chain is being switched, and its new engine failed: {}",
+                why.reason()
+            ))
+        };
         self.refresh(at).await.map_err(uncertain)
     }
 

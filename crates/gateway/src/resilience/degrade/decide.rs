@@ -34,7 +34,7 @@ fn no_answer(failure: EngineError, why: &str) -> EngineError {
 /// the disk, a restart finds and delivers it, so the failure is uncertain.
 fn not_journaled(failure: EngineError, error: &JournalError) -> EngineError {
     match error {
-        JournalError::Uncertain(_) => EngineError::indeterminate(format!("{failure}; {error}")),
+        JournalError::Uncertain(_) => EngineError::indeterminate(format!("{}; {error}", failure.reason())),
         JournalError::ShareFull | JournalError::AppFull | JournalError::DiskFull(_) | JournalError::Broken(_) => {
             no_answer(failure, &error.to_string())
         }

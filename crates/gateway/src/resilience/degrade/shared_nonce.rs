@@ -101,7 +101,7 @@ impl Core {
 /// Returns the failure of a later step of a call. It is uncertain: an earlier try of the first step, whose reply was lost, may
 /// still take effect.
 fn uncertain(failure: EngineError) -> EngineError {
-    if failure.is_unavailable() { EngineError::indeterminate(failure.to_string()) } else { failure }
+    if failure.is_unavailable() { EngineError::indeterminate(failure.reason()) } else { failure }
 }
 
 /// Reports whether a failure found no claim of its own, perhaps because of an earlier try whose reply was lost.

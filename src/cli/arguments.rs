@@ -1,0 +1,71 @@
+//! Reads the command line. Adds a tip where a wrong word is one that newcomers type, and has the parsers of numbers.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Error, Parser as _};
+
+use super::Cli;
+
+/// Words of other programs, and what to type here.
+const TIPS: &[(&str, &str)] = &[
+    ("--port", "a port is part of an address: '--listen 127.0.0.1:8080'"),
+    ("-p", "a port is part of an address: '--listen 127.0.0.1:8080'"),
+    ("--host", "a host is part of an address: '--listen 127.0.0.1:8080'"),
+    ("--bind", "use '--listen 127.0.0.1:8080'"),
+    ("--url", "the admin listener is named by '--admin http://127.0.0.1:9464'"),
+    ("--token", "a token is not an argument, which others could see: use ONCEGATE_ADMIN_TOKEN or '--token-file FILE'"),
+    ("--json", "use '--output json'"),
+    ("run", "'oncegate serve' runs a gateway"),
+    ("start", "'oncegate serve' runs a gateway"),
+    ("server", "'oncegate serve' runs a gateway"),
+    ("version", "use 'oncegate --version'"),
+];
+
+/// Parses the arguments of the process. Ends the process if they are wrong.
+pub fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| with_tip(error).exit())
+}
+
+/// Parses these arguments.
+///
+/// # Errors
+/// They are wrong. The error has a tip, where there is one.
+pub fn parse_from(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, Error> {
+    Cli::try_parse_from(arguments).map_err(with_tip)
+}
+
+fn with_tip(mut error: Error) -> Error {
+    let kind = match error.kind() {
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        _ => return error,
+    };
+    let Some(ContextValue::String(word)) = error.get(kind) else { return error };
+    let word = word.split('=').next().unwrap_or_default().to_owned();
+    let tip = match TIPS.iter().find(|(wrong, _)| *wrong == word) {
+        Some((_, tip)) => (*tip).to_owned(),
+        None if Path::new(&word).extension().is_some_and(|kind| kind == "toml") => {
+            format!("a configuration file is named by '--config {word}'")
+        }
+        None => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    error
+}
+
+/// Returns the parser of a whole number in this range.
+pub(super) fn number<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match range.end() {
+            &u64::MAX => format!("it is a whole number from {}", range.start()),
+            last => format!("it is a whole number from {} to {last}", range.start()),
+        })
+    }
+}
