@@ -15,6 +15,7 @@ mod fields;
 mod fingerprint;
 mod gate;
 mod hourly;
+mod identify;
 pub mod identities;
 mod key;
 pub mod options;

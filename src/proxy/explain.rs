@@ -6,11 +6,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, heade
 
 use super::dialect::{Refusal, oasis};
 use super::fingerprint::Content;
+use super::identify::contents;
 use super::key::IdempotencyKey;
 use super::options::{KeyRequirement, ProxyOptions};
 use super::peer_fields::PeerFields;
 use super::principal::NoPrincipal;
-use super::protect::contents;
 use super::route::{Route, Way};
 use super::target::Target;
 use super::token::{Issuers, NoOwner};

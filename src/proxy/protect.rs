@@ -3,30 +3,26 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::request::Parts;
-use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Version, header};
+use axum::http::{Extensions, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
-use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::body::Arriving;
-use super::dialect::{Answered, Dialect, Refusal, oasis};
+use super::dialect::{Answered, Refusal};
 use super::exchange::{Exchange, Reply};
 use super::fields::{self, Client};
 use super::fingerprint::Content;
+use super::identify::{NoKey, contents};
 use super::key::IdempotencyKey;
-use super::options::{KeyRequirement, OnUnknown};
-use super::principal::{self, NoPrincipal};
+use super::options::OnUnknown;
 use super::receive::Read;
 use super::repeat::with_fields;
 use super::route::Route;
 use super::shares::Share;
 use super::target::Target;
 use super::upload::Upload;
-use super::{Proxy, WebSocket, fingerprint};
-use crate::domain::canonical::Canonical;
-use crate::domain::hex;
+use super::{Proxy, fingerprint};
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::{ClaimState, Realm};
 use crate::domain::terms::Mode;
@@ -38,9 +34,6 @@ use crate::transport::Incoming;
 use crate::web::prefer;
 use crate::web::problem::{Code, Members, Problem};
 use crate::web::response::DEGRADED;
-
-/// Beginning of the media types of gRPC.
-const GRPC: &[u8] = b"application/grpc";
 
 /// A request on a protected route, read and identified.
 struct Identified {
@@ -347,73 +340,6 @@ impl Proxy {
         }
         request
     }
-
-    /// Returns the key and the principal of a request. `body` is passed if the route reads the key from there.
-    fn identify(
-        &self,
-        route: &Route,
-        request: &Parts,
-        body: Option<&[u8]>,
-        client: Client,
-    ) -> Result<(IdempotencyKey, [u8; 32]), NoKey> {
-        let headers = &request.headers;
-        let key = IdempotencyKey::of_request(route, headers, body).map_err(|why| Refusal::Key(why.to_string()))?;
-        let Some(key) = key else {
-            if route.options.key == KeyRequirement::Optional {
-                return Err(NoKey::NotNeeded);
-            }
-            let name = route.key_headers.first().map_or("idempotency-key", |name| name.as_str());
-            let place = match &route.options.key_in_body {
-                Some(pointer) => format!("member {pointer} of the JSON body"),
-                None => format!("field `{name}`"),
-            };
-            return Err(Refusal::NoKey(format!(
-                "the {place} is missing; send a fresh random value for each operation, such as a UUID, and the same one with each \
-                 repeat"
-            ))
-            .into());
-        };
-        if route.options.dialect == Dialect::Oasis {
-            oasis::check(headers, route.options.retention, self.clock.wall())?;
-        }
-        let is_grpc = |value: &HeaderValue| {
-            value.as_bytes().get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
-        };
-        if request.extensions.get::<WebSocket>().is_some() || headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
-            let detail =
-                "WebSockets and gRPC cannot be replayed; send them without a key, on a path that is not protected.";
-            return Err(Refusal::Problem(Problem::new(Code::NotSupported, detail)).into());
-        }
-        Ok((key, self.principal(route, headers, client).map_err(Refusal::from)?))
-    }
-
-    /// Returns the digest of the principal of a request.
-    fn principal(&self, route: &Route, headers: &HeaderMap, client: Client) -> Result<[u8; 32], NoPrincipal> {
-        principal::of(&route.principal, headers, client.is_trusted, client.certificate, &self.issuers)
-    }
-}
-
-/// Reason why a request has no key that is claimed.
-enum NoKey {
-    /// It needs none.
-    NotNeeded,
-    Refused(Refusal),
-}
-
-impl NoKey {
-    /// Returns the label in metrics if the request is forwarded.
-    fn label(&self) -> Answered {
-        match self {
-            Self::NotNeeded => Answered::Unprotected,
-            Self::Refused(refusal) => refusal.label(),
-        }
-    }
-}
-
-impl From<Refusal> for NoKey {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
 }
 
 /// The answer to a claim.
@@ -438,21 +364,6 @@ impl Claimed {
 pub(super) fn refuse(route: &Route, refusal: Refusal) -> Response {
     route.metrics.answered(refusal.label());
     route.options.dialect.refuse(refusal)
-}
-
-/// The contents of a claim. The order of their names and the escapes of visible ASCII characters are those of the canonical form.
-#[derive(Serialize)]
-struct Contents<'a> {
-    key: &'a str,
-    principal: &'a str,
-}
-
-/// Returns the contents of the claim of a key: the key and the digest of its principal.
-pub(super) fn contents(key: &IdempotencyKey, principal: &[u8; 32]) -> Option<Canonical> {
-    let mut digest = [0; 64];
-    hex::write(principal, &mut digest);
-    let contents = Contents { key: key.as_str(), principal: std::str::from_utf8(&digest).ok()? };
-    serde_json::to_string(&contents).ok().map(|text| Canonical::trusted(&text))
 }
 
 /// Returns the refusal of a request whose claim failed. Its caller cannot send the nonce of the claim.

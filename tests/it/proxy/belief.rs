@@ -7,10 +7,10 @@
 //! | one target | `a_host_has_one_name_on_every_way`, `hosts` |
 //! | one spelling, no keyed request in silence | `what_servers_could_take_for_another_request_…` |
 //! | fields of untrusted peers, also as trailers | `fields_of_peers_that_are_not_trusted_…`, `fields_of_trusted_peers_…` |
-//! | nobody is not somebody | `nobody_is_a_caller_on_no_way`, `hosts` |
+//! | an empty principal is none | `nobody_is_a_caller_on_no_way`, `hosts` |
 //! | framing | `framing`, for both directions |
 //! | encryption | `records`: stored responses; no other way has any |
-//! | bounds, whoever sends | `bounds` |
+//! | bounds for every sender | `bounds` |
 
 mod framing;
 mod hosts;
