@@ -294,13 +294,16 @@ async fn a_success_is_reported_without_a_result_that_cannot_be_sent(language: La
     let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__RESULT_BYTES", 200).start().await;
     let client = gateway.client();
     // Not JSON, too long for any gateway, nested too deep for this one.
-    for (order, returns) in [("A-1", "foreign"), ("A-2", "long"), ("A-3", "deep")] {
+    for (order, returns, why) in
+        [("A-1", "foreign", "not_serialisable"), ("A-2", "long", "too_large"), ("A-3", "deep", "refused")]
+    {
         let words = ["one", &url(gateway.api()), &format!("order={order}"), &format!("returns={returns}")];
         let Some(said) = language.run(&words).await else { return };
         let done = format!("done {order} {order} succeeded - in_time");
         assert_eq!(said[1..], [format!("effect {order}"), "not_stored".into(), done], "{returns}");
         let duplicate = client.post("/v1/claims", &claim(order)).await.expect(409);
-        assert_eq!((&duplicate.body["state"], &duplicate.body["result"]), (&json!("succeeded"), &Value::Null));
+        let marker = json!({"$oncegate": {"omitted": why}});
+        assert_eq!((&duplicate.body["state"], &duplicate.body["result"]), (&json!("succeeded"), &marker));
     }
 }
 

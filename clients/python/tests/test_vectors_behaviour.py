@@ -35,21 +35,12 @@ class OfTheWork(Exception):
     """An error of the work itself."""
 
 
-def with_marker(case: dict[str, Any]) -> dict[str, Any]:
-    """A case with the marker that a success leaves for a result that was not stored."""
-    if not any(call["expected"].get("done", {}).get("result_omitted") for call in case["calls"]):
-        return case
-    marked = {"use": "success_without_result", "body": {"result": {"$oncegate": {"omitted": "$why"}}}}
-    exchanges = [{**each, "expect": marked} if each["expect"] == "success_without_result" else each for each in case["exchanges"]]
-    return {**case, "exchanges": exchanges}
-
-
 class Case:
     """One case at work: its script, its client's options, and what came of it."""
 
     def __init__(self, case: dict[str, Any]):
         options = {**COMMON["options"], **case.get("options", {})}
-        self.script = Script(with_marker(case), options["urls"])
+        self.script = Script(case, options["urls"])
         self.events: list[Event] = []
         self.runs = 0
         self.clock_steps = 0.0

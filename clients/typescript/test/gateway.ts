@@ -117,8 +117,6 @@ export class Script {
       if (headers.get(name) !== this.filled(value)) fail(`${name} is ${headers.get(name)}`);
     }
     const got = body === "" ? undefined : JSON.parse(body);
-    // The marker of a result that was left out.
-    if (got?.result?.$oncegate && expected.body?.result === undefined) delete got.result;
     if (expected.body !== undefined && !this.matches(expected.body, got)) {
       fail(`the body is ${body}, not ${JSON.stringify(this.filled(expected.body))}`);
     }

@@ -316,7 +316,10 @@ public final class Grant implements Claimed, AutoCloseable {
                         request.contents(),
                         text,
                         url);
-        settled = reporter.send(report, result, omitted, otherwise);
+        settled =
+                otherwise == null
+                        ? reporter.send(report, result, omitted)
+                        : reporter.send(report, result, omitted, otherwise);
         return settled;
     }
 

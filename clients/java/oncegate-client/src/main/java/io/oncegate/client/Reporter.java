@@ -25,7 +25,7 @@ final class Reporter {
     /**
      * A result as JSON, or why it cannot be sent.
      *
-     * @param text null without a result
+     * @param text null without a result; a marker if it cannot be sent
      * @param omitted null if there is nothing wrong with it
      */
     record Written(JsonText text, String omitted) {}
@@ -46,17 +46,25 @@ final class Reporter {
             int bytes = text.getBytes(StandardCharsets.UTF_8).length;
             if (bytes > RESULT_BYTES_MAX) {
                 return new Written(
-                        null, "the result has " + bytes + " bytes, more than " + RESULT_BYTES_MAX);
+                        marker("too_large"),
+                        "the result has " + bytes + " bytes, more than " + RESULT_BYTES_MAX);
             }
             return new Written(new JsonText(text), null);
         } catch (RuntimeException | StackOverflowError notJson) {
-            return new Written(null, "the result is not JSON: " + notJson);
+            return new Written(
+                    marker("not_serialisable"), "the result is not JSON: " + notJson);
         }
+    }
+
+    /** Returns the result of a success whose own result is not stored, for its duplicates. */
+    private static JsonText marker(String why) {
+        return new JsonText("{\"$oncegate\":{\"omitted\":\"" + why + "\"}}");
     }
 
     /** Sends a report until it is answered; throws {@link OutcomeRefused} or {@link NotSettled}. */
     Settled send(Report report, Object result, String omitted) {
-        return send(report, result, omitted, null);
+        JsonText refused = omitted == null && report.result() != null ? marker("refused") : null;
+        return send(report, result, omitted, refused);
     }
 
     /**
