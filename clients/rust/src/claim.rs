@@ -546,7 +546,7 @@ impl Client {
                 self.event(about, "duplicate", Level::Debug, || vec![("state", duplicate.state.name().into())]);
             }
             Claimed::Mismatch(mismatch) => {
-                self.event(about, "mismatch", Level::Error, || vec![("code", mismatch.code.as_str().into())]);
+                self.event(about, "mismatch", Level::Info, || vec![("code", mismatch.code.as_str().into())]);
             }
         }
     }

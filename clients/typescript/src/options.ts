@@ -19,5 +19,5 @@ export function defaultUrls(): string[] {
 /** False if `enabled` or `ONCEGATE_DISABLED=1` switches everything off. */
 export function isEnabled(enabled: boolean | undefined): boolean {
   if (enabled !== undefined && typeof enabled !== "boolean") throw new TypeError("enabled is true or false");
-  return enabled ?? process.env.ONCEGATE_DISABLED !== "1";
+  return enabled !== false && process.env.ONCEGATE_DISABLED !== "1";
 }

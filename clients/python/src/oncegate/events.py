@@ -18,7 +18,7 @@ _LEVELS = {
     "result_omitted": logging.WARNING,
     "mismatch": logging.INFO,
     "refused": logging.INFO,
-    "outcome_unread": logging.WARNING,
+    "outcome_invalid": logging.WARNING,
     "outcome_refused": logging.ERROR,
     "not_settled": logging.ERROR,
     "hook_failed": logging.ERROR,

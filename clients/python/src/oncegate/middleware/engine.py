@@ -202,7 +202,7 @@ class Engine:
         if said is not None:
             if said.strip() in OUTCOMES:
                 return said.strip()
-            state.scope.emit("outcome_unread", said=said[:40])
+            state.scope.emit("outcome_invalid", said=said[:40])
             return "unknown"
         if state.marked is not None:
             return state.marked
