@@ -110,7 +110,7 @@ function run(client: Client, settings: Settings, order: string) {
 /** What the work returns beside the order number. */
 function returned(kind: string | undefined): object {
   let deep: Json = [];
-  for (let level = 0; level < 200; level++) deep = [deep];
+  for (let level = 0; level < 98; level++) deep = [deep];
   const returns: Record<string, object> = { foreign: { total: 1250n }, long: { page: "x".repeat(70_000) }, deep: { tree: deep } };
   return returns[kind ?? ""] ?? {};
 }
