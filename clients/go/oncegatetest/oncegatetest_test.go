@@ -53,7 +53,7 @@ func TestTheDoubleAnswersAsTheGatewayOfTheVectors(t *testing.T) {
 			c := &caller{t: t, gateway: gateway, nonce: strings.Repeat("a", 32)}
 			for at, exchange := range vector.Exchanges {
 				answer, isPlain := used(common.Answers, exchange.Answer)
-				request, ok := used(common.Requests, exchange.Expect)
+				request, ok := merged(common.Requests, exchange.Expect)
 				name, _ := exchange.Answer.(string)
 				if !isPlain || !ok || at > 0 && !slices.Contains(follows, name) {
 					break
@@ -103,6 +103,22 @@ func readJSON(t *testing.T, name string, into any) {
 }
 
 // used returns a request or an answer by its name, and false for others.
+// merged returns a request by its name, or one that `use` names with another result.
+func merged(table map[string]object, value any) (object, bool) {
+	other, isObject := value.(object)
+	if !isObject {
+		return used(table, value)
+	}
+	request, ok := used(table, other["use"])
+	body, _ := other["body"].(object)
+	result, hasResult := body["result"]
+	if !ok || !hasResult || len(other) > 2 || len(body) > 1 {
+		return nil, false
+	}
+	request["body"].(object)["result"] = result
+	return request, true
+}
+
 func used(table map[string]object, value any) (object, bool) {
 	name, _ := value.(string)
 	if name == "" {
