@@ -6,7 +6,7 @@ mod proxied;
 
 use std::{
     env, fs,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use oncegate_testkit::fresh;
 use oncegate_testkit::redis_cluster::RedisCluster;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -117,7 +118,7 @@ impl Running {
     fn empty(parent: &Path) -> anyhow::Result<(Self, SocketAddr)> {
         let dir =
             tempfile::Builder::new().prefix("oncegate-load-").tempdir_in(parent).context("no temporary directory")?;
-        let listen = free_address()?;
+        let listen = free_address();
         let running = Self {
             url: format!("http://{listen}"),
             credential: format!("{APP}.{:032x}", rand::random::<u128>()),
@@ -217,7 +218,7 @@ impl Running {
 
     async fn start_redis(&mut self, installed: &Installed) -> anyhow::Result<SocketAddr> {
         let program = installed.redis_server.as_ref().context("redis-server is not installed")?;
-        let listen = free_address()?;
+        let listen = free_address();
         let mut command = Command::new(program);
         // No persistence: the comparison is about the path to the store, not its disk.
         command.args(["--bind", "127.0.0.1", "--port", &listen.port().to_string(), "--save", "", "--appendonly", "no"]);
@@ -230,7 +231,7 @@ impl Running {
     /// Starts PostgreSQL with its defaults: every commit is on the disk.
     async fn start_postgres(&mut self, installed: &Installed) -> anyhow::Result<()> {
         let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
-        let port = free_address()?.port();
+        let port = free_address().port();
         let server = programs.prepare(self.dir(), port).await?;
         self.spawn("store", server)?;
         self.wait_until("store", async || programs.answers(port).await).await?;
@@ -261,7 +262,7 @@ impl Running {
         settings: &str,
     ) -> anyhow::Result<()> {
         let program = installed.gateway.as_ref().context("the gateway is not built")?;
-        let admin = free_address()?;
+        let admin = free_address();
         let mut command = Command::new(program);
         command.arg("serve").arg("--config").arg(self.configure_gateway(settings)?).args(["--engine", engine]);
         command.args(["--listen", &listen.to_string(), "--admin-listen", &admin.to_string()]);
@@ -351,7 +352,7 @@ impl Running {
     }
 }
 
-/// Returns a free port. If another program takes it first, the child fails to start.
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0").context("no free port")?.local_addr()?)
+/// Returns a free address that no outgoing connection takes before the child listens on it.
+fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, fresh::port()).into()
 }

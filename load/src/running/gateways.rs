@@ -27,7 +27,7 @@ impl Running {
         let (mut running, _) = Self::empty(parent)?;
         let engine = running.start_store(store, installed).await?;
         for _ in 0..count {
-            running.start_gateway(installed, free_address()?, &engine, settings).await?;
+            running.start_gateway(installed, free_address(), &engine, settings).await?;
         }
         Ok(running)
     }
@@ -50,7 +50,7 @@ impl Running {
     pub(crate) async fn start_etcd(parent: &Path) -> anyhow::Result<Self> {
         let program = find_program("etcd").context("etcd is not installed")?;
         let (mut running, _) = Self::empty(parent)?;
-        let peers = format!("http://{}", free_address()?);
+        let peers = format!("http://{}", free_address());
         let mut command = Command::new(program);
         command.args(["--listen-client-urls", &running.url, "--advertise-client-urls", &running.url]);
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);

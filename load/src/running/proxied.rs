@@ -21,7 +21,7 @@ impl Running {
         if contender == Contender::Upstream {
             return self.start_upstream("gateway", listen).await;
         }
-        let upstream = free_address()?;
+        let upstream = free_address();
         self.start_upstream("upstream", upstream).await?;
         if contender == Contender::ProxyNginx {
             let program = installed.nginx.as_ref().context("nginx is not installed")?;
@@ -41,7 +41,7 @@ impl Running {
             .replace("@UPSTREAM@", &upstream.to_string())
             .replace("@APP@", APP)
             .replace("@KEY@", key);
-        self.start_gateway(installed, free_address()?, &engine, &proxy).await
+        self.start_gateway(installed, free_address(), &engine, &proxy).await
     }
 
     async fn start_upstream(&mut self, name: &str, listen: SocketAddr) -> anyhow::Result<()> {
