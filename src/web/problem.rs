@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 pub use self::base::ProblemBase;
+use self::base::ProblemType;
 pub use self::failure::sentence;
 use super::fields::millis;
 use crate::domain::attempt::AttemptHash;
@@ -277,7 +278,7 @@ impl Problem {
     }
 
     /// Returns the document for the request with this ID.
-    pub fn document<'a>(&'a self, request_id: &'a str, base: &ProblemBase) -> Document<'a> {
+    pub fn document<'a>(&'a self, request_id: &'a str, base: &'a ProblemBase) -> Document<'a> {
         Document {
             r#type: base.type_of(self.code),
             title: self.title(),
@@ -295,7 +296,7 @@ impl Problem {
 /// The document of a problem.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
-    r#type: String,
+    r#type: ProblemType<'a>,
     title: &'static str,
     status: u16,
     detail: &'a str,

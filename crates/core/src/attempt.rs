@@ -110,7 +110,7 @@ impl Attempt {
 
     /// Returns the first 8 hex digits of the attempt's SHA-256, which may be shown to others.
     pub fn hash(&self) -> AttemptHash {
-        let digest = Sha256::digest(self.to_string());
+        let digest = Sha256::digest(self.text());
         AttemptHash([digest[0], digest[1], digest[2], digest[3]])
     }
 }

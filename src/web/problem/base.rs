@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Code;
 
@@ -29,8 +29,28 @@ impl ProblemBase {
     }
 
     /// Returns the type of a code.
-    pub(super) fn type_of(&self, code: Code) -> String {
-        [&*self.0, code.name()].concat()
+    pub(super) fn type_of(&self, code: Code) -> ProblemType<'_> {
+        ProblemType { base: &self.0, code: code.name() }
+    }
+}
+
+/// Type of a problem: the code after the base.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProblemType<'a> {
+    pub(super) base: &'a str,
+    pub(super) code: &'static str,
+}
+
+impl fmt::Display for ProblemType<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.base)?;
+        f.write_str(self.code)
+    }
+}
+
+impl Serialize for ProblemType<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -83,6 +103,6 @@ mod tests {
         ] {
             assert!(ProblemBase::new(bad).is_err(), "{bad}");
         }
-        assert_eq!(ProblemBase::default().type_of(Code::Duplicate), "urn:oncegate:problem:duplicate");
+        assert_eq!(ProblemBase::default().type_of(Code::Duplicate).to_string(), "urn:oncegate:problem:duplicate");
     }
 }

@@ -33,6 +33,7 @@ pub enum NumberFault {
 impl Decimal {
     const DIGITS_MAX: i64 = 17;
     const TWO_TO_53: f64 = 9_007_199_254_740_992.0;
+    const INTEGERS_END: u64 = 1 << 53;
 
     /// Reads the literal at the start of `bytes`. Returns it with its length, or the position of a missing digit.
     pub(super) fn scan(bytes: &[u8]) -> Result<(Self, usize), usize> {
@@ -92,6 +93,14 @@ impl Decimal {
     pub(super) fn write(&self, out: &mut String) -> Result<(), NumberFault> {
         if self.mantissa == 0 {
             out.push('0');
+            return Ok(());
+        }
+        // ECMAScript writes such an integer in digits; nearly all numbers of contents are one.
+        if self.exponent == 0 && self.mantissa < Self::INTEGERS_END {
+            if self.negative {
+                out.push('-');
+            }
+            out.push_str(itoa::Buffer::new().format(self.mantissa));
             return Ok(());
         }
         // 10^(magnitude - 1) ≤ |x| < 10^magnitude.
