@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::pipeline::Call;
 use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
-use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, TICKETS_MAX};
+use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
 use crate::domain::terms::Span;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::fields::{checked_lease, millis, parsed};
@@ -22,6 +22,7 @@ use crate::web::response::json;
 #[serde(deny_unknown_fields)]
 struct HoldBody {
     mode: Option<ModeName>,
+    limit: Option<u64>,
     owner: Option<String>,
     attempt_nonce: Option<String>,
     lease: Option<Span>,
@@ -86,12 +87,20 @@ fn answer(acquired: AcquireAnswer) -> Result<Response, Problem> {
             "The owner shares the lock with others, so it cannot get it exclusively: two owners that wait for each other \
              would wait for ever. Release the shared holds, then request an exclusive one.",
         )),
+        AcquireAnswer::LimitDiffers(used) => {
+            let limit = used.holds();
+            let detail = format!(
+                "The holders share the lock with a limit of {limit}; all that hold it at the same time must name the same \
+                 `limit`. Request it with that one, or when the lock is free."
+            );
+            Err(Problem { members: Members::LimitDiffers { limit }, ..Problem::new(Code::LimitDiffers, detail) })
+        }
         AcquireAnswer::Withdrawn => Err(Problem::new(
             Code::Withdrawn,
             "This attempt_nonce was withdrawn; nothing is held under it. Send a fresh one to request the lock again.",
         )),
         AcquireAnswer::NonceReused => Err(Problem::invalid(
-            "`attempt_nonce`: it was used for this lock with another mode or owner. Send a fresh one for each hold.",
+            "`attempt_nonce`: it was used for this lock with another mode, owner or limit. Send a fresh one for each hold.",
         )),
         AcquireAnswer::Full(bound) => Err(full(bound)),
     }
@@ -105,9 +114,11 @@ impl HoldBody {
             )
         };
         let lease = checked_lease(self.lease, limits)?;
+        let mode = self.mode.map_or(LockMode::Exclusive, LockMode::from);
         Ok(AcquireCall {
             name,
-            mode: self.mode.map_or(LockMode::Exclusive, LockMode::from),
+            mode,
+            limit: self.limit.map(|limit| permits(mode, limit)).transpose()?,
             owner: self.owner.map(|owner| owner.parse().map_err(no_owner)).transpose()?,
             nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
             lease,
@@ -115,6 +126,13 @@ impl HoldBody {
             fair: self.fair.unwrap_or(false),
         })
     }
+}
+
+fn permits(mode: LockMode, limit: u64) -> Result<Permits, Problem> {
+    if mode == LockMode::Exclusive {
+        return Err(Problem::invalid("`limit`: only shared holds have a limit; send \"mode\": \"shared\" with it."));
+    }
+    Permits::try_from(limit).map_err(|why| Problem::invalid(format!("`limit`: {why}.")))
 }
 
 impl From<GrantedLock> for GrantedBody {
@@ -189,11 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn owners_nonces_and_leases_out_of_bounds_are_refused_with_advice() {
+    fn owners_nonces_leases_and_limits_out_of_bounds_are_refused_with_advice() {
         for (body, field) in [
             (r#"{"owner":"short"}"#, "`owner`: an owner is"),
             (r#"{"attempt_nonce":"a b"}"#, "`attempt_nonce`: an attempt nonce is"),
             (r#"{"lease":"1ms"}"#, "`lease`: a lease is from"),
+            (r#"{"limit":3}"#, "send \"mode\": \"shared\" with it"),
+            (r#"{"mode":"shared","limit":1}"#, "`limit`: a limit is 2 to 1000 holds at once"),
+            (r#"{"mode":"shared","limit":1001}"#, "`limit`: a limit is 2 to 1000 holds at once"),
         ] {
             let problem = request(body).unwrap_err();
             assert_eq!(problem.code, Code::InvalidRequest);

@@ -82,7 +82,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
         Action::Show { app, name, query } => {
             let body = json!({ "app": app.as_ref(), "name": name.as_ref() });
             query.post("/admin/v1/locks/show", &body, out, |lock, out| {
-                let fields = ["name", "mode", "fence", "waiting"].map(|field| (field, cell(&lock[field])));
+                let fields = ["name", "mode", "fence", "limit", "waiting"].map(|field| (field, cell(&lock[field])));
                 record(&fields, out)?;
                 table(rows(lock, "holders"), HOLDERS, out)
             })

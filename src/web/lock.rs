@@ -6,7 +6,7 @@ use super::choice::one_of;
 use super::fields::millis;
 use super::problem::{Code, Problem};
 use crate::domain::clock::Timestamp;
-use crate::domain::lock::{LockMode, LockName};
+use crate::domain::lock::{LockMode, LockName, Permits};
 use crate::gateway::lock::LockView;
 
 /// A mode in a request.
@@ -48,6 +48,9 @@ pub struct LockBody {
     /// `null`: it is free, and requests queue for it.
     mode: Option<&'static str>,
     fence: Option<u64>,
+    /// Largest number of holds at once, if they have named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<usize>,
     holders: Vec<HolderBody>,
     waiting: usize,
 }
@@ -76,6 +79,7 @@ impl From<LockView> for LockBody {
             name,
             mode: record.mode.map(shown_mode),
             fence: record.mode.map(|_| record.fence),
+            limit: record.limit.map(Permits::holds),
             holders: record.holds.iter().map(holder).collect(),
             waiting,
         }

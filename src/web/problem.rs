@@ -79,6 +79,8 @@ codes! {
     LeaseLost = "lease_lost", CONFLICT, "Lease lost";
     LockHeld = "lock_held", CONFLICT, "Lock held";
     UpgradeRefused = "upgrade_refused", CONFLICT, "Upgrade refused";
+    /// The holders share the lock with another limit.
+    LimitDiffers = "limit_differs", CONFLICT, "Limit differs";
     NotHeld = "not_held", CONFLICT, "Not held";
     Withdrawn = "withdrawn", CONFLICT, "Withdrawn";
     AppExists = "app_exists", CONFLICT, "App exists";
@@ -158,6 +160,11 @@ pub enum Members {
     },
     /// The lock that is held.
     LockHeld(LockHeldMembers),
+    /// The limit of a lock, which differs from that of the request.
+    LimitDiffers {
+        /// Number of holds at once.
+        limit: usize,
+    },
     /// The exceeded bound of locks.
     LockQuota {
         /// Its name.

@@ -47,6 +47,29 @@ async fn queue(gateway: &Gateway, name: &'static str) -> JoinHandle<Answer> {
     waits
 }
 
+/// A lock with a limit has as many holds, at whichever gateway they are requested, and those that wait get the next ones.
+async fn permits_at_two_gateways_are_as_many_as_the_limit(url: &str) {
+    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
+    let permit = |limit: u64| json!({ "mode": "shared", "limit": limit });
+    let first = hold(&here.client(), "permits", permit(2)).await.expect(201);
+    hold(&there.client(), "permits", permit(2)).await.expect(201);
+    let full = hold(&there.client(), "permits", permit(2)).await;
+    assert_eq!((full.code(), &full.body["holders"]), ((409, "lock_held"), &json!(2)));
+    for wait in ["1ms", "25s"] {
+        let other = hold(&here.client(), "permits", json!({ "mode": "shared", "limit": 3, "wait": wait })).await;
+        assert_eq!((other.code(), &other.body["limit"]), ((409, "limit_differs"), &json!(2)));
+    }
+    assert_eq!(hold(&here.client(), "permits", json!({ "mode": "shared" })).await.code(), (409, "lock_held"));
+    assert_eq!(here.client().get("/v1/locks/permits").await.expect(200).body["limit"], 2);
+    let client = there.client();
+    let waits = tokio::spawn(async move {
+        hold(&client, "permits", json!({ "mode": "shared", "limit": 2, "fair": true, "wait": "25s" })).await
+    });
+    until("it queues", SOON, async || waiting(&here.client(), "permits").await > 0 || waits.is_finished()).await;
+    release(&here.client(), "permits", &first).await.expect(200);
+    answered(waits).await.expect(201);
+}
+
 async fn answered(waits: JoinHandle<Answer>) -> Answer {
     tokio::time::timeout(SOON, waits).await.expect("it is answered").expect("no panic")
 }
@@ -73,16 +96,18 @@ async fn fair_requests_at_two_gateways_take_turns(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis_fair_requests_at_two_gateways_take_turns() {
+async fn on_redis_two_gateways_take_turns_and_share_permits() {
     let Some(server) = RedisServer::start().await else { return };
     fair_requests_at_two_gateways_take_turns(&server.url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&server.url()).await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_postgres_fair_requests_at_two_gateways_take_turns() {
+async fn on_postgres_two_gateways_take_turns_and_share_permits() {
     let Some(server) = PostgresServer::start().await else { return };
     fair_requests_at_two_gateways_take_turns(&server.url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&server.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

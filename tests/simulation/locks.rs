@@ -190,7 +190,7 @@ async fn ask(gateway: &Gateway, app: &App, lock: &str, call: &LockCall) -> LockR
     let answer = match call {
         LockCall::Acquire(Acquire { nonce, owner, mode, lease, wait, fair }) => {
             let (owner, nonce, lease) = (owner.clone(), Some(nonce.clone()), Some(*lease));
-            let call = AcquireCall { name, mode: *mode, owner, nonce, lease, wait: *wait, fair: *fair };
+            let call = AcquireCall { name, mode: *mode, limit: None, owner, nonce, lease, wait: *wait, fair: *fair };
             gateway.acquire_lock(app, call).await.map(|answer| match answer {
                 AcquireAnswer::Granted(granted) => LockReply::Answered(LockAnswer::Granted {
                     attempt: granted.attempt,
@@ -206,6 +206,7 @@ async fn ask(gateway: &Gateway, app: &App, lock: &str, call: &LockCall) -> LockR
                 AcquireAnswer::UpgradeRefused => LockReply::Answered(LockAnswer::UpgradeRefused),
                 AcquireAnswer::Withdrawn => LockReply::Answered(LockAnswer::Withdrawn),
                 AcquireAnswer::Full(_) => LockReply::Refused,
+                AcquireAnswer::LimitDiffers(used) => panic!("no request has a limit, and the lock has {used:?}"),
                 AcquireAnswer::NonceReused => panic!("each nonce has one owner and one mode"),
             })
         }

@@ -2,6 +2,7 @@
 //! one table of what a request changes in it.
 
 mod name;
+mod permits;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -10,6 +11,7 @@ mod transitions;
 use std::time::Duration;
 
 pub use self::name::{InvalidLockName, LockName};
+pub use self::permits::{InvalidPermits, Permits};
 pub use self::record::{
     HOLDS_MAX, Hold, LockMode, LockRecord, ShortHash, TICKETS_MAX, Ticket, WITHDRAWN_MAX, Withdrawn,
 };
@@ -35,6 +37,8 @@ pub struct AcquireRequest {
     pub owner: ShortHash,
     /// The mode.
     pub mode: LockMode,
+    /// Largest number of holds at once, with [`LockMode::Shared`] only; nothing if they are not counted.
+    pub limit: Option<Permits>,
     /// The lease.
     pub lease: Duration,
     /// Whether it queues, if it is not granted.
@@ -53,9 +57,11 @@ pub enum AcquireResponse {
     },
     /// The owner shares the lock with others, so it cannot get it exclusively.
     UpgradeRefused,
+    /// The holders share the lock with another limit.
+    LimitDiffers(Permits),
     /// The nonce was withdrawn.
     Withdrawn,
-    /// The nonce is that of a hold or a ticket with another mode or owner.
+    /// The nonce is that of a hold or a ticket with another mode, owner or limit.
     NonceReused,
     /// The lock has as many holds, tickets or withdrawn nonces as it may have.
     Full(LockBound),

@@ -15,7 +15,7 @@ use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Engine, EngineError, RecordName, SharedRecord};
 use oncegate_core::lock::{
-    AcquireRequest, AcquireResponse, LockBound, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash,
+    AcquireRequest, AcquireResponse, LockBound, LockMode, LockName, LockRecord, Permits, RenewLockResponse, ShortHash,
     UnlockResponse,
 };
 use oncegate_core::operator::LockListRequest;
@@ -49,6 +49,8 @@ pub struct AcquireCall {
     pub name: LockName,
     /// How it is held.
     pub mode: LockMode,
+    /// Largest number of holds at once, for a shared one.
+    pub limit: Option<Permits>,
     /// The owner, if it is not the hold itself.
     pub owner: Option<Nonce>,
     /// The caller's nonce.
@@ -70,9 +72,11 @@ pub enum AcquireAnswer {
     Held(HeldLock),
     /// The owner shares the lock with others.
     UpgradeRefused,
+    /// The holders share the lock with another limit.
+    LimitDiffers(Permits),
     /// The nonce was withdrawn.
     Withdrawn,
-    /// The nonce is that of a hold with another mode or owner.
+    /// The nonce is that of a hold with another mode, owner or limit.
     NonceReused,
     /// The lock has as many holds, or requests in its queue, as it may have.
     Full(LockBound),
@@ -165,11 +169,11 @@ impl Gateway {
     /// There is no answer; a lock that is held is an answer.
     pub async fn acquire_lock(&self, app: &App, call: AcquireCall) -> Result<AcquireAnswer, Failure> {
         let started = self.clock.monotonic();
-        let AcquireCall { name, mode, owner, nonce, lease, wait, fair } = call;
+        let AcquireCall { name, mode, limit, owner, nonce, lease, wait, fair } = call;
         let attempt = self.issuer.issue(nonce);
         let lease = lease.unwrap_or(app.terms.terms.lease);
         let owner = owner.as_ref().map_or_else(|| ShortHash::of_nonce(attempt.nonce()), ShortHash::of_owner);
-        let request = AcquireRequest { attempt: attempt.clone(), owner, mode, lease, fair };
+        let request = AcquireRequest { attempt: attempt.clone(), owner, mode, limit, lease, fair };
         let deadline = deadline_budget::of_claim(app.terms.deadline, lease);
         let span = traces::child!("lock", oncegate.app = %app.key, oncegate.result = Empty);
         let waiting = self.locks.begin_wait(app, wait);
@@ -372,6 +376,7 @@ impl Gateway {
                 AcquireAnswer::Held(HeldLock { mode, holders, waiting, position: *position, retry_after, waited })
             }
             AcquireResponse::UpgradeRefused => AcquireAnswer::UpgradeRefused,
+            AcquireResponse::LimitDiffers(used) => AcquireAnswer::LimitDiffers(*used),
             AcquireResponse::Withdrawn => AcquireAnswer::Withdrawn,
             AcquireResponse::NonceReused => AcquireAnswer::NonceReused,
             AcquireResponse::Full(bound) => AcquireAnswer::Full(*bound),

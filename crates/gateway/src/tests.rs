@@ -398,6 +398,7 @@ fn lock_call(lease: Duration) -> AcquireCall {
     AcquireCall {
         name: "a".parse().unwrap(),
         mode: oncegate_core::lock::LockMode::Exclusive,
+        limit: None,
         owner: None,
         nonce: Some("nonce-0123456789abcdef".parse().unwrap()),
         lease: Some(lease),

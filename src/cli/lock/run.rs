@@ -16,6 +16,7 @@ const RELEASE_TIME: Duration = Duration::from_secs(10);
 pub(super) const EXAMPLES: &str = "\
 Examples:
   oncegate lock run nightly-report --if-held skip -- /usr/local/bin/report --all
+  oncegate lock run thumbnails --limit 4 --wait 10m -- ./make-thumbnails
   oncegate lock run migration --wait 10m --fair -- sh -c './migrate --fence \"$ONCEGATE_FENCE\"'
 
 The lock is renewed while the command runs, and released after it. If the lease is lost, the command gets SIGTERM.
@@ -37,6 +38,9 @@ pub(in crate::cli) struct RunArgs {
     /// Share the lock with others that do
     #[arg(long)]
     shared: bool,
+    /// Share the lock with at most so many holders at once, 2 to 1000; all of them must say the same number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1000))]
+    limit: Option<u64>,
     /// Queue: requests are granted in the order in which they first asked
     #[arg(long)]
     fair: bool,
@@ -45,12 +49,15 @@ pub(in crate::cli) struct RunArgs {
 }
 
 pub(super) fn run(args: RunArgs) -> anyhow::Result<u8> {
-    let RunArgs { name, shared, fair, job } = args;
+    let RunArgs { name, shared, limit, fair, job } = args;
     job.run(async |job, args| {
         let nonce = nonce(&SystemEntropy);
         let path = |call: &str| format!("/v1/locks/{name}/{call}");
-        let mode = if shared { "shared" } else { "exclusive" };
+        let mode = if shared || limit.is_some() { "shared" } else { "exclusive" };
         let mut body = json!({ "mode": mode, "fair": fair, "attempt_nonce": nonce });
+        if let Some(limit) = limit {
+            body["limit"] = limit.into();
+        }
         if let Some(lease) = args.lease {
             body["lease"] = lease.to_string().into();
         }

@@ -95,6 +95,7 @@ macro_rules! conformance {
             the_holds_of_an_owner_are_a_set_of_nonces
             a_sole_sharer_of_a_lock_is_upgraded_and_one_of_several_is_refused
             a_downgrade_of_a_lock_lets_others_share_it
+            a_lock_with_a_limit_has_as_many_holds_and_no_more
             a_withdrawn_nonce_of_a_lock_is_refused
             fair_requests_for_a_lock_are_granted_in_order_and_none_barges
             a_queued_exclusive_request_blocks_new_owners_and_not_those_that_hold_the_lock

@@ -3,7 +3,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::TICKET_LEASE;
+use super::{Permits, TICKET_LEASE};
 use crate::attempt::{Attempt, Nonce};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
@@ -60,6 +60,8 @@ pub struct Ticket {
     pub owner: ShortHash,
     /// The mode that it asks for.
     pub mode: LockMode,
+    /// The limit that it names.
+    pub limit: Option<Permits>,
     /// When it ends, unless its request asks again.
     pub ends_at: Timestamp,
     /// Until then it counts as waiting: to the end of the wait of its request.
@@ -82,6 +84,8 @@ pub struct LockRecord {
     pub fence: u64,
     /// The mode that the last fence is for; `None` if the lock was free since.
     pub mode: Option<LockMode>,
+    /// The limit that all holds have named; nothing if the lock is free.
+    pub limit: Option<Permits>,
     /// Since when the head of the queue could go, if it can. The grace of absent heads begins here, for all together.
     pub turn_at: Timestamp,
     /// Until then, gateways have callers that wait for the lock, and are to be notified when something makes way.
@@ -146,6 +150,7 @@ impl LockRecord {
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT, mode_byte(self.mode)];
+        bytes.extend(Permits::stored(self.limit).to_be_bytes());
         for number in [self.fence, self.turn_at.as_micros(), self.watched_until.as_micros()] {
             bytes.extend(number.to_be_bytes());
         }
@@ -164,6 +169,7 @@ impl LockRecord {
             bytes.extend(ticket.nonce.0);
             bytes.extend(ticket.owner.0);
             bytes.push(mode_byte(Some(ticket.mode)));
+            bytes.extend(Permits::stored(ticket.limit).to_be_bytes());
             for instant in [ticket.ends_at, ticket.waits_until] {
                 bytes.extend(instant.as_micros().to_be_bytes());
             }
@@ -202,7 +208,8 @@ impl Reader<'_> {
         if self.bytes::<1>()? != [FORMAT] {
             return None;
         }
-        let (mode, fence, turn_at, watched_until) = (self.mode()?, self.number()?, self.instant()?, self.instant()?);
+        let (mode, limit) = (self.mode()?, self.limit()?);
+        let (fence, turn_at, watched_until) = (self.number()?, self.instant()?, self.instant()?);
         let (holds, tickets, withdrawn) = (self.count()?, self.count()?, self.count()?);
         let holds = (0..holds).map(|_| {
             let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
@@ -211,13 +218,13 @@ impl Reader<'_> {
         });
         let holds = holds.collect::<Option<_>>()?;
         let tickets = (0..tickets).map(|_| {
-            let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
-            Some(Ticket { nonce, owner, mode, ends_at: self.instant()?, waits_until: self.instant()? })
+            let (nonce, owner, mode, limit) = (self.hash()?, self.hash()?, self.mode()??, self.limit()?);
+            Some(Ticket { nonce, owner, mode, limit, ends_at: self.instant()?, waits_until: self.instant()? })
         });
         let tickets = tickets.collect::<Option<_>>()?;
         let withdrawn = (0..withdrawn).map(|_| Some(Withdrawn { nonce: self.hash()?, ends_at: self.instant()? }));
         let withdrawn = withdrawn.collect::<Option<_>>()?;
-        Some(LockRecord { fence, mode, turn_at, watched_until, holds, tickets, withdrawn })
+        Some(LockRecord { fence, mode, limit, turn_at, watched_until, holds, tickets, withdrawn })
     }
 
     fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -240,6 +247,14 @@ impl Reader<'_> {
 
     fn count(&mut self) -> Option<u16> {
         self.bytes().map(u16::from_be_bytes)
+    }
+
+    #[expect(clippy::option_option, reason = "most locks have no limit; other numbers are none of a record")]
+    fn limit(&mut self) -> Option<Option<Permits>> {
+        match self.count()? {
+            0 => Some(None),
+            holds => Permits::try_from(u64::from(holds)).ok().map(Some),
+        }
     }
 
     #[expect(clippy::option_option, reason = "a lock that is not held has no mode; other bytes are none of a record")]
@@ -273,12 +288,14 @@ mod tests {
             nonce: hash(number),
             owner: hash(0),
             mode: LockMode::Exclusive,
+            limit: Permits::try_from(2).ok(),
             ends_at: at(u64::MAX),
             waits_until: at(8),
         };
         LockRecord {
             fence: 7,
             mode: Some(LockMode::Shared),
+            limit: Permits::try_from(1000).ok(),
             turn_at: at(5),
             watched_until: at(6),
             holds: (0..count).map(hold).collect(),

@@ -30,7 +30,7 @@ fn hash(name: &str) -> ShortHash {
 /// A request whose owner is the part of its name before the dot.
 fn request(name: &str, mode: LockMode, fair: bool) -> AcquireRequest {
     let owner = ShortHash::of_owner(&nonce(name.split('.').next().unwrap()));
-    AcquireRequest { attempt: attempt(name), owner, mode, lease: LEASE, fair }
+    AcquireRequest { attempt: attempt(name), owner, mode, limit: None, lease: LEASE, fair }
 }
 
 impl Lock {
@@ -95,6 +95,17 @@ impl Lock {
     fn renew(&mut self, name: &str, lease: Duration) -> RenewLockResponse {
         self.apply(|state| state.renew(&attempt(name), lease))
     }
+}
+
+impl Lock {
+    fn permit(&mut self, name: &str, limit: u64) -> AcquireResponse {
+        self.ask(&permit(name, limit, false))
+    }
+}
+
+/// A request for one of so many permits.
+fn permit(name: &str, limit: u64, fair: bool) -> AcquireRequest {
+    AcquireRequest { limit: Permits::try_from(limit).ok(), ..request(name, Shared, fair) }
 }
 
 const HELD: AcquireResponse = AcquireResponse::Held { position: None };
@@ -652,4 +663,87 @@ fn a_state_says_when_it_is_and_how_long_the_lock_is_held() {
     lock.granted("b", Shared);
     assert_eq!(held_for(&lock), Some(LEASE.saturating_sub(SEC)), "until the first lease ends");
     assert_eq!(LockState::at(lock.record.clone(), lock.now).now(), lock.now);
+}
+
+#[test]
+fn there_are_as_many_permits_as_the_limit_says_and_an_owner_has_no_more() {
+    let mut lock = Lock::new();
+    let granted = |answer: AcquireResponse| matches!(answer, AcquireResponse::Granted(_));
+    assert!(granted(lock.permit("a.1", 2)) && granted(lock.permit("a.2", 2)));
+    assert!(granted(lock.permit("a.1", 2)), "a repeat is the same hold");
+    for name in ["a.3", "b"] {
+        assert_eq!(lock.permit(name, 2), HELD, "{name}");
+    }
+    assert_eq!(lock.released("a.1"), 1);
+    assert!(granted(lock.permit("b", 2)));
+    lock.pass(LEASE);
+    assert!(granted(lock.permit("c", 2)) && granted(lock.permit("d", 2)), "permits whose leases have ended are free");
+    assert_eq!(lock.permit("e", 2), HELD);
+}
+
+#[test]
+fn all_holders_name_the_same_limit_until_the_lock_is_free() {
+    let mut lock = Lock::new();
+    let two = Permits::try_from(2).unwrap();
+    assert!(matches!(lock.permit("a", 2), AcquireResponse::Granted(_)));
+    for name in ["a.1", "b"] {
+        assert_eq!(lock.permit(name, 3), AcquireResponse::LimitDiffers(two), "{name}");
+    }
+    assert_eq!(lock.permit("a", 3), AcquireResponse::NonceReused);
+    assert_eq!(lock.acquire("a", Shared), AcquireResponse::NonceReused);
+    lock.released("a");
+    assert!(matches!(lock.permit("b", 3), AcquireResponse::Granted(_)));
+    assert_eq!(lock.permit("a.1", 2), AcquireResponse::LimitDiffers(Permits::try_from(3).unwrap()));
+}
+
+#[test]
+fn a_hold_with_a_limit_and_one_without_exclude_each_other() {
+    for mode in [Shared, Exclusive] {
+        let mut lock = Lock::new();
+        assert!(matches!(lock.permit("a", 2), AcquireResponse::Granted(_)));
+        for name in ["a.1", "b"] {
+            assert_eq!(lock.acquire(name, mode), HELD, "{name}");
+        }
+        lock.released("a");
+        lock.granted("a", mode);
+        for name in ["a.1", "b"] {
+            assert_eq!(lock.permit(name, 2), HELD, "{name}");
+        }
+    }
+}
+
+#[test]
+fn permits_are_granted_in_the_order_of_the_queue_also_to_those_that_have_one() {
+    let mut lock = Lock::new();
+    for name in ["a.1", "b"] {
+        assert!(matches!(lock.permit(name, 2), AcquireResponse::Granted(_)));
+    }
+    let queued = |lock: &mut Lock, name| match lock.ask(&permit(name, 2, true)) {
+        AcquireResponse::Held { position } => position,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!((queued(&mut lock, "c"), queued(&mut lock, "d")), (Some(1), Some(2)));
+    lock.released("b");
+    assert_eq!(lock.permit("a.2", 2), HELD, "a permit is no re-entry");
+    assert_eq!(queued(&mut lock, "d"), Some(2));
+    assert!(matches!(lock.ask(&permit("c", 2, true)), AcquireResponse::Granted(_)));
+    lock.released("a.1");
+    assert!(matches!(lock.ask(&permit("d", 2, true)), AcquireResponse::Granted(_)));
+}
+
+#[test]
+fn a_request_in_the_queue_with_another_limit_leaves_it_and_blocks_others_for_a_second_at_most() {
+    let mut lock = Lock::new();
+    lock.granted("a", Exclusive);
+    for (name, limit) in [("b", 2), ("c", 3), ("d", 2)] {
+        assert!(matches!(lock.ask(&permit(name, limit, true)), AcquireResponse::Held { .. }));
+    }
+    lock.released("a");
+    assert!(matches!(lock.ask(&permit("b", 2, true)), AcquireResponse::Granted(_)));
+    let mut there = Lock { record: lock.record.clone(), now: lock.now };
+    assert_eq!(there.ask(&permit("c", 3, true)), AcquireResponse::LimitDiffers(Permits::try_from(2).unwrap()));
+    assert!(matches!(there.ask(&permit("d", 2, true)), AcquireResponse::Granted(_)));
+    assert!(matches!(lock.ask(&permit("d", 2, true)), AcquireResponse::Held { position: Some(2) }), "c may still ask");
+    lock.pass(SEC);
+    assert!(matches!(lock.ask(&permit("d", 2, true)), AcquireResponse::Granted(_)), "c is not there");
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    AcquireRequest, AcquireResponse, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode, LockRecord,
+    AcquireRequest, AcquireResponse, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode, LockRecord, Permits,
     RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse, WITHDRAWN_MAX,
     Withdrawn,
 };
@@ -49,6 +49,8 @@ enum Fit {
     No,
     /// Never, since others share the lock with its owner.
     Refused,
+    /// Not while the holders share the lock with this limit.
+    LimitDiffers(Permits),
 }
 
 impl LockState {
@@ -65,25 +67,31 @@ impl LockState {
     /// Requests a hold.
     pub fn acquire(&mut self, request: &AcquireRequest) -> AcquireResponse {
         let nonce = ShortHash::of_nonce(request.attempt.nonce());
-        let (owner, mode) = (request.owner, request.mode);
+        let (owner, mode, limit) = (request.owner, request.mode, request.limit);
         if self.record.withdrawn.iter().any(|withdrawn| withdrawn.nonce == nonce) {
             return AcquireResponse::Withdrawn;
         }
         if let Some(hold) = self.record.holds.iter().find(|hold| hold.nonce == nonce) {
-            let is_same = (hold.owner, hold.mode) == (owner, mode);
+            let is_same = (hold.owner, hold.mode, self.record.limit) == (owner, mode, limit);
             return if is_same { self.granted(hold, true) } else { AcquireResponse::NonceReused };
         }
         let ticket = self.record.tickets.iter().find(|ticket| ticket.nonce == nonce);
-        if ticket.is_some_and(|ticket| (ticket.owner, ticket.mode) != (owner, mode)) {
+        if ticket.is_some_and(|ticket| (ticket.owner, ticket.mode, ticket.limit) != (owner, mode, limit)) {
             return AcquireResponse::NonceReused;
         }
-        let fit = self.fit(owner, mode);
-        if fit == Fit::Refused {
-            return AcquireResponse::UpgradeRefused;
+        let fit = self.fit(owner, mode, limit);
+        match fit {
+            Fit::Refused => return AcquireResponse::UpgradeRefused,
+            Fit::LimitDiffers(used) => {
+                self.leave(nonce);
+                return AcquireResponse::LimitDiffers(used);
+            }
+            Fit::Yes | Fit::No => {}
         }
         self.skip_absent_heads(nonce);
-        // An owner that holds the lock does not queue behind those that wait for it.
-        let is_first = self.record.tickets.first().is_none_or(|head| head.nonce == nonce) || self.holds(owner) > 0;
+        // An owner that holds the lock does not queue behind those that wait for it. A permit is no re-entry.
+        let is_reentry = limit.is_none() && self.holds(owner) > 0;
+        let is_first = self.record.tickets.first().is_none_or(|head| head.nonce == nonce) || is_reentry;
         if fit == Fit::Yes && is_first {
             return self.grant(request, nonce);
         }
@@ -122,7 +130,7 @@ impl LockState {
         let Some(at) = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce) else { return false };
         let left = self.record.tickets.remove(at);
         // Those behind a head that could go have had the same time.
-        if at == 0 && self.fit(left.owner, left.mode) != Fit::Yes {
+        if at == 0 && !self.may_go(&left) {
             self.record.turn_at = self.record.turn_at.max(self.now);
         }
         self.is_changed = true;
@@ -229,7 +237,7 @@ impl LockState {
         self.follow_mode();
         while let Some(head) = self.record.tickets.first().filter(|head| head.ends_at <= now) {
             // Those behind a head that could go have had the same time.
-            if self.fit(head.owner, head.mode) != Fit::Yes {
+            if !self.may_go(head) {
                 self.record.turn_at = self.record.turn_at.max(head.ends_at);
             }
             self.record.tickets.remove(0);
@@ -240,6 +248,7 @@ impl LockState {
     /// Assigns a fence, if the lock is held now in another mode than the last fence is for.
     fn follow_mode(&mut self) {
         let mode = self.record.holds.iter().map(|hold| hold.mode).max();
+        self.record.limit = self.record.limit.filter(|_| mode.is_some());
         if mode == self.record.mode {
             return;
         }
@@ -255,7 +264,15 @@ impl LockState {
         self.record.holds.iter().filter(|hold| hold.owner == owner).count()
     }
 
-    fn fit(&self, owner: ShortHash, mode: LockMode) -> Fit {
+    fn fit(&self, owner: ShortHash, mode: LockMode, limit: Option<Permits>) -> Fit {
+        match (self.record.limit, limit) {
+            _ if self.record.holds.is_empty() => return Fit::Yes,
+            (None, None) => {}
+            (Some(used), Some(limit)) if used != limit => return Fit::LimitDiffers(used),
+            (Some(used), Some(_)) if self.record.holds.len() < used.holds() => return Fit::Yes,
+            // A hold with a limit and one without exclude each other, also of one owner.
+            _ => return Fit::No,
+        }
         let own = self.holds(owner);
         let are_others = self.record.holds.len() > own;
         match mode {
@@ -266,9 +283,13 @@ impl LockState {
         }
     }
 
-    /// Returns whether the head of the queue could be granted what it asks for.
+    /// Returns whether the head of the queue could be granted what it asks for, or would be told that its limit differs.
     fn head_may_go(&self) -> bool {
-        self.record.tickets.first().is_some_and(|head| self.fit(head.owner, head.mode) == Fit::Yes)
+        self.record.tickets.first().is_some_and(|head| self.may_go(head))
+    }
+
+    fn may_go(&self, ticket: &Ticket) -> bool {
+        matches!(self.fit(ticket.owner, ticket.mode, ticket.limit), Fit::Yes | Fit::LimitDiffers(_))
     }
 
     /// Removes the heads of the queue that could have gone for [`HEAD_GRACE`], and have not asked in that time: all at once, up to
@@ -280,9 +301,8 @@ impl LockState {
             if head.nonce == nonce || self.now < lost_at || !self.head_may_go() {
                 return;
             }
-            let is_absent = |ticket: &&Ticket| {
-                ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.fit(ticket.owner, ticket.mode) == Fit::Yes
-            };
+            let is_absent =
+                |ticket: &&Ticket| ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.may_go(ticket);
             let absent = self.record.tickets.iter().take_while(is_absent).count();
             self.record.tickets.drain(..absent);
             // One that has asked has a second of its own.
@@ -306,6 +326,7 @@ impl LockState {
             ends_at: self.now.plus(request.lease),
         };
         self.record.holds.push(hold.clone());
+        self.record.limit = request.limit;
         self.follow_mode();
         self.is_changed = true;
         self.granted(&hold, false)
@@ -343,8 +364,8 @@ impl LockState {
                 if self.record.tickets.is_empty() {
                     self.record.turn_at = self.record.turn_at.max(self.now);
                 }
-                let (owner, mode) = (request.owner, request.mode);
-                let ticket = Ticket { nonce, owner, mode, ends_at, waits_until: ends_at };
+                let AcquireRequest { owner, mode, limit, .. } = *request;
+                let ticket = Ticket { nonce, owner, mode, limit, ends_at, waits_until: ends_at };
                 self.record.tickets.push(ticket);
                 self.is_changed = true;
             }

@@ -139,8 +139,14 @@ mod tests {
     fn only_requests_and_renewals_have_a_lease() {
         let attempt = fresh_claim().attempt;
         let owner = ShortHash::of_nonce(attempt.nonce());
-        let request =
-            AcquireRequest { attempt: attempt.clone(), owner, mode: LockMode::Shared, lease: LEASE, fair: false };
+        let request = AcquireRequest {
+            attempt: attempt.clone(),
+            owner,
+            mode: LockMode::Shared,
+            limit: None,
+            lease: LEASE,
+            fair: false,
+        };
         for (action, lease, is_acquisition) in [
             (Action::Acquire(request), LEASE, true),
             (Action::Renew(attempt.clone(), LEASE), LEASE, false),

@@ -13,6 +13,7 @@ pub(super) fn lock_result(answer: &Result<AcquireAnswer, Failure>) -> LockResult
         Ok(AcquireAnswer::Granted(_)) => LockResult::Granted,
         Ok(AcquireAnswer::Held(_)) => LockResult::Held,
         Ok(AcquireAnswer::UpgradeRefused) => LockResult::UpgradeRefused,
+        Ok(AcquireAnswer::LimitDiffers(_)) => LockResult::LimitDiffers,
         Ok(AcquireAnswer::Withdrawn) => LockResult::Withdrawn,
         Ok(AcquireAnswer::NonceReused) => LockResult::NonceReused,
         Ok(AcquireAnswer::Full(_)) => LockResult::QuotaExceeded,

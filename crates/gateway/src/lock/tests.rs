@@ -50,6 +50,7 @@ fn call(nonce: Option<&str>, wait: Duration, fair: bool) -> AcquireCall {
     AcquireCall {
         name: name(),
         mode: LockMode::Exclusive,
+        limit: None,
         owner: None,
         nonce: nonce.map(|nonce| nonce.parse().unwrap()),
         lease: Some(Duration::from_secs(20)),

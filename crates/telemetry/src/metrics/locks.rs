@@ -14,6 +14,7 @@ labels! {
         Repeated = "repeated",
         Held = "held",
         UpgradeRefused = "upgrade_refused",
+        LimitDiffers = "limit_differs",
         Withdrawn = "withdrawn",
         NonceReused = "nonce_reused",
         QuotaExceeded = "quota_exceeded",

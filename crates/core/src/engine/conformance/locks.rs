@@ -12,7 +12,7 @@ use crate::attempt::{Attempt, Entropy as _, Nonce, SystemEntropy};
 use crate::clock::Timestamp;
 use crate::lock::LockMode::{Exclusive, Shared};
 use crate::lock::{
-    AcquireRequest, AcquireResponse, HEAD_GRACE, LockGrant, LockMode, LockName, LockRecord, LockState,
+    AcquireRequest, AcquireResponse, HEAD_GRACE, LockGrant, LockMode, LockName, LockRecord, LockState, Permits,
     RenewLockResponse, ShortHash, TICKET_LEASE, UnlockResponse,
 };
 use crate::operator::LockListRequest;
@@ -75,6 +75,21 @@ pub async fn a_sole_sharer_of_a_lock_is_upgraded_and_one_of_several_is_refused(o
     lock.released("b").await;
     assert!(lock.granted("a.2", Exclusive).await.fence > shared.fence);
     assert_eq!(lock.acquire("b", Shared).await, HELD);
+}
+
+/// As many holds as the limit says are granted, all with the same limit.
+pub async fn a_lock_with_a_limit_has_as_many_holds_and_no_more(on: &Subject) {
+    let lock = Lock::new(on);
+    let names: Vec<_> = (0..8).map(|racer| format!("racer-{racer}")).collect();
+    let answers = join_all(names.iter().map(|name| lock.permit(name, 3))).await;
+    assert_eq!(answers.iter().filter(|answer| **answer != HELD).count(), 3, "{answers:?}");
+    let three = Permits::try_from(3).expect("a limit");
+    assert_eq!(lock.permit("other", 4).await, AcquireResponse::LimitDiffers(three));
+    assert_eq!(lock.acquire("other", Shared).await, HELD);
+    let holder = names.iter().zip(&answers).find(|(_, answer)| **answer != HELD).expect("three are granted").0;
+    lock.released(holder).await;
+    assert!(matches!(lock.permit("late", 3).await, AcquireResponse::Granted(_)));
+    assert_eq!(lock.permit("later", 3).await, HELD);
 }
 
 /// An exclusive owner gets a shared hold, and others share the lock once the exclusive one has ended, with a new fence.
@@ -288,6 +303,12 @@ impl<'a> Lock<'a> {
         self.apply(|state| state.acquire(&request(name, mode))).await
     }
 
+    /// Requests one of so many holds.
+    async fn permit(&self, name: &str, limit: u64) -> AcquireResponse {
+        let request = AcquireRequest { limit: Permits::try_from(limit).ok(), ..request(name, Shared) };
+        self.apply(|state| state.acquire(&request)).await
+    }
+
     async fn granted(&self, name: &str, mode: LockMode) -> LockGrant {
         self.grant(&request(name, mode)).await
     }
@@ -341,5 +362,5 @@ fn attempt_of(name: &str) -> Attempt {
 /// Returns a request by the owner that the name has before its dot.
 fn request(name: &str, mode: LockMode) -> AcquireRequest {
     let owner = ShortHash::of_owner(&nonce(name.split('.').next().unwrap_or(name)));
-    AcquireRequest { attempt: attempt_of(name), owner, mode, lease: LONG, fair: false }
+    AcquireRequest { attempt: attempt_of(name), owner, mode, limit: None, lease: LONG, fair: false }
 }
