@@ -3,6 +3,7 @@
 pub mod apps;
 pub mod audit;
 pub mod auth;
+mod backup;
 mod chains;
 mod claims;
 mod engines;
@@ -97,6 +98,9 @@ impl AdminService {
 impl HttpService for AdminService {
     type Connection = ();
 
+    // A backup is longer than memory.
+    const STREAMS: bool = true;
+
     async fn call(&self, request: Request<Incoming>, _connection: &Arc<()>) -> Response {
         let Ok(response) = self.router.clone().call(request.map(Body::new)).await;
         response
@@ -131,6 +135,7 @@ fn router(admin: Arc<Admin>) -> Router {
             post(|state, operator, app, body| apps::set_disabled(state, operator, app, body, false)),
         )
         .route("/admin/v1/engines", get(engines::engines))
+        .route("/admin/v1/engines/{name}/backup", post(backup::backup))
         .route("/admin/v1/chains", get(chains::list))
         .route("/admin/v1/chains/{name}/switch", post(chains::switch))
         .route("/admin/v1/claims", get(claims::list))

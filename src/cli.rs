@@ -6,6 +6,7 @@ mod admin_token;
 mod app;
 pub mod arguments;
 mod audit;
+mod backup;
 mod chain;
 mod claim;
 mod config;
@@ -25,6 +26,7 @@ mod once;
 mod output;
 mod progress;
 mod proxy;
+mod restore;
 mod serve;
 mod spool;
 mod suspects;
@@ -128,6 +130,10 @@ enum Command {
     Proxy(proxy::Action),
     /// List the changes that operators made
     Audit(audit::AuditArgs),
+    /// Write a backup of a disk engine to a file, while its gateway serves
+    Backup(backup::BackupArgs),
+    /// Restore a backup into the folder of a new disk engine
+    Restore(restore::RestoreArgs),
     /// List or deliver the journal of a gateway that no longer runs
     #[command(subcommand)]
     Spool(spool::Action),
@@ -175,6 +181,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Overlaps(args) => suspects::run_overlaps(args, out),
         Command::Proxy(action) => proxy::run(action, &mut io::stdin().lock(), out),
         Command::Audit(args) => audit::run(args, out),
+        Command::Backup(args) => backup::run(args, out),
+        Command::Restore(args) => restore::run(args, out),
         Command::Spool(action) => spool::run(action, out),
         Command::Generate(args) => generate::run(&args, out),
     };

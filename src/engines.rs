@@ -1,11 +1,13 @@
 //! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`. Errors
 //! say what to write instead, and never repeat a password or the content of a file.
 
+use std::io::Read;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
 use crate::domain::clock::Clock;
+pub use crate::driver::backup::{Summary, verify as verify_backup};
 pub use crate::driver::scheme::OpenError;
 use crate::driver::scheme::{Host, Opened, Promise, Scheme, no_files};
 use crate::engine::Capabilities;
@@ -30,6 +32,7 @@ static MEMORY: Scheme = Scheme {
     check_files: no_files,
     capabilities: Memory::CAPABILITIES,
     promise: |_| Promise::new("Keeps nothing when the gateway ends: for tests."),
+    restore: None,
     open: |url, host| Ok(Arc::new(Memory::new(host.clock, bytes_max(url)?))),
 };
 
@@ -59,6 +62,20 @@ pub fn check_files(url: &str) -> Result<(), OpenError> {
 /// Opens the engine of a URL; see [`Scheme::open`] and [`Host`].
 pub fn open(url: &str, clock: Arc<dyn Clock>, cores: Vec<Handle>) -> Opened {
     (scheme_of(url)?.open)(url, Host { clock, cores })
+}
+
+/// Restores a backup into the store of a URL, which must be empty: completely, or not at all. Blocks.
+pub fn restore(url: &str, backup: &mut dyn Read) -> Result<Summary, OpenError> {
+    check(url)?;
+    let restore = scheme_of(url)?.restore.ok_or_else(|| {
+        let able = SCHEMES.iter().filter(|scheme| scheme.restore.is_some()).flat_map(|scheme| scheme.forms).copied();
+        let able: Vec<_> = able.collect();
+        OpenError::new(format_args!(
+            "a backup is restored into {}; restore another store with its own tools",
+            able.join(", ")
+        ))
+    })?;
+    restore(url, backup)
 }
 
 /// Returns what the engine of a URL promises at best. Opens nothing.

@@ -6,16 +6,19 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::Args;
+use futures_util::StreamExt as _;
+use http_body_util::BodyExt as _;
 use hyper::{Method, Response};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::failure::Cause;
-use super::http_client::{HttpClient, read_token};
+use super::http_client::{HttpClient, collected, read_token};
 use super::listener::{AdminListener, Listener};
 use super::output::{Out, OutputArgs, escaped};
 use super::{ConfigFile, variable};
 use crate::config::TOKEN_VARIABLE;
+use crate::engine::{Backup, EngineError};
 
 /// Longer than a gateway waits for its store and its disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,6 +139,20 @@ impl AdminClient {
         self.call(Method::POST, path, Some(body))
     }
 
+    /// Sends a POST request, and returns the body of its response as it comes.
+    pub(super) async fn download(&self, path: &str, body: &Value) -> anyhow::Result<Backup> {
+        let response = self.http.post_streaming(path, body, TIMEOUT).await.with_context(|| self.unreachable())?;
+        let (status, body) = (response.status(), response.into_body());
+        if status.is_success() {
+            let piece = |piece: hyper::Result<Bytes>| {
+                piece.map(Vec::from).map_err(|why| EngineError::unavailable(why.to_string()))
+            };
+            return Ok(body.into_data_stream().map(piece).boxed());
+        }
+        let refusal = serde_json::from_slice::<Refusal>(&collected(body).await?);
+        Err(refusal.map_or_else(|_| self.is_elsewhere(false), Into::into))
+    }
+
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let response = self.send(method, path, body)?;
         if response.status().is_success() {
@@ -153,10 +170,12 @@ impl AdminClient {
     }
 
     fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Bytes>> {
-        let url = &self.http.url;
-        let setting = Listener::Admin.setting();
-        let unreachable = || format!("cannot reach a gateway at {url} (does it run, and is this its `{setting}`?)");
-        self.http.send_alone(method, path, body, TIMEOUT).with_context(unreachable)
+        self.http.send_alone(method, path, body, TIMEOUT).with_context(|| self.unreachable())
+    }
+
+    fn unreachable(&self) -> String {
+        let (url, setting) = (&self.http.url, Listener::Admin.setting());
+        format!("cannot reach a gateway at {url} (does it run, and is this its `{setting}`?)")
     }
 
     /// Returns the error for an answer that is of no admin listener; `is_gateway` if a gateway gave it.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, Uri};
@@ -61,13 +62,33 @@ impl HttpClient {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         let request = request.body(body.map_or_else(String::new, Value::to_string).into())?;
-        match tokio::time::timeout(timeout, self.connect(request)).await {
+        let collected = async {
+            let (head, body) = self.connect(request).await?.into_parts();
+            anyhow::Ok(Response::from_parts(head, collected(body).await?))
+        };
+        match tokio::time::timeout(timeout, collected).await {
             Ok(response) => response,
             Err(_) => bail!("no response within {} ms", timeout.as_millis()),
         }
     }
 
-    async fn connect(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Bytes>> {
+    /// Sends a POST request, and returns the response as soon as it begins. Its connection lasts as long as the runtime.
+    pub(super) async fn post_streaming(
+        &self,
+        path: &str,
+        body: &Value,
+        timeout: Duration,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let mut request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request.body(body.to_string().into())?;
+        let late = || format!("no response within {} ms", timeout.as_millis());
+        tokio::time::timeout(timeout, self.connect(request)).await.with_context(late)?
+    }
+
+    async fn connect(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
         let wrong_url = || {
             let example = self.listener.example();
             usage(format!(
@@ -120,13 +141,17 @@ pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> anyhow::Result<Response<Bytes>> {
+) -> anyhow::Result<Response<Incoming>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The connection only moves while it is polled; it ends with the runtime.
     drop(tokio::spawn(connection));
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map_err(|error| anyhow!(error))?;
-    Ok(Response::from_parts(head, body.to_bytes()))
+    Ok(sender.send_request(request).await?)
+}
+
+/// Returns a whole body.
+pub(super) async fn collected(body: Incoming) -> anyhow::Result<Bytes> {
+    let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    Ok(body.map_err(|error| anyhow!(error))?.to_bytes())
 }
 
 #[cfg(test)]

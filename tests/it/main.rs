@@ -10,6 +10,8 @@ mod apps;
 #[cfg(feature = "postgres")]
 mod apps_registry;
 mod apps_reload;
+#[cfg(all(feature = "disk", target_os = "linux"))]
+mod backup;
 #[cfg(target_os = "linux")]
 mod batch_memory;
 #[cfg(feature = "redis")]

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use futures_util::stream::BoxStream;
 use serde::Serialize;
 
 use self::breaker::BreakerStatus;
@@ -141,6 +142,13 @@ pub trait Engine: Send + Sync + 'static {
         Err(EngineError::unavailable("the engine cannot list locks"))
     }
 
+    /// Begins a backup of the store as it is now: everything that an answer before the call depends on, and nothing that changes
+    /// later. Holds up other calls no longer than a read does. `None` if the engine makes no backups. Fails while another backup
+    /// is in progress; if this is dropped, the backup ends.
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
+    }
+
     /// Subscribes to the notifications of a record. Returns soon, also if the store is unavailable; the default is a
     /// subscription without notifications.
     async fn subscribe(&self, _channel: &Channel) -> Subscription {
@@ -207,6 +215,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.
     async fn close(&self) {}
 }
+
+/// Bytes of a backup, in pieces. An error is the last piece: the backup is incomplete then.
+pub type Backup = BoxStream<'static, Result<Vec<u8>, EngineError>>;
+
+/// Beginning of the names of metadata records that say that a store has its data. A store that was restored from a backup lacks
+/// data, so it has none of them.
+pub const KEPT_PREFIX: &str = "kept.";
 
 /// One claim of a batch.
 #[derive(Clone, Copy, Debug)]

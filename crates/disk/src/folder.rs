@@ -33,6 +33,9 @@ pub enum DiskOpenError {
     /// The claims have a format that this release does not know.
     #[error("{} was written by a newer release, in format {}; this release knows up to {FORMAT}", .0.display(), .1)]
     Newer(PathBuf, u32),
+    /// A backup is to be restored over claims.
+    #[error("{} contains claims already; a backup is restored into an empty folder, and overwrites nothing", .0.display())]
+    NotEmpty(PathBuf),
     /// The claims cannot be read.
     #[error("{} cannot be read: {}", .0.display(), .1)]
     Damaged(PathBuf, String),
@@ -64,14 +67,7 @@ impl Folder {
     /// Locks a folder, and creates it if there is none.
     pub(super) fn open(path: &Path) -> Result<Self, DiskOpenError> {
         let io = |error| DiskOpenError::io(path, error);
-        folder::create(path).map_err(io)?;
-        // A folder with other content is left untouched, even without a lock file.
-        format(path)?;
-        let lock = FolderLock::take(path).map_err(|error| match error {
-            LockError::Held(holder) => DiskOpenError::Held(path.to_owned(), holder),
-            LockError::Io(error) => io(error),
-        })?;
-        let folder = Self { path: path.to_owned(), _lock: lock };
+        let folder = Self::lock(path)?;
         match format(path)? {
             Some(FORMAT) => {}
             Some(found) => return Err(DiskOpenError::Newer(path.to_owned(), found)),
@@ -79,6 +75,35 @@ impl Folder {
         }
         folder.remove_unfinished().map_err(io)?;
         Ok(folder)
+    }
+
+    /// Locks a folder without claims, and creates it if there is none. It gets its format by [`Self::write_format`].
+    pub(super) fn open_empty(path: &Path) -> Result<Self, DiskOpenError> {
+        let folder = Self::lock(path)?;
+        if format(path)?.is_some() {
+            return Err(DiskOpenError::NotEmpty(path.to_owned()));
+        }
+        Ok(folder)
+    }
+
+    fn lock(path: &Path) -> Result<Self, DiskOpenError> {
+        let io = |error| DiskOpenError::io(path, error);
+        folder::create(path).map_err(io)?;
+        // A folder with other content is left untouched, even without a lock file.
+        format(path)?;
+        let lock = FolderLock::take(path).map_err(|error| match error {
+            LockError::Held(holder) => DiskOpenError::Held(path.to_owned(), holder),
+            LockError::Io(error) => io(error),
+        })?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// Empties a folder that has got no format.
+    pub(super) fn clear(self) {
+        let _ = std::fs::remove_dir_all(self.database());
+        for name in [FORMAT_FILE_NEW, LOCK_FILE] {
+            let _ = std::fs::remove_file(self.path.join(name));
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -90,9 +115,9 @@ impl Folder {
         self.path.join(DATABASE)
     }
 
-    /// Writes the format file of an empty folder, before anything else: also after a power loss, a folder without it contains
-    /// no claims.
-    fn write_format(&self) -> io::Result<()> {
+    /// Writes the format file. A folder without it contains no claims, also after a power loss: a new one gets it before anything
+    /// else, a restored one after everything else.
+    pub(super) fn write_format(&self) -> io::Result<()> {
         let new = self.path.join(FORMAT_FILE_NEW);
         let mut file = File::create(&new)?;
         writeln!(file, "{FORMAT_PREFIX}{FORMAT}")?;

@@ -2,12 +2,14 @@
 //! calls share one.
 //!
 //! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `row` (its layout), `journals` and `torn` (before it is
-//! opened) and `folder` (the folder). Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
+//! opened) and `folder` (the folder); `backup` and `restore` are apart from these. Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
 
 mod aging;
+mod backup;
 mod batch;
 mod folder;
 mod journals;
+mod restore;
 mod row;
 mod store;
 #[cfg(test)]
@@ -27,7 +29,8 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+    Backup, Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView,
+    Subscription,
 };
 use oncegate_core::operator::{
     self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse,
@@ -87,6 +90,7 @@ pub static SCHEME: Scheme = Scheme {
         let disk = Disk::open(path(url)?, host.clock, Options::default());
         Ok(Arc::new(disk.map_err(scheme::OpenError::new)?))
     },
+    restore: Some(|url, backup| restore::restore(path(url)?, backup)),
 };
 
 /// Returns the folder of a URL.
@@ -104,6 +108,8 @@ pub struct Disk {
     /// Never receives anything; closed when the writer ends.
     writer: Mutex<Receiver<()>>,
     hub: Arc<Hub>,
+    /// The folder was restored from a backup, and this is its first use.
+    is_restored: bool,
 }
 
 impl Disk {
@@ -129,6 +135,13 @@ impl Disk {
             error => damaged(words(&error)),
         })?;
         let watermarks = store.watermarks().map_err(|error| damaged(error.reason().to_owned()))?;
+        let restored_from = store.take_restored(watermarks).map_err(damaged)?;
+        if let Some(made_at) = restored_from {
+            tracing::warn!(
+                engine.path = %path.display(), backup.made_at = %made_at,
+                "The store was restored from a backup, and does not know what was done since"
+            );
+        }
         let permits = Arc::new(Semaphore::new(options.queue_max));
         let hub = Hub::local();
         let writer =
@@ -143,7 +156,7 @@ impl Disk {
         };
         let thread = std::thread::Builder::new().name("disk-writer".into()).spawn(run);
         thread.map_err(|error| DiskOpenError::io(path, error))?;
-        Ok(Self { queue, permits, stopped, writer: Mutex::new(ended), hub })
+        Ok(Self { queue, permits, stopped, writer: Mutex::new(ended), hub, is_restored: restored_from.is_some() })
     }
 
     /// Queues a call once there is a permit. Its answer comes when what it depends on is durable.
@@ -235,6 +248,15 @@ impl Engine for Disk {
         self.call(move |batch, now| batch.store.list_locks(&request, now)).await
     }
 
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        // Between two batches: what was answered is in it, and what is not durable yet is not.
+        self.call(|batch, now| batch.store.begin_backup(now).map(Started)).await.map(|Started(backup)| Some(backup))
+    }
+
+    fn data_lost(&self) -> u64 {
+        u64::from(self.is_restored)
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.hub.subscribe(channel)
     }
@@ -249,6 +271,15 @@ impl Engine for Disk {
 
     async fn close(&self) {
         let _ = self.begin_close().await;
+    }
+}
+
+/// A backup that has begun. Its age changes nothing.
+struct Started(Backup);
+
+impl Aging for Started {
+    fn aged(self, _: Duration) -> Self {
+        self
     }
 }
 

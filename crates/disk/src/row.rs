@@ -10,8 +10,11 @@ use oncegate_core::record::{Key, LiveClaim, Record};
 /// Key of the watermarks, before every app key: those begin with a letter or a digit.
 pub(super) const WATERMARKS_KEY: &[u8] = b"\0marks";
 
+/// Key of the mark of a restored store, before every app key too: when its backup was made.
+pub(super) const RESTORED_KEY: &[u8] = b"\0restored";
+
 /// Prefix of the keys of metadata, before every app key too.
-const METADATA_PREFIX: &[u8] = b"\0note:";
+pub(super) const METADATA_PREFIX: &[u8] = b"\0note:";
 
 /// Prefix of the keys of locks, before every app key too.
 pub(super) const LOCK_PREFIX: &[u8] = b"\0lock:";

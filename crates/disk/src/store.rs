@@ -7,11 +7,12 @@ use fjall::compaction::Leveled;
 use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::EngineError;
+use oncegate_core::engine::{Backup, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{LockListRequest, LockPage};
 
-use super::row::{LOCK_PREFIX, Row, Stored, StoredRecord, WATERMARKS_KEY, Watermarks};
+use super::backup::BackupSlot;
+use super::row::{LOCK_PREFIX, RESTORED_KEY, Row, Stored, StoredRecord, WATERMARKS_KEY, Watermarks};
 use super::{Options, journals, torn};
 
 /// Bound of the journal. It is replayed at start, so this bounds the start-up time: the smallest that the database accepts.
@@ -31,6 +32,7 @@ pub(super) struct Store {
     pub(super) claims: Keyspace,
     pub(super) ends: Keyspace,
     persist: Box<dyn Persist>,
+    backup: BackupSlot,
 }
 
 /// The step that makes writes durable; a parameter, so that a test can make it fail.
@@ -52,7 +54,7 @@ impl Store {
     /// Opens the database in this folder, which the caller has locked, and creates it if there is none.
     pub(super) fn open(path: &Path, options: &Options, persist: Box<dyn Persist>) -> fjall::Result<Self> {
         let (database, claims, ends) = open(path, options)?;
-        Ok(Self { database, claims, ends, persist })
+        Ok(Self { database, claims, ends, persist, backup: BackupSlot::default() })
     }
 
     /// Opens the database again after a failed write, and makes sure that it can be written: reads it from the disk, and believes
@@ -67,7 +69,7 @@ impl Store {
             Ok(opened) => opened,
             Err(why) => return Err((persist, words(&why))),
         };
-        let store = Self { database, claims, ends, persist };
+        let store = Self { database, claims, ends, persist, backup: BackupSlot::default() };
         let written = store.watermarks().map_err(|why| why.reason().to_owned()).and_then(|stored| {
             let watermarks = Watermarks { now: stored.now.max(known.now), fence: stored.fence.max(known.fence) };
             let written = store.commit(store.database.batch(), watermarks);
@@ -88,6 +90,21 @@ impl Store {
     pub(super) fn watermarks(&self) -> Result<Watermarks, EngineError> {
         let bytes = self.claims.get(WATERMARKS_KEY).map_err(|error| unreadable(&error))?;
         bytes.map_or_else(|| Ok(Watermarks::default()), |bytes| Watermarks::decode(&bytes))
+    }
+
+    /// Begins a backup of what is stored now.
+    pub(super) fn begin_backup(&self, now: Timestamp) -> Result<Backup, EngineError> {
+        self.backup.begin(&self.database, &self.claims, now)
+    }
+
+    /// Removes the mark of a restored store, durably. Returns when its backup was made, if there was a mark.
+    pub(super) fn take_restored(&self, watermarks: Watermarks) -> Result<Option<Timestamp>, String> {
+        let Some(made_at) = self.claims.get(RESTORED_KEY).map_err(|error| words(&error))? else { return Ok(None) };
+        let made_at = made_at.first_chunk().map_or(0, |micros| u64::from_be_bytes(*micros));
+        let mut changes = self.database.batch();
+        changes.remove(&self.claims, RESTORED_KEY);
+        self.commit(changes, watermarks).map_err(|error| words(&error))?;
+        Ok(Some(Timestamp::from_micros(made_at)))
     }
 
     /// Returns the row of a key. A row that cannot be read is an error, not absent.
@@ -190,7 +207,7 @@ fn open(path: &Path, options: &Options) -> fjall::Result<(Database, Keyspace, Ke
     Ok((database, claims, ends))
 }
 
-fn unreadable(error: &fjall::Error) -> EngineError {
+pub(super) fn unreadable(error: &fjall::Error) -> EngineError {
     EngineError::unavailable(format!("a read failed: {}", words(error)))
 }
 

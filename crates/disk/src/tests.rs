@@ -1,6 +1,7 @@
-//! Tests of the disk engine as a whole. Here: the contract, restarts, the lock of the folder, and the sweep. In `durability` and
+//! Tests of the disk engine as a whole. Here: the contract, restarts, the lock of the folder, and the sweep. In `backup`: backups. In `durability` and
 //! `kill`: crashes. In `measure`: figures, run by hand.
 
+mod backup;
 mod durability;
 mod full;
 mod kill;

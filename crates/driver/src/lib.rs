@@ -2,6 +2,7 @@
 //! what is known of a server. An engine on top of them writes its commands and how replies are read; see
 //! `docs/adr/0042-driver-and-schemes.md`. This crate names no engine.
 
+pub mod backup;
 mod connection;
 pub mod listener;
 mod pool;

@@ -2,6 +2,7 @@
 //! the program.
 
 use std::fmt;
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use tokio::runtime::Handle;
 
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{Capabilities, Engine};
+
+use crate::backup::Summary;
 
 /// The scheme of an engine.
 pub struct Scheme {
@@ -26,7 +29,12 @@ pub struct Scheme {
     pub promise: fn(url: &str) -> Promise,
     /// Opens the engine. The store need not be up, unless it is a folder of this machine. Reads files, so it may block.
     pub open: fn(url: &str, host: Host) -> Opened,
+    /// Restores a backup into a store that has nothing yet. `None` if the engine makes no backups. Blocks.
+    pub restore: Option<Restore>,
 }
+
+/// Restores a backup into the store of a URL, completely or not at all.
+pub type Restore = fn(url: &str, backup: &mut dyn Read) -> Result<Summary, OpenError>;
 
 /// What an engine survives, for operators.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use oncegate_core::attempt::Attempt;
 use oncegate_core::call::CallContext;
 use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{Capabilities, Engine, EngineError};
+use oncegate_core::engine::{Backup, Capabilities, Engine, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
@@ -59,6 +59,20 @@ pub enum ListError {
     Failed(Failure),
 }
 
+/// Reason why there is no backup.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// There is no such engine; these are there.
+    #[error("There is no such engine; there are: {}", .0.join(", "))]
+    UnknownEngine(Vec<String>),
+    /// The engine of this name makes none.
+    #[error("Engine `{0}` makes no backups; use the tools of its store")]
+    NotSupported(String),
+    /// The engine did not begin one.
+    #[error("No backup was made: {}", .0.reason())]
+    Failed(EngineError),
+}
+
 /// Filter of a list of claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Filter {
@@ -84,6 +98,28 @@ pub struct EngineStatus {
 }
 
 impl Gateway {
+    /// Checks that there is an engine of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn check_engine(&self, name: &str) -> Result<(), BackupError> {
+        self.engine(name).map(drop)
+    }
+
+    /// Begins a backup of an engine.
+    ///
+    /// # Errors
+    /// The engine makes none, or not now.
+    pub async fn backup(&self, name: &str) -> Result<Backup, BackupError> {
+        let backup = self.engine(name)?.engine.backup().await.map_err(BackupError::Failed)?;
+        backup.ok_or_else(|| BackupError::NotSupported(name.to_owned()))
+    }
+
+    fn engine(&self, name: &str) -> Result<&NamedEngine, BackupError> {
+        let names = || BackupError::UnknownEngine(self.engines.by_name.keys().cloned().collect());
+        self.engines.by_name.get(name).ok_or_else(names)
+    }
+
     /// Ends the claim that this attempt holds; a succeeded one only with `even_succeeded`.
     ///
     /// # Errors

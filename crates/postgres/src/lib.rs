@@ -69,6 +69,7 @@ pub static SCHEME: Scheme = Scheme {
              asynchronous standby may lack the newest claims.",
         )
     },
+    restore: None,
     open: |url, host| {
         let options = Options { cores: host.cores, ..Options::default() };
         Ok(Arc::new(Postgres::open(url, options).map_err(OpenError::new)?))

@@ -50,7 +50,7 @@ impl Terminal {
 
 impl Ended {
     #[track_caller]
-    pub(super) fn expect(self, code: i32) -> Self {
+    pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         self
     }

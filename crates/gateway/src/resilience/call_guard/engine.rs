@@ -8,8 +8,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::breaker::BreakerStatus;
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
-    RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange,
+    RecordName, RecordView, Subscription,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};
@@ -149,6 +149,10 @@ impl Engine for CallGuard {
 
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
         self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list_records(request)).await
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.backup()).await
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {

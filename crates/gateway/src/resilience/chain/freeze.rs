@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use futures_util::future::{join_all, try_join_all};
 use oncegate_core::clock::micros;
-use oncegate_core::engine::{Engine, EngineError, Metadata, RecordName};
+use oncegate_core::engine::{Engine, EngineError, KEPT_PREFIX, Metadata, RecordName};
 use oncegate_core::record::Key;
 use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
@@ -48,7 +48,7 @@ impl GrantFreeze {
     pub(super) fn new(chain: &str, on_data_loss: OnDataLoss, lease_max: Duration) -> Self {
         Self {
             is_enabled: on_data_loss == OnDataLoss::Hold,
-            record: format!("kept.{chain}"),
+            record: format!("{KEPT_PREFIX}{chain}"),
             lease_max: AtomicU64::new(micros(lease_max)),
             frozen_until: PerShard::default(),
         }
