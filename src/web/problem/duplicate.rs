@@ -24,7 +24,8 @@ impl Document<'_> {
     fn needs_no_escape(&self) -> bool {
         // Without an early end, so that the compiler looks at many bytes at once.
         let is_plain = |text: &str| {
-            text.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\'))
+            let special = |byte| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
+            text.bytes().fold(0, |any, byte| any | special(byte)) == 0
         };
         [self.r#type.base, self.title, self.detail, self.request_id].into_iter().all(is_plain)
     }
