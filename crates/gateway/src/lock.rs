@@ -2,6 +2,7 @@
 //! outage policy answers for a store.
 
 mod actions;
+mod calls;
 mod names;
 mod queue;
 mod result;
@@ -15,8 +16,7 @@ use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Engine, EngineError, RecordName, SharedRecord};
 use oncegate_core::lock::{
-    AcquireRequest, AcquireResponse, LockBound, LockMode, LockName, LockRecord, Permits, RenewLockResponse, ShortHash,
-    UnlockResponse,
+    AcquireRequest, AcquireResponse, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash, UnlockResponse,
 };
 use oncegate_core::operator::LockListRequest;
 use oncegate_telemetry::metrics::locks::LockResult;
@@ -24,6 +24,7 @@ use oncegate_telemetry::traces;
 use tracing::field::Empty;
 
 use self::actions::{Action, Answer, Response, Summary};
+pub use self::calls::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock, LockView, UnlockAnswer};
 pub(super) use self::names::Locks;
 use self::names::NAMES_MAX;
 use self::queue::Queue;
@@ -41,126 +42,6 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// Retry-After of a fair request at the head of the queue, which loses its place after a second.
 const HEAD_POLL: Duration = Duration::from_millis(300);
-
-/// A request for a hold.
-#[derive(Debug)]
-pub struct AcquireCall {
-    /// The lock.
-    pub name: LockName,
-    /// How it is held.
-    pub mode: LockMode,
-    /// Largest number of holds at once, for a shared one.
-    pub limit: Option<Permits>,
-    /// The owner, if it is not the hold itself.
-    pub owner: Option<Nonce>,
-    /// The caller's nonce.
-    pub nonce: Option<Nonce>,
-    /// The lease, if not the app's.
-    pub lease: Option<Duration>,
-    /// How long the call waits for the lock.
-    pub wait: Duration,
-    /// Whether it queues.
-    pub fair: bool,
-}
-
-/// The answer to a request for a hold.
-#[derive(Debug)]
-pub enum AcquireAnswer {
-    /// It is granted.
-    Granted(GrantedLock),
-    /// Others hold the lock, or wait for it.
-    Held(HeldLock),
-    /// The owner shares the lock with others.
-    UpgradeRefused,
-    /// The holders share the lock with another limit.
-    LimitDiffers(Permits),
-    /// The nonce was withdrawn.
-    Withdrawn,
-    /// The nonce is that of a hold with another mode, owner or limit.
-    NonceReused,
-    /// The lock has as many holds, or requests in its queue, as it may have.
-    Full(LockBound),
-}
-
-/// A hold, for its holder.
-#[derive(Debug)]
-pub struct GrantedLock {
-    /// The lock.
-    pub name: LockName,
-    /// How it is held.
-    pub mode: LockMode,
-    /// The attempt that holds it.
-    pub attempt: Attempt,
-    /// A number that rises strictly each time the lock becomes held or its mode changes.
-    pub fence: u64,
-    /// Number of holds of the owner.
-    pub holds: usize,
-    /// What is left of the lease, in whole milliseconds.
-    pub lease_ms: u64,
-    /// When the lease ends, by this gateway's clock; for display.
-    pub lease_expires_at: Timestamp,
-    /// An earlier request with the same nonce got the hold.
-    pub repeated: bool,
-    /// How long the call has waited.
-    pub waited: Duration,
-}
-
-/// A lock that is held, for those that do not get it.
-#[derive(Debug)]
-pub struct HeldLock {
-    /// How it is held; `None` if it is free, and others queue for it.
-    pub mode: Option<LockMode>,
-    /// Number of holds.
-    pub holders: usize,
-    /// Number of requests in its queue that still wait.
-    pub waiting: usize,
-    /// Position in the queue, from 1, of a fair request.
-    pub position: Option<usize>,
-    /// Time after which it makes sense to ask again.
-    pub retry_after: Duration,
-    /// How long the call has waited.
-    pub waited: Duration,
-}
-
-/// The answer to a release or a withdrawal.
-#[derive(Debug)]
-pub enum UnlockAnswer {
-    /// It is done.
-    Done {
-        /// Number of holds that the owner still has.
-        holds: usize,
-        /// The fence of these holds.
-        fence: Option<u64>,
-        /// False; or unknown, because the reply to an earlier try was lost.
-        late: Option<bool>,
-    },
-    /// The attempt holds nothing.
-    NotHeld,
-    /// Too many nonces are withdrawn.
-    Full,
-}
-
-/// A lock, as its app and operators see it.
-#[derive(Debug)]
-pub struct LockView {
-    /// The lock.
-    pub name: LockName,
-    /// What the store holds, without what has ended.
-    pub record: LockRecord,
-    /// The store's instant.
-    pub now: Timestamp,
-}
-
-impl LockView {
-    /// Returns the number of requests in its queue that still wait.
-    pub fn waiting(&self) -> usize {
-        self.record.waiting(self.now)
-    }
-
-    fn is_used(&self) -> bool {
-        !self.record.holds.is_empty() || self.waiting() > 0
-    }
-}
 
 impl Gateway {
     /// Requests a hold.

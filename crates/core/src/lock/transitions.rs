@@ -283,7 +283,7 @@ impl LockState {
         }
     }
 
-    /// Returns whether the head of the queue could be granted what it asks for, or would be told that its limit differs.
+    /// Returns whether the head of the queue could be granted what it asks for, or refused for its limit.
     fn head_may_go(&self) -> bool {
         self.record.tickets.first().is_some_and(|head| self.may_go(head))
     }
