@@ -5,11 +5,12 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::pipeline::Call;
 use crate::domain::clock::Timestamp;
 use crate::domain::limits::Limits;
-use crate::domain::lock::{HOLDS_MAX, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
+use crate::domain::lock::{HOLDS_MAX, InvalidPermits, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
 use crate::domain::terms::Span;
 use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
 use crate::web::fields::{checked_lease, millis, parsed};
@@ -22,7 +23,7 @@ use crate::web::response::json;
 #[serde(deny_unknown_fields)]
 struct HoldBody {
     mode: Option<ModeName>,
-    limit: Option<u64>,
+    limit: Option<Value>,
     owner: Option<String>,
     attempt_nonce: Option<String>,
     lease: Option<Span>,
@@ -118,7 +119,7 @@ impl HoldBody {
         Ok(AcquireCall {
             name,
             mode,
-            limit: self.limit.map(|limit| permits(mode, limit)).transpose()?,
+            limit: self.limit.map(|limit| permits(mode, &limit)).transpose()?,
             owner: self.owner.map(|owner| owner.parse().map_err(no_owner)).transpose()?,
             nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
             lease,
@@ -128,11 +129,12 @@ impl HoldBody {
     }
 }
 
-fn permits(mode: LockMode, limit: u64) -> Result<Permits, Problem> {
+fn permits(mode: LockMode, limit: &Value) -> Result<Permits, Problem> {
     if mode == LockMode::Exclusive {
         return Err(Problem::invalid("`limit`: only shared holds have a limit; send \"mode\": \"shared\" with it."));
     }
-    Permits::try_from(limit).map_err(|why| Problem::invalid(format!("`limit`: {why}.")))
+    let permits = limit.as_u64().ok_or(InvalidPermits).and_then(Permits::try_from);
+    permits.map_err(|why| Problem::invalid(format!("`limit`: {why}.")))
 }
 
 impl From<GrantedLock> for GrantedBody {
@@ -213,8 +215,11 @@ mod tests {
             (r#"{"attempt_nonce":"a b"}"#, "`attempt_nonce`: an attempt nonce is"),
             (r#"{"lease":"1ms"}"#, "`lease`: a lease is from"),
             (r#"{"limit":3}"#, "send \"mode\": \"shared\" with it"),
-            (r#"{"mode":"shared","limit":1}"#, "`limit`: a limit is 2 to 1000 holds at once"),
-            (r#"{"mode":"shared","limit":1001}"#, "`limit`: a limit is 2 to 1000 holds at once"),
+            (r#"{"mode":"shared","limit":1}"#, "`limit`: a limit is a number of holds from 2 to 1000"),
+            (r#"{"mode":"shared","limit":1001}"#, "`limit`: a limit is a number of holds from 2 to 1000"),
+            (r#"{"mode":"shared","limit":-1}"#, "`limit`: a limit is a number of holds from 2 to 1000"),
+            (r#"{"mode":"shared","limit":2.5}"#, "`limit`: a limit is a number of holds from 2 to 1000"),
+            (r#"{"mode":"shared","limit":"3"}"#, "`limit`: a limit is a number of holds from 2 to 1000"),
         ] {
             let problem = request(body).unwrap_err();
             assert_eq!(problem.code, Code::InvalidRequest);

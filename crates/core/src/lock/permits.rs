@@ -40,7 +40,10 @@ pub struct InvalidPermits;
 impl fmt::Display for InvalidPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, most) = (PERMITS.start(), PERMITS.end());
-        write!(f, "a limit is {least} to {most} holds at once; for one, request the lock in mode exclusive")
+        write!(
+            f,
+            "a limit is a number of holds from {least} to {most}, such as 4; for one, request the lock in mode exclusive"
+        )
     }
 }
 
@@ -58,6 +61,6 @@ mod tests {
         for bad in [0, 1, 1001, 65_538, u64::MAX] {
             assert_eq!(Permits::try_from(bad), Err(InvalidPermits), "{bad}");
         }
-        assert!(InvalidPermits.to_string().contains("2 to 1000 holds"));
+        assert!(InvalidPermits.to_string().contains("from 2 to 1000"));
     }
 }
