@@ -85,6 +85,33 @@ async fn answer(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&text).to_ascii_lowercase()
 }
 
+/// Requests that hold memory for 60 KiB each, although nothing of their bodies has come.
+struct Held<'a> {
+    gateway: &'a Gateway,
+    way: Way,
+    requests: Vec<TcpStream>,
+}
+
+impl<'a> Held<'a> {
+    async fn begin(gateway: &'a Gateway, way: Way) -> Self {
+        let requests = vec![Self::request(gateway, way).await, Self::request(gateway, way).await];
+        Self { gateway, way, requests }
+    }
+
+    async fn request(gateway: &Gateway, way: Way) -> TcpStream {
+        begin(gateway, way, "a", &format!("content-length: {}\r\n", 60 << 10), b"").await
+    }
+
+    /// Sends those again that were refused, because the memory of earlier requests was not free yet.
+    async fn send_refused_again(&mut self) {
+        for request in &mut self.requests {
+            if request.try_read(&mut [0; 1024]).is_ok() {
+                *request = Self::request(self.gateway, self.way).await;
+            }
+        }
+    }
+}
+
 async fn reached(gateway: &Gateway, bound: &str) -> u64 {
     let page = Page::get(&gateway.admin_client()).await;
     page.sum("oncegate_proxy_bounds_reached_total", &[("bound", bound)])
@@ -100,17 +127,10 @@ async fn a_body_takes_memory_before_it_is_read_on_every_way() {
     let chunk = [b"4000\r\n".as_slice(), &[b'x'; 0x4000], b"\r\n"].concat();
     let chunks = [&chunk[..], &chunk, &chunk, b"0\r\n\r\n"].concat();
     for way in WAYS {
-        // They hold the memory, although nothing of them has come.
-        let fill = length(60 << 10);
-        let mut held = [begin(&gateway, way, "a", &fill, b"").await, begin(&gateway, way, "a", &fill, b"").await];
+        let mut held = Held::begin(&gateway, way).await;
         let mut refused = String::new();
         until(&format!("{}: the memory is taken", way.0), SOON, async || {
-            for held in &mut held {
-                // The memory of the requests before may not have been free yet.
-                if held.try_read(&mut [0; 1024]).is_ok() {
-                    *held = begin(&gateway, way, "a", &fill, b"").await;
-                }
-            }
+            held.send_refused_again().await;
             refused = answer(&mut begin(&gateway, way, "a", &length(long.len()), &long).await).await;
             refused.starts_with("http/1.1 503")
         })
@@ -137,15 +157,18 @@ async fn a_body_takes_memory_before_it_is_read_on_every_way() {
     }
     assert!(reached(&gateway, "request_bytes").await >= 2 * WAYS.len() as u64);
     // A long upload needs memory for its buffers.
-    let fill = length(60 << 10);
-    let held = [begin(&gateway, WAYS[2], "a", &fill, b"").await, begin(&gateway, WAYS[2], "a", &fill, b"").await];
+    let mut held = Held::begin(&gateway, WAYS[2]).await;
     let body = "x".repeat(100_000);
     let number = AtomicUsize::new(0);
     let upload = async || {
         let key = format!("upload-{}", number.fetch_add(1, Ordering::Relaxed));
         super::uploads::upload(&caller, &key, &body, &body).await.status
     };
-    until("the memory is taken", SOON, async || upload().await == 503).await;
+    until("the memory is taken", SOON, async || {
+        held.send_refused_again().await;
+        upload().await == 503
+    })
+    .await;
     drop(held);
     until("the memory is free again", SOON, async || upload().await == 201).await;
 }

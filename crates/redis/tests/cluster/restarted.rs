@@ -96,6 +96,12 @@ impl Unacknowledged {
         let made = Self { claimed, settled, released, lock: servers.lock() };
         soon("the replica acknowledges", async || redis.claim(&made.settled, DEADLINE).await.is_ok()).await;
         granted(redis, &made.released).await;
+        // After the first synchronisation a replica writes its file anew, and loses in a crash what it acknowledged meanwhile.
+        soon("the replica has written its file", async || {
+            let state: String = servers.replica().query("INFO persistence");
+            ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"].iter().all(|is_over| state.contains(is_over))
+        })
+        .await;
         servers.replica().kill();
         let reports = [settle(&made.settled, success("1")), settle(&made.released, Outcome::Failure)];
         let locks = change(&made.lock);
