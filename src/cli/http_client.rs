@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -54,22 +54,11 @@ impl HttpClient {
         body: Option<&Value>,
         timeout: Duration,
     ) -> anyhow::Result<Response<Bytes>> {
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-        }
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(body.map_or_else(String::new, Value::to_string).into())?;
-        let collected = async {
-            let (head, body) = self.connect(request).await?.into_parts();
-            anyhow::Ok(Response::from_parts(head, collected(body).await?))
-        };
-        match tokio::time::timeout(timeout, collected).await {
-            Ok(response) => response,
-            Err(_) => bail!("no response within {} ms", timeout.as_millis()),
-        }
+        within(timeout, async {
+            let (head, body) = self.begin(method, path, body).await?.into_parts();
+            Ok(Response::from_parts(head, collected(body).await?))
+        })
+        .await
     }
 
     /// Sends a POST request, and returns the response as soon as it begins. Its connection lasts as long as the runtime.
@@ -79,16 +68,19 @@ impl HttpClient {
         body: &Value,
         timeout: Duration,
     ) -> anyhow::Result<Response<Incoming>> {
-        let mut request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        within(timeout, self.begin(Method::POST, path, Some(body))).await
+    }
+
+    /// Sends one request over a new connection, and returns the response as soon as it begins.
+    async fn begin(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Incoming>> {
+        let mut request = Request::builder().method(method).uri(path);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(body.to_string().into())?;
-        let late = || format!("no response within {} ms", timeout.as_millis());
-        tokio::time::timeout(timeout, self.connect(request)).await.with_context(late)?
-    }
-
-    async fn connect(&self, mut request: Request<Full<Bytes>>) -> anyhow::Result<Response<Incoming>> {
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let mut request: Request<Full<Bytes>> = request.body(body.map_or_else(String::new, Value::to_string).into())?;
         let wrong_url = || {
             let example = self.listener.example();
             usage(format!(
@@ -113,6 +105,11 @@ impl HttpClient {
             _ => exchange(stream, request).await,
         }
     }
+}
+
+async fn within<T>(timeout: Duration, call: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let late = || anyhow!("no response within {} ms", timeout.as_millis());
+    tokio::time::timeout(timeout, call).await.map_err(|_| late())?
 }
 
 /// Returns the URL that reaches a listener from this machine.

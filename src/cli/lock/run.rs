@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
+use crate::cli::arguments::number;
 use crate::cli::failure::{Cause, because};
 use crate::cli::job::{Acquired, Job, JobArgs, Lease, nonce, stopped, warn};
 use crate::domain::attempt::SystemEntropy;
@@ -39,7 +40,7 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long)]
     shared: bool,
     /// Share the lock with at most so many holders at once, 2 to 1000; all of them must say the same number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1000))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(2..=1000))]
     limit: Option<u64>,
     /// Queue: requests are granted in the order in which they first asked
     #[arg(long)]
