@@ -1,6 +1,6 @@
 //! Configuration: its options, read in layers (embedded defaults, file, environment, flags) and checked as a whole.
-//! `oncegate.default.toml` is the only place with defaults. The options of other modules are defined beside what they
-//! configure.
+//! `oncegate.default.toml` is the only place with defaults. The options of other modules are declared in those
+//! modules.
 
 mod environment;
 mod explain;

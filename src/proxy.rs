@@ -278,7 +278,7 @@ impl Proxy {
         if caller.is_some() {
             websocket::ask(&mut parts.headers);
         }
-        // The length is that of the body as it is read, whatever the fields say.
+        // The length of the body that is read counts, not the field.
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));

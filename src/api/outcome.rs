@@ -46,7 +46,7 @@ impl OutcomeBody<'_> {
         check_retention(self.retention, limits)?;
         let result = self.result.map(|result| match self.outcome {
             OutcomeName::Success => body::result(result, limits.result_bytes).map_err(not_recorded),
-            // Refused below, whatever it is.
+            // Any result is refused below.
             OutcomeName::Failure | OutcomeName::Unknown => Ok(Box::default()),
         });
         let result = result.transpose()?;

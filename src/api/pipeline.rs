@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
         self.body.parse()
     }
 
-    /// Resolves when the caller has gone, or its credential is not valid any more. From its first poll on, the call waits: it has
+    /// Resolves when the caller has hung up, or its credential is no longer valid. From its first poll on, the call waits: it has
     /// no permits any more.
     pub(super) async fn caller_gone(&self) {
         let Waiting { connection, release } = self.waiting;

@@ -75,7 +75,7 @@ pub(super) enum Handler {
     Authenticated(Operation),
 }
 
-/// The code of an operation for authenticated callers, by its input beside the call.
+/// The code of an operation for authenticated callers, by its input in addition to the call.
 pub(super) enum Operation {
     /// No further input.
     App(for<'a> fn(Call<'a>) -> Handling<'a>),

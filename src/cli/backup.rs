@@ -147,7 +147,7 @@ fn engine_of(answer: &Value, asked: Option<String>) -> anyhow::Result<String> {
     }
 }
 
-/// The file while it is incomplete, beside its later place. Removed unless it is completed.
+/// The incomplete file, in the folder of the complete one. Removed unless it is completed.
 struct Partial {
     to: PathBuf,
     path: PathBuf,

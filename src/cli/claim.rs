@@ -44,7 +44,7 @@ pub(super) enum Action {
     },
     /// End a claim, so that its operation can be run again
     ///
-    /// It does not stop a holder that still runs: the next caller starts beside it.
+    /// It does not stop a holder that still runs: the next caller runs at the same time.
     Release {
         #[command(flatten)]
         claim: ClaimName,

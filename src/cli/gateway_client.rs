@@ -39,7 +39,7 @@ pub(super) struct GatewayClient {
     config: ConfigFile,
 }
 
-/// Response of a gateway: not a failure that a repeat of the request may mend.
+/// Response of a gateway that a repeat of the request would not change.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -136,7 +136,7 @@ impl Response {
         Duration::from_millis(self.body[field].as_u64().unwrap_or_default())
     }
 
-    /// Returns what the gateway says is wrong.
+    /// Returns the reason that the gateway gives.
     pub(super) fn problem(&self) -> String {
         match self.body["detail"].as_str() {
             Some(detail) => format!("{} ({})", escaped(detail), escaped(self.code())),

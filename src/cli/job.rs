@@ -21,7 +21,7 @@ use crate::domain::clock::{Clock, SystemClock};
 use crate::domain::terms::Span;
 use crate::server::signals::{Signal, Signals};
 
-/// Longest wait for an answer, beside what a request asks to wait.
+/// Longest wait for an answer, in addition to the `wait` of the request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a gateway that does not answer is asked for a lease, if `--wait` is not longer.
@@ -99,7 +99,7 @@ pub(super) struct Lease {
 
 /// The end of a command.
 pub(super) enum Ended {
-    /// By itself, or by a signal.
+    /// It exited, or a signal ended it.
     Exited(ExitStatus),
     /// It was stopped, since the lease was lost for this reason.
     LeaseLost(String),
@@ -179,7 +179,7 @@ impl Job {
                         return Ok(Acquired::Granted(response, began_at));
                     }
                     Ok(response) if is_held(&response) && passed >= wait => return Ok(Acquired::Held),
-                    // It waited in vain, or it was not permitted to wait.
+                    // The wait ended without a grant, or the gateway did not let it wait.
                     Ok(response) if is_held(&response) => {
                         let has_waited = response.millis("waited_ms") >= asked / 2;
                         let pause = response.millis("retry_after_ms").clamp(Duration::from_millis(10), PAUSE);

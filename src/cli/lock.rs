@@ -43,7 +43,7 @@ pub(super) enum Action {
     },
     /// End the holds of a lock, so that it can be granted to others
     ///
-    /// It does not stop a holder that still runs: the next one starts beside it.
+    /// It does not stop a holder that still runs: the next one runs at the same time.
     Release {
         /// Key of the app, such as shop
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! Fields that say where a request comes from, or who sends it: believed from trusted peers only, and from nobody in trailers.
+//! Fields about the origin and the sender of a request: used from trusted peers only, and never from trailers.
 
 use std::net::IpAddr;
 use std::time::Duration;

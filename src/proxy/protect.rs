@@ -59,7 +59,7 @@ struct Held {
 /// The answer to the claim of a key.
 struct AnsweredClaim {
     answer: Result<ClaimAnswer, Failure>,
-    /// Time from which the lease of a grant is counted.
+    /// Start of the lease of a grant, by the monotonic clock.
     claimed_at: Duration,
     /// The wait that the caller preferred and got.
     applied: Option<Duration>,

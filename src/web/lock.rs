@@ -33,7 +33,7 @@ impl From<ModeName> for LockMode {
     }
 }
 
-/// Returns a mode as it is written.
+/// Returns the name of a mode in documents.
 pub fn shown_mode(mode: LockMode) -> &'static str {
     match mode {
         LockMode::Exclusive => "exclusive",

@@ -36,7 +36,7 @@ macro_rules! codes {
         pub enum Code { $($(#[$doc])* $code,)* }
 
         impl Code {
-            /// Returns the code as it is written.
+            /// Returns its name in documents.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$code => $name,)* }
             }
@@ -132,13 +132,13 @@ pub struct Problem {
     pub detail: Cow<'static, str>,
     /// Time after which a retry can succeed.
     pub retry_after: Option<Duration>,
-    /// Members beside the common ones.
+    /// Further members.
     pub members: Members,
     /// The outage policy that answered in place of the store.
     pub degraded: Option<OutagePolicy>,
 }
 
-/// Members of some problems, beside the common ones.
+/// Members that only some problems have.
 #[derive(Clone, Default, Serialize)]
 #[serde(untagged)]
 pub enum Members {

@@ -1,4 +1,4 @@
-//! Responses to clients that a listener rejects by itself, before there is a request that a service could answer.
+//! Responses of a listener that rejects a client before there is a request for a service.
 
 use axum::response::{IntoResponse as _, Response};
 

@@ -196,7 +196,7 @@ async fn a_restore_is_complete_or_leaves_nothing() {
     assert!(twice.err.contains("contains claims already"), "{}", twice.err);
 }
 
-/// A client that reads nothing keeps its backup waiting: another one is refused meanwhile, and calls are answered.
+/// A client that reads nothing keeps its backup waiting: a second backup is refused meanwhile, and calls are answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_backups_at_once_do_not_disturb_each_other_or_the_gateway() {
     let root = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ async fn two_backups_at_once_do_not_disturb_each_other_or_the_gateway() {
         .spawn()
         .unwrap();
     let has_begun = async || files(root.path()).iter().any(|name| name.ends_with(".partial"));
-    until("it has begun", Duration::from_secs(20), has_begun).await;
+    until("the backup begins", Duration::from_secs(20), has_begun).await;
     gateway.kill();
     let code = interrupted.wait().unwrap().code();
     // It may have been complete before the kill.
@@ -255,7 +255,7 @@ fn a_backup_onto_a_full_disk_leaves_nothing_behind() {
     let root = tempfile::tempdir().unwrap();
     let small = root.path().join("small");
     fs::create_dir(&small).unwrap();
-    // In a mount namespace of its own, which ends with the process.
+    // In a separate mount namespace, which ends with the process.
     let script = "mount -t tmpfs -o size=64k tmpfs small || { echo SKIPPED; exit 0; }\n\
                   \"$0\" backup --to small/a.backup --engine disk:./claims; echo \"code $?\"; ls -A small\n\
                   \"$0\" backup --to a.backup --engine disk:./claims >&2 || exit 1\n\

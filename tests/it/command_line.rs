@@ -1,4 +1,4 @@
-//! The commands beside `serve`, as an operator types them.
+//! The commands other than `serve`, typed as an operator would.
 
 use std::time::Duration;
 

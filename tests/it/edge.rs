@@ -305,7 +305,7 @@ async fn slow_clients_are_not_waited_for() {
     let mut stream = connect(&gateway, &claim[..claim.len() - 5]).await;
     let answer = read_to_close(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("did not arrive within 500ms"), "{answer}");
-    // An idle connection is kept for longer than a head may take, and not for ever.
+    // An idle connection is kept for longer than a head may take, but is closed in the end.
     let mut stream = connect(&gateway, claim).await;
     let mut first = [0; 1024];
     assert!(stream.read(&mut first).await.unwrap() > 0);

@@ -239,7 +239,7 @@ async fn waits_obey_the_limits_and_the_preference_and_a_drain_ends_them() {
     assert!(gateway.ended().await.success());
 }
 
-/// Twelve callers give up, and the next one waits. Each by itself would cost a second, until the tickets end after ten.
+/// Twelve callers give up, and the next one waits. A second for each would add up, until the tickets end after ten.
 async fn callers_that_gave_up_cost_the_next_one_a_second_together(gateways: &[Gateway]) {
     let client = |number: usize| gateways[number % gateways.len()].client();
     let clock = SystemClock::new();

@@ -45,7 +45,7 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     gateway.logged("Grants are made again", 1).await;
     client.claim(json!("first")).await.expect(409);
 
-    // A store that is out is out, and nothing else is said of it.
+    // An unavailable store is reported as unavailable, and as nothing else.
     server.kill();
     until("it is missed", Duration::from_secs(10), async || {
         client.claim(json!("gone")).await.code() == (503, "store_unavailable")

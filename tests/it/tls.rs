@@ -162,7 +162,7 @@ async fn slow_handshakes_are_not_waited_for() {
         stream.write_all(&b"\x16\x03\x01\x02\x00\x01"[..number % 7]).await.unwrap();
         slow.push(stream);
     }
-    // Beside them all there is one place left.
+    // One connection is left for others.
     answered_within(Duration::from_millis(900), client.claim(fresh::contents())).await.expect(201);
     let refused = Client::over_tls(gateway.api(), authority.client_config(None));
     assert!(refused.try_send("GET", "/x", &[], "").await.is_err(), "there were places beyond the limit");
@@ -399,7 +399,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
         oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef")])
     };
     assert!(engines(&[]).err.contains("https:// needs --ca"), "{}", engines(&[]).err);
-    // It gets through: the gateway has no tokens, and says so.
+    // It reaches the gateway, which answers that it has no tokens.
     let refused = engines(&["--admin", &url, "--admin-ca", "ca.pem"]);
     assert!(refused.err.contains("[admin.tokens]"), "{}", refused.err);
 

@@ -1,4 +1,4 @@
-//! Two builds beside each other on one store, under traffic: gateways are replaced one after the other, and back. `make test-upgrade`
+//! Two builds at the same time on one store, under traffic: gateways are replaced one after the other, and back. `make test-upgrade`
 //! builds an earlier revision for it; otherwise both are this build, which tests the order of the steps alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,7 +169,7 @@ async fn rolls_forward_and_back(url: &str) {
     }
     let runs = site.runs.lock().unwrap().clone();
     assert!(runs.iter().all(|times| *times == 1), "each operation ran once: {runs:?}");
-    // After the way back, the earlier build knows the records of the new one.
+    // After the rollback, the earlier build knows the records of the new one.
     for number in 0..runs.len() {
         let again = json!({ "operation": "order.submit", "contents": { "order": number } });
         let repeated = old_1.client().post("/v1/claims", &again).await;

@@ -330,7 +330,7 @@ impl Client {
         }
     }
 
-    /// Claims the operation. A grant is renewed until it is reported or dropped. [`Client::once`] does all of that by itself.
+    /// Claims the operation. A grant is renewed until it is reported or dropped. [`Client::once`] does all three.
     ///
     /// # Errors
     ///
@@ -373,7 +373,7 @@ impl Client {
         let (client, background) = (self.clone(), Arc::clone(&claim));
         tokio::spawn(async move {
             let claimed = client.claim_and_wait(&background, stop).await;
-            // If the caller has gone, the result is dropped, which releases the grant.
+            // If the caller no longer waits, the result is dropped, which releases the grant.
             drop(answered.send(Undelivered(Some(claimed))));
         });
         let claimed = match answer.await {

@@ -62,8 +62,8 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// ## Deadlines
 ///
-/// A `deadline` is how long the caller waits, from the start of the call. It is a hint to the store: callers stop waiting
-/// by themselves, and a call whose deadline has passed may still happen.
+/// A `deadline` is how long the caller waits, from the start of the call. It is a hint to the store: each
+/// caller has its timer, and a call whose deadline has passed may still take effect.
 ///
 /// ## Durability
 ///
@@ -78,7 +78,7 @@ pub const SHARDS_MAX: u16 = 1024;
 /// ## Shards
 ///
 /// A store may consist of shards: parts that keep different keys, and fail one by one. Their numbers are less than [`SHARDS_MAX`].
-/// A shard keeps its number when a replica takes over; the number of a shard that is gone may be used again. Most stores have one
+/// A shard keeps its number when a replica takes over; the number of a removed shard may be used again. Most stores have one
 /// shard, number 0.
 ///
 /// ## Notifications
@@ -100,7 +100,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Claims a key for an attempt.
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError>;
 
-    /// Claims several different keys. Each is a claim by itself: `sink` receives its position and its answer as soon as the
+    /// Claims several different keys, independently of each other: `sink` receives its position and its answer as soon as the
     /// answer is known, and no answer waits for another. If this is dropped, claims without an answer may still happen.
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claims = claims.iter().enumerate();
@@ -122,8 +122,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Ends a claim for an operator, in any state, if the given attempt holds it. Later fences of the key are still higher.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
-    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is judged
-    /// by itself: one that changes during the call may or may not be in the list. The list is shorter than `limit` only if there are no
+    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is read
+    /// separately: one that changes during the call may or may not be in the list. The list is shorter than `limit` only if there are no
     /// more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
@@ -142,8 +142,8 @@ pub trait Engine: Send + Sync + 'static {
         Err(EngineError::unavailable("the engine cannot list locks"))
     }
 
-    /// Begins a backup of the store as it is now: everything that an answer before the call depends on, and nothing that changes
-    /// later. Holds up other calls no longer than a read does. `None` if the engine makes no backups. Fails while another backup
+    /// Begins a backup of the store's present content: everything that an answer before the call depends on, and no later
+    /// change. Holds up other calls no longer than a read does. `None` if the engine makes no backups. Fails while another backup
     /// is in progress; if this is dropped, the backup ends.
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {
         Ok(None)
@@ -158,7 +158,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks that the store would answer now; of several shards, that one does. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
 
-    /// Checks that a shard would answer now. One that is gone counts as answering.
+    /// Checks that a shard would answer now. A removed shard counts as answering.
     async fn probe_shard(&self, _shard: u16) -> Result<(), EngineError> {
         self.probe().await
     }
@@ -245,7 +245,7 @@ pub struct Capabilities {
     pub durable: bool,
     /// Several gateways can share the store.
     pub shared: bool,
-    /// A retention for ever outlives the process.
+    /// A retention `forever` outlives the process.
     pub forever: bool,
     /// [`Engine::list`] is supported.
     pub lists: bool,

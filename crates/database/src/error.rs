@@ -1,5 +1,5 @@
-//! Failures of a PostgreSQL server: whether it cannot serve now or must not be used as it is, by SQLSTATE. No message repeats
-//! a value or a password.
+//! Failures of a PostgreSQL server, sorted by SQLSTATE: it cannot serve now, or must not be used in its present state. No message
+//! repeats a value or a password.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ pub enum DatabaseError {
     /// No server that accepts writes can be reached now.
     #[error("{0}")]
     Unavailable(String),
-    /// The database must not be used as it is.
+    /// The database must not be used in its present state.
     #[error("{0}")]
     Incompatible(String),
 }

@@ -1,4 +1,4 @@
-//! Backups of a running engine: all rows of one instant, read by a thread of their own in pieces. The writer goes on meanwhile.
+//! Backups of a running engine: all rows of one instant, read in pieces by a separate thread. The writer continues meanwhile.
 
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::store::unreadable;
 
-/// Bytes that are read at once; a longer row is a piece of its own.
+/// Bytes of a piece, which are read at once. A longer row makes a longer piece.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that wait for their reader.
@@ -71,7 +71,7 @@ impl Drop for BackupSlot {
     }
 }
 
-/// Sends all rows, until the reader has gone or the database is closed.
+/// Sends all rows. Stops when the receiver is dropped or the database is closed.
 fn read(source: &Source, mut encoder: Encoder, pieces: &mpsc::Sender<Result<Vec<u8>, EngineError>>) {
     let mut after = None;
     loop {

@@ -33,7 +33,7 @@ pub enum DiskOpenError {
     /// The claims have a format that this release does not know.
     #[error("{} was written by a newer release, in format {}; this release knows up to {FORMAT}", .0.display(), .1)]
     Newer(PathBuf, u32),
-    /// A backup is to be restored over claims.
+    /// The folder into which a backup should be restored contains claims.
     #[error("{} contains claims already; a backup is restored into an empty folder, and overwrites nothing", .0.display())]
     NotEmpty(PathBuf),
     /// The claims cannot be read.

@@ -114,7 +114,7 @@ pub struct Disk {
 
 impl Disk {
     /// Opens the engine in this folder, and creates it if there is none. Blocks while the journal is written again and replayed, for
-    /// a second at most. After a failed write the engine opens its database again by itself.
+    /// a second at most. After a failed write the engine opens its database again, without a restart.
     ///
     /// The engine's clock continues from its last stored instant, or from the wall clock if that is later.
     pub fn open(path: &Path, clock: Arc<dyn Clock>, options: Options) -> Result<Self, DiskOpenError> {
@@ -274,7 +274,7 @@ impl Engine for Disk {
     }
 }
 
-/// A backup that has begun. Its age changes nothing.
+/// A started backup. Its age changes nothing.
 struct Started(Backup);
 
 impl Aging for Started {

@@ -1,7 +1,7 @@
 //! The layout of the database: keys and rows.
 //!
 //! `claims` has a row for each claim, under `<namespace> 0x00 <global ID>`, and the watermarks and shared records, under keys that no
-//! app can have. `ends` has `<instant> <key>` for each of them that ends by itself, so that ended ones are found in order.
+//! app can have. `ends` has `<instant> <key>` for each row with an end, so that ended rows are found in order.
 
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{EngineError, RecordName, SharedRecord, value};
@@ -19,12 +19,12 @@ pub(super) const METADATA_PREFIX: &[u8] = b"\0note:";
 /// Prefix of the keys of locks, before every app key too.
 pub(super) const LOCK_PREFIX: &[u8] = b"\0lock:";
 
-/// End of a claim that does not end by itself.
+/// End of a claim without an end.
 const NEVER: u64 = u64::MAX;
 
 /// A row of a claim or of a shared record.
 pub(super) trait Stored: Clone {
-    /// Returns when it ends by itself, if it does.
+    /// Returns its end, if it has one.
     fn ends_at(&self) -> Option<Timestamp>;
 
     /// Reads the row of a key. One that cannot be read is an error, not absent.
@@ -57,7 +57,7 @@ impl Watermarks {
 /// A stored claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Row {
-    /// When the claim's time ends, by the engine's clock; nothing if it does not end by itself.
+    /// End of the claim's time by the engine's clock, if it has one.
     pub(super) expires_at: Option<Timestamp>,
     /// The fence of its attempt.
     pub(super) fence: u64,
@@ -89,11 +89,11 @@ impl Stored for Row {
     }
 }
 
-/// A shared record in the database. Metadata is stored as it is, as releases before locks did; a lock after its end.
+/// A shared record in the database. The row of metadata is its value; the row of a lock has its end before the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StoredRecord {
     pub(super) record: SharedRecord,
-    /// `None` for metadata, which does not end by itself.
+    /// `None` for metadata, which has no end.
     pub(super) ends_at: Option<Timestamp>,
 }
 
@@ -154,7 +154,7 @@ pub(super) fn is_lock(key: &[u8]) -> bool {
     key.starts_with(LOCK_PREFIX)
 }
 
-/// Returns the entry of a row among the ends; nothing if it does not end by itself.
+/// Returns the entry of a row in `ends`, if it has an end.
 pub(super) fn end_key<T: Stored>(key: &[u8], row: Option<&T>) -> Option<Vec<u8>> {
     row?.ends_at().map(|ends_at| [&ends_at.as_micros().to_be_bytes(), key].concat())
 }

@@ -23,7 +23,7 @@ pub struct Server {
 #[derive(Default)]
 struct Seen {
     connections: usize,
-    /// Why there is no connection, as it was last logged.
+    /// The last logged reason for which there is no connection.
     refusal: Option<String>,
     /// The marker, when it was last read.
     marker: Option<Vec<u8>>,
@@ -48,7 +48,7 @@ impl Server {
     }
 
     /// Records a marker that was read from the server; `None`: the server has none. The marker is written once, into an
-    /// empty server, so another one than before, or none, means that the data is gone.
+    /// empty server, so a different marker, or none, means that the data was lost.
     pub fn set_marker(&self, marker: Option<&[u8]>) {
         let mut seen = self.seen();
         let lost = seen.marker.is_some() && seen.marker.as_deref() != marker;
@@ -80,12 +80,12 @@ impl Server {
         self.data_losses.load(Ordering::Relaxed)
     }
 
-    /// Records whether the server makes its answers durable, as far as it says so.
+    /// Records whether the server's settings make its answers durable.
     pub fn set_durable(&self, durable: bool) {
         self.durable.store(durable, Ordering::Relaxed);
     }
 
-    /// Returns whether the server makes its answers durable, as far as it says so.
+    /// Returns whether the server's settings make its answers durable.
     pub fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Relaxed)
     }

@@ -31,7 +31,7 @@ pub enum Changed {
     Settled {
         /// Its state.
         state: ClaimState,
-        /// When it ends by itself.
+        /// When its time ends.
         expires_at: Option<Timestamp>,
     },
     /// There is no live claim; nothing was changed.

@@ -1,4 +1,4 @@
-//! Contenders of the proxied scenario: a service, by itself or behind a proxy.
+//! Contenders of the proxied scenario: a service without and behind a proxy.
 
 use std::{env, net::SocketAddr};
 

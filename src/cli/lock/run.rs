@@ -68,7 +68,7 @@ pub(super) fn run(args: RunArgs) -> anyhow::Result<u8> {
             Ok(Acquired::Granted(granted, began_at)) => (granted, began_at),
             Ok(Acquired::Refused(response)) => return Err(response.refusal()),
             given_up => {
-                // A place in the queue, or a hold whose answer was lost, would be in the way of others.
+                // A ticket in the queue, or a hold whose answer was lost, would block others.
                 let withdrawn = json!({ "attempt_nonce": nonce });
                 let _ = job.report(&path("release"), &withdrawn, Duration::from_secs(1)).await;
                 return match given_up? {

@@ -89,7 +89,7 @@ pub struct RouteOptions {
     /// Fields of responses that are stored although they belong to one client, such as `Set-Cookie`.
     #[serde(default)]
     pub store_with: Vec<String>,
-    /// Fields of responses that are not stored, beside those that never are.
+    /// Fields of responses that are not stored, in addition to those that never are.
     #[serde(default)]
     pub store_without: Vec<String>,
     /// Size of the largest body that is stored. A longer response cannot be replayed.

@@ -22,7 +22,7 @@ pub(super) fn checked<B>(mut response: Response<B>, offers_upgrade: bool) -> Res
     let is_chunked = coding.is_some();
     let length = length(headers)?;
     headers.remove(header::CONTENT_LENGTH);
-    // RFC 9112, 6.2 and RFC 9110, 8.6: no length beside a transfer coding, or with a 204.
+    // RFC 9112, 6.2 and RFC 9110, 8.6: no length together with a transfer coding, or with a 204.
     if let Some(length) = length.filter(|_| !is_chunked && status != StatusCode::NO_CONTENT) {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }

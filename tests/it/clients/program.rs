@@ -1,4 +1,4 @@
-//! The scenario programs of the clients: how each is built and started, and what it says, line by line.
+//! The scenario programs of the clients: building, starting, and reading the lines that they print.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -32,7 +32,7 @@ pub(super) struct Program {
 }
 
 impl Language {
-    /// Starts the program with these words. Nothing where the language is not installed: the test is to be skipped then,
+    /// Starts the program with these words. Returns nothing where the language is not installed, so that the test is skipped
     /// loudly; on CI it fails instead.
     pub(super) fn start(self, words: &[&str]) -> Option<Program> {
         let mut command = self.command()?;
@@ -46,7 +46,7 @@ impl Language {
         Some(Program { child, said })
     }
 
-    /// Starts the program and waits until it has ended by itself.
+    /// Starts the program, and waits for its end.
     pub(super) async fn run(self, words: &[&str]) -> Option<Vec<String>> {
         Some(self.start(words)?.ended().await)
     }
@@ -136,7 +136,7 @@ impl Program {
         until(&format!("the program says `{begin}`"), TIMEOUT, said).await;
     }
 
-    /// Waits until it has ended by itself, and well; all that it said.
+    /// Waits for its successful end, and returns all lines that it printed.
     pub(super) async fn ended(&mut self) -> Vec<String> {
         until("the program ends", TIMEOUT, async || self.has_ended()).await;
         let status = self.child.wait().expect("its status");

@@ -68,7 +68,7 @@ async fn start() -> (Arc<RawUpstream>, Gateway, Caller) {
     (upstream, gateway, caller)
 }
 
-/// Sends bytes, and returns all that is answered until the proxy closes or is silent.
+/// Sends bytes, and returns the answer: all bytes until the proxy closes, or sends no more.
 pub(super) async fn exchange(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);

@@ -17,7 +17,7 @@ fn mutation(key: &str, amount: u32) -> String {
     )
 }
 
-/// Sends a request with these fields beside those of its caller.
+/// Sends a request with these fields and those of its caller.
 async fn send(caller: &Caller, fields: Fields<'_>, body: &str) -> (u16, bool, Value) {
     let fields = [fields, &[("authorization", "alice"), ("content-type", "application/json")]].concat();
     let answer = caller.send("POST", "/orders/a", &fields, body).await;

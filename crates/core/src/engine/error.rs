@@ -20,7 +20,7 @@ pub enum Determinate {
     /// The store has no room for a new claim.
     #[error("the store is full: {0}")]
     Full(String),
-    /// The gateway grants nothing for now, whatever the store would answer. This is not an outage, so no outage policy applies.
+    /// The gateway grants nothing for now, even if the store would. This is not an outage, so no outage policy applies.
     #[error("no claims are granted for now: {0}")]
     Paused(String),
     /// The store must not be used in its present state: it evicts, it is too old, or a record in it cannot be read.
@@ -35,8 +35,8 @@ pub enum Determinate {
 pub struct Indeterminate {
     /// The reason, for operators.
     pub why: String,
-    /// Whether the store has answered, and only lacks the replicas that must have what the answer rests on. That is no outage:
-    /// no breaker opens, and no outage policy applies.
+    /// The store has answered, but too few replicas have acknowledged the write. That is no outage: no breaker opens, and no
+    /// outage policy applies.
     pub is_shortfall: bool,
 }
 
@@ -56,8 +56,8 @@ impl EngineError {
         Determinate::Incompatible(why.into()).into()
     }
 
-    /// Returns the failure as it is for a call that changes nothing: there an uncertain outcome only means that the store
-    /// is unavailable.
+    /// Returns the failure of a call that changes nothing: there an uncertain outcome only means that the store is
+    /// unavailable.
     #[must_use]
     pub fn of_read(self) -> Self {
         // What was read may be lost with the server, and then it is not true.
@@ -93,7 +93,7 @@ impl EngineError {
         }
     }
 
-    /// Returns whether too few replicas have what the answer rests on.
+    /// Returns whether too few replicas have acknowledged the write.
     pub fn is_shortfall(&self) -> bool {
         matches!(self, Self::Indeterminate(why) if why.is_shortfall)
     }
@@ -108,7 +108,7 @@ impl EngineError {
         Indeterminate { why: why.into(), is_shortfall: false }.into()
     }
 
-    /// Returns [`Indeterminate`], because too few replicas have what the answer rests on.
+    /// Returns [`Indeterminate`], because too few replicas have acknowledged the write.
     pub fn shortfall(why: impl Into<String>) -> Self {
         Indeterminate { why: why.into(), is_shortfall: true }.into()
     }

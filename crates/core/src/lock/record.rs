@@ -88,7 +88,7 @@ pub struct LockRecord {
     pub limit: Option<Permits>,
     /// Since when the head of the queue could go, if it can. The grace of absent heads begins here, for all together.
     pub turn_at: Timestamp,
-    /// Until then, gateways have callers that wait for the lock, and are to be notified when something makes way.
+    /// End of the time in which callers wait for the lock, so that their gateways need a notification when it is released.
     pub watched_until: Timestamp,
     /// The holds.
     pub holds: Vec<Hold>,

@@ -11,7 +11,7 @@ use super::{
 use crate::attempt::Attempt;
 use crate::clock::Timestamp;
 
-/// A lock at an instant of the store: what has ended is gone from it.
+/// A lock at an instant of the store, without the holds and tickets that have ended.
 #[derive(Clone, Debug)]
 pub struct LockState {
     record: LockRecord,
@@ -23,7 +23,7 @@ pub struct LockState {
     makes_way: bool,
 }
 
-/// A change of a lock that is to be stored.
+/// A change of a lock, for the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockChange {
     /// The record to store.
@@ -32,7 +32,7 @@ pub struct LockChange {
     pub lasts: Duration,
     /// The change holds only before this instant: then something ends that it relied on.
     pub before: Timestamp,
-    /// Gateways with callers that wait are to be notified.
+    /// Gateways with callers that wait need a notification.
     pub notifies: bool,
 }
 
@@ -292,8 +292,8 @@ impl LockState {
         matches!(self.fit(ticket.owner, ticket.mode, ticket.limit), Fit::Yes | Fit::LimitDiffers(_))
     }
 
-    /// Removes the heads of the queue that could have gone for [`HEAD_GRACE`], and have not asked in that time: all at once, up to
-    /// the first one that has. The request of this nonce is there.
+    /// Removes the tickets at the head of the queue that could be granted for [`HEAD_GRACE`], and whose requests did not ask in that time:
+    /// all at once, up to the first one whose request did. The request of this nonce asks now.
     fn skip_absent_heads(&mut self, nonce: ShortHash) {
         while let Some(head) = self.record.tickets.first() {
             let (turn_at, asked_at) = (self.record.turn_at, head.asked_at());
@@ -305,7 +305,7 @@ impl LockState {
                 |ticket: &&Ticket| ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.may_go(ticket);
             let absent = self.record.tickets.iter().take_while(is_absent).count();
             self.record.tickets.drain(..absent);
-            // One that has asked has a second of its own.
+            // A head whose request did ask gets a full second from then on.
             self.record.turn_at = if absent > 0 { lost_at } else { lost_at.max(asked_at) };
             self.is_changed |= absent > 0;
             self.makes_way |= absent > 0;
@@ -346,10 +346,10 @@ impl LockState {
         let at = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce);
         let ends_at = self.now.plus(TICKET_LEASE);
         let turn_at = self.record.turn_at;
-        // A head that is there goes before that, and makes it a write of its own only.
+        // A request that waits at the head is granted before that. So this adds a write only if the request is absent.
         let is_head_late = self.head_may_go() && turn_at.plus(HEAD_GRACE / 4) <= self.now;
         match at {
-            // Written only when half of it is over, or an absent head is in the way, so that not every poll is a write.
+            // Written only when half of it is over or the head is absent, so that not every poll is a write.
             Some(at) => {
                 let ticket = &mut self.record.tickets[at];
                 let is_unseen = is_head_late && ticket.asked_at() <= turn_at;

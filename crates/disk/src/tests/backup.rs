@@ -79,7 +79,7 @@ async fn closing_the_engine_ends_its_backup_and_does_not_wait_for_it() {
     drop(open(root.path(), &noon()));
     let why = collect(backup).await.unwrap_err();
     assert!(why.to_string().contains("closed during the backup"), "{why}");
-    // One that nobody reads any more makes room for the next.
+    // A backup whose stream is dropped makes room for the next.
     let disk = open(root.path(), &noon());
     drop(begin(&disk).await);
     while disk.backup().await.is_err() {}

@@ -55,7 +55,7 @@ pub(super) struct Summary {
     pub(super) ask_again_in: Option<Duration>,
 }
 
-/// A request, and the way back to its caller.
+/// A request and its reply channel.
 pub(super) struct Pending {
     pub(super) action: Action,
     /// End of its wait, by the monotonic clock; its call is answered at once after that.

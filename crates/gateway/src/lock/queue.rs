@@ -40,7 +40,7 @@ pub(super) struct Queue {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     inbox: Mutex<Inbox>,
-    /// A request has come, a caller that waits has gone, or the gateway drains.
+    /// Notified when a request arrives, a caller that waits hangs up, or the gateway drains.
     changed: Notify,
     /// Nothing waits any more.
     draining: CancellationToken,
@@ -134,7 +134,7 @@ impl Queue {
         let mut waiting: Vec<Pending> = Vec::new();
         let mut subscription: Option<Subscription> = None;
         loop {
-            // If the store is out, their tickets end by themselves.
+            // If the store is unavailable, their tickets end after their lease.
             let gone: Vec<_> = waiting
                 .extract_if(.., |pending| pending.reply.is_closed())
                 .filter_map(|pending| ticket(&pending))
@@ -322,7 +322,7 @@ impl Queue {
                 waiting.push(pending);
                 continue;
             }
-            // Its caller may have gone: then its lease ends, or the same nonce gets the hold.
+            // If the caller has hung up, the lease ends, or a repeat with the same nonce gets the hold.
             let _ = pending.reply.send(Ok(answer(response, pending.is_uncertain)));
         }
         waiting
@@ -377,7 +377,7 @@ fn ticket(pending: &Pending) -> Option<ShortHash> {
     }
 }
 
-/// Answers requests with a failure. It stays uncertain what became of those of which an earlier change may have been stored.
+/// Answers requests with a failure: an uncertain one if an earlier change with the request may have been stored.
 fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
     for pending in batch {
         let why = if pending.is_uncertain { EngineError::indeterminate(why.reason()) } else { why.clone() };

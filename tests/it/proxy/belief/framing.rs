@@ -1,4 +1,4 @@
-//! Framing on every way through the proxy (rule 7): a message that readers could understand in two ways goes on in neither direction.
+//! Framing on every way through the proxy (rule 7): a message that readers could understand in two ways is forwarded in neither direction.
 
 use std::sync::Arc;
 use std::sync::Mutex;
