@@ -7,8 +7,8 @@ import type { FastifyInstance, FastifyPluginAsync, FastifyReply, FastifyRequest 
 import { span } from "./durations.js";
 import { type Body, type Left, type NoBody, readBody } from "./middleware/body.js";
 import { Engine, fieldsOf } from "./middleware/engine.js";
-import { DEGRADED_FIELD, OUTCOME_FIELD, type RequestGrant, runUnder } from "./middleware/exchange.js";
-import { asksForTrailers, claim, grouped, type Run } from "./middleware/node.js";
+import { DEGRADED_FIELD, type RequestGrant, runUnder, UNSENT_FIELDS } from "./middleware/exchange.js";
+import { asksForTrailers, claim, grouped, type Run, withoutBody } from "./middleware/node.js";
 import type { IdempotencyOptions } from "./middleware/options.js";
 import { isStream, recordPiece, recordStream } from "./middleware/payload.js";
 import { problemOf } from "./middleware/problemof.js";
@@ -138,7 +138,7 @@ export async function decide(
   let body = bodies.get(request) ?? (await readBody(request.raw, leftOf(request), limit, given.observe === true));
   if (body.kind === "bytes" && body.bytes.length > limit) body = { kind: "too_large" };
   if (body.kind !== "bytes" && body.kind !== "parsed") {
-    const refused = engine.withoutBody(body);
+    const refused = withoutBody(engine, body, request.raw);
     return refused.kind === "pass" ? undefined : give(request, reply, refused.reply);
   }
   const admission = await claim(engine, keyed.key, principal, incoming, body, request.raw, reply.raw);
@@ -160,6 +160,7 @@ function start(run: Run, request: FastifyRequest, reply: FastifyReply): void {
     return hijack.call(reply);
   };
   reply.trailer = ((name: string, value: Trailer) => {
+    if (UNSENT_FIELDS.includes(name.toLowerCase())) return reply;
     const said = new Promise((say) => trailers.set(name.toLowerCase(), { call: value, say }));
     return trailer.call(reply, name, (() => said) as never);
   }) as typeof reply.trailer;
@@ -171,13 +172,14 @@ async function respond({ run, outer, unhide, trailers }: Handled, reply: Fastify
   const fields = fieldsOf(reply.getHeaders());
   const { statusCode } = reply;
   exchange.head(statusCode, ownFields(fields, outer));
-  reply.removeHeader(OUTCOME_FIELD);
+  for (const name of UNSENT_FIELDS) reply.removeHeader(name);
   if (exchange.degraded) reply.header(DEGRADED_FIELD, exchange.degraded);
   unhide();
   if (EMPTY.includes(statusCode)) {
-    if (statusCode !== 205) reply.removeHeader("content-length");
+    if (statusCode === 205) reply.header("content-length", "0");
+    else reply.removeHeader("content-length");
     await recordPiece(run, Buffer.alloc(0));
-    return undefined;
+    return null;
   }
   const evaluated = () => evaluate(reply, trailers, body);
   if (isStream(body)) {

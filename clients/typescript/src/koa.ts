@@ -6,7 +6,7 @@ import type { Context, Middleware, Next } from "koa";
 
 import { span } from "./durations.js";
 import { Engine, fieldsOf } from "./middleware/engine.js";
-import { DEGRADED_FIELD, OUTCOME_FIELD, runUnder } from "./middleware/exchange.js";
+import { DEGRADED_FIELD, runUnder, UNSENT_FIELDS } from "./middleware/exchange.js";
 import { admit, asksForTrailers, grouped, type Run } from "./middleware/node.js";
 import type { IdempotencyOptions } from "./middleware/options.js";
 import { isStream, recordPiece, recordStream } from "./middleware/payload.js";
@@ -70,6 +70,8 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
     await new Promise<void>((resolve, reject) => runUnder(exchange, () => void next().then(resolve, reject)));
   } catch (error) {
     exchange.threw(error);
+    // Koa answers no error of a caller that has gone; the repeat needs the answer.
+    if (run.guard.isGone) Object.defineProperty(context.response, "writable", { configurable: true, value: true });
     throw error;
   } finally {
     giveStreams();
@@ -79,7 +81,7 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
   run.whenGone = null;
   const { status, body } = context;
   exchange.head(status, ownFields(fieldsOf(response.getHeaders()), outer));
-  context.remove(OUTCOME_FIELD);
+  for (const name of UNSENT_FIELDS) context.remove(name);
   if (exchange.degraded) context.set(DEGRADED_FIELD, exchange.degraded);
   if (EMPTY.includes(status)) return recordPiece(run, Buffer.alloc(0));
   const source = handlersStream.get(context) ?? webStreamOf(body);

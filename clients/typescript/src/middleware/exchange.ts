@@ -9,6 +9,8 @@ import { type Outcome, saidOutcome } from "./outcome.js";
 import { EMPTY, type FieldLines, stored } from "./stored.js";
 
 export const OUTCOME_FIELD = "oncegate-outcome";
+/** Fields and trailers of a handler that are not sent on. */
+export const UNSENT_FIELDS = [OUTCOME_FIELD, "idempotent-replayed"];
 export const DEGRADED_FIELD = "oncegate-degraded";
 
 /** The grant that a handler runs under. */

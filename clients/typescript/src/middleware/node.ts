@@ -2,7 +2,7 @@
 
 import type { IncomingMessage, ServerResponse } from "node:http";
 
-import { type Left, readBody } from "./body.js";
+import { type Left, type NoBody, readBody } from "./body.js";
 import type { Engine } from "./engine.js";
 import type { Exchange } from "./exchange.js";
 import type { Incoming } from "./fingerprint.js";
@@ -37,8 +37,15 @@ export async function admit<Request>(
   if (typeof principal !== "string") return principal;
   const { given, bodyBytes } = engine.rules;
   const body = await readBody(raw, left, bodyBytes, given.observe === true);
-  if (body.kind !== "bytes" && body.kind !== "parsed") return engine.withoutBody(body);
+  if (body.kind !== "bytes" && body.kind !== "parsed") return withoutBody(engine, body, raw);
   return claim(engine, keyed.key, principal, incoming, body, raw, response);
+}
+
+/** Refuses a request whose body is not known, and drops the rest of it: unread, it would stop the next request of the connection. */
+export function withoutBody<Request>(engine: Engine<Request>, body: NoBody, raw: IncomingMessage): Exclude<Admission, Run> {
+  const refused = engine.withoutBody(body);
+  if (refused.kind === "answer") raw.resume();
+  return refused;
 }
 
 /** Claims a request whose body is known. The caller may go at any time from here on. */

@@ -3,7 +3,7 @@
 import type { IncomingMessage, OutgoingHttpHeader, OutgoingHttpHeaders, ServerResponse } from "node:http";
 
 import { fieldsOf } from "./engine.js";
-import { DEGRADED_FIELD, type Exchange, OUTCOME_FIELD } from "./exchange.js";
+import { DEGRADED_FIELD, type Exchange, UNSENT_FIELDS } from "./exchange.js";
 import { type Guard, Overrides } from "./guard.js";
 import { EMPTY, type FieldLines } from "./stored.js";
 
@@ -86,10 +86,10 @@ export class Recorder {
     if (typeof response.addTrailers === "function") {
       const add = response.addTrailers.bind(response);
       method("addTrailers", (trailers: OutgoingHttpHeaders | [string, string][]) => {
-        exchange.trailers(
-          Array.isArray(trailers) ? trailers.map(([name, value]) => [name.toLowerCase(), value]) : fieldsOf(trailers),
-        );
-        add(trailers as OutgoingHttpHeaders);
+        const given = Array.isArray(trailers) ? trailers : fieldsOf(trailers);
+        const sent = given.filter(([name]) => !UNSENT_FIELDS.includes(name.toLowerCase()));
+        exchange.trailers(sent.map(([name, value]) => [name.toLowerCase(), value]));
+        add(sent);
       });
     }
   }
@@ -118,7 +118,7 @@ export class Recorder {
     const length = fields.find(([name]) => name === "content-length")?.[1];
     this.declared = length !== undefined && /^\d+$/.test(length) ? Number(length) : null;
     exchange.head(statusCode, ownFields(fields, this.outer));
-    response.removeHeader(OUTCOME_FIELD);
+    for (const name of UNSENT_FIELDS) response.removeHeader(name);
     if (exchange.degraded) response.setHeader(DEGRADED_FIELD, exchange.degraded);
     if (EMPTY.includes(statusCode)) {
       this.declared = null;
