@@ -94,7 +94,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.to.WriteHeader(status)
 }
 
-// takeOutcome removes the header for the middleware.
+// takeOutcome removes the header for the middleware, and the one that only a replay has.
 func (r *recorder) takeOutcome(header http.Header) {
 	for name, lines := range header {
 		if strings.EqualFold(name, OutcomeHeader) {
@@ -102,6 +102,7 @@ func (r *recorder) takeOutcome(header http.Header) {
 			delete(header, name)
 		}
 	}
+	header.Del(replayedHeader)
 }
 
 // Write sends a piece of the body.

@@ -88,7 +88,7 @@ type respond struct {
 type stream struct {
 	Rows, Every, Status, Pad int
 	Headers                  [][2]string
-	Row                      string
+	Row                      *string
 	Length                   bool
 	BreakAfter               *int `json:"break_after"`
 	Trailers                 map[string]string
@@ -238,9 +238,17 @@ func (a *respond) send(w http.ResponseWriter, f framework) error {
 			return nil
 		}
 		_, err := w.Write(body)
-		return err
+		return allowed(err)
 	}
-	return f.send(status, body)
+	return allowed(f.send(status, body))
+}
+
+// allowed drops the error of a body that its status does not allow: few handlers look at it.
+func allowed(err error) error {
+	if errors.Is(err, http.ErrBodyNotAllowed) {
+		return nil
+	}
+	return err
 }
 
 func bodyOf(given json.RawMessage) ([]byte, error) {
@@ -259,9 +267,9 @@ func bodyOf(given json.RawMessage) ([]byte, error) {
 }
 
 func (s *stream) send(w http.ResponseWriter) error {
-	row := s.Row
-	if row == "" {
-		row = "row {}\n"
+	row := "row {}\n"
+	if s.Row != nil {
+		row = *s.Row
 	}
 	var rows []string
 	length := 0
@@ -294,7 +302,7 @@ func (s *stream) send(w http.ResponseWriter) error {
 		if at > 0 {
 			time.Sleep(time.Duration(s.Every) * time.Millisecond)
 		}
-		if _, err := io.WriteString(w, row); err != nil {
+		if _, err := io.WriteString(w, row); allowed(err) != nil {
 			return fmt.Errorf("row %d: %w", at, err)
 		}
 		if err := http.NewResponseController(w).Flush(); err != nil {
