@@ -19,7 +19,7 @@ Examples:
   oncegate restore claims.backup --check
 
 The gateway must not run, and the folder must be empty or absent. The store does not know what was done after the backup: grants
-since then can be granted again. So treat it as a store that has lost data: with on_data_loss = \"hold\" the gateway grants nothing for
+since then can be granted again. So treat it as a store that has lost data: with on_data_loss = \"freeze\" the gateway grants nothing for
 the longest lease; with \"resume\" wait for as long before you start it.";
 
 #[derive(Args, Debug)]
@@ -61,7 +61,7 @@ pub(super) fn run(args: RestoreArgs, out: &mut impl Out) -> anyhow::Result<()> {
         writeln!(out, "Restored {engine}: {rows} rows, as they were at {at}.")?;
         Ok(writeln!(
             out,
-            "What was done since is not known there. Before you start the gateway, read its chain's on_data_loss: \"hold\" \
+            "What was done since is not known there. Before you start the gateway, read its chain's on_data_loss: \"freeze\" \
              grants nothing for the longest lease; with \"resume\" wait for as long."
         )?)
     })

@@ -209,7 +209,7 @@ async fn a_dead_engine_is_left_from_the_command_line_and_learns_of_it_when_it_is
     // It must know of the switch before a gateway reads only its metadata.
     a.restart().await;
     until("it is reported", FOLLOWED, async || {
-        a.query::<Option<String>>("GET og:note:chain.default").is_some_and(|note| note.contains("\"active\":\"b\""))
+        a.query::<Option<String>>("GET og:metadata:chain.default").is_some_and(|note| note.contains("\"active\":\"b\""))
     })
     .await;
     let restarted = setup.start().await;
@@ -354,7 +354,7 @@ async fn a_chain_is_switched_from_redis_to_postgres_and_back() {
 #[tokio::test]
 async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back_empty() {
     let Some(mut server) = RedisServer::start().await else { return };
-    let config = "on_data_loss = \"hold\"\n[defaults]\nlease = \"2s\"\n";
+    let config = "on_data_loss = \"freeze\"\n[defaults]\nlease = \"2s\"\n";
     let gateway = over(&[("a", server.url())]).config(config).start().await;
     let client = gateway.client();
     // It might be an emptied one.
@@ -383,7 +383,7 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     let late = over(&[("a", server.url())]).config(config).start().await;
     assert!(late.client().claim(fresh::contents()).await.text.contains("has lost its data"));
     let at_hold = Page::get(&gateway.admin_client()).await;
-    assert_eq!(at_hold.sum("oncegate_chain_held", &[("chain", "default")]), 1);
+    assert_eq!(at_hold.sum("oncegate_chain_grants_frozen", &[("chain", "default")]), 1);
     // What was held is reported, and kept from being run again.
     assert_eq!(client.settle(&held, "success").await.expect(200).body["late"], true);
     let mut first = None;

@@ -28,7 +28,7 @@ fn config() -> String {
     let shop = "[apps.shop.operations.\"order.submit\"]\n[apps.shop.operations.\"coupon.redeem\"]\n";
     let lenient = "[apps.mails.on_outage]\nclaim = \"fail_open\"\noutcome = \"spool\"\n";
     [
-        "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"hold\"\n[limits]\nlease_max = \"2s\"\n",
+        "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"freeze\"\n[limits]\nlease_max = \"2s\"\n",
         "[defaults]\nlease = \"1s\"\n",
         &caller::app("shop"),
         shop,

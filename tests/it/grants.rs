@@ -90,7 +90,7 @@ const REASONS: [Reason; 7] = [
         name: "the store has lost its data",
         server: &[],
         query: "",
-        chain: "on_data_loss = \"hold\"\n",
+        chain: "on_data_loss = \"freeze\"\n",
         begins: Begins::DataIsLost,
         code: "store_unavailable",
     },

@@ -171,7 +171,7 @@ impl Host {
             members.push(((*name).into(), plant(Layer::Engine, guarded)));
         }
         let times = Times::default();
-        let on_data_loss = if kind == Kind::GrantFreeze { OnDataLoss::Hold } else { OnDataLoss::Resume };
+        let on_data_loss = if kind == Kind::GrantFreeze { OnDataLoss::Freeze } else { OnDataLoss::Resume };
         // A chain of one engine without a grant freeze only forwards calls.
         let only = members.first().map(|(_, engine)| engine.clone());
         let only = only.filter(|_| members.len() == 1 && on_data_loss == OnDataLoss::Resume);

@@ -121,7 +121,7 @@ pub enum OnDataLoss {
     #[default]
     Resume,
     /// It grants nothing until every lost claim would have ended.
-    Hold,
+    Freeze,
 }
 
 /// Answer to a claim call while the store is unavailable.

@@ -20,7 +20,7 @@ pub const BUILD: i32 = 1;
 const FILES: [(i64, &str, &str); 4] = [
     (1, "claims", include_str!("../../../migrations/0001_claims.sql")),
     (2, "apps", include_str!("../../../migrations/0002_apps.sql")),
-    (3, "notes", include_str!("../../../migrations/0003_notes.sql")),
+    (3, "metadata", include_str!("../../../migrations/0003_metadata.sql")),
     (4, "locks", include_str!("../../../migrations/0004_locks.sql")),
 ];
 

@@ -14,7 +14,7 @@ pub(super) const WATERMARKS_KEY: &[u8] = b"\0marks";
 pub(super) const RESTORED_KEY: &[u8] = b"\0restored";
 
 /// Prefix of the keys of metadata, before every app key too.
-pub(super) const METADATA_PREFIX: &[u8] = b"\0note:";
+pub(super) const METADATA_PREFIX: &[u8] = b"\0metadata:";
 
 /// Prefix of the keys of locks, before every app key too.
 pub(super) const LOCK_PREFIX: &[u8] = b"\0lock:";

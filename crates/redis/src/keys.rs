@@ -91,9 +91,9 @@ impl Keys {
         match name {
             RecordName::Metadata(name) => {
                 let text = match name.rsplit_once(BESIDE) {
-                    _ if !self.is_tagged => format!("{prefix}og:note:{name}"),
-                    Some((name, tag)) => format!("{prefix}og:note:{name}{BESIDE}{{{tag}}}"),
-                    None => format!("{prefix}og:note:{{{name}}}"),
+                    _ if !self.is_tagged => format!("{prefix}og:metadata:{name}"),
+                    Some((name, tag)) => format!("{prefix}og:metadata:{name}{BESIDE}{{{tag}}}"),
+                    None => format!("{prefix}og:metadata:{{{name}}}"),
                 };
                 KeyName { text, spread: Spread::None }
             }
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(keys.channel_of(&keys.channel(&channel)).as_deref(), Some(channel.as_str()));
         }
         let metadata = RecordName::Metadata("chain.main".into());
-        assert_eq!(keys.record(&metadata).text, "shop:og:note:chain.main");
+        assert_eq!(keys.record(&metadata).text, "shop:og:metadata:chain.main");
         let lock = RecordName::Lock("orders".parse().unwrap(), "a:b".parse().unwrap());
         assert_eq!(keys.record(&lock).text, "shop:og:lock:{orders/a:b}");
         assert_eq!(keys.marker().key, "shop:og:marker");
@@ -148,10 +148,10 @@ mod tests {
         let tagged = Keys::new(&Url::parse("redis+cluster://h?prefix=shop:").unwrap());
         assert_eq!(tagged.claim(&key).text, keys.claim(&key).text);
         assert_eq!(tagged.record(&lock).text, keys.record(&lock).text);
-        assert_eq!(tagged.record(&metadata).text, "shop:og:note:{chain.main}");
+        assert_eq!(tagged.record(&metadata).text, "shop:og:metadata:{chain.main}");
         let marker = tagged.marker_in(12182, 0);
         let beside = tagged.record(&RecordName::Metadata(beside(&marker, "kept.main").into())).text;
-        assert_eq!(beside, format!("shop:og:note:kept.main.at.{{{}}}", slots::tag_of(12182)));
+        assert_eq!(beside, format!("shop:og:metadata:kept.main.at.{{{}}}", slots::tag_of(12182)));
         assert_eq!(slots::slot_of(beside.as_bytes()), 12182);
         assert_eq!(slots::slot_of_claim(&key), slots::slot_of(tagged.claim(&key).text.as_bytes()));
         assert_eq!(marker.key, format!("shop:og:{{{}}}:marker", slots::tag_of(12182)));

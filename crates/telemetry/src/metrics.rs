@@ -112,7 +112,7 @@ names! {
     describe_gauge DATA_DIR_FREE = "oncegate_data_dir_free_bytes", "Free bytes of the disk of the data folder";
     describe_gauge CHAIN_ACTIVE = "oncegate_chain_active", "1 for the engine that a chain uses, else 0";
     describe_gauge CHAIN_EPOCH = "oncegate_chain_epoch", "Times a chain was switched, as known to this gateway";
-    describe_gauge CHAIN_HELD = "oncegate_chain_held",
+    describe_gauge CHAIN_GRANTS_FROZEN = "oncegate_chain_grants_frozen",
         "1 during a grant freeze, after the chain's store lost its data, else 0";
     describe_gauge CHAIN_REQUIREMENTS_MET = "oncegate_chain_requirements_met",
         "1 if the chain's engine has what the chain requires, else 0";
@@ -251,7 +251,7 @@ labels! {
         Read = "read",
         Release = "release",
         List = "list",
-        Note = "note",
+        Metadata = "metadata",
         Lock = "lock",
         Probe = "probe",
     }

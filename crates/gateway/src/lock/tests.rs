@@ -371,7 +371,7 @@ async fn a_hold_is_released_while_nothing_may_be_granted() {
     let world = World::new();
     let store = Arc::new(Faulty::always(world.store.clone(), Fault::None));
     let setup = Setup {
-        on_data_loss: OnDataLoss::Hold,
+        on_data_loss: OnDataLoss::Freeze,
         lease_max: Duration::from_secs(30),
         ..Setup::of_one("default", store.clone(), world.clock.clone(), Arc::new(SystemEntropy))
     };

@@ -202,8 +202,8 @@ async fn metadata_and_markers_have_a_hash_tag_and_lost_data_is_noticed_per_prima
     let engine: &dyn Engine = &redis;
     assert!(engine.compare_and_set_metadata("chain.main", None, &note).await.unwrap());
     assert_eq!(engine.get_metadata("chain.main").await.unwrap(), Some(note));
-    let at = cluster.primary_of("og:note:{chain.main}");
-    assert_eq!(cluster.nodes[at].query::<i64>("EXISTS og:note:{chain.main}"), 1);
+    let at = cluster.primary_of("og:metadata:{chain.main}");
+    assert_eq!(cluster.nodes[at].query::<i64>("EXISTS og:metadata:{chain.main}"), 1);
     let has_marker = |node: &RedisServer| node.query::<Vec<String>>("KEYS og:{*}:marker").len() == 1;
     soon("every primary has a marker", async || cluster.nodes.iter().all(has_marker)).await;
     assert_eq!(redis.data_lost(), 0);

@@ -2,7 +2,7 @@
 
 use metrics::{Gauge, gauge};
 
-use super::{CHAIN_ACTIVE, CHAIN_EPOCH, CHAIN_HELD, CHAIN_REQUIREMENTS_MET};
+use super::{CHAIN_ACTIVE, CHAIN_EPOCH, CHAIN_GRANTS_FROZEN, CHAIN_REQUIREMENTS_MET};
 
 /// Metric of a chain that has requirements for its engines.
 pub struct ChainMetrics {
@@ -37,7 +37,7 @@ impl ActiveMetrics {
         let metrics = Self {
             active: engines.map(|engine| (engine.to_owned(), of(engine))).collect(),
             epoch: gauge!(CHAIN_EPOCH, "chain" => chain.to_owned()),
-            held: gauge!(CHAIN_HELD, "chain" => chain.to_owned()),
+            held: gauge!(CHAIN_GRANTS_FROZEN, "chain" => chain.to_owned()),
         };
         metrics.set_held(false);
         metrics

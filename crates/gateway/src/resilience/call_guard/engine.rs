@@ -117,7 +117,7 @@ impl Engine for CallGuard {
         let engine = &self.0.engine;
         match name {
             RecordName::Metadata(_) => {
-                self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, engine.get_record(name, deadline)).await
+                self.0.uncounted(EngineCall::Metadata, None, METADATA_TIMEOUT, engine.get_record(name, deadline)).await
             }
             RecordName::Lock(..) => {
                 let (read, shard) = (|| engine.get_record(name, deadline), engine.shard_of_record(name));
@@ -144,7 +144,7 @@ impl Engine for CallGuard {
                 answer => answer,
             }
         };
-        self.0.uncounted(EngineCall::Note, None, METADATA_TIMEOUT, resolved).await
+        self.0.uncounted(EngineCall::Metadata, None, METADATA_TIMEOUT, resolved).await
     }
 
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {

@@ -47,7 +47,7 @@ pub(super) struct DataLosses {
 impl GrantFreeze {
     pub(super) fn new(chain: &str, on_data_loss: OnDataLoss, lease_max: Duration) -> Self {
         Self {
-            is_enabled: on_data_loss == OnDataLoss::Hold,
+            is_enabled: on_data_loss == OnDataLoss::Freeze,
             record: format!("{KEPT_PREFIX}{chain}"),
             lease_max: AtomicU64::new(micros(lease_max)),
             frozen_until: PerShard::default(),
@@ -289,9 +289,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_freeze_of_each_shard_ends_by_itself_and_the_metric_with_the_last() {
-        let held = || metric("oncegate_chain_held{chain=\"frozen\"}");
+        let held = || metric("oncegate_chain_grants_frozen{chain=\"frozen\"}");
         held();
-        let (core, _engines) = core("frozen", OnDataLoss::Hold);
+        let (core, _engines) = core("frozen", OnDataLoss::Freeze);
         assert_eq!((core.label(0), core.frozen_for(), held()), (None, None, Some(0.0)));
         core.begin_freeze(&core.members[0], 0, 1);
         sleep(SECOND * 10).await;
@@ -311,9 +311,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_freeze_that_begins_again_is_reported_once_for_a_loss() {
-        let held = || metric("oncegate_chain_held{chain=\"again\"}");
+        let held = || metric("oncegate_chain_grants_frozen{chain=\"again\"}");
         held();
-        let (core, _engines) = core("again", OnDataLoss::Hold);
+        let (core, _engines) = core("again", OnDataLoss::Freeze);
         core.begin_freeze(&core.members[0], 0, 1);
         core.metrics.set_held(false);
         core.begin_freeze(&core.members[0], 0, 1);
@@ -329,7 +329,7 @@ mod tests {
             bytes[15] = last;
             Key { global_id: oncegate_core::global_id::GlobalId::from_bytes(bytes), ..fresh_claim().key }
         };
-        for (on_data_loss, is_enabled) in [(OnDataLoss::Hold, true), (OnDataLoss::Resume, false)] {
+        for (on_data_loss, is_enabled) in [(OnDataLoss::Freeze, true), (OnDataLoss::Resume, false)] {
             let (core, engines) = core("counting", on_data_loss);
             assert_eq!(core.freeze.is_enabled(), is_enabled);
             let name = |shard: u16| RecordName::Metadata(format!("a.at.{shard}").into());
@@ -349,7 +349,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn losses_count_while_the_chain_uses_the_engine() {
-        let (core, engines) = core("losses", OnDataLoss::Hold);
+        let (core, engines) = core("losses", OnDataLoss::Freeze);
         let is_frozen = || {
             core.freeze_shards_on_data_loss(&core.view());
             core.frozen_for().is_some()

@@ -58,7 +58,7 @@ impl Stores {
 
     /// Starts a gateway that freezes grants after data loss.
     fn freezing_gateway(&self) -> Gateway {
-        self.gateway_with(OnDataLoss::Hold, |_| {})
+        self.gateway_with(OnDataLoss::Freeze, |_| {})
     }
 
     /// Starts a gateway with the faults that `prepare` sets.
@@ -194,7 +194,7 @@ fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {
     Arc::new(Chain::start(Setup {
         name: "main".into(),
         engines,
-        on_data_loss: OnDataLoss::Hold,
+        on_data_loss: OnDataLoss::Freeze,
         lease_max: Duration::from_secs(30),
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy),

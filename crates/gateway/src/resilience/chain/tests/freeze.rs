@@ -131,7 +131,7 @@ async fn a_store_without_a_record_is_frozen_until_one_gateway_has_waited() {
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_holds_asks_policies_to_answer_where_the_store_cannot_say_whether_it_mark_as_kept() {
     let stores = Stores::new(&["a"]);
-    let gateway = stores.gateway_with(OnDataLoss::Hold, |engines| engines[0].set(Fault::Refused));
+    let gateway = stores.gateway_with(OnDataLoss::Freeze, |engines| engines[0].set(Fault::Refused));
     let silent = gateway.claim(&fresh_claim()).await;
     assert!(matches!(silent, Err(EngineError::Determinate(Determinate::Unavailable(_)))), "{silent:?}");
     gateway.engines[0].set(Fault::None);
@@ -178,7 +178,7 @@ fn gateway_over_shards() -> (Arc<Chain>, Arc<Sharded>, Vec<Arc<Faulty>>) {
 
 fn chain_over(store: &Arc<Sharded>, clock: Arc<dyn Clock>) -> Arc<Chain> {
     Arc::new(Chain::start(Setup {
-        on_data_loss: OnDataLoss::Hold,
+        on_data_loss: OnDataLoss::Freeze,
         lease_max: Duration::from_secs(30),
         ..Setup::of_one("main", store.clone(), clock, Arc::new(SystemEntropy))
     }))
