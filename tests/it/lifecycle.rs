@@ -27,10 +27,7 @@ async fn a_gateway_in_service_is_alive_and_ready() {
 
 #[tokio::test]
 async fn a_store_that_is_out_does_not_take_the_gateway_out() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let gateway = gateway::on(format!("redis://{address}")).start().await;
+    let gateway = gateway::on(format!("redis://127.0.0.1:{}", fresh::port())).start().await;
     let admin = gateway.admin_client();
     admin.get("/livez").await.expect(200);
     admin.get("/readyz").await.expect(200);

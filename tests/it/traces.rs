@@ -152,10 +152,7 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
 
 #[tokio::test]
 async fn a_collector_that_is_away_is_logged_once() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let gateway = traced(&format!("http://{address}"), "1.0").await;
+    let gateway = traced(&format!("http://127.0.0.1:{}", fresh::port()), "1.0").await;
     let (admin, client) = (gateway.admin_client(), shop(&gateway));
     let mut last = 0;
     for _ in 0..2 {
