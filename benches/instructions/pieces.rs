@@ -61,7 +61,7 @@ type Named = (&'static str, fn(usize));
 
 /// Returns all pieces.
 pub(crate) fn all() -> impl Iterator<Item = Piece> {
-    const PIECES: [Named; 18] = [
+    const PIECES: [Named; 20] = [
         ("canonical.small", canonical_small),
         ("canonical.large", canonical_large),
         ("global_id", global_id),
@@ -78,8 +78,10 @@ pub(crate) fn all() -> impl Iterator<Item = Piece> {
         ("memory.duplicate", memory_duplicate),
         ("memory.settle", memory_settle),
         ("redis.claim", redis_claim),
+        ("redis.duplicate", redis_duplicate),
         ("gateway.claim", gateway_claim),
         ("request.claim", request_claim),
+        ("request.duplicate", request_duplicate),
     ];
     PIECES.into_iter().map(|(name, run)| Piece { name, run })
 }
@@ -248,13 +250,7 @@ fn memory_settle(times: usize) {
     for request in &requests {
         black_box(engine.claim(request, DEADLINE).now_or_never());
     }
-    let settle = |request: &ClaimRequest| OutcomeRequest {
-        key: request.key.clone(),
-        attempt: request.attempt.clone(),
-        outcome: Outcome::Success { result: Some(r#"{"receipt":"R-1"}"#.into()), retention: None },
-        late: None,
-    };
-    let settles: Vec<_> = requests.iter().map(settle).collect();
+    let settles: Vec<_> = requests.iter().map(|request| settled(request, r#"{"receipt":"R-1"}"#.into())).collect();
     for settle in &settles[..times] {
         let settled = black_box(&engine).settle(settle, DEADLINE).now_or_never().expect("nothing is waited for");
         assert!(matches!(black_box(settled), Ok(OutcomeResponse::Done { .. })));
@@ -265,9 +261,7 @@ fn memory_settle(times: usize) {
 fn redis_claim(times: usize) {
     let requests = requests();
     within_runtime(async {
-        let server = RedisServer::start().await.expect("scripts/install-test-deps installs it");
-        let engine = Redis::open(&format!("redis://{}", server.address()), Options::default()).expect("it is a URL");
-        while engine.probe().await.is_err() {}
+        let (_server, engine) = redis().await;
         for request in &requests[..times] {
             let claimed = black_box(&engine).claim(request, DEADLINE).await;
             assert!(matches!(black_box(claimed), Ok(ClaimResponse::Granted(_))));
@@ -275,9 +269,32 @@ fn redis_claim(times: usize) {
     });
 }
 
+/// Repeats of one operation that has succeeded.
+fn redis_duplicate(times: usize) {
+    let request = request(0);
+    within_runtime(async {
+        let (_server, engine) = redis().await;
+        engine.claim(&request, DEADLINE).await.expect("it is granted");
+        engine.settle(&settled(&request, result_of_1_kib()), DEADLINE).await.expect("it is settled");
+        let other: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().expect("it is an attempt");
+        let again = ClaimRequest { attempt: other, ..request };
+        for _ in 0..times {
+            let claimed = black_box(&engine).claim(&again, DEADLINE).await;
+            assert!(matches!(black_box(claimed), Ok(ClaimResponse::Duplicate(_))));
+        }
+    });
+}
+
+async fn redis() -> (RedisServer, Redis) {
+    let server = RedisServer::start().await.expect("scripts/install-test-deps installs it");
+    let engine = Redis::open(&format!("redis://{}", server.address()), Options::default()).expect("it is a URL");
+    while engine.probe().await.is_err() {}
+    (server, engine)
+}
+
 /// The use case over the bare memory engine.
 fn gateway_claim(times: usize) {
-    let (gateway, app) = (gateway(), app("shop", &[]));
+    let (gateway, app) = (gateway_over(Arc::new(memory())), app("shop", &[]));
     let requests: Vec<_> = requests().into_iter().map(asked).collect();
     within_runtime(async {
         for request in requests.into_iter().take(times) {
@@ -289,9 +306,32 @@ fn gateway_claim(times: usize) {
 
 /// A whole request on a connection, with both ends of it: the caller only writes and reads.
 fn request_claim(times: usize) {
+    requested(times, "HTTP/1.1 201 ", async |_| {});
+}
+
+/// The same for an operation that has succeeded with a result of 1 KiB.
+fn request_duplicate(times: usize) {
+    requested(times, "HTTP/1.1 409 ", async |engine| {
+        let app = app("shop-7", &[]).key;
+        for request in requests() {
+            let key = Key {
+                global_id: GlobalId::of(&app, &request.operation, &request.contents),
+                realm: Realm::Api,
+                app: app.clone(),
+            };
+            let request = ClaimRequest { key, ..request };
+            engine.claim(&request, DEADLINE).await.expect("it is granted");
+            engine.settle(&settled(&request, result_of_1_kib()), DEADLINE).await.expect("it is settled");
+        }
+    });
+}
+
+/// Sends requests to a gateway over what `prepare` has put into its engine.
+fn requested(times: usize, status: &str, prepare: impl AsyncFnOnce(&Memory)) {
     Metrics::install();
     let clock = Arc::new(SystemClock::new());
-    let (gateway, registry) = (Arc::new(gateway()), Arc::new(registry()));
+    let engine = Arc::new(memory());
+    let (gateway, registry) = (Arc::new(gateway_over(engine.clone())), Arc::new(registry()));
     gateway.measure_apps(&registry.apps(), Limits::default().metric_operations);
     let limits = Limits::default();
     let service = ApiService::new(Api {
@@ -310,6 +350,7 @@ fn request_claim(times: usize) {
     });
     let requests: Vec<_> = (0..TIMES_MAX).map(http_request).collect();
     within_runtime(async {
+        prepare(&engine).await;
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = socket.local_addr().expect("its address");
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
@@ -324,7 +365,7 @@ fn request_claim(times: usize) {
             while !answer.ends_with(b"}") {
                 caller.read_buf(&mut answer).await.expect("it is answered");
             }
-            assert!(answer.starts_with(b"HTTP/1.1 201 "), "{}", answer.escape_ascii());
+            assert!(answer.starts_with(status.as_bytes()), "{}", answer.escape_ascii());
         }
     });
 }
@@ -363,6 +404,20 @@ fn request(number: usize) -> ClaimRequest {
         take_over: false,
         waits: false,
     }
+}
+
+fn settled(request: &ClaimRequest, result: Box<str>) -> OutcomeRequest {
+    OutcomeRequest {
+        key: request.key.clone(),
+        attempt: request.attempt.clone(),
+        outcome: Outcome::Success { result: Some(result), retention: None },
+        late: None,
+    }
+}
+
+/// A text, so that no answer ends before its last brace.
+fn result_of_1_kib() -> Box<str> {
+    format!("\"{}\"", "x".repeat(1022)).into()
 }
 
 fn requests() -> Vec<ClaimRequest> {
@@ -412,10 +467,10 @@ fn memory() -> Memory {
     Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT)
 }
 
-fn gateway() -> Gateway {
+fn gateway_over(engine: Arc<Memory>) -> Gateway {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let entropy = Arc::new(Counting::default());
-    let engines = Engines::of_one("default", Arc::new(memory()), &clock, entropy.clone());
+    let engines = Engines::of_one("default", engine, &clock, entropy.clone());
     Gateway::new(engines, Issuer::new(clock.clone(), entropy), clock, &Limits::default())
 }
 
