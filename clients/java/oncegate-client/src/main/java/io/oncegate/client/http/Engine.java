@@ -17,6 +17,7 @@ import io.oncegate.client.http.Answer.Keyed;
 import io.oncegate.client.http.Answer.Pass;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Matcher;
@@ -174,7 +175,20 @@ public final class Engine<R> {
                     "This key was used with another request; send a fresh key for each operation.";
             return refuse(Problem.of(422, "fingerprint_mismatch", detail), "mismatch");
         }
-        return repeat((Duplicate<?>) claimed);
+        Answer repeated = repeat((Duplicate<?>) claimed);
+        boolean isApplied = preferred != null && !preferred.isZero() && !rules.observe;
+        return isApplied ? applied(repeated, preferred) : repeated;
+    }
+
+    /** Says that the repeat waited as its caller prefers (RFC 7240). */
+    private static Answer applied(Answer answer, Duration wait) {
+        if (!(answer instanceof Answered answered)) {
+            return answer;
+        }
+        Reply reply = answered.reply();
+        List<Field> fields = new ArrayList<>(reply.fields());
+        fields.add(new Field("Preference-Applied", "wait=" + wait.toSeconds()));
+        return new Answered(new Reply(reply.status(), fields, reply.body(), reply.trailers()));
     }
 
     private Answer repeat(Duplicate<?> duplicate) {

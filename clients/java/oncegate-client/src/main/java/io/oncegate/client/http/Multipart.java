@@ -19,23 +19,39 @@ public final class Multipart {
      * Returns the parts of a form, each with its head; null if the body is no form, or one that
      * readers could understand differently.
      */
-    public static List<byte[]> parts(List<String> contentType, byte[] body) {
+    static List<byte[]> parts(List<String> contentType, byte[] body) {
+        return parts(contentType, body, true);
+    }
+
+    /**
+     * Returns the parts of a form as containers read it, with something before and after it or not;
+     * null if it is no form.
+     */
+    public static List<byte[]> read(List<String> contentType, byte[] body) {
+        return parts(contentType, body, false);
+    }
+
+    private static List<byte[]> parts(List<String> contentType, byte[] body, boolean isExact) {
         String boundary = contentType.size() == 1 ? boundary(contentType.get(0)) : null;
         if (boundary == null) {
             return null;
         }
         byte[] delimiter = ("\r\n--" + boundary).getBytes(StandardCharsets.ISO_8859_1);
         byte[] first = Arrays.copyOfRange(delimiter, 2, delimiter.length);
+        int at = first.length;
         if (!startsWith(body, 0, first)) {
-            return null;
+            int preamble = isExact ? -1 : find(body, 0, delimiter);
+            if (preamble < 0) {
+                return null;
+            }
+            at = preamble + delimiter.length;
         }
         List<byte[]> parts = new ArrayList<>();
-        int at = first.length;
         while (true) {
             if (startsWith(body, at, END)) {
                 int rest = body.length - at - END.length;
                 boolean ends = rest == 0 || (rest == 2 && startsWith(body, at + 2, LINE));
-                return ends ? parts : null;
+                return ends || !isExact ? parts : null;
             }
             int end = startsWith(body, at, LINE) ? find(body, at + 2, delimiter) : -1;
             if (end < 0) {

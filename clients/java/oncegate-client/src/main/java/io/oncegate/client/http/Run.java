@@ -5,6 +5,7 @@ import io.oncegate.client.NothingHappened;
 import io.oncegate.client.OncegateException;
 import io.oncegate.client.Outcome;
 import java.io.ByteArrayOutputStream;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 
@@ -28,7 +29,10 @@ public final class Run {
     private int status;
     private List<Field> fields = List.of();
     private List<Field> trailers = List.of();
-    private Outcome said;
+
+    /** What the handler says in {@code Oncegate-Outcome}, line by line. */
+    private final List<String> said = new ArrayList<>();
+
     private boolean harmless;
     private boolean ended;
 
@@ -51,19 +55,31 @@ public final class Run {
         return rules.operation;
     }
 
-    /** Returns true for a field of the response that is never sent on; takes what it says. */
-    public synchronized boolean takes(String name, String value) {
-        if (!Fields.isOwn(name)) {
+    /**
+     * Returns true for a field of the response that is never sent on; takes what its lines say.
+     *
+     * @param isAdded the lines leave those before them
+     */
+    public synchronized boolean takes(String name, List<String> lines, boolean isAdded) {
+        if (!isOwn(name)) {
             return false;
         }
         if (name.equalsIgnoreCase(Fields.OUTCOME)) {
-            said = outcome(value);
+            if (!isAdded) {
+                said.clear();
+            }
+            said.addAll(lines);
         }
         return true;
     }
 
-    private Outcome outcome(String value) {
-        String text = value == null ? "" : value.strip();
+    /** Returns true for a field that a handler cannot send, before or after the body. */
+    public static boolean isOwn(String name) {
+        return Fields.isOwn(name);
+    }
+
+    private Outcome outcome() {
+        String text = String.join(", ", said).strip();
         for (Outcome each : Outcome.values()) {
             if (each.name().toLowerCase(Locale.ROOT).equals(text)) {
                 return each;
@@ -167,8 +183,8 @@ public final class Run {
     }
 
     private Outcome judge(boolean isComplete) {
-        if (isComplete && said != null) {
-            return said;
+        if (isComplete && !said.isEmpty()) {
+            return outcome();
         }
         if (grant.marked().isPresent()) {
             return grant.marked().get();

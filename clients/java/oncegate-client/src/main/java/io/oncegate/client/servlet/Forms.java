@@ -83,7 +83,7 @@ final class Forms {
     static List<Part> parts(HttpServletRequest request, byte[] body)
             throws ServletException, IOException {
         List<byte[]> parts =
-                Multipart.parts(Collections.list(request.getHeaders("Content-Type")), body);
+                Multipart.read(Collections.list(request.getHeaders("Content-Type")), body);
         if (parts == null) {
             throw new ServletException("The body is no form in parts (multipart/form-data)");
         }

@@ -75,7 +75,7 @@ final class RecordedOutput extends ServletOutputStream {
 
     @Override
     public void write(byte[] bytes, int from, int length) throws IOException {
-        if (finished) {
+        if (finished || hasNoBody()) {
             return;
         }
         exchange.run().body(bytes, from, length);
@@ -88,6 +88,12 @@ final class RecordedOutput extends ServletOutputStream {
         } else {
             send(bytes, from, length);
         }
+    }
+
+    /** Returns true for a status without a body. Some containers send one all the same. */
+    private boolean hasNoBody() {
+        int status = response.getStatus();
+        return status == 204 || status == 205 || status == 304;
     }
 
     private boolean isFull() {
@@ -117,6 +123,9 @@ final class RecordedOutput extends ServletOutputStream {
 
     private void sendHead() {
         if (!headSent) {
+            if (response.getStatus() == 205) {
+                response.getResponse().setContentLengthLong(0);
+            }
             response.recordHead();
             headSent = true;
         }

@@ -1,12 +1,14 @@
 package io.oncegate.client.servlet;
 
 import io.oncegate.client.http.Field;
+import io.oncegate.client.http.Run;
 import jakarta.servlet.ServletOutputStream;
 import jakarta.servlet.http.HttpServletResponse;
 import jakarta.servlet.http.HttpServletResponseWrapper;
 import java.io.IOException;
 import java.io.OutputStreamWriter;
 import java.io.PrintWriter;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -146,38 +148,38 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public void setHeader(String name, String value) {
-        if (!takes(name, value)) {
+        if (!takes(name, value, false)) {
             super.setHeader(name, value);
         }
     }
 
     @Override
     public void addHeader(String name, String value) {
-        if (!takes(name, value)) {
+        if (!takes(name, value, true)) {
             super.addHeader(name, value);
         }
     }
 
     @Override
     public void setIntHeader(String name, int value) {
-        if (!takes(name, Integer.toString(value))) {
+        if (!takes(name, Integer.toString(value), false)) {
             super.setIntHeader(name, value);
         }
     }
 
     @Override
     public void addIntHeader(String name, int value) {
-        if (!takes(name, Integer.toString(value))) {
+        if (!takes(name, Integer.toString(value), true)) {
             super.addIntHeader(name, value);
         }
     }
 
-    private boolean takes(String name, String value) {
+    private boolean takes(String name, String value, boolean isAdded) {
         if (name.equalsIgnoreCase("Content-Length") && value != null && !isCommitted()) {
             output.declare(
                     value.strip().matches("[0-9]{1,18}") ? Long.parseLong(value.strip()) : -1);
         }
-        return exchange.run().takes(name, value);
+        return exchange.run().takes(name, List.of(value == null ? "" : value), isAdded);
     }
 
     @Override
@@ -206,8 +208,14 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     public void setTrailerFields(Supplier<Map<String, String>> supplier) {
         trailers = supplier;
         if (takesTrailers) {
-            super.setTrailerFields(supplier);
+            super.setTrailerFields(supplier == null ? null : () -> sent(supplier.get()));
         }
+    }
+
+    private static Map<String, String> sent(Map<String, String> trailers) {
+        Map<String, String> sent = new LinkedHashMap<>(trailers);
+        sent.keySet().removeIf(Run::isOwn);
+        return sent;
     }
 
     @Override

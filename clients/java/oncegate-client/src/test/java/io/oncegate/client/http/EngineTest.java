@@ -102,10 +102,17 @@ class EngineTest {
         var engine = new Engine<>(rules(gateway).releaseOn(IllegalArgumentException.class));
         Map<String, Consumer<Run>> handlers =
                 Map.of(
-                        "failure 1", run -> run.takes("Oncegate-Outcome", " failure "),
+                        "failure 1",
+                                run -> run.takes("Oncegate-Outcome", List.of(" failure "), false),
                         "failure 2", run -> run.grant().mark(Outcome.FAILURE),
                         "failure 3", run -> run.thrown(new NumberFormatException()),
-                        "unknown 4", run -> run.takes("oncegate-outcome", "perhaps"),
+                        "unknown 4",
+                                run -> run.takes("oncegate-outcome", List.of("perhaps"), false),
+                        "unknown 6",
+                                run -> {
+                                    run.takes("Oncegate-Outcome", List.of("success"), false);
+                                    run.takes("Oncegate-Outcome", List.of("success"), true);
+                                },
                         "succeeded 5",
                                 run ->
                                         run.thrown(
