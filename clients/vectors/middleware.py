@@ -119,7 +119,8 @@ def framed(body, framing):
         part = body[at : at + size]
         at += size
         pieces.append((b"%x\r\n%s\r\n" % (len(part), part), len(part)))
-    return [(b"Transfer-Encoding", b"chunked")], [*pieces, (b"0\r\n\r\n", 0)]
+    trailers = "".join(f"{name}: {value}\r\n" for name, value in framing.get("trailers", []))
+    return [(b"Transfer-Encoding", b"chunked")], [*pieces, (f"0\r\n{trailers}\r\n".encode(), 0)]
 
 
 def sent_before(pieces, cut):
@@ -226,18 +227,20 @@ class Case:
         self.id = uuid.uuid4().hex
         self.at = case.get("at", "plain")
         self.values = Values()
-        self.responses = [None] * len(case["requests"])
+        self.requests = [request for each in case["requests"] for request in [each] * each.get("times", 1)]
+        self.responses = [None] * len(self.requests)
         self.errors = []
+        self.kept = None
 
     def run(self):
         begin = time.monotonic()
         threads = []
-        for index, request in enumerate(self.case["requests"]):
+        for index, request in enumerate(self.requests):
             if "at_ms" in request:
                 thread = threading.Thread(target=self.later, args=(begin, index, request), daemon=True)
                 threads.append(thread)
                 thread.start()
-            elif any("at_ms" in each for each in self.case["requests"]):
+            elif any("at_ms" in each for each in self.requests):
                 # Others come while this one runs.
                 thread = threading.Thread(target=self.guarded, args=(index, request), daemon=True)
                 threads.append(thread)
@@ -296,10 +299,9 @@ class Case:
             fields.append((b"Vector-Do", json.dumps(stretched(request["do"], self.stretch), separators=(",", ":")).encode()))
         fields.append((b"Vector-Case", self.id.encode()))
         host, port = self.address
-        head = f"{given['method']} /{self.at}{given['path']} HTTP/1.1\r\nHost: {host}:{port}\r\n".encode()
+        head = f"{given['method']} /{self.at}{given['path']} HTTP/{given.get('version', '1.1')}\r\nHost: {host}:{port}\r\n".encode()
         head += b"".join(name + b": " + value + b"\r\n" for name, value in fields) + b"\r\n"
-        with socket.create_connection(self.address, timeout=PATIENCE) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self.connection(given) as connection:
             begin = time.monotonic()
             if "cut_after" in request:
                 connection.sendall(head + sent_before(pieces, request["cut_after"]))
@@ -314,10 +316,34 @@ class Case:
             if "hang_up_after_ms" in request:
                 time.sleep(request["hang_up_after_ms"] / 1000 * self.stretch)
                 raise Broken("the caller hung up")
-            return Reader(connection, begin).response(given["method"])
+            time.sleep(given.get("reads_after_ms", 0) / 1000 * self.stretch)
+            response = Reader(connection, begin).response(given["method"])
+            if given.get("keep"):
+                self.kept = connection.dup()
+            return response
+
+    def connection(self, given):
+        """The connection of the last response for a request that keeps it, if the server did; else a fresh one."""
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.settimeout(0.05)
+            try:
+                # More than the response is a fault: the next response begins with it.
+                is_open = bool(kept.recv(1, socket.MSG_PEEK))
+            except TimeoutError:
+                is_open = True
+            except OSError:
+                is_open = False
+            if is_open and given.get("keep"):
+                kept.settimeout(PATIENCE)
+                return kept
+            kept.close()
+        connection = socket.create_connection(self.address, timeout=PATIENCE)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
 
     def guarded_expectations(self):
-        for index, request in enumerate(self.case["requests"]):
+        for index, request in enumerate(self.requests):
             if "expect" not in request:
                 continue
             try:
@@ -338,6 +364,13 @@ class Case:
             first = self.responses[expected["same_as"]]
             if (response.status, response.body) != (first.status, first.body):
                 raise Failed(f"not the response of request {expected['same_as']}: {first}")
+        for name in expected.get("same_fields", []):
+            lines = self.responses[expected["same_as"]].lines(name)
+            if not lines or response.lines(name) != lines:
+                raise Failed(f"field {name} is {response.lines(name)}, not {lines} as before")
+        if "one_of" in expected:
+            if response.status not in expected["one_of"]:
+                raise Failed(f"status is {response.status}, not one of {expected['one_of']}")
         equal("status", response.status, expected.get("status", response.status))
         for name, value in expected.get("headers", {}).items():
             check_field(name, response.lines(name), value)
@@ -366,6 +399,8 @@ class Case:
     def check_runs(self):
         runs = json_of(f"http://{self.address[0]}:{self.address[1]}/runs?case={self.id}")
         expected = self.case["runs"]
+        if expected == "any":
+            return
         if len(runs) != len(expected):
             raise Failed(f"{len(runs)} runs, not {len(expected)}: {json.dumps(runs)}")
         for index, (run, members) in enumerate(zip(runs, expected)):
@@ -396,6 +431,8 @@ def equal(what, got, expected):
 def check_field(name, lines, expected):
     if expected is None:
         fits = not lines
+    elif isinstance(expected, dict):
+        fits = expected["not"] not in lines
     elif isinstance(expected, list):
         fits = lines == expected
     elif expected.endswith("*"):
@@ -507,6 +544,7 @@ class Application:
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].removeprefix("Usage: "), add_help=True)
     parser.add_argument("--case", help="run only the cases whose name contains this text")
+    parser.add_argument("--all", action="store_true", help="run the rare cases too, as with --case")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time (1)")
     stretch = float(os.environ.get("MIDDLEWARE_STRETCH", "1"))
     parser.add_argument("--stretch", type=float, default=stretch, help="multiply all times of the cases, for a busy machine (MIDDLEWARE_STRETCH, else 1)")
@@ -516,7 +554,7 @@ def main():
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     document = json.loads((HERE / "middleware.json").read_text())
-    cases = [case for case in document["cases"] if not options.case or options.case in case["name"]]
+    cases = [case for case in document["cases"] if (options.case in case["name"] if options.case else options.all or not case.get("rare"))]
     with tempfile.TemporaryDirectory() as folder:
         gateway = Gateway(folder)
         application = None

@@ -48,6 +48,10 @@ func main() {
 		}
 	}
 	fmt.Println("lacks parsed")
+	if *app == "h2c" {
+		// It takes the offer to upgrade.
+		fmt.Println("lacks http1")
+	}
 	fmt.Println("listening", listener.Addr())
 	log.Fatal(http.Serve(listener, handler))
 }

@@ -38,6 +38,10 @@ class Response(HttpResponse):  # type: ignore[misc]
     def items(self) -> Any:
         return [*super().items(), *self.again]
 
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self.again = [pair for pair in self.again if pair[0].lower() != name.lower()]
+
 
 def begin(request: Any) -> Handler:
     handler = Handler(request.headers)
