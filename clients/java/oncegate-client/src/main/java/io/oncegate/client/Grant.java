@@ -299,7 +299,18 @@ public final class Grant implements Claimed, AutoCloseable {
                     "The outcome of this claim was reported already; report each claim once");
         }
         reported = true;
-        stop();
+        if (lease != null) {
+            lease.reporting();
+        }
+        try {
+            return report(outcome, result, text, omitted, otherwise);
+        } finally {
+            stop();
+        }
+    }
+
+    private Settled report(
+            String outcome, Object result, JsonText text, String omitted, JsonText otherwise) {
         Response granted = answer == null && !disabled ? claimAgain() : answer;
         if (granted == null || granted.status() != 201) {
             // Nothing can be recorded. It is late if another attempt was found.

@@ -23,6 +23,7 @@ final class Lease {
     private volatile long end;
     private volatile String lost;
     private boolean stopped;
+    private boolean reporting;
     private Future<?> next;
 
     /**
@@ -80,6 +81,14 @@ final class Lease {
         }
     }
 
+    /**
+     * Renews until {@link #stop} while the outcome is reported: a lease that ended meanwhile would
+     * let a repeat run. A renewal that the report overtakes loses nothing.
+     */
+    synchronized void reporting() {
+        reporting = true;
+    }
+
     private synchronized boolean isStopped() {
         return stopped;
     }
@@ -131,6 +140,10 @@ final class Lease {
         List<Consumer<String>> signalled;
         synchronized (this) {
             if (lost != null || stopped) {
+                return;
+            }
+            if (reporting) {
+                stopped = true;
                 return;
             }
             lost = code;
