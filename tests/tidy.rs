@@ -3,6 +3,8 @@
 
 #[path = "tidy/diagram.rs"]
 mod diagram;
+#[path = "tidy/installs.rs"]
+mod installs;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/rules.rs"]
@@ -242,6 +244,11 @@ fn files_have_one_subject() {
 fn links_lead_somewhere() {
     let root = source::root();
     hold("links lead somewhere", |sources| pages::links(sources, |path| root.join(path).is_file()));
+}
+
+#[test]
+fn pages_install_what_a_release_makes() {
+    hold("pages install what a release makes", installs::installs);
 }
 
 #[test]

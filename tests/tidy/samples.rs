@@ -1,6 +1,7 @@
 //! A rule that cannot fail holds nothing: each is given a small sample that breaks it, and one beside it that does not.
 
 use crate::diagram;
+use crate::installs;
 use crate::pages;
 use crate::rules;
 use crate::source::Source;
@@ -314,4 +315,43 @@ fn a_place_of_work_is_caught() {
     caught(rules::places, "Cargo.toml", &format!("path = \"{folder}main\""), 1);
     caught(rules::places, "README.md", &format!("See https://{host}/x"), 1);
     passes(rules::places, "README.md", &format!("docs{folder}a.md, https://example.org{folder}"));
+}
+
+#[test]
+fn a_line_that_installs_what_no_release_makes_is_caught() {
+    let found = |line: &str| {
+        let release = "- {target: x86_64-unknown-linux-musl, runner: a}\n- {target: aarch64-unknown-linux-musl, runner: b}\n\
+                       scripts/build-deb\nclients/python/server/build\nclients/typescript/publish\n";
+        installs::installs(&[
+            Source::new(".github/workflows/release.yml", release),
+            Source::new("Cargo.toml", "[workspace.package]\nversion = \"0.2.0\"\n"),
+            Source::new("clients/python/pyproject.toml", "[project]\nname = \"oncegate\"\n"),
+            Source::new("clients/typescript/server/package.json", "{\n  \"name\": \"@oncegate/server\",\n}\n"),
+            Source::new("clients/rust/Cargo.toml", "[package]\nname = \"oncegate-client\"\n"),
+            Source::new("README.md", line),
+        ])
+    };
+    let url = "https://github.com/oncegate/oncegate/releases/download";
+    for right in [
+        &format!("curl {url}/v0.2.0/oncegate-0.2.0-$(uname -m)-unknown-linux-musl.tar.gz | tar -xz"),
+        "deb=oncegate_0.2.0-1_$(dpkg --print-architecture).deb",
+        "docker run ghcr.io/oncegate/oncegate:0.2.0 and ghcr.io/oncegate/oncegate:latest.",
+        "pip install 'oncegate[redis]' oncegate-server && oncegate serve",
+        "npx --package @oncegate/server oncegate serve",
+        "cargo add oncegate-client --features redis",
+    ] {
+        assert!(found(right).is_empty(), "{right}: {:?}", found(right));
+    }
+    for wrong in [
+        &format!("curl {url}/v0.1.0/oncegate-0.2.0-x86_64-unknown-linux-musl.tar.gz"),
+        &format!("curl {url}/v0.2.0/oncegate-v0.2.0-x86_64-unknown-linux-musl.tar.gz"),
+        &format!("curl {url}/v0.2.0/oncegate-0.2.0-aarch64-unknown-linux-gnu.tar.gz"),
+        "deb=oncegate_0.2.0_amd64.deb",
+        "docker run ghcr.io/oncegate/oncegate:v0.2.0",
+        "pip install oncegate-gateway",
+        "npx @oncegate/gateway",
+        "cargo add oncegate",
+    ] {
+        assert!(!found(wrong).is_empty(), "{wrong}");
+    }
 }
