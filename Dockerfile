@@ -50,6 +50,7 @@ COPY LICENSE /usr/share/doc/oncegate/LICENSE
 # A volume takes its first owner and mode from the folder that it covers, so the folder comes before the VOLUME.
 RUN install -d -m 0750 -o 65532 -g 65532 /var/lib/oncegate
 COPY --from=build /usr/local/bin/oncegate /usr/local/bin/oncegate
+COPY deploy/backup/oncegate-backup /usr/local/bin/oncegate-backup
 
 # The loopback interface of a container cannot be reached from outside. With no apps configured the gateway refuses to
 # listen beyond it: configure apps, or set ONCEGATE_SERVER__ALLOW_OPEN=true for a trial. The image does not decide that

@@ -22,7 +22,7 @@ fn deploy() -> PathBuf {
 fn placed(config: &str, folder: &Path) -> PathBuf {
     let text = fs::read_to_string(deploy().join(config)).expect("a configuration");
     let digest = "sha256:0f00bd0f44b5f8d7a6a2a3d5e1c9b8877665544332211000aabbccddeeff0011";
-    for name in ["shop", "admin"] {
+    for name in ["shop", "admin", "backup"] {
         fs::write(folder.join(name), format!("{digest}\n")).expect("a digest is written");
     }
     fs::write(folder.join("engine-url"), "redis://localhost:6379/0\n").expect("a URL is written");
@@ -41,6 +41,7 @@ fn each_configuration_is_accepted() {
     let configurations = [
         "compose/oncegate.toml",
         "kubernetes/base/oncegate.toml",
+        "kubernetes/overlays/disk/oncegate.toml",
         "kubernetes/overlays/outage-policies/oncegate.toml",
         "kubernetes/overlays/postgres-registry/oncegate.toml",
         "systemd/oncegate.toml",
@@ -110,18 +111,29 @@ async fn the_command_line_of_the_unit_starts_a_gateway() {
 }
 
 #[test]
-fn the_unit_is_valid_and_confined() {
+fn the_units_are_valid_and_confined() {
     let folder = tempfile::tempdir().expect("a folder");
-    let unit = folder.path().join("oncegate.service");
-    let text = fs::read_to_string(deploy().join("systemd/oncegate.service")).expect("the unit");
-    // The program is not installed where the tests run.
-    fs::write(&unit, text.replace("/usr/bin/oncegate", env!("CARGO_BIN_EXE_oncegate"))).expect("it is written");
-    let analyze = |words: &[&str]| Command::new("systemd-analyze").args(words).arg(&unit).output();
-    let Ok(verified) = analyze(&["verify", "--man=no"]) else { return missing::skip("systemd-analyze") };
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(verified.status.success() && !said.contains("oncegate.service"), "{said}");
-    let security = analyze(&["security", "--offline=yes", &format!("--threshold={EXPOSURE_MAX}")]).expect("it runs");
-    assert!(security.status.success(), "{}", String::from_utf8_lossy(&security.stdout));
+    let program = Path::new(env!("CARGO_BIN_EXE_oncegate"));
+    for name in ["oncegate.service", "oncegate-backup.service", "oncegate-backup.timer"] {
+        let unit = fs::read_to_string(deploy().join("systemd").join(name)).expect("the unit");
+        // The programs are not installed where the tests run.
+        let backup = deploy().join("backup/oncegate-backup").display().to_string();
+        let unit = unit.replace("/usr/bin/oncegate-backup", &backup);
+        let unit = unit.replace("/usr/bin/oncegate ", &format!("{} ", program.display()));
+        fs::write(folder.path().join(name), unit).expect("it is written");
+    }
+    for name in ["oncegate.service", "oncegate-backup.service", "oncegate-backup.timer"] {
+        let unit = folder.path().join(name);
+        let analyze = |words: &[&str]| Command::new("systemd-analyze").args(words).arg(&unit).output();
+        let Ok(verified) = analyze(&["verify", "--man=no"]) else { return missing::skip("systemd-analyze") };
+        let said = String::from_utf8_lossy(&verified.stderr);
+        assert!(verified.status.success() && !said.contains(name), "{said}");
+        if name.ends_with(".service") {
+            let security = analyze(&["security", "--offline=yes", &format!("--threshold={EXPOSURE_MAX}")]);
+            let security = security.expect("it runs");
+            assert!(security.status.success(), "{name}: {}", String::from_utf8_lossy(&security.stdout));
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod apps_registry;
 mod apps_reload;
 #[cfg(all(feature = "disk", target_os = "linux"))]
 mod backup;
+#[cfg(all(feature = "disk", target_os = "linux"))]
+mod backup_drill;
 #[cfg(target_os = "linux")]
 mod batch_memory;
 #[cfg(feature = "redis")]

@@ -10,6 +10,11 @@ app.kubernetes.io/name: oncegate
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "oncegate.backup.selector" -}}
+app.kubernetes.io/name: oncegate-backup
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "oncegate.name" -}}
 {{- if eq .Release.Name "oncegate" }}oncegate{{ else }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}-oncegate{{ end }}
 {{- end }}
