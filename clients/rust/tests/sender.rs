@@ -1,5 +1,5 @@
 //! Requests of reqwest with one key per operation, against the middleware before a service whose answers get lost, and against the proxy of
-//! a gateway, which ONCEGATE_BIN names.
+//! a gateway, which `ONCEGATE_BIN` names.
 #![cfg(all(feature = "axum", feature = "reqwest", feature = "testing"))]
 
 use std::convert::Infallible;

@@ -30,7 +30,9 @@ pub(super) struct Recorder<'a> {
     /// Those of the handler, when its head was sent. Outer layers change theirs.
     headers: HeaderMap,
     trailers: HeaderMap,
-    outcome: Outcome,
+    /// What the head said of the outcome.
+    said: Option<Outcome>,
+    is_harmless: bool,
     /// Nothing if it is not stored.
     body: Option<BytesMut>,
     declared: Option<u64>,
@@ -52,8 +54,9 @@ impl Run {
         Self { unfinished: Unfinished::of(&grant), grant }
     }
 
-    /// Reports that there is no response.
-    pub(super) async fn end(self, settings: &Settings, outcome: Outcome) {
+    /// Reports a run without a response: what its handler has marked, otherwise this outcome.
+    pub(super) async fn end(self, settings: &Settings, otherwise: Outcome) {
+        let outcome = self.grant.marked().unwrap_or(otherwise);
         self.report(settings, outcome, None).await;
     }
 
@@ -90,22 +93,17 @@ impl<'a> Recorder<'a> {
     /// Begins with the head of a response, and removes from it what is not for the caller.
     pub(super) fn new(settings: &'a Settings, run: Run, head: &mut Parts) -> Self {
         let said = fields::take_outcome(&mut head.headers);
-        let harmless = head.extensions.get::<Harmless>().map(|_| Outcome::Failure);
-        let marked = head.extensions.get::<Outcome>().copied().or_else(|| run.grant.marked()).or(harmless);
-        let outcome = match said.as_deref() {
-            Some("success") => Outcome::Success,
-            Some("failure") => Outcome::Failure,
-            Some("unknown") => Outcome::Unknown,
+        let said = match said.as_deref() {
+            Some("success") => Some(Outcome::Success),
+            Some("failure") => Some(Outcome::Failure),
+            Some("unknown") => Some(Outcome::Unknown),
             Some(other) => {
                 settings.event("outcome_invalid", Level::Warn, &format!("Oncegate-Outcome is {other:.100?}"));
-                Outcome::Unknown
+                Some(Outcome::Unknown)
             }
-            None => marked.unwrap_or_else(|| match settings.statuses.meaning(head.status.as_u16()) {
-                Meaning::Store => Outcome::Success,
-                Meaning::Release => Outcome::Failure,
-                Meaning::Unknown => Outcome::Unknown,
-            }),
+            None => head.extensions.get::<Outcome>().copied(),
         };
+        let is_harmless = head.extensions.get::<Harmless>().is_some();
         let headers = head.headers.clone();
         let is_stored = settings.stores_private || !fields::is_private(&headers);
         degrade(&mut head.headers, run.grant.degraded());
@@ -116,7 +114,8 @@ impl<'a> Recorder<'a> {
             status: head.status,
             headers,
             trailers: HeaderMap::new(),
-            outcome,
+            said,
+            is_harmless,
             body: is_stored.then(BytesMut::new),
             declared,
             seen: 0,
@@ -144,8 +143,15 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    pub(super) fn trailers(&mut self, trailers: HeaderMap) {
-        self.trailers = trailers;
+    /// Records the trailers, and removes from them what is not for the caller. An outcome comes too late there, as in the proxy.
+    pub(super) fn trailers(&mut self, trailers: &mut HeaderMap) {
+        if let Some(late) = fields::take_outcome(trailers) {
+            let why = format!(
+                "Oncegate-Outcome is {late:.100?} in trailers, where it does not count; send it in the head, or mark the grant"
+            );
+            self.settings.event("outcome_invalid", Level::Warn, &why);
+        }
+        self.trailers = trailers.clone();
     }
 
     /// Reports whether the declared length is filled.
@@ -155,16 +161,28 @@ impl<'a> Recorder<'a> {
 
     /// Reports the outcome of a complete response.
     pub(super) async fn complete(self) {
-        let settings = self.settings;
-        settings.answered("executed");
-        let results = (self.outcome == Outcome::Success).then(|| self.results());
-        self.run.report(settings, self.outcome, results).await;
+        let by_status = match self.settings.statuses.meaning(self.status.as_u16()) {
+            Meaning::Store => Outcome::Success,
+            Meaning::Release => Outcome::Failure,
+            Meaning::Unknown => Outcome::Unknown,
+        };
+        self.end(by_status).await;
     }
 
-    /// Reports that the response broke off.
-    pub(super) async fn broke(self) {
-        self.settings.answered("executed");
-        self.run.report(self.settings, Outcome::Unknown, None).await;
+    /// Reports that the response broke off. What is there of it is not stored.
+    pub(super) async fn broke(mut self) {
+        self.body = None;
+        self.end(Outcome::Unknown).await;
+    }
+
+    /// Reports what the handler has said, also while its body passed; otherwise this outcome.
+    async fn end(self, otherwise: Outcome) {
+        let settings = self.settings;
+        settings.answered("executed");
+        let said = self.said.or_else(|| self.run.grant.marked());
+        let outcome = said.unwrap_or(if self.is_harmless { Outcome::Failure } else { otherwise });
+        let results = (outcome == Outcome::Success).then(|| self.results());
+        self.run.report(settings, outcome, results).await;
     }
 
     fn results(&self) -> Results {

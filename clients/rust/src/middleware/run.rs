@@ -62,7 +62,7 @@ pub(crate) async fn run<B, E>(
     let answered = match watched(&settings, &run.grant, pin!(handler), reply.closed(), time.as_mut()).await {
         Ok(answered) => answered,
         Err(end) => {
-            // Dropped: its outcome is unknown.
+            // Dropped: its outcome is unknown, unless it has marked one.
             run.end(&settings, Outcome::Unknown).await;
             match end {
                 End::Stopped => {}
@@ -134,15 +134,15 @@ where
                 } else {
                     last.0 = data;
                     next = if body.is_end_stream() { None } else { at_once(&mut body).await }.unwrap_or(Next::None);
-                    if let Next::Trailers(trailers) = &next {
+                    if let Next::Trailers(trailers) = &mut next {
+                        recorder.trailers(trailers);
                         last.1 = Some(trailers.clone());
-                        recorder.trailers(trailers.clone());
                     }
                     break;
                 }
             }
-            Next::Trailers(trailers) => {
-                recorder.trailers(trailers.clone());
+            Next::Trailers(mut trailers) => {
+                recorder.trailers(&mut trailers);
                 last.1 = Some(trailers);
                 next = Next::End;
                 break;

@@ -91,6 +91,7 @@ export class Exchange {
   private pieces: Buffer[] = [];
   private bytes = 0;
   private isLong = false;
+  private isBroken = false;
   private reporting: Promise<void> | null = null;
   /** Resolves with the outcome when it has been reported, or could not be reported in time. */
   readonly reported: Promise<Outcome>;
@@ -159,7 +160,8 @@ export class Exchange {
   /** The response broke off, or there will be none: unknown at once, unless the handler has said what happened. */
   break(): Promise<void> {
     const { marked } = this.request;
-    this.reporting ??= this.report(marked === "failure" || (this.isHarmless && marked === null) ? "failure" : "unknown");
+    this.isBroken = true;
+    this.reporting ??= this.report(marked ?? (this.isHarmless ? "failure" : "unknown"));
     return this.reporting;
   }
 
@@ -186,7 +188,8 @@ export class Exchange {
 
   private stored(): object {
     const isPrivate = this.fields.some(([name, value]) => name === "cache-control" && /(^|[,\s])no-store\b/i.test(value));
-    const body = this.isLong || (isPrivate && !this.rules.storePrivate) ? null : Buffer.concat(this.pieces);
-    return stored(this.status, this.fields, this.lastFields, body, this.rules.storedFields);
+    const body = this.isLong || this.isBroken || (isPrivate && !this.rules.storePrivate) ? null : Buffer.concat(this.pieces);
+    // Without a response: it failed after it had marked its grant.
+    return stored(this.status || 500, this.fields, this.lastFields, body, this.rules.storedFields);
   }
 }

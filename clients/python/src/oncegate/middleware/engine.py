@@ -208,14 +208,19 @@ class Engine:
             return state.marked
         if self.is_harmless(error) or self.is_harmless(state.seen_error):
             return "failure"
-        if not complete or error is not None or recorder.breaks_off:
+        if not self.is_whole(recorder, error, complete):
             return "unknown"
         return {"store": "success", "release": "failure", "unknown": "unknown"}[self.rules.meaning(recorder.status)]
+
+    def is_whole(self, recorder: Recorder, error: BaseException | None, complete: bool) -> bool:
+        return complete and error is None and not recorder.breaks_off
 
     def report(self, state: _claims.GrantState, recorder: Recorder, error: BaseException | None, complete: bool) -> Flow[None]:
         """Reports the outcome. A report that fails changes nothing for the caller; an event reports it."""
         outcome = self.outcome(state, recorder, error, complete)
         stored, tombstone = recorder.results() if outcome == "success" and recorder.has_begun else (None, None)
+        if not self.is_whole(recorder, error, complete):
+            stored = tombstone
         try:
             yield from _claims.report_outcome(state, outcome, stored, instead=tombstone)
         except (NotSettled, OutcomeRefused):
