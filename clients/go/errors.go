@@ -136,14 +136,19 @@ func (e *NotCanonicalError) Error() string {
 }
 
 // LockNotAcquiredError says that the lock was held until the wait was over (lock_held), or that it was refused (upgrade_refused,
-// withdrawn).
+// limit_differs, withdrawn).
 type LockNotAcquiredError struct {
 	Name         string
 	Code         string
 	RetryAfterMS int64
+	// Limit is the one in use, with limit_differs; else 0.
+	Limit int
 }
 
 func (e *LockNotAcquiredError) Error() string {
+	if e.Limit != 0 {
+		return fmt.Sprintf("oncegate: lock %s was not acquired: %s; its holders have a limit of %d", e.Name, e.Code, e.Limit)
+	}
 	return fmt.Sprintf("oncegate: lock %s was not acquired: %s", e.Name, e.Code)
 }
 

@@ -17,6 +17,7 @@ type Locker struct {
 	owner  string
 	lease  time.Duration
 	fair   bool
+	limit  *int
 	err    error
 }
 
@@ -44,12 +45,18 @@ func Fair() LockOption {
 	return func(l *Locker) { l.fair = true }
 }
 
+// Limit shares the lock with at most so many holds at once, 2 to 1000, as a semaphore does: for Shared holds only. All that hold it at the
+// same time name the same limit, and an owner has no more than others. Another limit in use is a *LockNotAcquiredError.
+func Limit(holds int) LockOption {
+	return func(l *Locker) { l.limit = &holds }
+}
+
 var (
 	lockNameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 	ownerForm    = regexp.MustCompile(`^[A-Za-z0-9_-]{16,64}$`)
 )
 
-// Lock returns a Locker for the lock with this name. A wrong name or owner is an *ArgumentError of Acquire.
+// Lock returns a Locker for the lock with this name. A wrong name, owner or limit is an *ArgumentError of Acquire.
 func (c *Client) Lock(name string, opts ...LockOption) *Locker {
 	l := &Locker{client: c, name: name, mode: "exclusive"}
 	for _, opt := range opts {
@@ -60,6 +67,10 @@ func (c *Client) Lock(name string, opts ...LockOption) *Locker {
 		l.err = argument("not the name of a lock: %.130q; expected 1 to 128 of A-Z a-z 0-9 . _ : -, beginning with a letter or digit", name)
 	case l.owner != "" && !ownerForm.MatchString(l.owner):
 		l.err = argument("not an owner: expected 16 to 64 of A-Z a-z 0-9 _ -")
+	case l.limit != nil && l.mode != "shared":
+		l.err = argument("Limit: only shared holds have a limit; give Shared() with it")
+	case l.limit != nil && (*l.limit < 2 || *l.limit > 1000):
+		l.err = argument("Limit: a limit is a number of holds from 2 to 1000, such as 4; for one, request the lock in mode exclusive")
 	}
 	return l
 }
@@ -136,7 +147,7 @@ func (l *Locker) Acquire(ctx context.Context, wait time.Duration) (*Hold, error)
 		if uncertain {
 			l.withdraw(ctx, nonce, a.at)
 		}
-		return nil, &LockNotAcquiredError{Name: l.name, Code: a.Code, RetryAfterMS: a.retryAfter().Milliseconds()}
+		return nil, &LockNotAcquiredError{Name: l.name, Code: a.Code, RetryAfterMS: a.retryAfter().Milliseconds(), Limit: a.Limit}
 	}
 }
 
@@ -161,6 +172,9 @@ func (l *Locker) body(nonce string) ([]byte, error) {
 	}
 	if l.fair {
 		members["fair"] = true
+	}
+	if l.limit != nil {
+		members["limit"] = *l.limit
 	}
 	lease, err := l.leaseText()
 	if err != nil {

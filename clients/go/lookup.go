@@ -36,6 +36,8 @@ type LockRecord struct {
 	Name string `json:"name"`
 	// Mode is exclusive or shared, or empty if the lock is free and requests queue for it.
 	Mode string `json:"mode"`
+	// Limit is how many holds may be at once, or 0 if the holders have named none.
+	Limit int `json:"limit"`
 	// Fence is nil if the lock is free.
 	Fence   *int64       `json:"fence"`
 	Holders []LockHolder `json:"holders"`

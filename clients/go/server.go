@@ -86,6 +86,7 @@ type answer struct {
 	Mode             string            `json:"mode"`
 	Holds            *int64            `json:"holds"`
 	Waiting          *int64            `json:"waiting"`
+	Limit            int               `json:"limit"`
 }
 
 // leaseEnds counts from when the request was sent: the answer may take long. The gateway counts from the end of its wait.

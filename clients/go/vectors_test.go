@@ -748,7 +748,7 @@ func (s *script) call(ctx context.Context, c *Client, call map[string]object, wo
 					"hash": holder.Hash, "mode": holder.Mode, "claimed_at": instant(&holder.ClaimedAt), "lease_ms": float64(holder.LeaseMS),
 				})
 			}
-			of := object{"held": record.Held(), "mode": nilIfEmpty(record.Mode), "fence": nil, "waiting": float64(record.Waiting), "holders": holders}
+			of := object{"held": record.Held(), "mode": nilIfEmpty(record.Mode), "limit": nilIfZero(record.Limit), "fence": nil, "waiting": float64(record.Waiting), "holders": holders}
 			if record.Fence != nil {
 				of["fence"] = float64(*record.Fence)
 			}
@@ -796,6 +796,9 @@ func (s *script) lock(ctx context.Context, c *Client, args object, work func(con
 	if args["fair"] == true {
 		opts = append(opts, Fair())
 	}
+	if limit, ok := args["limit"].(float64); ok {
+		opts = append(opts, Limit(int(limit)))
+	}
 	wait := time.Duration(0)
 	if text, ok := args["wait"].(string); ok {
 		wait = s.duration(text)
@@ -813,6 +816,13 @@ func (s *script) lock(ctx context.Context, c *Client, args object, work func(con
 		return ofError(err)
 	}
 	return object{"hold": object{"result": result, "fence": float64(fence)}}
+}
+
+func nilIfZero(number int) any {
+	if number == 0 {
+		return nil
+	}
+	return float64(number)
 }
 
 func (s *script) terms(args object) []ClaimOption {
@@ -943,7 +953,7 @@ func ofError(err error) object {
 	case errors.As(err, &contents):
 		return object{"error": "not_canonical", "reason": contents.Reason, "path": contents.Path}
 	case errors.As(err, &lock):
-		return object{"error": "lock_not_acquired", "code": lock.Code, "retry_after_ms": float64(lock.RetryAfterMS)}
+		return object{"error": "lock_not_acquired", "code": lock.Code, "retry_after_ms": float64(lock.RetryAfterMS), "limit": nilIfZero(lock.Limit)}
 	case errors.As(err, &wrong):
 		return object{"error": "argument"}
 	case errors.Is(err, ErrNothingHappened):

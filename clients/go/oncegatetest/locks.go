@@ -21,6 +21,8 @@ type lock struct {
 	// The mode and its fence, as they were when the holds last changed.
 	mode  string
 	fence int64
+	// Named by all holds, or 0.
+	limit int
 	holds []*hold
 }
 
@@ -57,19 +59,31 @@ func (g *Gateway) acquire(name string, body map[string]json.RawMessage) (answere
 	if owner == "" {
 		owner = nonce
 	}
+	limit := 0
+	_ = json.Unmarshal(body["limit"], &limit)
 	l := g.lock(name)
 	if l == nil {
-		l = &lock{}
+		l = &lock{limit: limit}
 		g.locks[name] = l
 	}
 	if at := slices.IndexFunc(l.holds, func(h *hold) bool { return h.nonce == nonce }); at >= 0 {
 		return g.heldAnswer(name, l, l.holds[at], true), false
 	}
 	isOther := func(h *hold) bool { return h.owner != owner && (mode == exclusive || h.mode == exclusive) }
-	if slices.ContainsFunc(l.holds, isOther) {
-		if l.count(owner) > 0 {
-			return problem(http.StatusConflict, "upgrade_refused", "The owner shares the lock with others."), false
-		}
+	isBusy := slices.ContainsFunc(l.holds, isOther)
+	switch {
+	case l.limit > 0 && limit > 0 && limit != l.limit:
+		refused := problem(http.StatusConflict, "limit_differs", "The holders share the lock with another limit.")
+		refused["limit"] = l.limit
+		return refused, false
+	case l.limit != limit:
+		isBusy = true
+	case limit > 0:
+		isBusy = len(l.holds) >= limit
+	case isBusy && l.count(owner) > 0 && mode == exclusive:
+		return problem(http.StatusConflict, "upgrade_refused", "The owner shares the lock with others."), false
+	}
+	if isBusy {
 		refused := problem(http.StatusConflict, "lock_held", "Another owner holds the lock.")
 		refused["mode"], refused["holders"], refused["retry_after_ms"] = l.mode, len(l.holds), 50
 		return refused, true
@@ -126,9 +140,6 @@ func (g *Gateway) release(name string, body map[string]json.RawMessage) object {
 			}
 		}
 	}
-	if attempt == "" {
-		return object{"status": http.StatusOK, "name": name, "holds": 0}
-	}
 	return problem(http.StatusConflict, "not_held", "The lock is not held by this attempt.")
 }
 
@@ -144,7 +155,11 @@ func (g *Gateway) lookupLock(name string) object {
 			"hash": hashOf(nonce), "mode": h.mode, "claimed_at": h.claimedAt, "lease_ms": h.ends.Sub(g.now()).Milliseconds(),
 		})
 	}
-	return object{"status": http.StatusOK, "name": name, "mode": l.mode, "fence": l.fence, "holders": holders, "waiting": 0}
+	found := object{"status": http.StatusOK, "name": name, "mode": l.mode, "fence": l.fence, "holders": holders, "waiting": 0}
+	if l.limit > 0 {
+		found["limit"] = l.limit
+	}
+	return found
 }
 
 // hashOf returns the first 8 hex digits of the SHA-256 of a nonce.

@@ -146,7 +146,14 @@ def of_lock(record: oncegate.LockRecord | None) -> dict[str, Any] | None:
         {"hash": each.hash, "mode": each.mode, "claimed_at": each.claimed_at, "lease_ms": round(each.lease * 1000)}
         for each in record.holders
     ]
-    return {"held": record.held, "mode": record.mode, "fence": record.fence, "waiting": record.waiting, "holders": holders}
+    return {
+        "held": record.held,
+        "mode": record.mode,
+        "limit": record.limit,
+        "fence": record.fence,
+        "waiting": record.waiting,
+        "holders": holders,
+    }
 
 
 def run_blocking(case: Case, client: Client, call: dict[str, Any]) -> Any:

@@ -34,6 +34,7 @@ pub(crate) struct Body {
     pub(crate) waited_ms: Option<u64>,
     pub(crate) items: Option<Vec<Box<RawValue>>>,
     pub(crate) mode: Option<String>,
+    pub(crate) limit: Option<u32>,
     pub(crate) holds: Option<i64>,
     pub(crate) waiting: Option<u64>,
 }

@@ -37,10 +37,12 @@ pub enum Error {
     LockNotAcquired {
         /// Name of the lock.
         name: String,
-        /// `lock_held`, `upgrade_refused` or `withdrawn`.
+        /// `lock_held`, `upgrade_refused`, `limit_differs` or `withdrawn`.
         code: String,
         /// When it is worth asking again.
         retry_after: Duration,
+        /// The limit in use, with `limit_differs`.
+        limit: Option<u32>,
     },
     /// The stored result of a duplicate is of another type than that of the work: read it by [`crate::Client::claim`].
     ResultNotRead(String),
@@ -274,6 +276,9 @@ impl fmt::Display for Error {
             Self::OutcomeRefused { code } => write!(f, "the outcome was refused: {code}"),
             Self::NotSettled { cause, .. } => write!(f, "no gateway has accepted the outcome: {cause}"),
             Self::NotCanonical(why) => write!(f, "contents are not canonical at {}: {}", why.path, why.detail),
+            Self::LockNotAcquired { name, code, limit: Some(limit), .. } => {
+                write!(f, "lock {name} was not acquired: {code}; its holders have a limit of {limit}")
+            }
             Self::LockNotAcquired { name, code, .. } => write!(f, "lock {name} was not acquired: {code}"),
             Self::ResultNotRead(why) => write!(f, "the stored result is of another type: {why}"),
             Self::Argument(detail) => f.write_str(detail),

@@ -26,6 +26,7 @@ pub struct Locker {
     client: Client,
     name: String,
     mode: Mode,
+    limit: Option<u32>,
     owner: Option<String>,
     lease: Option<Duration>,
     fair: bool,
@@ -54,6 +55,8 @@ pub struct LockRecord {
     pub name: String,
     /// Nothing if the lock is free and requests queue for it.
     pub mode: Option<Mode>,
+    /// How many holds may be at once; nothing if the holders have named none.
+    pub limit: Option<u32>,
     /// Nothing if the lock is free.
     pub fence: Option<i64>,
     /// The holds, without their attempts.
@@ -99,7 +102,7 @@ impl Client {
     /// Returns a [`Locker`] for the lock with this name.
     pub fn lock(&self, name: impl Into<String>) -> Locker {
         let (client, name) = (self.clone(), name.into());
-        Locker { client, name, mode: Mode::Exclusive, owner: None, lease: None, fair: false }
+        Locker { client, name, mode: Mode::Exclusive, limit: None, owner: None, lease: None, fair: false }
     }
 }
 
@@ -107,6 +110,13 @@ impl Locker {
     /// Lets others hold the lock that ask for it shared too.
     pub fn shared(mut self) -> Self {
         self.mode = Mode::Shared;
+        self
+    }
+
+    /// Shares the lock with at most so many holds at once, 2 to 1000, as of a semaphore: for [`Self::shared`] holds only. All that hold it
+    /// at the same time name the same limit, and an owner has no more than others.
+    pub fn limit(mut self, holds: u32) -> Self {
+        self.limit = Some(holds);
         self
     }
 
@@ -193,7 +203,12 @@ impl Locker {
             client.event(&about, "lock_held", Level::Debug, || vec![("code", answer.code().into())]);
             request.end(uncertain).await;
             let (code, retry_after) = (answer.code().to_owned(), answer.retry_after());
-            return Err(Error::LockNotAcquired { name: self.name.clone(), code, retry_after });
+            return Err(Error::LockNotAcquired {
+                name: self.name.clone(),
+                code,
+                retry_after,
+                limit: answer.body.limit,
+            });
         }
     }
 
@@ -278,12 +293,23 @@ impl Locker {
         if self.owner.as_ref().is_some_and(|owner| !is_owner(owner)) {
             return Err(Error::Argument("not an owner: expected 16 to 64 of A-Z a-z 0-9 _ -".to_owned()));
         }
+        if self.limit.is_some() && self.mode != Mode::Shared {
+            return Err(Error::Argument("limit: only shared holds have a limit; call `shared()` too".to_owned()));
+        }
+        if self.limit.is_some_and(|limit| !(2..=1000).contains(&limit)) {
+            let advice =
+                "a limit is a number of holds from 2 to 1000, such as 4; for one, request the lock in mode exclusive";
+            return Err(Error::Argument(format!("limit: {advice}")));
+        }
         Ok(())
     }
 
     fn body(&self, nonce: &str) -> Result<String, Error> {
         self.check()?;
         let mut body = json!({ "mode": self.mode.name(), "attempt_nonce": nonce });
+        if let Some(limit) = self.limit {
+            body["limit"] = limit.into();
+        }
         if let Some(owner) = &self.owner {
             body["owner"] = owner.as_str().into();
         }

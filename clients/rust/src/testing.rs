@@ -120,7 +120,7 @@ impl MemoryGateway {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             changed.as_mut().enable();
             let (status, mut document) = self.answer(app, method, path, &request)?;
-            let is_waiting = status == 409 && matches!(document["state"].as_str(), Some("in_progress" | "held"));
+            let is_waiting = status == 409 && (document["state"] == "in_progress" || document["code"] == "lock_held");
             let left = wait.saturating_sub(begin.elapsed());
             if is_waiting && !left.is_zero() {
                 // The clock may end a lease without a call.

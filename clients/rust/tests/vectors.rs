@@ -276,7 +276,7 @@ impl Case {
                         })
                     });
                     json!({ "lock_record": {
-                        "held": record.held(), "mode": record.mode.map(Mode::name), "fence": record.fence, "waiting": record.waiting,
+                        "held": record.held(), "mode": record.mode.map(Mode::name), "limit": record.limit, "fence": record.fence, "waiting": record.waiting,
                         "holders": holders.collect::<Vec<_>>(),
                     }})
                 }
@@ -306,6 +306,9 @@ impl Case {
         }
         if let Some(lease) = args["lease"].as_str() {
             locker = locker.lease(duration(lease));
+        }
+        if let Some(limit) = args["limit"].as_u64() {
+            locker = locker.limit(u32::try_from(limit).expect("a small number"));
         }
         if args["fair"] == true {
             locker = locker.fair();

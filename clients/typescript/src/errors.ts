@@ -101,13 +101,15 @@ export class NothingHappened extends OncegateError {
   }
 }
 
-/** The lock was held until the wait was over (`lock_held`), or was refused (`upgrade_refused`, `withdrawn`). */
+/** The lock was held until the wait was over (`lock_held`), or was refused (`upgrade_refused`, `limit_differs`, `withdrawn`). */
 export class LockNotAcquired extends OncegateError {
   constructor(
     readonly lock: string,
     readonly code: string,
     readonly retryAfterMs: number,
+    /** The limit in use, with `limit_differs`; else null. */
+    readonly limit: number | null = null,
   ) {
-    super(`lock ${lock} was not acquired: ${code}`);
+    super(`lock ${lock} was not acquired: ${code}${limit === null ? "" : `; its holders have a limit of ${limit}`}`);
   }
 }

@@ -13,6 +13,11 @@ import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 export interface LockTerms {
   /** Default `exclusive`. */
   mode?: "exclusive" | "shared";
+  /**
+   * With `mode: "shared"`: how many holds there are at most at once, 2 to 1000, as of a semaphore. All that hold the lock at the same time
+   * name the same limit.
+   */
+  limit?: number;
   /** The thread, process or workflow that asks: an owner that holds the lock gets another hold at once. Default: each hold is its own. */
   owner?: string;
   /** How long a hold lasts without renewal, such as `30s`. */
@@ -56,8 +61,9 @@ export class Lock {
     if (terms.owner !== undefined && !/^[\w-]{16,64}$/.test(terms.owner)) {
       throw new TypeError("not an owner: expected 16 to 64 of A-Z a-z 0-9 _ -");
     }
-    known("terms of a lock", terms, ["mode", "owner", "lease", "leaseMs", "fair"]);
+    known("terms of a lock", terms, ["mode", "limit", "owner", "lease", "leaseMs", "fair"]);
     if (!["exclusive", "shared", undefined].includes(terms.mode)) throw new TypeError('mode is "exclusive" or "shared"');
+    checkLimit(terms);
     this.lease = spanText(terms, "lease");
     this.about = { operation: name, globalId: null };
   }
@@ -100,11 +106,12 @@ export class Lock {
     });
     if (status === 404 && fields.code === "not_found") return null;
     if (status >= 300) throw rejected(status, fields);
-    const { mode, fence, holders, waiting } = fields as unknown as Stored;
+    const { mode, limit = null, fence, holders, waiting } = fields as unknown as Stored;
     return {
       name: this.name,
       held: mode !== null,
       mode,
+      limit,
       fence,
       holders: holders.map(({ hash, mode, claimed_at: claimedAt, lease_ms: leaseMs }) => ({ hash, mode, claimedAt, leaseMs })),
       waiting,
@@ -125,12 +132,14 @@ export class Lock {
     known("terms of an acquisition", asked, ["wait", "waitMs", "signal"]);
     const { signal } = asked;
     const { transport, terms, about } = this;
-    const { mode = "exclusive", owner, fair } = terms;
+    const { mode = "exclusive", limit, owner, fair } = terms;
     const { lease } = this;
     const nonce = newNonce();
-    const members = { mode, attempt_nonce: nonce, owner, lease, fair: fair || undefined };
+    const members = { mode, limit, attempt_nonce: nonce, owner, lease, fair: fair || undefined };
     const body = objectOf(
-      Object.fromEntries(Object.entries(members).map(([name, value]) => [name, value && JSON.stringify(value)])),
+      Object.fromEntries(
+        Object.entries(members).map(([name, value]) => [name, value === undefined ? undefined : JSON.stringify(value)]),
+      ),
     );
     const waitMs = asked.wait === "forever" ? Number.POSITIVE_INFINITY : (span(asked, "wait") ?? 0);
     const ends = transport.now() + waitMs;
@@ -157,10 +166,10 @@ export class Lock {
         transport.first = first;
         if (answer.status < 300) return await this.held(answer);
         if (answer.status === 422) throw rejected(422, answer.fields);
-        const { code = "", retry_after_ms: after = 1000 } = answer.fields;
+        const { code = "", retry_after_ms: after = 1000, limit: inUse = null } = answer.fields;
         // A ticket lives while its request polls.
         const pause = Math.min(pauseBetweenWaits(part, answer.fields), fair ? 1000 : Number.POSITIVE_INFINITY);
-        if (code !== "lock_held" || transport.now() + pause + 1 > ends) throw new LockNotAcquired(this.name, code, after);
+        if (code !== "lock_held" || transport.now() + pause + 1 > ends) throw new LockNotAcquired(this.name, code, after, inUse);
         await sleep(pause, signal);
       } catch (error) {
         uncertain ||= call.uncertain === true;
@@ -197,6 +206,16 @@ export class Lock {
   private async withdraw(nonce: string, first: number): Promise<void> {
     const body = JSON.stringify({ attempt_nonce: nonce });
     await this.release(body, first, this.transport.timeoutMs).catch(() => undefined);
+  }
+}
+
+function checkLimit({ mode, limit }: LockTerms): void {
+  if (limit === undefined) return;
+  if (mode !== "shared") throw new TypeError('limit: only shared holds have a limit; give mode: "shared" with it');
+  if (!Number.isInteger(limit) || limit < 2 || limit > 1000) {
+    throw new TypeError(
+      "limit: a limit is a number of holds from 2 to 1000, such as 4; for one, request the lock in mode exclusive",
+    );
   }
 }
 

@@ -5,8 +5,11 @@ import { createHash } from "node:crypto";
 import { span } from "./durations.js";
 import type { Fields } from "./server.js";
 
+type Mode = "exclusive" | "shared";
+
 interface Body {
-  mode?: "exclusive" | "shared";
+  mode?: Mode;
+  limit?: number;
   attempt_nonce?: string;
   attempt?: string;
   owner?: string;
@@ -18,14 +21,17 @@ interface Hold {
   attempt: string;
   nonce: string;
   owner: string | undefined;
+  mode: Mode;
   ends: number;
   leaseMs: number;
   claimedAt: number;
 }
 
 interface Held {
-  mode: "exclusive" | "shared";
+  mode: Mode;
   fence: number;
+  /** Named by all holds. */
+  limit: number | undefined;
   holds: Hold[];
 }
 
@@ -52,11 +58,8 @@ export class MemoryLocks {
       return { status: 200, fields: { lease_ms: Math.round(hold.ends - this.now()) } };
     }
     lock.holds = lock.holds.filter((each) => each !== hold);
-    if (lock.holds.length === 0) this.held.delete(name);
-    return {
-      status: 200,
-      fields: { holds: lock.holds.filter(({ owner }) => owner !== undefined && owner === hold.owner).length },
-    };
+    this.follow(name, lock);
+    return { status: 200, fields: { holds: lock.holds.filter(({ owner }) => isOf(hold, owner)).length } };
   }
 
   private async acquire(name: string, body: Body): Promise<Answer> {
@@ -71,46 +74,69 @@ export class MemoryLocks {
     }
   }
 
-  private tryAcquire(name: string, { mode = "exclusive", attempt_nonce: nonce = "", owner, lease }: Body): Answer {
-    const lock = this.held.get(name);
-    const isOwn = lock?.holds.some((hold) => owner !== undefined && hold.owner === owner);
-    const isShared = lock?.mode === "shared" && mode === "shared";
-    if (lock && !isOwn && !isShared) return problem(409, "lock_held", { mode: lock.mode, waiting: 0, retry_after_ms: 50 });
+  private tryAcquire(name: string, { mode = "exclusive", limit, attempt_nonce: nonce = "", owner, lease }: Body): Answer {
+    const lock = this.held.get(name) ?? { mode, fence: 0, limit, holds: [] };
+    const repeated = lock.holds.find((hold) => hold.nonce === nonce);
+    if (repeated) return this.granted(lock, repeated, true);
+    const others = lock.holds.filter((hold) => !isOf(hold, owner));
+    let isBusy = others.some((hold) => mode === "exclusive" || hold.mode === "exclusive");
+    if (limit !== undefined && lock.limit !== undefined && limit !== lock.limit)
+      return problem(409, "limit_differs", { limit: lock.limit });
+    if (limit !== lock.limit) isBusy = true;
+    else if (limit !== undefined) isBusy = lock.holds.length >= limit;
+    else if (isBusy && mode === "exclusive" && others.length < lock.holds.length) return problem(409, "upgrade_refused");
+    if (isBusy) return problem(409, "lock_held", { mode: lock.mode, waiting: 0, retry_after_ms: 50 });
     const leaseMs = span({ lease }, "lease") ?? LEASE_MS;
     const now = this.now();
-    const hold: Hold = {
-      attempt: `${Math.floor(now * 1000)}-${nonce}`,
-      nonce,
-      owner,
-      leaseMs,
-      ends: now + leaseMs,
-      claimedAt: now,
-    };
-    const held = lock ?? { mode, fence: ++this.fences, holds: [] };
-    held.holds.push(hold);
-    this.held.set(name, held);
-    const holds = owner === undefined ? 1 : held.holds.filter((each) => each.owner === owner).length;
-    return { status: 201, fields: { mode: held.mode, attempt: hold.attempt, fence: held.fence, holds, lease_ms: leaseMs } };
+    const attempt = `${Math.floor(now * 1000)}-${nonce}`;
+    const hold: Hold = { attempt, nonce, owner, mode, leaseMs, ends: now + leaseMs, claimedAt: now };
+    lock.holds.push(hold);
+    this.follow(name, lock);
+    return this.granted(lock, hold, false);
+  }
+
+  private granted({ holds: all, fence }: Held, hold: Hold, repeated: boolean): Answer {
+    const { mode, attempt, owner } = hold;
+    const holds = all.filter((each) => each === hold || isOf(each, owner)).length;
+    const lease_ms = Math.round(hold.ends - this.now());
+    return { status: 201, fields: { mode, attempt, fence, holds, lease_ms, repeated } };
+  }
+
+  /** Forgets a lock that is free. Another mode gets a new fence. */
+  private follow(name: string, lock: Held): void {
+    if (lock.holds.length === 0) {
+      this.held.delete(name);
+      return;
+    }
+    const mode = lock.holds.some((hold) => hold.mode === "exclusive") ? "exclusive" : "shared";
+    if (mode !== lock.mode || lock.fence === 0) lock.fence = ++this.fences;
+    lock.mode = mode;
+    this.held.set(name, lock);
   }
 
   private lookup(name: string): Answer {
     const lock = this.held.get(name);
     if (!lock) return problem(404, "not_found");
-    const holders = lock.holds.map(({ nonce, claimedAt, ends }) => ({
+    const holders = lock.holds.map(({ nonce, mode, claimedAt, ends }) => ({
       hash: createHash("sha256").update(nonce).digest("hex").slice(0, 8),
-      mode: lock.mode,
+      mode,
       claimed_at: new Date(claimedAt).toISOString(),
       lease_ms: Math.round(ends - this.now()),
     }));
-    return { status: 200, fields: { mode: lock.mode, fence: lock.fence, holders, waiting: 0 } as Fields };
+    const { mode, fence, limit } = lock;
+    return { status: 200, fields: { mode, fence, holders, waiting: 0, ...(limit && { limit }) } as Fields };
   }
 
   private sweep(name: string): void {
     const lock = this.held.get(name);
     if (!lock) return;
     lock.holds = lock.holds.filter(({ ends }) => ends > this.now());
-    if (lock.holds.length === 0) this.held.delete(name);
+    this.follow(name, lock);
   }
+}
+
+function isOf(hold: Hold, owner: string | undefined): boolean {
+  return owner !== undefined && hold.owner === owner;
 }
 
 function problem(status: number, code: string, fields: Fields = {}): Answer {

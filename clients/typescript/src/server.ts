@@ -36,6 +36,7 @@ export interface Fields {
   status?: number;
   items?: Fields[];
   mode?: string;
+  limit?: number;
   holds?: number;
   waiting?: number;
 }

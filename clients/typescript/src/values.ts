@@ -87,6 +87,8 @@ export interface LockRecord {
   readonly held: boolean;
   /** Null if the lock is free and requests queue for it. */
   readonly mode: "exclusive" | "shared" | null;
+  /** How many holds may be at once, or null if the holders have named none. */
+  readonly limit: number | null;
   /** Null if the lock is free. */
   readonly fence: number | null;
   readonly holders: readonly LockHolder[];

@@ -272,11 +272,12 @@ function ofError(error: Any, cancelled?: unknown): Any {
     NothingHappened: "nothing_happened",
     LockNotAcquired: "lock_not_acquired",
   };
-  const { status, code, causes, result, reason, path, requestId: request_id, retryAfterMs: retry_after_ms } = error;
+  const { status, code, limit, causes, result, reason, path, requestId: request_id, retryAfterMs: retry_after_ms } = error;
   const all = {
     error: names[error.name] ?? String(error.stack),
     status,
     code,
+    limit,
     causes,
     result,
     reason,

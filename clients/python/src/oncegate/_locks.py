@@ -17,6 +17,7 @@ from .values import LockHolder, LockRecord
 class LockTerms:
     name: str
     mode: str
+    limit: int | None
     owner: str | None
     lease: str | None
     fair: bool
@@ -40,6 +41,7 @@ class HoldState(Lease):
 def lock_terms(
     name: str,
     mode: str,
+    limit: int | None,
     owner: str | None,
     lease: options.Duration | None,
     fair: bool,
@@ -50,6 +52,7 @@ def lock_terms(
     return LockTerms(
         options.lock_name(name),
         options.choice("mode", mode, ("exclusive", "shared")),
+        options.limit(limit, mode),
         options.owner(owner),
         options.duration("lease", lease),
         fair,
@@ -67,7 +70,7 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
         left = max(wait_ends - core.clock(), 0.0)
         wait, seconds = wait_of_call(terms.wait, left, first)
         fields = {"mode": terms.mode, "attempt_nonce": terms.nonce, "owner": terms.owner, "lease": terms.lease}
-        body = json_object({**fields, "fair": terms.fair or None, "wait": wait})
+        body = json_object({**fields, "limit": terms.limit, "fair": terms.fair or None, "wait": wait})
         request = Request("POST", terms.path("holds"), body, answers_with="attempt")
         try:
             answered = yield from call(scope, request, scope.limits.claim_within, wait=seconds)
@@ -95,7 +98,7 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
             scope.emit("lock_held", code=code)
             if terms.fair and code == "lock_held":
                 yield from withdraw(scope, terms)
-            raise LockNotAcquired(terms.name, code, retry_after)
+            raise LockNotAcquired(terms.name, code, retry_after, body_of.get("limit"))
         # The gateway has shortened the wait, or has no room for waiters.
         yield Pause(pause)
         first = False
@@ -142,4 +145,4 @@ def lookup(core: Core, name: str) -> Flow[LockRecord | None]:
     holders = tuple(
         LockHolder(each["hash"], each["mode"], each["claimed_at"], each["lease_ms"] / 1000) for each in fields.get("holders", [])
     )
-    return LockRecord(name, fields.get("mode"), fields.get("fence"), holders, fields["waiting"])
+    return LockRecord(name, fields.get("mode"), fields.get("fence"), holders, fields["waiting"], fields.get("limit"))

@@ -29,31 +29,50 @@ class Locks:
         self._now = now
         self._fences = 0
         self._holds: dict[str, list[_Hold]] = {}
+        self._mode_of: dict[str, str | None] = {}
         self._fence_of: dict[str, int] = {}
+        self._limit_of: dict[str, int | None] = {}
 
     def _live(self, name: str) -> list[_Hold]:
         holds = [hold for hold in self._holds.get(name, []) if hold.ends > self._now()]
         self._holds[name] = holds
+        self._follow_mode(name)
         return holds
+
+    def _follow_mode(self, name: str) -> None:
+        """A new fence each time the lock becomes held, or its mode changes."""
+        holds = self._holds[name]
+        mode = _mode(holds) if holds else None
+        if mode not in (None, self._mode_of.get(name)):
+            self._fences += 1
+            self._fence_of[name] = self._fences
+        self._mode_of[name] = mode
 
     def acquire(self, name: str, body: dict[str, Any]) -> Answer:
         holds, nonce, owner = self._live(name), body["attempt_nonce"], body.get("owner")
         mine = next((hold for hold in holds if hold.nonce == nonce), None)
         if mine is None:
             mode = body.get("mode", "exclusive")
+            limit, used = body.get("limit"), self._limit_of.get(name) if holds else body.get("limit")
             others = [hold for hold in holds if owner is None or hold.owner != owner]
-            if others and (mode == "exclusive" or any(hold.mode == "exclusive" for hold in others)):
-                if mode == "exclusive" and len(others) < len(holds):
-                    return problem(409, "upgrade_refused", "Others share the lock.", retry_after_ms=1000)
+            is_busy = bool(others) and (mode == "exclusive" or any(hold.mode == "exclusive" for hold in others))
+            if limit is not None and used is not None and limit != used:
+                return problem(409, "limit_differs", "The holders share the lock with another limit.", limit=used)
+            if limit != used:
+                is_busy = True
+            elif limit is not None:
+                is_busy = len(holds) >= limit
+            elif is_busy and mode == "exclusive" and len(others) < len(holds):
+                return problem(409, "upgrade_refused", "Others share the lock.", retry_after_ms=1000)
+            if is_busy:
                 more = {"retry_after_ms": 1000, "mode": _mode(holds), "holders": len(holds), "waiting": 0}
                 return problem(409, "lock_held", "Others hold the lock. Ask again after Retry-After, or send `wait`.", **more)
             now = self._now()
             lease = options.duration_in_seconds(body.get("lease")) or LEASE_SECONDS
             mine = _Hold(nonce, f"{int(now * 1_000_000):016}-{nonce}", mode, owner, lease, now + lease, now)
-            if not holds or (mode == "exclusive" and _mode(holds) != "exclusive"):
-                self._fences += 1
-                self._fence_of[name] = self._fences
             holds.append(mine)
+            self._limit_of[name] = limit
+            self._follow_mode(name)
             repeated = False
         else:
             repeated = True
@@ -76,6 +95,7 @@ class Locks:
         if mine is None:
             return problem(409, "not_held", "This attempt does not hold the lock: it was released, or its lease has ended.")
         holds.remove(mine)
+        self._follow_mode(name)
         same = [hold for hold in holds if mine.owner is not None and hold.owner == mine.owner]
         return 200, {"name": name, "holds": len(same), "fence": self._fence_of[name] if same else None, "late": False}
 
@@ -92,7 +112,8 @@ class Locks:
             }
             for hold in holds
         ]
-        return 200, {"name": name, "mode": _mode(holds), "fence": self._fence_of[name], "holders": holders, "waiting": 0}
+        found = {"name": name, "mode": _mode(holds), "fence": self._fence_of[name], "holders": holders, "waiting": 0}
+        return 200, found if self._limit_of[name] is None else {**found, "limit": self._limit_of[name]}
 
 
 def _mode(holds: list[_Hold]) -> str:

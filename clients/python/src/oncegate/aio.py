@@ -121,14 +121,18 @@ class AsyncClient:
         name: str,
         *,
         mode: Literal["exclusive", "shared"] = "exclusive",
+        limit: int | None = None,
         owner: str | None = None,
         lease: options.Duration | None = None,
         fair: bool = False,
         wait: options.Duration | None = None,
     ) -> AsyncLock:
-        """A lock, to use in an `async with` statement or with `acquire`. `wait` is how long the statement waits for it."""
-        _locks.lock_terms(name, mode, owner, lease, fair, wait)
-        return AsyncLock(self, name, mode, owner, lease, fair, wait)
+        """A lock, to use in an `async with` statement or with `acquire`. `wait` is how long the statement waits for it.
+
+        `limit`, with `mode="shared"`, is how many holds there are at most at once, 2 to 1000: as of a semaphore. All holders name the same.
+        """
+        _locks.lock_terms(name, mode, limit, owner, lease, fair, wait)
+        return AsyncLock(self, name, mode, limit, owner, lease, fair, wait)
 
     def global_id(self, operation: str, contents_: Any) -> str:
         """The global ID of this operation, computed here."""
@@ -347,13 +351,14 @@ class AsyncLock:
         client: AsyncClient,
         name: str,
         mode: str,
+        limit: int | None,
         owner: str | None,
         lease: options.Duration | None,
         fair: bool,
         wait: options.Duration | None,
     ):
         self._client = client
-        self._arguments = (name, mode, owner, lease, fair)
+        self._arguments = (name, mode, limit, owner, lease, fair)
         self._wait = wait
         self._entered: list[AsyncHold] = []
 

@@ -195,14 +195,18 @@ class Client:
         name: str,
         *,
         mode: Literal["exclusive", "shared"] = "exclusive",
+        limit: int | None = None,
         owner: str | None = None,
         lease: options.Duration | None = None,
         fair: bool = False,
         wait: options.Duration | None = None,
     ) -> Lock:
-        """A lock, to use in a `with` statement or with `acquire`. `wait` is how long the `with` statement waits for it."""
-        _locks.lock_terms(name, mode, owner, lease, fair, wait)
-        return Lock(self, name, mode, owner, lease, fair, wait)
+        """A lock, to use in a `with` statement or with `acquire`. `wait` is how long the `with` statement waits for it.
+
+        `limit`, with `mode="shared"`, is how many holds there are at most at once, 2 to 1000: as of a semaphore. All holders name the same.
+        """
+        _locks.lock_terms(name, mode, limit, owner, lease, fair, wait)
+        return Lock(self, name, mode, limit, owner, lease, fair, wait)
 
     def global_id(self, operation: str, contents_: Any) -> str:
         """The global ID of this operation, computed here."""
@@ -389,13 +393,14 @@ class Lock:
         client: Client,
         name: str,
         mode: str,
+        limit: int | None,
         owner: str | None,
         lease: options.Duration | None,
         fair: bool,
         wait: options.Duration | None,
     ):
         self._client = client
-        self._arguments = (name, mode, owner, lease, fair)
+        self._arguments = (name, mode, limit, owner, lease, fair)
         self._wait = wait
         # The holds of `with` statements, innermost last, of each thread.
         self._entered = threading.local()

@@ -105,8 +105,12 @@ class NothingHappened(OncegateError):
 
 
 class LockNotAcquired(OncegateError):
-    """The lock was held until the wait was over (`lock_held`), or the request was refused (`upgrade_refused`, `withdrawn`)."""
+    """The lock was held until the wait was over (`lock_held`), or `code` says why the request was refused.
 
-    def __init__(self, name: str, code: str, retry_after: float):
-        super().__init__(f"the lock {name} was not acquired: {code}")
-        self.name, self.code, self.retry_after = name, code, retry_after
+    That is `upgrade_refused`, `limit_differs` (`limit` is the one in use) or `withdrawn`.
+    """
+
+    def __init__(self, name: str, code: str, retry_after: float, limit: int | None = None):
+        in_use = "" if limit is None else f"; its holders have a limit of {limit}"
+        super().__init__(f"the lock {name} was not acquired: {code}{in_use}")
+        self.name, self.code, self.retry_after, self.limit = name, code, retry_after, limit

@@ -76,6 +76,17 @@ def owner(value: str | None) -> str | None:
     return value
 
 
+def limit(value: int | None, mode: str) -> int | None:
+    if value is None:
+        return None
+    if mode != "shared":
+        raise ValueError("limit: only shared holds have a limit; pass mode='shared' with it")
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 1000:
+        advice = "a limit is a number of holds from 2 to 1000, such as 4; for one, request the lock in mode exclusive"
+        raise ValueError(f"limit: {advice}; got {value!r}")
+    return value
+
+
 def global_id(value: str) -> str:
     if not (isinstance(value, str) and _GLOBAL_ID.match(value)):
         raise ValueError(f"not a global ID: {value!r}; expected 32 hex digits, as `global_id(operation, contents)` returns")

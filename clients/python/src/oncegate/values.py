@@ -120,6 +120,8 @@ class LockRecord:
     holders: tuple[LockHolder, ...]
     #: Number of requests in the queue.
     waiting: int
+    #: How many holds may be at once; None if the holders have named none.
+    limit: int | None = None
 
     @property
     def held(self) -> bool:

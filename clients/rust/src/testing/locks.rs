@@ -1,4 +1,4 @@
-//! Locks of the gateway in memory: exclusive and shared holds, without a queue.
+//! Locks of the gateway in memory, without a queue.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,20 @@ const LEASE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct Locks {
-    holds: HashMap<String, Vec<Hold>>,
-    grants: i64,
+    locks: HashMap<String, Lock>,
+    attempts: u64,
+    fences: u64,
+}
+
+/// A lock that is held, if it has holds.
+#[derive(Default)]
+struct Lock {
+    /// The mode that the fence is for.
+    is_shared: bool,
+    fence: u64,
+    /// Named by all holds.
+    limit: Option<u64>,
+    holds: Vec<Hold>,
 }
 
 struct Hold {
@@ -20,7 +32,6 @@ struct Hold {
     nonce: String,
     owner: Option<String>,
     is_shared: bool,
-    fence: i64,
     claimed_at: String,
     ends: Instant,
     lease: Duration,
@@ -28,84 +39,144 @@ struct Hold {
 
 impl Locks {
     pub(super) fn call(&mut self, name: &str, call: &str, request: &Value, now: Now) -> Answer {
-        let holds = self.holds.entry(name.to_owned()).or_default();
-        holds.retain(|hold| hold.ends > now.at);
-        match call {
+        self.sweep(name, now);
+        let lock = self.locks.entry(name.to_owned()).or_default();
+        let answer = match call {
             "holds" => {
-                self.grants += 1;
-                acquire(holds, self.grants, request, now)
+                self.attempts += 1;
+                lock.acquire(self.attempts, request, now)
             }
-            "renewal" => match holds.iter_mut().find(|hold| hold.attempt == request["attempt"]) {
+            "renewal" => match lock.holds.iter_mut().find(|hold| hold.attempt == request["attempt"]) {
                 None => problem(409, "not_held", json!({})),
                 Some(hold) => {
                     hold.lease = duration(&request["lease"]).unwrap_or(hold.lease);
-                    hold.ends = now.at + hold.lease;
-                    (200, json!({ "name": name, "lease_ms": millis(hold.lease) }))
+                    hold.ends = hold.ends.max(now.at + hold.lease);
+                    (200, json!({ "name": name, "lease_ms": millis(hold.ends.saturating_duration_since(now.at)) }))
                 }
             },
-            "release" => {
-                let before = holds.len();
-                holds.retain(|hold| hold.attempt != request["attempt"] && hold.nonce != request["attempt_nonce"]);
-                if holds.len() == before && request.get("attempt_nonce").is_none() {
-                    return problem(409, "not_held", json!({}));
-                }
-                (200, json!({ "name": name, "holds": 0 }))
-            }
+            "release" => lock.release(name, request),
             _ => problem(404, "not_found", json!({})),
+        };
+        self.sweep(name, now);
+        match answer {
+            (201, mut granted) => {
+                // The fence may be new.
+                granted["fence"] = self.locks.get(name).map(|lock| lock.fence).into();
+                (201, granted)
+            }
+            other => other,
         }
     }
 
     pub(super) fn lookup(&mut self, name: &str, now: Now) -> Answer {
-        let holds = self.holds.entry(name.to_owned()).or_default();
-        holds.retain(|hold| hold.ends > now.at);
-        let Some(first) = holds.first() else { return problem(404, "not_found", json!({})) };
-        let holders = holds.iter().map(|hold| {
+        self.sweep(name, now);
+        let Some(lock) = self.locks.get(name) else { return problem(404, "not_found", json!({})) };
+        let holders = lock.holds.iter().map(|hold| {
             json!({
-                "hash": format!("{:08x}", hold.fence), "mode": mode(hold.is_shared), "claimed_at": hold.claimed_at,
+                "hash": hash(&hold.nonce), "mode": mode(hold.is_shared), "claimed_at": hold.claimed_at,
                 "lease_ms": millis(hold.ends.saturating_duration_since(now.at)),
             })
         });
         let holders: Vec<_> = holders.collect();
-        let record = json!({
-            "name": name, "held": true, "mode": mode(first.is_shared), "fence": first.fence, "holders": holders, "waiting": 0,
+        let mut record = json!({
+            "name": name, "mode": mode(lock.is_shared), "fence": lock.fence, "holders": holders, "waiting": 0,
         });
+        if let Some(limit) = lock.limit {
+            record["limit"] = limit.into();
+        }
         (200, record)
+    }
+
+    /// Ends holds, and assigns a fence if the lock is held now in another mode than the last one is for.
+    fn sweep(&mut self, name: &str, now: Now) {
+        let Some(lock) = self.locks.get_mut(name) else { return };
+        lock.holds.retain(|hold| hold.ends > now.at);
+        if lock.holds.is_empty() {
+            self.locks.remove(name);
+            return;
+        }
+        let is_shared = lock.holds.iter().all(|hold| hold.is_shared);
+        if lock.fence == 0 || lock.is_shared != is_shared {
+            self.fences += 1;
+            (lock.fence, lock.is_shared) = (self.fences, is_shared);
+        }
     }
 }
 
-fn acquire(holds: &mut Vec<Hold>, number: i64, request: &Value, now: Now) -> Answer {
-    let owner = request["owner"].as_str().map(str::to_owned);
-    let is_shared = request["mode"] == "shared";
-    let nonce = request["attempt_nonce"].as_str().unwrap_or_default();
-    let is_repeat = |hold: &Hold| hold.nonce == nonce;
-    let is_own = |hold: &Hold| owner.is_some() && hold.owner == owner;
-    let is_free = holds.iter().all(|hold| is_own(hold) || (is_shared && hold.is_shared));
-    if !is_free && !holds.iter().any(is_repeat) {
-        return problem(409, "lock_held", json!({ "state": "held", "retry_after_ms": 50 }));
-    }
-    if !holds.iter().any(is_repeat) {
-        let fence = holds.first().map_or(number, |hold| hold.fence);
+impl Lock {
+    fn acquire(&mut self, number: u64, request: &Value, now: Now) -> Answer {
+        let nonce = request["attempt_nonce"].as_str().unwrap_or_default();
+        if let Some(hold) = self.holds.iter().find(|hold| hold.nonce == nonce) {
+            return self.granted(hold, true, now);
+        }
+        let (owner, is_shared) = (request["owner"].as_str(), request["mode"] == "shared");
+        let limit = request["limit"].as_u64();
+        let used = if self.holds.is_empty() { limit } else { self.limit };
+        let others = || self.holds.iter().filter(|hold| !hold.is_of(owner));
+        let is_excluded = others().any(|hold| !(is_shared && hold.is_shared));
+        let is_busy = match (used, limit) {
+            (Some(used), Some(limit)) if used != limit => {
+                return problem(409, "limit_differs", json!({ "limit": used }));
+            }
+            (Some(used), Some(_)) => u64::try_from(self.holds.len()).is_ok_and(|holds| holds >= used),
+            (None, None) if is_excluded && !is_shared && others().count() < self.holds.len() => {
+                return problem(409, "upgrade_refused", json!({}));
+            }
+            (None, None) => is_excluded,
+            _ => true,
+        };
+        if is_busy {
+            let members = json!({ "mode": mode(self.is_shared), "holders": self.holds.len(), "retry_after_ms": 50 });
+            return problem(409, "lock_held", members);
+        }
         let lease = duration(&request["lease"]).unwrap_or(LEASE);
-        let (attempt, claimed_at) = (format!("{number}-{nonce}"), now.text(Duration::ZERO));
-        let hold = Hold {
-            attempt,
+        self.holds.push(Hold {
+            attempt: format!("{number}-{nonce}"),
             nonce: nonce.to_owned(),
-            owner: owner.clone(),
+            owner: owner.map(str::to_owned),
             is_shared,
-            fence,
-            claimed_at,
+            claimed_at: now.text(Duration::ZERO),
             ends: now.at + lease,
             lease,
-        };
-        holds.push(hold);
+        });
+        self.limit = limit;
+        let Some(hold) = self.holds.last() else { return problem(500, "internal", json!({})) };
+        self.granted(hold, false, now)
     }
-    let count = holds.iter().filter(|hold| is_own(hold)).count().max(1);
-    let Some(hold) = holds.iter().find(|hold| is_repeat(hold)) else { return problem(500, "internal", json!({})) };
-    let lease_ms = millis(hold.ends.saturating_duration_since(now.at));
-    let granted = json!({
-        "attempt": hold.attempt, "fence": hold.fence, "mode": mode(hold.is_shared), "holds": count, "lease_ms": lease_ms,
-    });
-    (201, granted)
+
+    fn granted(&self, hold: &Hold, repeated: bool, now: Now) -> Answer {
+        let granted = json!({
+            "attempt": hold.attempt, "mode": mode(hold.is_shared), "holds": self.count(hold.owner.as_deref()).max(1),
+            "lease_ms": millis(hold.ends.saturating_duration_since(now.at)), "repeated": repeated,
+        });
+        (201, granted)
+    }
+
+    fn release(&mut self, name: &str, request: &Value) -> Answer {
+        let is_meant = |hold: &Hold| hold.attempt == request["attempt"] || hold.nonce == request["attempt_nonce"];
+        let Some(at) = self.holds.iter().position(is_meant) else { return problem(409, "not_held", json!({})) };
+        let owner = self.holds.remove(at).owner;
+        (200, json!({ "name": name, "holds": self.count(owner.as_deref()) }))
+    }
+
+    fn count(&self, owner: Option<&str>) -> usize {
+        self.holds.iter().filter(|hold| hold.is_of(owner)).count()
+    }
+}
+
+impl Hold {
+    /// Returns true if it is this owner's. A hold without one is its own owner.
+    fn is_of(&self, owner: Option<&str>) -> bool {
+        owner.is_some() && self.owner.as_deref() == owner
+    }
+}
+
+/// Returns 8 hex digits, which are not those of a real gateway.
+fn hash(nonce: &str) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    nonce.hash(&mut hasher);
+    format!("{:08x}", hasher.finish() >> 32)
 }
 
 fn mode(is_shared: bool) -> &'static str {

@@ -106,9 +106,9 @@ pub(crate) fn of_error(error: &Error) -> Value {
             json!({ "error": "not_settled", "report": report, "cause": of_error(cause) })
         }
         Error::NotCanonical(why) => json!({ "error": "not_canonical", "reason": why.reason.name(), "path": why.path }),
-        Error::LockNotAcquired { code, retry_after, .. } => {
-            json!({ "error": "lock_not_acquired", "code": code, "retry_after_ms": millis(*retry_after) })
-        }
+        Error::LockNotAcquired { code, retry_after, limit, .. } => json!({
+            "error": "lock_not_acquired", "code": code, "retry_after_ms": millis(*retry_after), "limit": limit,
+        }),
         Error::Argument(_) => json!({ "error": "argument" }),
         other => json!({ "error": other.to_string() }),
     }

@@ -10,11 +10,12 @@ import java.util.Map;
  * lookup.
  *
  * @param mode null if the lock is free and requests queue for it
+ * @param limit how many holds may be at once; null if the holders have named none
  * @param fence null if the lock is free
  * @param waiting number of requests in the queue
  */
 public record LockRecord(
-        String name, LockMode mode, Long fence, List<Holder> holders, long waiting) {
+        String name, LockMode mode, Integer limit, Long fence, List<Holder> holders, long waiting) {
 
     /**
      * One hold, without its attempt.
@@ -35,8 +36,14 @@ public record LockRecord(
                         ? items.stream().map(item -> holder(answer, item)).toList()
                         : List.of();
         Long waiting = answer.number("waiting");
+        Long limit = answer.number("limit");
         return new LockRecord(
-                name, mode(answer), answer.number("fence"), holders, waiting == null ? 0 : waiting);
+                name,
+                mode(answer),
+                limit == null ? null : limit.intValue(),
+                answer.number("fence"),
+                holders,
+                waiting == null ? 0 : waiting);
     }
 
     @SuppressWarnings("unchecked")

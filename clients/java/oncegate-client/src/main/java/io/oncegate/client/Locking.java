@@ -164,6 +164,7 @@ final class Locking {
     private static Call call(String name, LockTerms terms, String nonce, Duration wait) {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("mode", terms.mode().wire());
+        body.put("limit", terms.limit());
         body.put("owner", terms.owner());
         body.put("attempt_nonce", nonce);
         body.put("lease", terms.lease());

@@ -64,6 +64,10 @@ public final class OncegateLock implements Lock {
             holds.acquire(name, terms, wait, interruptible);
             return true;
         } catch (LockNotAcquired held) {
+            if (held.code().equals("limit_differs")) {
+                // Trying again would not help: the callers name different limits.
+                throw held;
+            }
             return false;
         }
     }

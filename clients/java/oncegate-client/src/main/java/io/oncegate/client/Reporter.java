@@ -51,8 +51,7 @@ final class Reporter {
             }
             return new Written(new JsonText(text), null);
         } catch (RuntimeException | StackOverflowError notJson) {
-            return new Written(
-                    marker("not_serialisable"), "the result is not JSON: " + notJson);
+            return new Written(marker("not_serialisable"), "the result is not JSON: " + notJson);
         }
     }
 

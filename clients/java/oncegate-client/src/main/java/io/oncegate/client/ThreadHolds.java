@@ -5,6 +5,7 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Objects;
 
 /**
  * The holds of each thread. A thread is one owner: it re-enters a lock that it holds, in each mode
@@ -19,11 +20,13 @@ final class ThreadHolds {
 
     private static final class Entry {
         final LockMode mode;
+        final Integer limit;
         final Hold hold;
         int count = 1;
 
-        Entry(LockMode mode, Hold hold) {
-            this.mode = mode;
+        Entry(LockTerms terms, Hold hold) {
+            this.mode = terms.mode();
+            this.limit = terms.limit();
             this.hold = hold;
         }
     }
@@ -40,7 +43,7 @@ final class ThreadHolds {
     void acquire(String name, LockTerms terms, Duration wait, boolean interruptible)
             throws InterruptedException {
         Entry entry = entry(name, terms.mode());
-        if (entry != null && entry.hold.isLive()) {
+        if (entry != null && entry.hold.isLive() && Objects.equals(entry.limit, terms.limit())) {
             if (interruptible && Thread.interrupted()) {
                 throw new InterruptedException("interrupted before the lock call");
             }
@@ -50,9 +53,7 @@ final class ThreadHolds {
         String owner = client + "-" + Long.toHexString(Thread.currentThread().getId());
         LockTerms own = terms.owner() == null ? terms.owner(owner) : terms;
         Hold hold = locking.acquire(name, own, wait, interruptible);
-        held.get()
-                .computeIfAbsent(name, absent -> new ArrayDeque<>())
-                .push(new Entry(terms.mode(), hold));
+        held.get().computeIfAbsent(name, absent -> new ArrayDeque<>()).push(new Entry(terms, hold));
     }
 
     void release(String name, LockMode mode) {

@@ -13,8 +13,7 @@ final class Traces {
     @SuppressWarnings("unchecked")
     static Supplier<String> current() {
         try {
-            Class.forName(
-                    "io.opentelemetry.api.trace.Span", false, Traces.class.getClassLoader());
+            Class.forName("io.opentelemetry.api.trace.Span", false, Traces.class.getClassLoader());
             return (Supplier<String>)
                     Class.forName(OF_OPEN_TELEMETRY).getDeclaredConstructor().newInstance();
         } catch (ReflectiveOperationException | LinkageError absent) {

@@ -159,12 +159,14 @@ final class CaseRun {
             throws InterruptedException {
         var mode = "shared".equals(arguments.get("mode")) ? LockMode.SHARED : LockMode.EXCLUSIVE;
         boolean fair = Boolean.TRUE.equals(arguments.get("fair"));
+        Number limit = (Number) arguments.get("limit");
         var terms =
                 new LockTerms(
                         mode,
                         (String) arguments.get("owner"),
                         (String) arguments.get("lease"),
-                        fair);
+                        fair,
+                        limit == null ? null : limit.intValue());
         Duration wait =
                 arguments.get("wait") == null
                         ? Duration.ZERO

@@ -128,6 +128,8 @@ final class Ends {
                 lock.held(),
                 "mode",
                 lock.mode() == null ? null : lock.mode().wire(),
+                "limit",
+                lock.limit() == null ? null : lock.limit().longValue(),
                 "fence",
                 lock.fence(),
                 "waiting",
@@ -219,7 +221,9 @@ final class Ends {
                     "code",
                     held.code(),
                     "retry_after_ms",
-                    millis(held.retryAfter()));
+                    millis(held.retryAfter()),
+                    "limit",
+                    held.limit() == null ? null : held.limit().longValue());
         }
         if (thrown instanceof NotCanonical refused) {
             return fields(

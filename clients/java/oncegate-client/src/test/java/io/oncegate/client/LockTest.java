@@ -44,7 +44,7 @@ class LockTest {
         String url = System.getenv("ONCEGATE_URL");
         table = url == null ? new LockTable() : null;
         var options = new Options(url == null ? table.url() : url);
-        options.credential(url == null ? null : System.getenv("ONCEGATE_CREDENTIAL"));
+        options = url == null ? options : options.credential(System.getenv("ONCEGATE_CREDENTIAL"));
         client = new OncegateClient(options.timeout(Duration.ofSeconds(5)));
     }
 

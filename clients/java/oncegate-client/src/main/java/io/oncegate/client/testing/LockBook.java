@@ -2,27 +2,50 @@ package io.oncegate.client.testing;
 
 import io.oncegate.client.Answerer.Answer;
 import io.oncegate.client.JsonText;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 
-/** The locks of a gateway in memory: exclusive and shared, re-entrant by owner, without queues. */
+/** The locks of a gateway in memory, without queues. */
 final class LockBook {
     private static final long LEASE_MS = 30_000;
 
-    private final Map<String, List<Held>> locks = new LinkedHashMap<>();
-    private long fence;
+    private final Map<String, Locked> locks = new LinkedHashMap<>();
+    private long fences;
+    private long attempts;
+
+    private static final class Locked {
+        // The fence is for this mode.
+        boolean shared;
+        long fence;
+        // Named by all holds, or null.
+        Number limit;
+        final List<Held> holds = new ArrayList<>();
+
+        long count(Object owner) {
+            return holds.stream().filter(hold -> hold.isOf(owner)).count();
+        }
+    }
 
     private static final class Held {
         String nonce;
         String attempt;
-        String owner;
+        Object owner;
         boolean shared;
-        long fence;
+        Instant claimedAt;
         long leaseMs;
         long ends;
+
+        boolean isOf(Object owner) {
+            return owner != null && owner.equals(this.owner);
+        }
+
+        long leftMs(long now) {
+            return (ends - now) / 1_000_000;
+        }
     }
 
     void clear() {
@@ -31,87 +54,152 @@ final class LockBook {
 
     Answer answer(String[] path, Map<?, ?> fields, long now) {
         String name = path[2];
-        List<Held> held = locks.computeIfAbsent(name, absent -> new ArrayList<>());
-        held.removeIf(each -> each.ends - now <= 0);
+        Locked lock = live(name, now);
         if (path.length == 3) {
-            return held.isEmpty()
+            return lock.holds.isEmpty()
                     ? MemoryGateway.problem(404, "not_found", Map.of())
-                    : new Answer(200, JsonText.of(view(name, held)).text());
+                    : new Answer(200, JsonText.of(view(name, lock, now)).text());
         }
         return switch (path[3]) {
-            case "holds" -> acquire(name, held, fields, now);
-            case "renewal" -> renew(name, held, fields, now);
-            default -> release(name, held, fields);
+            case "holds" -> acquire(name, lock, fields, now);
+            case "renewal" -> renew(name, lock, fields, now);
+            default -> release(name, lock, fields, now);
         };
     }
 
-    private static Map<String, Object> view(String name, List<Held> held) {
+    /** Ends holds, and assigns a fence if the lock is held now in another mode. */
+    private Locked live(String name, long now) {
+        Locked lock = locks.computeIfAbsent(name, absent -> new Locked());
+        lock.holds.removeIf(each -> each.ends - now <= 0);
+        if (lock.holds.isEmpty()) {
+            lock.fence = 0;
+            lock.limit = null;
+            return lock;
+        }
+        boolean shared = lock.holds.stream().allMatch(each -> each.shared);
+        if (lock.fence == 0 || lock.shared != shared) {
+            lock.shared = shared;
+            lock.fence = ++fences;
+        }
+        return lock;
+    }
+
+    private static Map<String, Object> view(String name, Locked lock, long now) {
         Map<String, Object> view = new LinkedHashMap<>();
         view.put("name", name);
-        view.put("held", true);
-        view.put("mode", held.get(0).shared ? "shared" : "exclusive");
-        view.put("fence", held.get(0).fence);
-        view.put("holders", List.of());
+        view.put("mode", mode(lock.shared));
+        view.put("fence", lock.fence);
+        view.put("holders", lock.holds.stream().map(each -> holder(each, now)).toList());
         view.put("waiting", 0);
+        if (lock.limit != null) {
+            view.put("limit", lock.limit);
+        }
         return view;
     }
 
-    private Answer acquire(String name, List<Held> held, Map<?, ?> fields, long now) {
-        String nonce = (String) fields.get("attempt_nonce");
+    private static Map<String, Object> holder(Held each, long now) {
+        return Map.of(
+                // As many digits as those of a real gateway.
+                "hash", String.format("%08x", each.nonce.hashCode()),
+                "mode", mode(each.shared),
+                "claimed_at", each.claimedAt.toString(),
+                "lease_ms", each.leftMs(now));
+    }
+
+    private Answer acquire(String name, Locked lock, Map<?, ?> fields, long now) {
+        Object nonce = fields.get("attempt_nonce");
+        for (Held each : lock.holds) {
+            if (each.nonce.equals(nonce)) {
+                return granted(name, lock, each, true, now);
+            }
+        }
+        Answer refused = refused(lock, fields);
+        if (refused != null) {
+            return refused;
+        }
+        long leaseMs = MemoryGateway.millis(fields.get("lease"));
+        Held mine = new Held();
+        mine.nonce = (String) nonce;
+        mine.owner = fields.get("owner");
+        mine.shared = "shared".equals(fields.get("mode"));
+        mine.attempt = ++attempts + "-" + nonce;
+        mine.claimedAt = Instant.now();
+        mine.leaseMs = leaseMs == 0 ? LEASE_MS : leaseMs;
+        mine.ends = now + mine.leaseMs * 1_000_000;
+        lock.holds.add(mine);
+        lock.limit = (Number) fields.get("limit");
+        return granted(name, live(name, now), mine, false, now);
+    }
+
+    private static Answer refused(Locked lock, Map<?, ?> fields) {
+        if (lock.holds.isEmpty()) {
+            return null;
+        }
+        Number limit = (Number) fields.get("limit");
         Object owner = fields.get("owner");
         boolean shared = "shared".equals(fields.get("mode"));
-        Held mine = held.stream().filter(each -> each.nonce.equals(nonce)).findFirst().orElse(null);
-        boolean isBusy =
-                held.stream()
-                        .anyMatch(
-                                each ->
-                                        !(shared && each.shared)
-                                                && (owner == null
-                                                        || !Objects.equals(each.owner, owner)));
-        if (mine == null && isBusy) {
-            return MemoryGateway.problem(409, "lock_held", Map.of("retry_after_ms", 20));
+        List<Held> others = lock.holds.stream().filter(each -> !each.isOf(owner)).toList();
+        boolean isBusy = others.stream().anyMatch(each -> !(shared && each.shared));
+        if (limit != null && lock.limit != null && !limit.equals(lock.limit)) {
+            return MemoryGateway.problem(409, "limit_differs", Map.of("limit", lock.limit));
         }
-        if (mine == null) {
-            mine = new Held();
-            mine.nonce = nonce;
-            mine.owner = (String) owner;
-            mine.shared = shared;
-            mine.fence = held.isEmpty() ? ++fence : held.get(0).fence;
-            mine.attempt = fence + "-" + nonce;
-            mine.leaseMs = Math.max(MemoryGateway.millis(fields.get("lease")), 1);
-            mine.leaseMs = mine.leaseMs == 1 ? LEASE_MS : mine.leaseMs;
-            mine.ends = now + mine.leaseMs * 1_000_000;
-            held.add(mine);
+        if (!Objects.equals(limit, lock.limit)) {
+            isBusy = true;
+        } else if (limit != null) {
+            isBusy = lock.holds.size() >= limit.longValue();
+        } else if (isBusy && !shared && others.size() < lock.holds.size()) {
+            return MemoryGateway.problem(409, "upgrade_refused", Map.of());
         }
+        Map<String, Object> more =
+                Map.of(
+                        "mode",
+                        mode(lock.shared),
+                        "holders",
+                        lock.holds.size(),
+                        "retry_after_ms",
+                        20);
+        return isBusy ? MemoryGateway.problem(409, "lock_held", more) : null;
+    }
+
+    private static Answer granted(String name, Locked lock, Held hold, boolean repeated, long now) {
         Map<String, Object> answer = new LinkedHashMap<>();
         answer.put("name", name);
-        answer.put("attempt", mine.attempt);
-        answer.put("fence", mine.fence);
-        answer.put("mode", shared ? "shared" : "exclusive");
-        answer.put("holds", held.size());
-        answer.put("lease_ms", mine.leaseMs);
+        answer.put("mode", mode(hold.shared));
+        answer.put("attempt", hold.attempt);
+        answer.put("fence", lock.fence);
+        answer.put("holds", Math.max(1, lock.count(hold.owner)));
+        answer.put("lease_ms", hold.leftMs(now));
+        answer.put("repeated", repeated);
         return new Answer(201, JsonText.of(answer).text());
     }
 
-    private static Answer renew(String name, List<Held> held, Map<?, ?> fields, long now) {
-        for (Held each : held) {
+    private static Answer renew(String name, Locked lock, Map<?, ?> fields, long now) {
+        for (Held each : lock.holds) {
             if (each.attempt.equals(fields.get("attempt"))) {
-                each.ends = now + each.leaseMs * 1_000_000;
-                return new Answer(
-                        200, JsonText.of(Map.of("name", name, "lease_ms", each.leaseMs)).text());
+                long leaseMs = MemoryGateway.millis(fields.get("lease"));
+                each.leaseMs = leaseMs == 0 ? each.leaseMs : leaseMs;
+                each.ends = Math.max(each.ends, now + each.leaseMs * 1_000_000);
+                Map<String, Object> answer = Map.of("name", name, "lease_ms", each.leftMs(now));
+                return new Answer(200, JsonText.of(answer).text());
             }
         }
         return MemoryGateway.problem(409, "not_held", Map.of());
     }
 
-    private static Answer release(String name, List<Held> held, Map<?, ?> fields) {
-        boolean released =
-                held.removeIf(
-                        each ->
-                                each.attempt.equals(fields.get("attempt"))
-                                        || each.nonce.equals(fields.get("attempt_nonce")));
-        return released || fields.get("attempt_nonce") != null
-                ? new Answer(200, JsonText.of(Map.of("name", name)).text())
-                : MemoryGateway.problem(409, "not_held", Map.of());
+    private Answer release(String name, Locked lock, Map<?, ?> fields, long now) {
+        for (Held each : lock.holds) {
+            if (each.attempt.equals(fields.get("attempt"))
+                    || each.nonce.equals(fields.get("attempt_nonce"))) {
+                lock.holds.remove(each);
+                Map<String, Object> answer =
+                        Map.of("name", name, "holds", live(name, now).count(each.owner));
+                return new Answer(200, JsonText.of(answer).text());
+            }
+        }
+        return MemoryGateway.problem(409, "not_held", Map.of());
+    }
+
+    private static String mode(boolean shared) {
+        return shared ? "shared" : "exclusive";
     }
 }
