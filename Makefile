@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,16 @@ faults-times: test-deps ## measure answers and recovery during every fault of a 
 mutants: ## change the code one place at a time, and list the changes that no unit test notices
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo "make mutants needs cargo-mutants: cargo install cargo-mutants --locked" >&2; exit 1; }
 	@$(CARGO) mutants --output target $(if $(findstring --package,$(MUTANTS)),,--workspace) $(MUTANTS)
+
+# libFuzzer keeps what it finds in fuzz/artifacts; a file of these becomes a seed. TARGET=form runs one, RUNS=100000000 runs longer.
+RUNS ?= 1000000
+
+fuzz: ## look for bytes that have not the properties of the fuzzing modules; needs a nightly compiler and cargo-fuzz
+	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "make fuzz needs a nightly compiler and cargo-fuzz: rustup toolchain install nightly; cargo install cargo-fuzz --locked" >&2; exit 1; }
+	@for target in $${TARGET:-$$($(CARGO) +nightly fuzz list)}; do \
+		mkdir -p "fuzz/corpus/$$target"; \
+		$(CARGO) +nightly fuzz run --sanitizer none "$$target" "fuzz/corpus/$$target" "fuzz/seeds/$$target" -- -runs=$(RUNS) -max_len=4096 -print_final_stats=1; \
+	done
 
 # Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.

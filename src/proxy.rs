@@ -13,6 +13,8 @@ mod exchange;
 pub mod explain;
 mod fields;
 mod fingerprint;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod gate;
 mod hourly;
 mod identify;

@@ -1,6 +1,6 @@
 //! The fingerprint of a request: the parts that must be the same on a repeat with the same key.
 
-mod multipart;
+pub(super) mod multipart;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -53,6 +53,10 @@ impl Target {
     /// # Errors
     /// It names no host, or one that servers could take for another.
     pub(super) fn take<Body>(request: &mut Request<Body>) -> Result<Self, Problem> {
+        // As of CONNECT: no route has this path, and the upstream would get `/`.
+        if request.uri().path().is_empty() {
+            return Err(Problem::invalid("The request's target is no path; send it as `/path`."));
+        }
         let field = request.headers().get(header::HOST).cloned();
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         let is_http2 = request.version() >= Version::HTTP_2;
@@ -76,8 +80,11 @@ impl Target {
         };
         let host = if host.is_empty() { host } else { host_name(&host)? };
         let (path, query) = (Spelling::of(request.uri().path()), request.uri().query().map(Spelling::of));
-        if let Some(origin) = request.uri().path_and_query().cloned() {
-            *request.uri_mut() = Uri::from(origin);
+        if request.uri().authority().is_some() {
+            // Written, since its slash may be implied.
+            let origin = request.uri().path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+            let malformed = |_| Problem::invalid("The path in the request's target is malformed.");
+            *request.uri_mut() = Uri::try_from(origin).map_err(malformed)?;
         }
         let ambiguity = path.ambiguity();
         Ok(Self { host, path: path.text, query: query.map(|query| query.text), ambiguity })
@@ -254,6 +261,11 @@ mod tests {
             (absolute.host.as_str(), absolute.path.as_str(), host.as_str()),
             ("other.example", "/a", "Other.example:1")
         );
+        for pathless in ["shop", "shop:80"] {
+            assert!(target(Version::HTTP_11, pathless, &["shop"]).unwrap_err().contains("no path"), "{pathless}");
+        }
+        let implied = target(Version::HTTP_11, "http://shop?b", &["shop"]).unwrap().0;
+        assert_eq!((implied.path.as_str(), implied.query.as_deref()), ("/", Some("b")));
         assert!(target(Version::HTTP_2, "https://shop/a", &["other"]).is_err());
         assert!(target(Version::HTTP_2, "https://shop/a", &["shop:443"]).is_err());
         assert_eq!(target(Version::HTTP_2, "https://shop/a", &["SHOP"]).unwrap().1, "shop");

@@ -1,6 +1,6 @@
 //! Tokens that say who calls: JSON Web Tokens (RFC 7519), signed by an issuer whose keys are known as a set (RFC 7517).
 
-mod keys;
+pub(super) mod keys;
 mod source;
 
 use std::sync::Arc;

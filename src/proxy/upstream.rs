@@ -2,7 +2,7 @@
 //! not started to send.
 
 pub(super) mod connector;
-mod framing;
+pub(super) mod framing;
 mod http2;
 pub(super) mod names;
 pub(super) mod pools;

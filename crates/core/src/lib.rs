@@ -8,6 +8,8 @@ pub mod canonical;
 pub mod claim;
 pub mod clock;
 pub mod engine;
+#[cfg(any(test, fuzzing, feature = "test-util"))]
+pub mod fuzzing;
 pub mod global_id;
 pub mod hex;
 pub mod limits;

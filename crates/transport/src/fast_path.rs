@@ -2,7 +2,7 @@
 //! HTTP library would take more time for them than all else together. Leaves everything unusual to the library, from its
 //! first byte on: see `docs/adr/0026-plain-requests.md`.
 
-mod request;
+pub(super) mod request;
 mod response;
 
 use std::future::poll_fn;

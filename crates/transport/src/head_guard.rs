@@ -1,7 +1,7 @@
 //! Checks the head of each request before the HTTP library sees it. A head that cannot be read, or that frames its body in two ways, is
 //! answered by the service; the library would answer it without a body, or choose one of the framings.
 
-mod chunks;
+pub(super) mod chunks;
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -4,6 +4,8 @@
 mod caller_watch;
 mod connection;
 mod fast_path;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod head_guard;
 mod http2;
 pub mod incoming;

@@ -31,7 +31,7 @@ enum Public {
 
 /// Reason why a signature is not verified.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotVerified {
+pub(in crate::proxy) enum NotVerified {
     UnknownKey,
     WrongSignature,
 }
@@ -57,7 +57,7 @@ struct Jwk {
 
 impl KeySet {
     /// Reads a set. Keys for other purposes, and of kinds that are not supported, are left out.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(in crate::proxy) fn parse(text: &[u8]) -> Result<Self, String> {
         let document: Document =
             serde_json::from_slice(text).map_err(|error| format!("this is no set of keys (RFC 7517): {error}"))?;
         let keys: Vec<_> = document.keys.into_iter().take(KEYS_MAX).filter_map(Key::read).collect();
@@ -68,7 +68,7 @@ impl KeySet {
     }
 
     /// Verifies a signature with the key that has this ID, or with the only one there is.
-    pub(super) fn verify(
+    pub(in crate::proxy) fn verify(
         &self,
         id: Option<&str>,
         algorithm: &str,

@@ -8,7 +8,10 @@ use crate::transport;
 ///
 /// # Errors
 /// Says why its end is not certain, or that it switches to a protocol that the request did not offer.
-pub(super) fn checked<B>(mut response: Response<B>, offers_upgrade: bool) -> Result<Response<B>, &'static str> {
+pub(in crate::proxy) fn checked<B>(
+    mut response: Response<B>,
+    offers_upgrade: bool,
+) -> Result<Response<B>, &'static str> {
     let status = response.status();
     if status == StatusCode::SWITCHING_PROTOCOLS && !offers_upgrade {
         return Err("the upstream switched to a protocol that the request did not offer");

@@ -285,9 +285,16 @@ async fn a_host_has_one_name_on_every_way() {
                 let own = own.replace("{key}", name);
                 let request = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: alice\r\n{own}\r\n");
                 let answer = exchange(&address(&gateway), &request).await;
-                assert_eq!(code(&answer), "invalid_request", "{case}, {name}: {answer}");
+                assert_eq!(code(&answer), "invalid_request", "{case}, {name}: {request} {answer}");
             }
             let (name, method, path, own) = way;
+            for pathless in ["shop.example", "shop.example:80"] {
+                let own = own.replace("{key}", name);
+                let request =
+                    format!("{method} {pathless} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}\r\n");
+                let answer = exchange(&address(&gateway), &request).await;
+                assert_eq!(code(&answer), "invalid_request", "{case}, {name}: {request} {answer}");
+            }
             let own = own.replace("{key}", "absolute");
             let request = format!(
                 "{method} http://Other.example:1{path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n{own}\r\n"

@@ -4,6 +4,8 @@
 pub mod entry;
 mod folder;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod log;
 #[cfg(any(test, feature = "test-util"))]
 pub mod memory;

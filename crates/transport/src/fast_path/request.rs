@@ -14,7 +14,7 @@ use crate::length::length;
 const FIELDS_MAX: usize = 32;
 
 /// Reason for which no request could be taken.
-pub(super) enum NotTaken {
+pub(crate) enum NotTaken {
     /// The request is not complete. At least this many bytes are still to come.
     Incomplete(usize),
     /// The request is ambiguous or wrong, or it needs more than a response. It is for the library.
@@ -26,7 +26,7 @@ pub(super) enum NotTaken {
 ///
 /// # Errors
 /// The reason, if no request could be taken. Then `unread` is unchanged.
-pub(super) fn take(unread: &mut BytesMut, head_bytes_max: usize) -> Result<Request<Incoming>, NotTaken> {
+pub(crate) fn take(unread: &mut BytesMut, head_bytes_max: usize) -> Result<Request<Incoming>, NotTaken> {
     let mut fields = <[Field; FIELDS_MAX]>::default();
     let head = match Head::read(unread, &mut fields)? {
         Some(head) if head.bytes <= head_bytes_max => head,

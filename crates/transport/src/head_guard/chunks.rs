@@ -2,7 +2,7 @@
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Chunks(Position);
+pub(crate) struct Chunks(Position);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Position {
@@ -28,14 +28,14 @@ impl Default for Position {
 
 /// Error for bytes that are no chunked body.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Invalid;
+pub(crate) struct Invalid;
 
 /// Most digits of a size.
 const DIGITS_MAX: u8 = 16;
 
 impl Chunks {
     /// Reads on. Returns the number of bytes that belong to the body, and whether it ends there.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(usize, bool), Invalid> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(usize, bool), Invalid> {
         let mut read = 0;
         while let Some(byte) = bytes.get(read).copied() {
             let mut step = 1;
