@@ -83,7 +83,9 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else { return Response::new(Body::from("torn")) };
     let body = body.to_bytes();
-    let build = Response::builder().header("x-seen-connection", format!("{:?}", head.headers.get("x-hop")));
+    let seen = |name| format!("{:?}", head.headers.get(name));
+    let build = Response::builder().header("x-seen-connection", seen("x-hop"));
+    let build = build.header("x-seen-repeat", seen("oncegate-repeat"));
     let behaviour = head.uri.path().rsplit('/').next().unwrap_or_default();
     if behaviour == "busy" {
         return build.status(429).body(Body::from("later")).unwrap();
@@ -119,6 +121,15 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
             return build.status(201).header("location", "/large/1").body(Body::from(body)).unwrap();
         }
         "big" => return build.status(201).header("location", "/big/1").body(Body::from(vec![b'x'; 100_000])).unwrap(),
+        "private-in-pieces" => {
+            let pieces = futures_util::stream::unfold(0, async |piece| {
+                // The server sends what it has when the next piece is not there yet.
+                tokio::task::yield_now().await;
+                let pieces = ["sec", "ret"].map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)));
+                Some((pieces.into_iter().nth(piece)?, piece + 1))
+            });
+            return build.status(201).header("cache-control", "no-store").body(Body::from_stream(pieces)).unwrap();
+        }
         "private" => return build.status(201).header("cache-control", "no-store").body(Body::from("secret")).unwrap(),
         "stalls" => {
             let first = futures_util::stream::once(async { Ok::<_, std::io::Error>(Bytes::from("first")) });
@@ -333,9 +344,10 @@ async fn what_certainly_did_not_happen_frees_the_key() {
 async fn an_unknown_request_is_forwarded_again_if_the_upstream_decides() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy(port, "on_unknown = \"forward\"\n").await;
-    for effects in 1..3 {
-        assert_eq!(caller.post("/orders/broken", "k-1", "one").await.status, 500);
-        assert_eq!(upstream.effects(), effects);
+    for (effects, says) in [(1, "None"), (2, "Some(\"unknown\")")] {
+        let answer = caller.post("/orders/broken", "k-1", "one").await;
+        assert_eq!((answer.status, upstream.effects()), (500, effects));
+        assert_eq!(answer.headers["x-seen-repeat"], says, "the upstream has to know that it may be a repeat");
     }
 }
 

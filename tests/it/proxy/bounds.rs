@@ -208,7 +208,7 @@ async fn exchanges_are_bounded_on_every_way_and_take_no_permits() {
     assert!(reached(&gateway, "exchanges").await >= WAYS.len() as u64);
 }
 
-async fn waiting(gateway: &Gateway) -> u64 {
+pub(super) async fn waiting(gateway: &Gateway) -> u64 {
     Page::get(&gateway.admin_client()).await.sum("oncegate_claims_waiting", &[])
 }
 

@@ -1,9 +1,9 @@
-//! Replies of the store that are lost: a claim whose reply was lost is the same claim when it is repeated, and stays uncertain if
-//! the repeat fails.
+//! Calls to the store that get no reply: a claim whose reply was lost is the same claim when it is repeated, and stays uncertain if
+//! the repeat fails. An exchange that is under way keeps its claim.
 
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::redis_server::RedisServer;
-use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -17,9 +17,13 @@ const LOCK: &str = "og:lock:";
 
 /// A gateway with a proxy whose store is behind a network that loses replies.
 async fn start(server: &RedisServer, port: u16) -> (TcpProxy, Gateway, Caller) {
+    start_with(server, port, "").await
+}
+
+async fn start_with(server: &RedisServer, port: u16, of_route: &str) -> (TcpProxy, Gateway, Caller) {
     let network = TcpProxy::start(server.address()).await;
     let url = format!("redis://{}?connections=1", network.address());
-    let gateway = gateway::on(url).config(&config("", &at(port), "")).start().await;
+    let gateway = gateway::on(url).config(&config("", &at(port), of_route)).start().await;
     let caller = Caller::of(&gateway);
     until("the store answers", SOON, async || {
         caller.post("/orders/a", &format!("warm-{}", oncegate_testkit::fresh::port()), "one").await.status == 201
@@ -92,4 +96,46 @@ async fn what_was_uncertain_stays_uncertain_if_its_repeat_certainly_fails() {
         assert!(detail.contains("may have taken") && !detail.contains("Nothing was changed"), "{way}: {detail}");
         assert_eq!(upstream.requests(), before, "{way}: nothing was forwarded");
     }
+}
+
+/// Two of its renewals get no answer, each of them tried twice.
+#[tokio::test]
+async fn a_claim_is_renewed_again_after_a_renewal_that_failed() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (upstream, port) = Upstream::start().await;
+    let (network, _gateway, caller) = start_with(&server, port, "lease = \"6s\"\n").await;
+    let effects = upstream.effects();
+    let call = tokio::spawn(async move { (caller.post("/orders/slow", "k-1", "one").await, caller) });
+    until("the upstream has it", SOON, async || upstream.effects() > effects).await;
+    network.lose_replies_to(PROXY, 4, false);
+    until("four replies are lost", SOON, async || network.has_lost_replies()).await;
+    let left = || {
+        let keys = server.query::<Vec<String>>("KEYS ogp:*");
+        keys.iter().map(|key| server.query::<i64>(&format!("PTTL {key}"))).max().expect("it is claimed")
+    };
+    let before = left();
+    until("it is renewed", SOON, async || left() > before).await;
+    upstream.gate.add_permits(1);
+    let (first, caller) = call.await.unwrap();
+    assert_eq!(first.status, 201);
+    assert!(caller.post("/orders/slow", "k-1", "one").await.is_replay());
+}
+
+/// The report of its outcome gets no answer, and has not reached the store.
+#[tokio::test]
+async fn an_outcome_is_reported_until_the_store_has_it() {
+    let Some(server) = RedisServer::start().await else { return };
+    let (upstream, port) = Upstream::start().await;
+    let (network, _gateway, caller) = start_with(&server, port, "lease = \"5m\"\n").await;
+    let effects = upstream.effects();
+    let call = tokio::spawn(async move { (caller.post("/orders/slow", "k-1", "one").await, caller) });
+    until("the upstream has it", SOON, async || upstream.effects() > effects).await;
+    network.set(Mode::Blackhole);
+    upstream.gate.add_permits(1);
+    let (first, caller) = call.await.unwrap();
+    assert_eq!(first.status, 201, "its caller gets it nevertheless");
+    network.drop_connections();
+    network.set(Mode::Pass);
+    until("the outcome is stored", SOON, async || caller.post("/orders/slow", "k-1", "one").await.is_replay()).await;
+    assert_eq!(upstream.effects(), effects + 1);
 }

@@ -104,7 +104,7 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         let (status, asked) = (status.clone(), asked.clone());
         move |request: Request| async move {
             let field = |name: &str| request.headers()[name].to_str().unwrap().to_owned();
-            let fields = ["authorization", "x-forwarded-method", "x-forwarded-uri"].map(field);
+            let fields = ["authorization", "x-forwarded-for", "x-forwarded-method", "x-forwarded-uri"].map(field);
             let spoofed = request.headers().values().filter(|value| value.as_bytes() == b"spoofed").count();
             assert_eq!(spoofed, 0, "{:?}", request.headers());
             asked.lock().unwrap().push((request.method().to_string(), fields.join(" ")));
@@ -126,7 +126,7 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         ("if-none-match", "spoofed"),
     ];
     assert!(caller.send("POST", "/orders/a", &fields, "one").await.is_replay());
-    assert_eq!(asked.lock().unwrap()[..], [("GET".to_owned(), "alice POST /orders/a".to_owned())]);
+    assert_eq!(asked.lock().unwrap()[..], [("GET".to_owned(), "alice 127.0.0.1 POST /orders/a".to_owned())]);
     // A tombstone says where the effect is, so it needs the consent as well.
     assert_eq!(caller.post("/orders/big", "k-2", "one").await.status, 201);
     let tombstone = caller.post("/orders/big", "k-2", "one").await;

@@ -13,7 +13,7 @@ use crate::admin::{alice, operated};
 use crate::support::gateway;
 
 /// Returns the table of keys with these secrets, the first of which encrypts, and the folder that they are in.
-fn encryption(secrets: &[&str]) -> (String, TempDir) {
+pub(super) fn encryption(secrets: &[&str]) -> (String, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let key = |secret: &&str| {
         let file = folder.path().join(secret);

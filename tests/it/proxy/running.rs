@@ -7,6 +7,7 @@ use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
 
+use super::records::encryption;
 use super::{SOON, Upstream, proxy, proxy_with};
 use crate::support::exposition::Page;
 
@@ -96,31 +97,37 @@ async fn a_response_that_never_ends_breaks_off_and_is_not_run_again() {
 
 #[tokio::test]
 async fn a_response_beyond_the_bytes_of_its_app_leaves_a_tombstone() {
-    let (upstream, port) = Upstream::start().await;
-    let settings = "response_bytes = \"1MiB\"\n[defaults.quota]\nresponse_bytes_total = \"8KiB\"\n";
-    let (_gateway, caller) = proxy(port, settings).await;
-    assert_eq!(caller.post("/orders/large", "k-1", "one").await.status, 201, "it is passed on");
-    let repeat = caller.post("/orders/large", "k-1", "one").await;
-    assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")));
-    caller.post("/orders/a", "k-2", "one").await;
-    assert!(caller.post("/orders/a", "k-2", "one").await.is_replay(), "there is room for this one");
-    assert_eq!(upstream.effects(), 2);
+    let (keys, _folder) = encryption(&["aa"]);
+    for keys in ["", &keys] {
+        let (upstream, port) = Upstream::start().await;
+        let settings = format!("response_bytes = \"1MiB\"\n[defaults.quota]\nresponse_bytes_total = \"8KiB\"\n{keys}");
+        let (_gateway, caller) = proxy(port, &settings).await;
+        assert_eq!(caller.post("/orders/large", "k-1", "one").await.status, 201, "it is passed on");
+        let repeat = caller.post("/orders/large", "k-1", "one").await;
+        assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")));
+        assert_eq!(repeat.headers.get("location"), Some(&HeaderValue::from_static("/large/1")), "with {keys:?}");
+        caller.post("/orders/a", "k-2", "one").await;
+        assert!(caller.post("/orders/a", "k-2", "one").await.is_replay(), "there is room for this one");
+        assert_eq!(upstream.effects(), 2);
+    }
 }
 
 #[tokio::test]
 async fn a_private_response_leaves_a_tombstone_and_an_old_one_too() {
     let (upstream, port) = Upstream::start().await;
     let (_gateway, caller) = proxy(port, "response_retention = \"1s\"\nretention = \"1h\"\n").await;
-    assert_eq!(caller.post("/orders/private", "k-1", "one").await.body.unwrap(), "secret");
-    let repeat = caller.post("/orders/private", "k-1", "one").await;
-    assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")));
+    for path in ["/orders/private", "/orders/private-in-pieces"] {
+        assert_eq!(caller.post(path, path, "one").await.body.unwrap(), "secret");
+        let repeat = caller.post(path, path, "one").await;
+        assert_eq!((repeat.status, &repeat.json()["code"]), (409, &Value::from("response_not_stored")), "{path}");
+    }
     let first = caller.post("/orders/a", "k-2", "one").await;
     until("the response is too old", SOON, async || {
         let repeat = caller.post("/orders/a", "k-2", "one").await;
         repeat.status == 409 && repeat.headers["location"] == first.headers["location"]
     })
     .await;
-    assert_eq!(upstream.effects(), 2);
+    assert_eq!(upstream.effects(), 3);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::bounds::waiting;
 use super::framing::exchange;
 use super::{Answer, Caller, SOON, Upstream, address, proxy};
 
@@ -15,9 +16,13 @@ use super::{Answer, Caller, SOON, Upstream, address, proxy};
 pub(super) const LIMITS: &str = "[limits]\nbody_bytes = 65536\ncontents_bytes = 1024\nresult_bytes = 1024\n";
 
 pub(super) async fn upload(caller: &Caller, key: &str, digest_of: &str, body: &str) -> Answer {
-    let digest = format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(digest_of)));
+    let digest = self::digest_of(digest_of);
     let fields = [("idempotency-key", key), ("authorization", "alice"), ("content-digest", &*digest)];
     caller.send("POST", "/orders/a", &fields, body).await
+}
+
+fn digest_of(body: &str) -> String {
+    format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(body)))
 }
 
 /// A client that sends all of its body before it reads anything.
@@ -64,6 +69,34 @@ async fn a_long_body_runs_once_if_it_has_its_digest() {
     );
     let mismatch = upload(&caller, "k-1", &other, &other).await;
     assert_eq!((mismatch.status, &mismatch.json()["code"]), (422, &Value::from("fingerprint_mismatch")));
+    assert_eq!(upstream.effects(), 1);
+}
+
+/// What was read of an upload before its caller began to wait counts as well.
+#[tokio::test]
+async fn an_upload_that_waits_for_the_same_one_is_still_compared_with_its_digest() {
+    let (upstream, port) = Upstream::start().await;
+    let (gateway, _) = proxy(port, &format!("wait = \"20s\"\nresponse_bytes = \"1MiB\"\n{LIMITS}")).await;
+    let (digest, key) = (digest_of(&"x".repeat(300_000)), "k-1");
+    // Without a length, so that the beginning of the body is read before its claim.
+    let send = |body: String| {
+        let request = format!(
+            "POST /orders/slow HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\nauthorization: alice\r\ncontent-digest: {digest}\r\n\
+             transfer-encoding: chunked\r\nconnection: close\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        let address = address(&gateway);
+        tokio::spawn(async move { exchange(&address, &request).await })
+    };
+    let first = send("x".repeat(300_000));
+    until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+    let (repeat, lie) = (send("x".repeat(300_000)), send("y".repeat(300_000)));
+    until("both wait", SOON, async || waiting(&gateway).await == 2).await;
+    upstream.gate.add_permits(1);
+    let [first, repeat, lie] = [first.await.unwrap(), repeat.await.unwrap(), lie.await.unwrap()];
+    assert!(first.starts_with("HTTP/1.1 201") && !first.contains("idempotent-replayed"), "{first:.200}");
+    assert!(repeat.starts_with("HTTP/1.1 201") && repeat.contains("idempotent-replayed"), "{repeat:.200}");
+    assert!(lie.starts_with("HTTP/1.1 400"), "only its sender knows the body: {lie:.200}");
     assert_eq!(upstream.effects(), 1);
 }
 
