@@ -23,8 +23,15 @@ async fn late_successes(gateway: &Gateway) {
             "outcome": if number % 2 == 0 { "success" } else { "unknown" },
         });
         let path = format!("/v1/claims/{}/outcome", granted.body["global_id"].as_str().unwrap());
-        for _ in 0..2 {
-            assert_eq!(client.post(&path, &late).await.code(), (409, "superseded"), "and again");
+        for again in [false, true] {
+            if number % 3 == 0 {
+                let mut item = late.clone();
+                item["global_id"] = granted.body["global_id"].clone();
+                let answer = client.post("/v1/outcomes/batch", &json!({ "items": [item] })).await.expect(200).body;
+                assert_eq!(answer["items"][0]["code"], "superseded", "again: {again}");
+            } else {
+                assert_eq!(client.post(&path, &late).await.code(), (409, "superseded"), "again: {again}");
+            }
         }
         let harmless = json!({ "attempt": format!("{}-0123456789abcdef", other - 1), "outcome": "failure" });
         assert_eq!(client.post(&path, &harmless).await.code(), (409, "superseded"));

@@ -276,6 +276,34 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
     }
 }
 
+/// Other servers take the target for that of another route, which is protected.
+#[tokio::test]
+async fn an_observed_route_lets_no_target_through_that_could_be_anothers() {
+    let (recorder, port) = Recorder::start(false).await;
+    let route = |name: &str, app: &str| {
+        format!(
+            "[[proxy.routes]]\nname = \"{name}\"\napp = \"{app}\"\npath = \"/{name}/{{id}}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n\
+             principal = [\"authorization\"]\n"
+        )
+    };
+    let config = format!(
+        "[apps.watched]\nsecrets = [\"sha256:{}\"]\nmode = \"observe\"\n[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.u]\nurls = [\"http://127.0.0.1:{port}\"]\n{}{}",
+        "0f".repeat(32),
+        route("watched", "watched"),
+        route("orders", "orders")
+    ) + &format!("[apps.orders]\nsecrets = [\"sha256:{}\"]\n", "0e".repeat(32));
+    let gateway = gateway::on_memory().config(&config).start().await;
+    let send = async |path: &str| {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nauthorization: alice\r\nidempotency-key: k-1\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
+        );
+        let answer = exchange(&address(&gateway), &request).await;
+        (code(&answer).to_owned(), recorder.take().len())
+    };
+    assert_eq!(send("/watched/%2e%2e").await, ("ambiguous_target".to_owned(), 0));
+    assert_eq!(send("/watched/a").await, ("201".to_owned(), 1));
+}
+
 #[tokio::test]
 async fn a_host_has_one_name_on_every_way() {
     for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {

@@ -96,6 +96,12 @@ async fn a_certificate_in_a_field_is_believed_from_trusted_peers_only() {
 
 #[tokio::test]
 async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
+    for of_proxy in ["", "trusted_peers = [\"127.0.0.1\"]\n"] {
+        needs_consent(of_proxy).await;
+    }
+}
+
+async fn needs_consent(of_proxy: &str) {
     let (upstream, port) = Upstream::start().await;
     let (status, asked) = (Arc::new(AtomicU16::new(204)), Arc::new(Mutex::new(Vec::new())));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -112,9 +118,7 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         }
     };
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
-    let (_gateway, caller) = proxy(port, &format!("authorize = \"{url}\"\n")).await;
-    assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 201);
-    assert!(asked.lock().unwrap().is_empty(), "nothing is replayed");
+    let (_gateway, caller) = super::start(of_proxy, &super::at(port), &format!("authorize = \"{url}\"\n")).await;
     // The server must not read what a caller says of its own request, whatever value it takes.
     let fields = [
         ("idempotency-key", "k-1"),
@@ -122,9 +126,12 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         ("x-forwarded-uri", "spoofed"),
         ("x-forwarded-method", "spoofed"),
         ("x_forwarded_uri", "spoofed"),
+        ("x-http-method-override", "spoofed"),
         ("range", "spoofed"),
         ("if-none-match", "spoofed"),
     ];
+    assert_eq!(caller.send("POST", "/orders/a", &fields, "one").await.status, 201);
+    assert!(asked.lock().unwrap().is_empty(), "nothing is replayed");
     assert!(caller.send("POST", "/orders/a", &fields, "one").await.is_replay());
     assert_eq!(asked.lock().unwrap()[..], [("GET".to_owned(), "alice 127.0.0.1 POST /orders/a".to_owned())]);
     // A tombstone says where the effect is, so it needs the consent as well.
@@ -136,8 +143,8 @@ async fn a_replay_needs_the_consent_of_the_server_that_is_asked() {
         [(401, 403, "replay_refused"), (302, 403, "replay_refused"), (500, 502, "upstream_unavailable")]
     {
         status.store(says, Ordering::SeqCst);
-        for (path, key) in [("/orders/a", "k-1"), ("/orders/big", "k-2")] {
-            let refused = caller.post(path, key, "one").await;
+        for (path, fields) in [("/orders/a", &fields[..]), ("/orders/big", &[("idempotency-key", "k-2"), fields[1]])] {
+            let refused = caller.send("POST", path, fields, "one").await;
             assert_eq!((refused.status, &refused.json()["code"]), (expected, &Value::from(code)), "{says}");
             assert!(!refused.headers.contains_key("location"), "{says}");
         }

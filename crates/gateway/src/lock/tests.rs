@@ -211,6 +211,50 @@ async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_
     assert!(matches!(acquired, Err(Failure::OutcomeUnknown(Some(_)))), "{acquired:?}");
 }
 
+/// The first try may have been stored, the second one was not, and the third is refused.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_stored() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    // Its retry comes after 30 ms.
+    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
+    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
+    let (gateway, other) = (world.gateway(Arc::new(guard)), world.gateway(world.store.clone()));
+    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
+    faulty.set(Fault::ReplyLost);
+    let lock_name = name();
+    let meanwhile = async {
+        sleep(10 * MS).await;
+        assert_eq!(other.evict_lock(&world.app, &lock_name, None).await.unwrap(), 1);
+        faulty.set(Fault::Delayed(20 * MS));
+        // The retry has found that, and its answer is on its way. What it says is outdated when it arrives.
+        sleep(30 * MS).await;
+        let held = granted(other.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+        other.release_lock(&world.app, &lock_name, held.attempt).await.unwrap();
+        sleep(20 * MS).await;
+        faulty.set(Fault::Refused);
+    };
+    let (acquired, ()) = tokio::join!(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)), meanwhile);
+    assert!(matches!(acquired, Err(Failure::OutcomeUnknown(Some(_)))), "{acquired:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_counted_from_before_the_store_is_called() {
+    let world = World::new();
+    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
+    let gateway = world.gateway(faulty.clone());
+    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    assert_eq!(held.lease_ms, 20_000);
+    faulty.set(Fault::Delayed(100 * MS));
+    let lease = Some(Duration::from_secs(20));
+    let renewed = gateway.renew_lock(&world.app, &name(), held.attempt.clone(), lease).await.unwrap();
+    assert_eq!(renewed.map(|(left, _)| left), Some(Duration::from_millis(19_900)));
+    gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
+    let again = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    assert!(again.lease_ms <= 19_900, "its answer was 100 ms on its way: {}", again.lease_ms);
+}
+
 /// There is nothing to try again: nothing was granted that could be left out.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_the_store_refuses_fails_at_once() {

@@ -195,6 +195,20 @@ async fn after_each_failure_one_caller_is_granted_in_the_order_in_which_they_cam
     }
 }
 
+/// A caller whose connection broke calls again, with its nonce, and both calls wait.
+#[tokio::test]
+async fn a_grant_answers_all_calls_with_its_nonce() {
+    let world = World::new();
+    let holder = world.hold().await;
+    let own = || ClaimCall { nonce: Some("0123456789abcdef".parse().unwrap()), ..call() };
+    let waits = [world.wait(own(), LONG).await, world.wait(call(), LONG).await, world.wait(own(), LONG).await];
+    world.report(&holder, Outcome::Failure).await;
+    let [first, other, again] = waits;
+    let attempt = granted(answered(first).await);
+    assert_eq!(granted(answered(again).await), attempt);
+    assert!(!other.is_finished(), "another caller keeps waiting");
+}
+
 #[tokio::test]
 async fn a_success_answers_all_and_the_store_is_asked_once_for_it() {
     let world = World::new();
