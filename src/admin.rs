@@ -11,6 +11,8 @@ pub mod health;
 mod locks;
 mod middleware;
 mod query;
+pub mod role;
+mod routes;
 mod suspects;
 
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use tower::Service;
 
 use self::audit::Audit;
@@ -121,35 +123,7 @@ fn router(admin: Arc<Admin>) -> Router {
         throttle: AuthThrottle::new(admin.clock.clone(), "Admin API calls without a valid token"),
         metrics: AuthenticationMetrics::default(),
     });
-    let api = Router::new()
-        .route("/admin/v1/apps", get(apps::list).post(apps::create))
-        .route("/admin/v1/apps/{app}", get(apps::show))
-        .route("/admin/v1/apps/{app}/rotate", post(apps::rotate))
-        .route("/admin/v1/apps/{app}/revoke", post(apps::revoke))
-        .route(
-            "/admin/v1/apps/{app}/disable",
-            post(|state, operator, app, body| apps::set_disabled(state, operator, app, body, true)),
-        )
-        .route(
-            "/admin/v1/apps/{app}/enable",
-            post(|state, operator, app, body| apps::set_disabled(state, operator, app, body, false)),
-        )
-        .route("/admin/v1/engines", get(engines::engines))
-        .route("/admin/v1/engines/{name}/backup", post(backup::backup))
-        .route("/admin/v1/chains", get(chains::list))
-        .route("/admin/v1/chains/{name}/switch", post(chains::switch))
-        .route("/admin/v1/claims", get(claims::list))
-        .route("/admin/v1/claims/show", post(claims::show))
-        .route("/admin/v1/claims/release", post(claims::change::release))
-        .route("/admin/v1/claims/settle", post(claims::change::settle))
-        .route("/admin/v1/proxy/forget", post(claims::forget::forget))
-        .route("/admin/v1/locks", get(locks::list))
-        .route("/admin/v1/locks/show", post(locks::show))
-        .route("/admin/v1/locks/release", post(locks::release))
-        .route("/admin/v1/suspects", get(suspects::list))
-        .route("/admin/v1/suspects/{id}/check", post(suspects::check))
-        .route("/admin/v1/overlaps", get(suspects::overlaps))
-        .route("/admin/v1/audit", get(audit::audit))
+    let api = routes::router()
         .route_layer(from_fn_with_state(admin.tokens.clone(), auth::authenticate))
         .layer(from_fn_with_state(middleware::permits(), middleware::limited));
     Router::new()

@@ -67,6 +67,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "transport::*Options",
             "telemetry::*Options",
             "proxy::options",
+            "admin::*Options",
             "web::*Base",
         ],
     ),

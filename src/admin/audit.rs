@@ -211,6 +211,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::admin::role::Role;
     use crate::domain::attempt::SystemEntropy;
     use crate::domain::clock::ManualClock;
 
@@ -232,7 +233,7 @@ mod tests {
     }
 
     fn alice() -> Operator {
-        Operator { name: "alice".into(), request_id: "r-1".into() }
+        Operator { name: "alice".into(), role: Role::Act, request_id: "r-1".into() }
     }
 
     fn change() -> Change {

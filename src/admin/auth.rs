@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::role::Role;
 use crate::tenants::bearer;
 use crate::tenants::secret::SecretDigest;
 use crate::web::problem::{Code, Problem};
@@ -18,6 +19,8 @@ use crate::web::request_id::RequestId;
 pub struct Operator {
     /// The name of the token.
     pub name: Arc<str>,
+    /// The role of the token.
+    pub role: Role,
     /// The ID of the request.
     pub request_id: String,
 }
@@ -28,9 +31,15 @@ pub struct Tokens {
     accepted: ArcSwap<Vec<Token>>,
 }
 
-struct Token {
-    name: Arc<str>,
-    digest: SecretDigest,
+/// An accepted token.
+#[derive(Clone)]
+pub struct Token {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its digest.
+    pub digest: SecretDigest,
+    /// Its role.
+    pub role: Role,
 }
 
 /// Reason for which a call of the admin API is denied.
@@ -43,14 +52,13 @@ enum Denied {
 }
 
 impl Tokens {
-    /// Accepts these tokens from now on, each by its name, and no others.
-    pub fn replace(&self, tokens: impl IntoIterator<Item = (String, SecretDigest)>) {
-        let token = |(name, digest): (String, SecretDigest)| Token { name: name.into(), digest };
-        self.accepted.store(Arc::new(tokens.into_iter().map(token).collect()));
+    /// Accepts these tokens from now on, and no others.
+    pub fn replace(&self, tokens: Vec<Token>) {
+        self.accepted.store(Arc::new(tokens));
     }
 
-    /// Returns the name of the token in `Bearer <token>`.
-    fn check(&self, authorization: Option<&str>) -> Result<Arc<str>, Denied> {
+    /// Returns the token in `Bearer <token>`.
+    fn check(&self, authorization: Option<&str>) -> Result<Token, Denied> {
         let tokens = self.accepted.load();
         if tokens.is_empty() {
             return Err(Denied::SwitchedOff);
@@ -58,9 +66,9 @@ impl Tokens {
         let sent = authorization.and_then(bearer).and_then(SecretDigest::of_sent);
         let digest = sent.ok_or(Denied::Unauthenticated)?;
         // Compares all tokens, also after a match, so that the time does not depend on the token.
-        let matching = |found: Option<Arc<str>>, token: &Token| {
+        let matching = |found: Option<Token>, token: &Token| {
             let matches = token.digest.matches(&digest);
-            if matches { Some(token.name.clone()) } else { found }
+            if matches { Some(token.clone()) } else { found }
         };
         tokens.iter().fold(None, matching).ok_or(Denied::Unauthenticated)
     }
@@ -73,9 +81,9 @@ pub(super) async fn authenticate(
     next: Next,
 ) -> Result<Response, Problem> {
     let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let name = tokens.check(authorization)?;
+    let Token { name, role, .. } = tokens.check(authorization)?;
     let request_id = request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned();
-    request.extensions_mut().insert(Operator { name, request_id });
+    request.extensions_mut().insert(Operator { name, role, request_id });
     Ok(next.run(request).await)
 }
 
@@ -103,21 +111,29 @@ mod tests {
         format!("{name}-token-0123456789abcdef")
     }
 
+    fn token(name: &str, text: &str) -> Token {
+        Token { name: name.into(), digest: SecretDigest::of(text), role: Role::View }
+    }
+
     fn tokens(names: &[&str]) -> Tokens {
         let tokens = Tokens::default();
-        tokens.replace(names.iter().map(|name| ((*name).to_owned(), SecretDigest::of(&token_of(name)))));
+        tokens.replace(names.iter().map(|name| token(name, &token_of(name))).collect());
         tokens
+    }
+
+    fn checked(tokens: &Tokens, authorization: Option<&str>) -> Result<String, Denied> {
+        tokens.check(authorization).map(|token| token.name.to_string())
     }
 
     #[test]
     fn only_a_whole_bearer_token_authenticates() {
         let tokens = tokens(&["alice", "bob"]);
         for name in ["alice", "bob"] {
-            assert_eq!(tokens.check(Some(&format!("Bearer {}", token_of(name)))).as_deref(), Ok(name));
+            assert_eq!(checked(&tokens, Some(&format!("Bearer {}", token_of(name)))).as_deref(), Ok(name));
         }
         let (basic, bare) = (format!("Basic {}", token_of("alice")), token_of("alice"));
         for wrong in [None, Some(""), Some("Bearer "), Some("Bearer alice"), Some(&basic), Some(&bare)] {
-            assert_eq!(tokens.check(wrong), Err(Denied::Unauthenticated), "{wrong:?}");
+            assert_eq!(checked(&tokens, wrong), Err(Denied::Unauthenticated), "{wrong:?}");
         }
     }
 
@@ -125,10 +141,10 @@ mod tests {
     fn empty_and_short_tokens_are_denied_whatever_digest_is_configured() {
         let tokens = tokens(&[]);
         let short = "0123456789abcdefABCDE";
-        tokens.replace(["", "\n", short].map(|text| ("alice".to_owned(), SecretDigest::of(text))));
+        tokens.replace(["", "\n", short].map(|text| token("alice", text)).into());
         let short = format!("Bearer {short}");
         for authorization in [None, Some(""), Some("Bearer"), Some("Bearer "), Some("Bearer  "), Some(&short)] {
-            assert_eq!(tokens.check(authorization), Err(Denied::Unauthenticated), "{authorization:?}");
+            assert_eq!(checked(&tokens, authorization), Err(Denied::Unauthenticated), "{authorization:?}");
         }
     }
 
@@ -136,9 +152,9 @@ mod tests {
     fn without_tokens_the_admin_api_is_disabled_and_tokens_can_be_replaced() {
         let tokens = tokens(&[]);
         let [first, second] = ["first", "second"].map(token_of);
-        assert_eq!(tokens.check(Some(&format!("Bearer {first}"))), Err(Denied::SwitchedOff));
-        tokens.replace([("alice".to_owned(), SecretDigest::of(&second))]);
-        assert_eq!(tokens.check(Some(&format!("Bearer {first}"))), Err(Denied::Unauthenticated));
-        assert_eq!(tokens.check(Some(&format!("Bearer {second}"))).as_deref(), Ok("alice"));
+        assert_eq!(checked(&tokens, Some(&format!("Bearer {first}"))), Err(Denied::SwitchedOff));
+        tokens.replace(vec![token("alice", &second)]);
+        assert_eq!(checked(&tokens, Some(&format!("Bearer {first}"))), Err(Denied::Unauthenticated));
+        assert_eq!(checked(&tokens, Some(&format!("Bearer {second}"))).as_deref(), Ok("alice"));
     }
 }

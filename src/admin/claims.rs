@@ -5,6 +5,7 @@ pub(super) mod forget;
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,9 @@ use serde_json::value::RawValue;
 
 use self::change::superseded;
 use super::Admin;
+use super::auth::Operator;
 use super::query::{Query, page};
+use super::role::Role;
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
 use crate::domain::record::{ClaimId, ClaimState, Realm};
@@ -148,7 +151,11 @@ struct ShownBody<'a> {
 }
 
 /// `POST /admin/v1/claims/show`: the record of a live claim, without the attempt.
-pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
+pub(super) async fn show(
+    State(admin): State<Arc<Admin>>,
+    Extension(operator): Extension<Operator>,
+    body: JsonBytes,
+) -> Result<Response, Problem> {
     let ShowBody { app, operation, contents, realm, global_id } = body.parse()?;
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, None).await?;
@@ -157,7 +164,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Re
         app: &target.app.key,
         chain: &target.app.chain,
         engine: admin.gateway.engine_name(&target.app),
-        record: RecordBody::from(found),
+        record: shown_to(&operator, found),
         lease: Span(terms.lease),
         unknown_retention: terms.unknown_retention,
     }))
@@ -173,7 +180,11 @@ struct ListBody<'a> {
 }
 
 /// `GET /admin/v1/claims`: the claims of an app, by global ID, in pages.
-pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(admin): State<Arc<Admin>>,
+    Extension(operator): Extension<Operator>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let key = query.take_as::<AppKey>("app")?;
     let realm = query.take("realm").map(|realm| read_realm(&realm)).transpose()?.unwrap_or(Realm::Api);
@@ -189,9 +200,15 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     Ok(json(&ListBody {
         app: &app.key,
         engine: admin.gateway.engine_name(&app),
-        claims: found.into_iter().map(RecordBody::from).collect(),
+        claims: found.into_iter().map(|found| shown_to(&operator, found)).collect(),
         next,
     }))
+}
+
+/// Returns the record as this operator may see it.
+fn shown_to(operator: &Operator, found: ClaimView) -> RecordBody {
+    let record = RecordBody::from(found);
+    if operator.role == Role::View { record.without_contents() } else { record }
 }
 
 fn read_state(text: &str) -> Result<ClaimState, Problem> {

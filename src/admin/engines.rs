@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 
 use super::Admin;
+use super::auth::Operator;
+use super::role::Role;
 use crate::domain::spool::SpoolStatus;
 use crate::gateway::operator::EngineStatus;
 use crate::web::response::json;
@@ -18,6 +21,10 @@ struct EnginesBody {
 }
 
 /// Returns every engine, and the entries that wait for their stores.
-pub(super) async fn engines(State(admin): State<Arc<Admin>>) -> Response {
-    json(&EnginesBody { engines: admin.gateway.engines().await, spool: admin.journal.status() })
+pub(super) async fn engines(State(admin): State<Arc<Admin>>, Extension(operator): Extension<Operator>) -> Response {
+    let mut engines = admin.gateway.engines().await;
+    if operator.role == Role::View {
+        engines.iter_mut().for_each(EngineStatus::hide_url);
+    }
+    json(&EnginesBody { engines, spool: admin.journal.status() })
 }

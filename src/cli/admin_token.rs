@@ -3,8 +3,9 @@
 
 use std::io::Write;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 
+use crate::admin::role::Role;
 use crate::config::KeyPath;
 use crate::domain::attempt::Entropy;
 use crate::domain::name::Name;
@@ -13,6 +14,7 @@ use crate::tenants::secret::Secret;
 const EXAMPLES: &str = "\
 Examples:
   oncegate admin-token new alice      # prints a token, and the line for [admin.tokens]
+  oncegate admin-token new bob --role view
 
 The token is printed only once. Put its digest into the configuration, and the token into ONCEGATE_ADMIN_TOKEN of
 the commands that use the admin API.";
@@ -24,11 +26,25 @@ pub(super) enum Action {
     New {
         /// Name for the audit trail, such as alice
         name: Name,
+        /// Calls that the token may make
+        #[arg(long, value_enum, default_value = "act")]
+        role: RoleName,
     },
 }
 
+/// The name of a role on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum RoleName {
+    /// Sees states, but no contents, results or configuration
+    View,
+    /// Sees everything
+    Read,
+    /// Changes things too
+    Act,
+}
+
 pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -> anyhow::Result<()> {
-    let Action::New { name } = action;
+    let Action::New { name, role } = action;
     let token = Secret::random(entropy);
     writeln!(out, "{}", token.reveal())?;
     writeln!(out)?;
@@ -39,25 +55,36 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -
     )?;
     writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
     writeln!(out, "\n[{}]", KeyPath::of(["admin", "tokens"]))?;
-    Ok(writeln!(out, "{} = \"{}\"", KeyPath::of([name.as_ref()]), token.digest())?)
+    let (name, digest) = (KeyPath::of([name.as_ref()]), token.digest());
+    let role = match role {
+        RoleName::Act => return Ok(writeln!(out, "{name} = \"{digest}\"")?),
+        RoleName::Read => Role::Read,
+        RoleName::View => Role::View,
+    };
+    Ok(writeln!(out, "{name} = {{ digest = \"{digest}\", role = \"{}\" }}", role.name())?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::role::TokenOptions;
     use crate::domain::attempt::SystemEntropy;
     use crate::tenants::secret::SecretDigest;
 
     #[test]
     fn the_output_can_be_pasted_into_the_configuration() {
-        for name in ["alice", "ci.deploy"] {
+        for (name, role) in
+            [("alice", RoleName::Act), ("ci.deploy", RoleName::Act), ("bob", RoleName::View), ("eve", RoleName::Read)]
+        {
             let mut out = Vec::new();
-            let action = Action::New { name: name.parse().unwrap() };
+            let action = Action::New { name: name.parse().unwrap(), role };
             run(action, &SystemEntropy, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             let token = out.lines().next().unwrap();
             let table: toml::Table = out[out.find("[admin").unwrap()..].parse().unwrap();
-            assert_eq!(table["admin"]["tokens"][name].as_str(), Some(SecretDigest::of(token).to_string().as_str()));
+            let options: TokenOptions = table["admin"]["tokens"][name].clone().try_into().unwrap();
+            assert_eq!(options.digest, SecretDigest::of(token).to_string());
+            assert_eq!(options.role.name(), format!("{role:?}").to_lowercase());
         }
     }
 }

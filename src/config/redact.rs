@@ -14,7 +14,7 @@ impl Config {
         let mut shown = self.clone();
         shown.engines = self.redacted_engines();
         shown.registry.url = redacted_url(&shown.registry.url);
-        let tokens = shown.admin.tokens.values_mut();
+        let tokens = shown.admin.tokens.values_mut().map(|token| &mut token.digest);
         for digest in shown.apps.values_mut().flat_map(|app| &mut app.secrets).chain(tokens) {
             *digest = format!("sha256:{REDACTED}");
         }

@@ -16,6 +16,7 @@ const KEYS: &[(&[&str], Form)] = &[
     (&["engines", "*"], Form::Text),
     (&["registry", "url"], Form::Text),
     (&["admin", "tokens", "*"], Form::Text),
+    (&["admin", "tokens", "*", "digest"], Form::Text),
     (&["apps", "*", "secrets"], Form::List),
 ];
 

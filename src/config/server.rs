@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::admin::role::TokenOptions;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
 use crate::web::problem::ProblemBase;
@@ -41,8 +42,8 @@ pub struct ServerOptions {
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdminOptions {
-    /// Digests of the admin tokens, by the name that the audit trail shows.
-    pub tokens: BTreeMap<String, String>,
+    /// The admin tokens, by the name that the audit trail shows.
+    pub tokens: BTreeMap<String, TokenOptions>,
 }
 
 /// Table `[registry]`.

@@ -146,7 +146,7 @@ fn the_examples_in_the_defaults_are_valid() {
         .collect();
     let examples = examples.join("\n");
     let config = load(&examples.replace(PLACEHOLDER, DIGEST));
-    assert_eq!((config.apps.len(), config.admin.tokens.len()), (1, 1));
+    assert_eq!((config.apps.len(), config.admin.tokens.len()), (1, 2));
     let refused = file(&examples).refused();
     assert!(refused.contains("apps.shop.secrets: ") && refused.contains("admin.tokens.alice: "), "{refused}");
 }
@@ -282,7 +282,8 @@ fn an_app_has_half_of_all_permits_by_default() {
 #[test]
 fn the_redacted_configuration_has_no_secret_and_can_be_loaded() {
     let config = load(&format!(
-        "[admin.tokens]\nalice = \"{DIGEST}\"\n[engines]\nprimary = \"redis://og:hidden@host/0\"\n\
+        "[admin.tokens]\nalice = \"{DIGEST}\"\nbob = {{ digest = \"{DIGEST}\", role = \"view\" }}\n\
+         [engines]\nprimary = \"redis://og:hidden@host/0\"\n\
          [apps.shop]\nsecrets = [\"{DIGEST}\"]\nlease = \"5s\"\n[apps.shop.quota]\nrequests_per_second = 5\n\
          requests_in_flight = \"5%\"\n[apps.shop.operations.x.on_outage]\nclaim = \"fail_closed\""
     ));
@@ -291,7 +292,7 @@ fn the_redacted_configuration_has_no_secret_and_can_be_loaded() {
     let mut expected = config.clone();
     expected.engines.insert("primary".into(), "redis://og:***@host/0".into());
     let redacted = || "sha256:***".to_owned();
-    expected.admin.tokens.insert("alice".into(), redacted());
+    expected.admin.tokens.values_mut().for_each(|token| token.digest = redacted());
     expected.apps.values_mut().for_each(|app| app.secrets = vec![redacted()]);
     assert_eq!(toml::from_str::<Config>(&shown).unwrap(), expected, "{shown}");
 }

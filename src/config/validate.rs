@@ -138,10 +138,10 @@ impl Config {
     }
 
     fn check_admin(&self, findings: &mut Findings) {
-        for (name, digest) in &self.admin.tokens {
+        for (name, token) in &self.admin.tokens {
             let path = KeyPath::of(["admin", "tokens"]).child(name);
             findings.check_name(&path);
-            if let Err(error) = digest.parse::<SecretDigest>() {
+            if let Err(error) = token.digest.parse::<SecretDigest>() {
                 findings.add(path, error.to_string());
             }
         }

@@ -66,6 +66,8 @@ codes! {
     Unauthenticated = "unauthenticated", UNAUTHORIZED, "Unauthenticated";
     AppDisabled = "app_disabled", FORBIDDEN, "App disabled";
     AdminDisabled = "admin_disabled", FORBIDDEN, "Admin API disabled";
+    /// The operator's role is too low.
+    Forbidden = "forbidden", FORBIDDEN, "Forbidden";
     /// The response is not for this caller any more.
     ReplayRefused = "replay_refused", FORBIDDEN, "Replay refused";
     NotFound = "not_found", NOT_FOUND, "Not found";

@@ -37,6 +37,14 @@ pub struct RecordBody {
     on_lease_end: LeaseEnd,
 }
 
+impl RecordBody {
+    /// Removes what the operation is about: contents, their digest, and the result.
+    #[must_use]
+    pub fn without_contents(self) -> Self {
+        Self { contents: None, contents_sha256: None, contents_bytes: None, result: None, ..self }
+    }
+}
+
 impl From<ClaimView> for RecordBody {
     fn from(found: ClaimView) -> Self {
         let ClaimView { global_id, claim, expires_at, degraded: _, result_omitted: _ } = found;

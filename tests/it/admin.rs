@@ -3,6 +3,7 @@
 mod access;
 mod claims;
 mod commands;
+mod roles;
 mod suspects;
 mod trail;
 

@@ -90,11 +90,19 @@ pub struct Filter {
 #[derive(Debug, Serialize)]
 pub struct EngineStatus {
     name: String,
-    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     #[serde(flatten)]
     health: EngineHealth,
     chains: Vec<String>,
     capabilities: Capabilities,
+}
+
+impl EngineStatus {
+    /// Removes its URL, which is configuration.
+    pub fn hide_url(&mut self) {
+        self.url = None;
+    }
 }
 
 impl Gateway {
@@ -227,7 +235,7 @@ impl Gateway {
             let chains = self.engines.chains.iter().filter(|(_, named)| named.chain.status().engines.contains(&name));
             let NamedEngine { engine, url } = self.engines.by_name.get(&name)?;
             Some(EngineStatus {
-                url: url.clone(),
+                url: Some(url.clone()),
                 health,
                 chains: chains.map(|(chain, _)| chain.clone()).collect(),
                 capabilities: engine.capabilities(),

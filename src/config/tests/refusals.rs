@@ -112,6 +112,21 @@ fn secrets_and_tokens_are_digests_and_never_shown() {
 }
 
 #[test]
+fn a_token_with_a_wrong_role_is_refused() {
+    let refused = refused(&format!(
+        "[admin.tokens]\na = {{ digest = \"{DIGEST}\", role = \"admin\" }}\nb = {{ digest = \"{DIGEST}\" }}\nc = 5\n\
+         d = {{ digest = \"{DIGEST}\", role = \"view\", rol = 1 }}"
+    ));
+    insta::assert_snapshot!(refused, @r#"
+    oncegate.toml, line 2: admin.tokens.a.role: "admin" is not a valid choice; write "view" or "read" or "act"
+    oncegate.toml, line 2: admin.tokens.a: `role` is missing
+    oncegate.toml, line 3: admin.tokens.b: `role` is missing
+    oncegate.toml, line 4: admin.tokens.c: expected a digest, or a table such as { digest = "sha256:…", role = "view" }, found the number 5
+    oncegate.toml, line 5: admin.tokens.d.rol: unknown key; did you mean `role`? Known keys: digest, role
+    "#);
+}
+
+#[test]
 fn digests_of_nothing_and_of_well_known_words_are_refused() {
     let [nothing, test] = ["", "test"].map(SecretDigest::of);
     let refused =

@@ -44,7 +44,7 @@ fn every_secret_setting_may_be_in_a_file() {
     );
     let config = loaded.load().unwrap();
     assert_eq!(config.engines["primary"], "redis://:hidden@a/0");
-    assert_eq!(config.admin.tokens["alice"], DIGEST);
+    assert_eq!(config.admin.tokens["alice"].digest, DIGEST);
     assert_eq!(config.apps.values().next().unwrap().secrets, [DIGEST, DIGEST]);
     assert!(!config.redacted_toml().unwrap().contains("hidden"));
 }
