@@ -10,14 +10,15 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use self::trail::Trail;
 pub use self::trail::{Entry, Unwritten};
+use self::trail::{Filter, Trail};
 use super::Admin;
 use super::auth::Operator;
-use super::query::Query;
+use super::query::{Query, page};
 use crate::domain::attempt::{AttemptHash, Entropy};
 use crate::domain::clock::{Clock, Timestamp};
 use crate::domain::global_id::GlobalId;
+use crate::domain::name::Name;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
@@ -196,14 +197,37 @@ impl From<Unwritten> for Problem {
 #[derive(Serialize)]
 struct EntriesBody {
     entries: Vec<Entry>,
+    next: Option<String>,
 }
 
-/// `GET /admin/v1/audit`: the newest entries of this gateway's trail.
+/// `GET /admin/v1/audit`: entries of this gateway's trail, newest first, in pages.
 pub(super) async fn audit(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
-    let count = query.count("limit", SHOWN, SHOWN_MAX)?;
+    let filter = Filter {
+        who: query.take_as::<Name>("who")?.map(|who| who.as_ref().to_owned()),
+        action: query.take("action").map(|text| action(&text)).transpose()?,
+        app: query.take_as::<AppKey>("app")?.map(|app| app.to_string()),
+        global_id: query.take_as::<GlobalId>("global_id")?.map(|global_id| global_id.to_string()),
+        after: query.take("after"),
+    };
+    let limit = query.count("limit", SHOWN, SHOWN_MAX)?;
     query.end()?;
-    Ok(json(&EntriesBody { entries: admin.audit.trail.newest(count).await? }))
+    let found = admin.audit.trail.find(filter, limit + 1).await?;
+    let found = found.ok_or_else(|| {
+        Problem::invalid(
+            "`after` is not the ID of an entry of this gateway's audit trail. Send the `next` of the previous page.",
+        )
+    })?;
+    let (entries, next) = page(found, limit, |last| last.id.clone());
+    Ok(json(&EntriesBody { entries, next }))
+}
+
+/// Checks the name of an action.
+fn action(text: &str) -> Result<String, Problem> {
+    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    let is_action = text.split_once('.').is_some_and(|(kind, change)| is_word(kind) && is_word(change));
+    let problem = || Problem::invalid("`action` is the name of an action, such as claim.release.");
+    if is_action { Ok(text.to_owned()) } else { Err(problem()) }
 }
 
 #[cfg(test)]
@@ -236,6 +260,10 @@ mod tests {
         Operator { name: "alice".into(), role: Role::Act, request_id: "r-1".into() }
     }
 
+    async fn newest(audit: &Audit) -> Vec<Entry> {
+        audit.trail.find(Filter::default(), 5).await.unwrap().unwrap()
+    }
+
     fn change() -> Change {
         Change::new("test.change", Reason("INC-42".to_owned()))
     }
@@ -256,12 +284,12 @@ mod tests {
             tokio::spawn(async move { audit.execute(&alice(), change(), action).await })
         };
         begins.await.unwrap();
-        let entries = audit.trail.newest(5).await.unwrap();
+        let entries = newest(&audit).await;
         assert_eq!((entries.len(), &entries[0].result), (1, &None), "it is recorded before it begins");
         execution.abort();
         assert!(execution.await.unwrap_err().is_cancelled());
         go_on.send(()).unwrap();
-        while audit.trail.newest(5).await.unwrap()[0].result.is_none() {
+        while newest(&audit).await[0].result.is_none() {
             tokio::task::yield_now().await;
         }
     }
@@ -272,10 +300,10 @@ mod tests {
         let audit = audit(folder.path());
         let refused = async { Err::<Done<()>, _>(Problem::new(Code::Superseded, "no")) };
         assert_eq!(audit.execute(&alice(), change(), refused).await.unwrap_err().code, Code::Superseded);
-        assert_eq!(audit.trail.newest(1).await.unwrap()[0].result.as_deref(), Some("superseded"));
+        assert_eq!(newest(&audit).await[0].result.as_deref(), Some("superseded"));
         let panics = async { panic!("planted") };
         let problem = audit.execute::<()>(&alice(), change(), panics).await.unwrap_err();
         assert_eq!(problem.code, Code::Internal);
-        assert_eq!(audit.trail.newest(1).await.unwrap()[0].result, None, "the result is unknown");
+        assert_eq!(newest(&audit).await[0].result, None, "the result is unknown");
     }
 }

@@ -24,11 +24,13 @@ use crate::engine::{Backup, EngineError};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// API terms in the details of problems, and what the command line calls them.
-const TERMS: [(&str, &str); 14] = [
+const TERMS: [(&str, &str); 16] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
     ("\"even_succeeded\": true", "--even-succeeded"),
     ("GET /admin/v1/apps lists them", "`oncegate app list` lists them"),
+    ("`action`", "--action"),
+    ("`after`", "--after"),
     ("`attempt_hash`", "--attempt-hash"),
     ("`chain`", "--chain"),
     ("`contents`", "CONTENTS"),

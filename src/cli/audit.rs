@@ -1,14 +1,20 @@
 //! `oncegate audit`: the audit trail of a gateway, which has every change by an operator.
 
 use clap::Args;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
+use crate::domain::global_id::GlobalId;
+use crate::domain::name::Name;
+use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:
   oncegate audit
+  oncegate audit --who alice --action claim.settle
+  oncegate audit --app shop --global-id 2ca8a31a53ad078ffd0c7c8c80158af7
   oncegate audit --limit 200 --output json
 
 The newest changes come first. Each gateway has its own trail. A change without a RESULT was started, and the gateway ended
@@ -17,6 +23,21 @@ before the result was known: look at what it was about.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct AuditArgs {
+    /// List only those of this operator: the name of a token
+    #[arg(long, value_name = "NAME")]
+    who: Option<Name>,
+    /// List only those of this action, such as claim.release
+    #[arg(long)]
+    action: Option<String>,
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List only those about the claim with this global ID
+    #[arg(long, value_name = "ID")]
+    global_id: Option<GlobalId>,
+    /// List only those older than the entry with this ID
+    #[arg(long, value_name = "ID")]
+    after: Option<String>,
     /// List at most this many, from 1 to 200
     #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=200))]
     limit: u32,
@@ -37,9 +58,31 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn run(args: AuditArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let AuditArgs { limit, query } = args;
-    query.show(&format!("/admin/v1/audit?limit={limit}"), out, |answer, out| match rows(answer, "entries") {
-        [] => Ok(writeln!(out, "There are no changes in the audit trail of this gateway.")?),
-        entries => output::table(entries, COLUMNS, out),
+    let AuditArgs { who, action, app, global_id, after, limit, query } = args;
+    let is_filtered = who.is_some() || action.is_some() || app.is_some() || global_id.is_some() || after.is_some();
+    let mut path = format!("/admin/v1/audit?limit={limit}");
+    for (key, value) in [
+        ("who", who.map(|who| who.as_ref().to_owned())),
+        ("action", action),
+        ("app", app.map(|app| app.to_string())),
+        ("global_id", global_id.map(|global_id| global_id.to_string())),
+        ("after", after),
+    ] {
+        if let Some(value) = value {
+            path.extend(["&", key, "="]);
+            path.extend(utf8_percent_encode(&value, NON_ALPHANUMERIC));
+        }
+    }
+    query.show(&path, out, |answer, out| {
+        let found = rows(answer, "entries");
+        if found.is_empty() {
+            let such = if is_filtered { "such " } else { "" };
+            return Ok(writeln!(out, "There are no {such}changes in the audit trail of this gateway.")?);
+        }
+        output::table(found, COLUMNS, out)?;
+        if !answer["next"].is_null() {
+            writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
+        }
+        Ok(())
     })
 }

@@ -18,8 +18,11 @@ const FILE_NAME: &str = "audit.jsonl";
 /// Time for the disk to write a line. A line that takes longer may still be written, for a change that never began.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes at the end of the file in which the newest entries are searched.
-const TAIL_BYTES_MAX: u64 = 4 << 20;
+/// Bytes at the end of the file in which entries are searched: about 27 000 changes.
+const SEARCHED_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes that are read at once.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// The file and its lock.
 pub(super) struct Trail {
@@ -65,6 +68,21 @@ pub struct Entry {
     pub(crate) ended_at: Option<String>,
 }
 
+/// The entries to look for. An absent member means any.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Filter {
+    /// Only those of this operator.
+    pub(super) who: Option<String>,
+    /// Only those of this action.
+    pub(super) action: Option<String>,
+    /// Only those of this app.
+    pub(super) app: Option<String>,
+    /// Only those about this claim.
+    pub(super) global_id: Option<String>,
+    /// Only those older than the entry with this ID.
+    pub(super) after: Option<String>,
+}
+
 /// A line is one of these.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -90,9 +108,10 @@ impl Trail {
         self.exclusively("cannot be written", move |path| append(path, &line)).await
     }
 
-    /// Returns the newest entries, newest first.
-    pub(super) async fn newest(&self, count: usize) -> Result<Vec<Entry>, Unwritten> {
-        self.exclusively("cannot be read", move |path| newest(path, count)).await
+    /// Returns up to `count` entries that pass the filter, newest first. `None` if the entry that they have to be older than was not
+    /// found.
+    pub(super) async fn find(&self, filter: Filter, count: usize) -> Result<Option<Vec<Entry>>, Unwritten> {
+        self.exclusively("cannot be read", move |path| find(path, &filter, count)).await
     }
 
     async fn exclusively<Answer: Send + 'static>(
@@ -151,39 +170,67 @@ fn options() -> OpenOptions {
     options
 }
 
-fn newest(path: &Path, count: usize) -> io::Result<Vec<Entry>> {
+impl Filter {
+    fn passes(&self, entry: &Entry) -> bool {
+        let is_same = |wanted: &Option<String>, found: Option<&String>| wanted.is_none() || wanted.as_ref() == found;
+        is_same(&self.who, Some(&entry.who))
+            && is_same(&self.action, Some(&entry.action))
+            && is_same(&self.app, entry.app.as_ref())
+            && is_same(&self.global_id, entry.global_id.as_ref())
+    }
+}
+
+fn find(path: &Path, filter: &Filter, count: usize) -> io::Result<Option<Vec<Entry>>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         // There was no change yet.
-        Err(failure) if failure.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(failure) if failure.kind() == io::ErrorKind::NotFound => {
+            return Ok(filter.after.is_none().then(Vec::new));
+        }
         Err(failure) => return Err(failure),
     };
-    let bytes = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES_MAX)))?;
-    let mut tail = Vec::new();
-    // Not more: another gateway may append at the same time.
-    file.take(TAIL_BYTES_MAX).read_to_end(&mut tail)?;
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let floor = end.saturating_sub(SEARCHED_BYTES_MAX);
     let mut ended: HashMap<String, (String, String)> = HashMap::new();
     let mut entries = Vec::new();
-    for line in tail.rsplit(|byte| *byte == b'\n') {
-        if entries.len() == count {
-            break;
-        }
-        match serde_json::from_slice(line) {
-            Ok(Line::Ended { id, at, result }) => {
-                ended.insert(id, (at, result));
+    let mut is_old_enough = filter.after.is_none();
+    // The rest of a line that begins before `end`.
+    let mut rest = Vec::new();
+    while end > floor && entries.len() < count {
+        let start = end.saturating_sub(PIECE_BYTES).max(floor);
+        file.seek(SeekFrom::Start(start))?;
+        let mut piece = Vec::new();
+        // Not more: another gateway may append at the same time.
+        (&mut file).take(end - start).read_to_end(&mut piece)?;
+        piece.append(&mut rest);
+        let newline = piece.iter().position(|byte| *byte == b'\n');
+        let first = if start == 0 { 0 } else { newline.map_or(piece.len(), |place| place + 1) };
+        for line in piece[first..].rsplit(|byte| *byte == b'\n') {
+            if entries.len() == count {
+                break;
             }
-            Ok(Line::Begun(mut entry)) => {
-                if let Some((at, result)) = ended.remove(&entry.id) {
-                    (entry.ended_at, entry.result) = (Some(at), Some(result));
+            match serde_json::from_slice(line) {
+                Ok(Line::Ended { id, at, result }) => {
+                    ended.insert(id, (at, result));
                 }
-                entries.push(*entry);
+                Ok(Line::Begun(mut entry)) => {
+                    if let Some((at, result)) = ended.remove(&entry.id) {
+                        (entry.ended_at, entry.result) = (Some(at), Some(result));
+                    }
+                    if is_old_enough && filter.passes(&entry) {
+                        entries.push(*entry);
+                    } else if filter.after.as_ref() == Some(&entry.id) {
+                        is_old_enough = true;
+                    }
+                }
+                // Truncated by a crash, or the end of the file.
+                Err(_) => {}
             }
-            // Truncated by a crash or by the start of the tail, or the end of the file.
-            Err(_) => {}
         }
+        piece.truncate(first);
+        (rest, end) = (piece, start);
     }
-    Ok(entries)
+    Ok(is_old_enough.then_some(entries))
 }
 
 #[cfg(test)]
@@ -205,19 +252,68 @@ mod tests {
         entries.iter().map(|entry| &*entry.id).collect()
     }
 
+    async fn newest(trail: &Trail, count: usize) -> Vec<Entry> {
+        trail.find(Filter::default(), count).await.unwrap().unwrap()
+    }
+
     #[tokio::test]
     async fn the_newest_entries_come_first_with_their_results() {
         let folder = tempfile::tempdir().unwrap();
         let trail = Trail::new(&folder.path().join("made"));
-        assert_eq!(trail.newest(5).await, Ok(vec![]));
+        assert_eq!(newest(&trail, 5).await, []);
         for text in [started(1), started(2), ended(1), started(3)] {
             trail.append(text).await.unwrap();
         }
-        let entries = trail.newest(5).await.unwrap();
+        let entries = newest(&trail, 5).await;
         assert_eq!(ids(&entries), ["3", "2", "1"]);
         let results: Vec<_> = entries.iter().map(|entry| entry.result.as_deref()).collect();
         assert_eq!(results, [None, None, Some("done")]);
-        assert_eq!(ids(&trail.newest(1).await.unwrap()), ["3"]);
+        assert_eq!(ids(&newest(&trail, 1).await), ["3"]);
+    }
+
+    #[tokio::test]
+    async fn entries_are_found_by_each_member_and_read_in_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let trail = Trail::new(folder.path());
+        let mut lines = String::new();
+        // More than one piece of the file, in lines that no piece ends with.
+        for number in 0..3000 {
+            let (who, action) = if number % 3 == 0 { ("bob", "claim.settle") } else { ("alice", "claim.release") };
+            let entry = json!({
+                "id": number.to_string(), "at": "then", "who": who, "request_id": "r", "action": action,
+                "app": format!("app{}", number % 5), "global_id": format!("{:032x}", number / 10), "reason": "ü".repeat(300),
+            });
+            lines += &line(&entry).unwrap();
+            lines += &ended(number);
+        }
+        assert!(lines.len() as u64 > 2 * PIECE_BYTES);
+        trail.append(lines).await.unwrap();
+        let some = |text: &str| Some(text.to_owned());
+        let all = Filter::default();
+        for (filter, passes) in [
+            (Filter { who: some("bob"), ..all.clone() }, (|number| number % 3 == 0) as fn(u32) -> bool),
+            (Filter { action: some("claim.release"), ..all.clone() }, |number| number % 3 != 0),
+            (Filter { app: some("app2"), ..all.clone() }, |number| number % 5 == 2),
+            (Filter { global_id: some(&format!("{:032x}", 7)), ..all.clone() }, |number| number / 10 == 7),
+            (Filter { who: some("bob"), app: some("app2"), ..all.clone() }, |number| number % 15 == 12),
+            (Filter { who: some("eve"), ..all.clone() }, |_| false),
+            (all.clone(), |_| true),
+        ] {
+            let expected: Vec<_> =
+                (0..3000).rev().filter(|number| passes(*number)).map(|number| number.to_string()).collect();
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let page = trail.find(Filter { after, ..filter.clone() }, 700).await.unwrap().unwrap();
+                assert!(page.iter().all(|entry| entry.result.as_deref() == Some("done")));
+                found.extend(ids(&page).into_iter().map(str::to_owned));
+                after = page.last().map(|last| last.id.clone());
+                if page.len() < 700 {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{filter:?}");
+        }
+        assert_eq!(trail.find(Filter { after: some("gone"), ..all }, 7).await, Ok(None));
     }
 
     #[tokio::test]
@@ -228,7 +324,7 @@ mod tests {
         let mut file = options().open(folder.path().join(FILE_NAME)).unwrap();
         file.write_all(b"{\"id\":\"2\",\"at\":\"th").unwrap();
         trail.append(started(3)).await.unwrap();
-        assert_eq!(ids(&trail.newest(5).await.unwrap()), ["3", "1"]);
+        assert_eq!(ids(&newest(&trail, 5).await), ["3", "1"]);
     }
 
     #[tokio::test]
@@ -238,7 +334,7 @@ mod tests {
         trail.append(started(1)).await.unwrap();
         fs::rename(folder.path().join(FILE_NAME), folder.path().join("old")).unwrap();
         trail.append(started(2)).await.unwrap();
-        assert_eq!(ids(&trail.newest(5).await.unwrap()), ["2"]);
+        assert_eq!(ids(&newest(&trail, 5).await), ["2"]);
     }
 
     #[tokio::test]

@@ -199,3 +199,65 @@ async fn a_change_that_cannot_be_audited_is_not_made() {
     alice.post(RELEASE, &release(&json!(1))).await.expect(200);
     assert_eq!(entries(&gateway).await.len(), 1);
 }
+
+#[tokio::test]
+async fn the_trail_is_searched_and_read_in_pages() {
+    let gateway = operated("memory:").start().await;
+    let (caller, alice) = (gateway.client(), alice(&gateway));
+    let bob = gateway.admin_client().with_credential(super::TOKEN_OF_BOB);
+    let mut ids = Vec::new();
+    for (operator, number) in [(&alice, 1), (&bob, 2), (&alice, 3)] {
+        let granted = caller.claim(json!(number)).await.expect(201);
+        ids.push(granted.body["global_id"].as_str().unwrap().to_owned());
+        operator.post(RELEASE, &release(&json!(number))).await.expect(200);
+    }
+    caller.claim(json!(4)).await.expect(201);
+    let settle = json!({ "app": "default", "contents": 4, "reason": "INC-8", "outcome": "success" });
+    bob.post("/admin/v1/claims/settle", &settle).await.expect(200);
+
+    let found = async |query: &str| {
+        let answer = alice.get(&format!("{AUDIT}?{query}")).await.expect(200);
+        answer.body["entries"].as_array().unwrap().len()
+    };
+    for (query, count) in [
+        ("who=alice", 2),
+        ("who=bob", 2),
+        ("who=eve", 0),
+        ("action=claim.release", 3),
+        ("action=claim.settle&who=bob", 1),
+        ("app=default", 4),
+        ("app=other", 0),
+        (&*format!("global_id={}", ids[0]), 1),
+        (&*format!("global_id={}&who=bob", ids[0]), 0),
+    ] {
+        assert_eq!(found(query).await, count, "{query}");
+    }
+    let first = alice.get(&format!("{AUDIT}?action=claim.release&limit=2")).await.expect(200);
+    let next = first.body["next"].as_str().expect("there is one more");
+    let last = alice.get(&format!("{AUDIT}?action=claim.release&limit=2&after={next}")).await.expect(200);
+    assert_eq!((&last.body["entries"][0]["global_id"], &last.body["next"]), (&json!(ids[0]), &Value::Null));
+    for (wrong, word) in [
+        ("after=gone", "`next` of the previous page"),
+        ("action=Release", "claim.release"),
+        ("who=%20", "`who`"),
+        ("app=%20", "`app`"),
+        ("global_id=1", "`global_id`"),
+        ("by=alice", "`by`"),
+    ] {
+        let refused = alice.get(&format!("{AUDIT}?{wrong}")).await;
+        assert_eq!(refused.code(), (400, "invalid_request"), "{wrong}");
+        assert!(refused.text.contains(word), "{}", refused.text);
+    }
+
+    let terminal = super::commands::Terminal::at(&gateway);
+    let listed = terminal.run(&["audit", "--who", "alice", "--action", "claim.release", "--limit", "1"]).expect(0).out;
+    let shown = &crate::support::table::rows(&listed)[0];
+    assert_eq!((&*shown["WHO"], &*shown["GLOBAL ID"]), ("alice", &*ids[2]), "{listed}");
+    let next = listed.trim_end().rsplit_once("There are more: --after ").expect("there is one more").1;
+    let rest = terminal.run(&["audit", "--who", "alice", "--global-id", &ids[0], "--app", "default", "--after", next]);
+    assert_eq!(crate::support::table::rows(&rest.expect(0).out).len(), 1);
+    let none = terminal.run(&["audit", "--who", "eve"]).expect(0).out;
+    assert_eq!(none, "There are no such changes in the audit trail of this gateway.\n");
+    let wrong = terminal.run(&["audit", "--action", "x&limit=7"]).expect(2).err;
+    assert!(wrong.contains("--action is the name of an action"), "{wrong}");
+}
