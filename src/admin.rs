@@ -13,6 +13,7 @@ mod middleware;
 mod query;
 pub mod role;
 mod routes;
+mod spool;
 mod suspects;
 
 use std::sync::Arc;

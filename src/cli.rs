@@ -134,7 +134,7 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Restore a backup into the folder of a new disk engine
     Restore(restore::RestoreArgs),
-    /// List or deliver the journal of a gateway that no longer runs
+    /// List what waits for a store at a gateway; list or deliver the journal of one that no longer runs
     #[command(subcommand)]
     Spool(spool::Action),
     /// Write man pages or shell completions into a directory, for packages

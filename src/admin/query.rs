@@ -5,6 +5,9 @@ use percent_encoding::percent_decode_str;
 use crate::web::fields::parsed;
 use crate::web::problem::Problem;
 
+/// Largest ID that every JSON reader reads without loss.
+pub(super) const ID_MAX: u64 = (1 << 53) - 1;
+
 /// The keys of a query that were not read yet.
 pub(super) struct Query(Vec<(String, String)>);
 

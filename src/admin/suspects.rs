@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
-use super::query::{Query, page};
+use super::query::{ID_MAX, Query, page};
 use crate::domain::suspect::{Check, Found, Suspect, SuspectFilter, SuspectKind};
 use crate::domain::tenant::AppKey;
 use crate::web::body::JsonBytes;
@@ -21,9 +21,6 @@ use crate::web::response::json;
 /// Default and largest number of suspects on a page.
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 1000;
-
-/// Largest ID that every JSON reader reads without loss.
-const ID_MAX: u64 = (1 << 53) - 1;
 
 #[derive(Serialize)]
 struct SuspectsBody {

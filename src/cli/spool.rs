@@ -1,5 +1,5 @@
-//! `oncegate spool`: lists or delivers the journal of a gateway that no longer runs. Opens the folder without a
-//! gateway, and prints neither contents nor attempts.
+//! `oncegate spool`: lists what waits at a gateway, through the admin API; lists or delivers the journal of a gateway that no longer
+//! runs, from its folder. Prints neither contents nor attempts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,13 +11,16 @@ use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::admin_client::QueryArgs;
+use super::arguments::number;
 use super::failure::usage;
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
 use super::{ConfigFile, progress, suspects};
 use crate::domain::attempt::SystemEntropy;
-use crate::domain::claim::Outcome;
 use crate::domain::clock::{Clock, SystemClock};
+use crate::domain::spool::SpoolFilter;
 use crate::domain::suspect::{SuspectFilter, SuspectKind};
+use crate::domain::tenant::AppKey;
 use crate::domain::terms::{OnDataLoss, Span};
 use crate::engine::Engine;
 use crate::engines;
@@ -27,7 +30,6 @@ use crate::resilience::chain::{Chain, Setup, Times};
 use crate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use crate::resilience::degrade::{OutageJournal, OutagePolicies};
 use crate::resilience::journal::Bounds;
-use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 /// Nothing is added to the journal here, so it needs no bound.
 const UNBOUNDED: Bounds = Bounds { bytes: u64::MAX, app_bytes: u64::MAX };
@@ -37,23 +39,39 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 const EXAMPLES: &str = "\
 Examples:
+  oncegate spool waiting --app shop
   oncegate spool list --data-dir ./lost-gateway
   oncegate spool deliver --data-dir ./lost-gateway --config oncegate.toml
   oncegate spool deliver --data-dir ./lost-gateway --engine redis://localhost
 
-A folder that a running gateway uses is refused: that gateway delivers its journal itself.";
+`waiting` asks a gateway that runs, `list` and `deliver` read a folder. They refuse one that a running gateway uses: that gateway
+delivers its journal itself.";
 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Action {
-    /// List the undelivered entries, oldest first
+    /// List the undelivered entries of a gateway that runs, oldest first
+    Waiting {
+        /// List only those of this app
+        #[arg(long)]
+        app: Option<AppKey>,
+        /// List only those newer than the one with this ID
+        #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
+        after: Option<u64>,
+        /// List at most this many, from 1 to 1000
+        #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+        limit: u32,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+    /// List the undelivered entries in the folder of a gateway that no longer runs, oldest first
     List {
         #[command(flatten)]
         folder: Folder,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Deliver the entries to the stores, and list the overlaps that are found
+    /// Deliver the entries in such a folder to the stores, and list the overlaps that are found
     ///
     /// Can be repeated. The exit code is 1 if an entry was not delivered.
     Deliver {
@@ -81,6 +99,7 @@ pub(super) struct Folder {
 }
 
 const COLUMNS: &[Column] = &[
+    ("ID", |entry| cell(&entry["id"])),
     ("ANSWERED AT", |entry| cell(&entry["answered_at"])),
     ("APP", |entry| cell(&entry["app"])),
     ("OPERATION", |entry| cell(&entry["operation"])),
@@ -89,13 +108,31 @@ const COLUMNS: &[Column] = &[
     ("ANSWER", |entry| cell(&entry["answer"])),
     ("POLICY", |entry| cell(&entry["policy"])),
     ("CHAIN", |entry| cell(&entry["chain"])),
+    ("LAST FAILURE", |entry| cell(&entry["last_failure"])),
 ];
 
 pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.context("cannot start the runtime")?;
+    let runtime = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.context("cannot start the runtime")
+    };
     match action {
-        Action::List { folder, output } => output.print(&runtime.block_on(list(&folder))?, out, |listed, out| {
+        Action::Waiting { app, after, limit, query } => {
+            let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
+            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
+            query.show(&format!("/admin/v1/spool?limit={limit}{app}{after}"), out, |answer, out| {
+                let entries = rows(answer, "entries");
+                if entries.is_empty() {
+                    return Ok(writeln!(out, "Nothing waits for a store at this gateway.")?);
+                }
+                output::table(entries, COLUMNS, out)?;
+                if !answer["next"].is_null() {
+                    writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
+                }
+                Ok(())
+            })
+        }
+        Action::List { folder, output } => output.print(&runtime()?.block_on(list(&folder))?, out, |listed, out| {
             let entries = rows(listed, "entries");
             if entries.is_empty() {
                 return Ok(writeln!(out, "Everything has been delivered.")?);
@@ -104,7 +141,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             Ok(writeln!(out, "\nWaiting: {}.", entries.len())?)
         }),
         Action::Deliver { folder, engine, timeout: Span(timeout), output } => {
-            let (report, failure) = runtime.block_on(deliver(&folder, engine, timeout))?;
+            let (report, failure) = runtime()?.block_on(deliver(&folder, engine, timeout))?;
             output.print(&report, out, |report, out| {
                 let [delivered, waiting] = ["delivered", "waiting"].map(|name| cell(&report[name]));
                 let found = rows(report, "overlaps");
@@ -148,29 +185,7 @@ impl Folder {
 async fn list(folder: &Folder) -> anyhow::Result<Value> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (_lock, journal) = folder.open(&clock).await?;
-    Ok(json!({ "entries": journal.unconfigured_entries().iter().map(listed).collect::<Vec<_>>() }))
-}
-
-fn listed(entry: &Entry) -> Value {
-    let answer = match &entry.journaled {
-        JournaledOperation::Granted(_) => "granted",
-        JournaledOperation::Renewed(_) => "renewed",
-        JournaledOperation::Reported(ask) => match ask.outcome {
-            Outcome::Success { .. } => "success",
-            Outcome::Failure => "failure",
-            Outcome::Unknown => "unknown",
-        },
-    };
-    json!({
-        "answered_at": entry.at,
-        "app": entry.app(),
-        "operation": entry.operation(),
-        "realm": entry.key().realm,
-        "global_id": entry.key().global_id,
-        "answer": answer,
-        "policy": entry.policy.name(),
-        "chain": &*entry.chain,
-    })
+    Ok(json!({ "entries": journal.unconfigured_entries(&SpoolFilter::default(), usize::MAX) }))
 }
 
 /// Delivers the entries. Returns the report, and the reason if one was not delivered.

@@ -11,6 +11,7 @@ use oncegate_core::engine::{Backup, Capabilities, Engine, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
+use oncegate_core::spool::{SpoolFilter, SpooledEntry};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
@@ -106,6 +107,11 @@ impl EngineStatus {
 }
 
 impl Gateway {
+    /// Returns up to `limit` entries that wait for their stores, by chain.
+    pub fn spooled(&self, filter: &SpoolFilter, limit: usize) -> Vec<SpooledEntry> {
+        self.engines.chains.values().flat_map(|named| named.policies.waiting(filter, limit)).collect()
+    }
+
     /// Checks that there is an engine of this name.
     ///
     /// # Errors

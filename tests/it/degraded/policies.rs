@@ -2,12 +2,15 @@
 //! store is back.
 
 use oncegate_testkit::fresh;
+use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{again, alice, back, delivered, durable_redis, out, policy, setup};
 use crate::support::caller::caller;
+use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
+use crate::support::table::rows;
 
 #[tokio::test]
 async fn each_policy_answers_in_the_stores_place_and_says_so() {
@@ -87,6 +90,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
         ready["engines"]["primary"]["breaker"]["state"] == "open" && shown["engines"][0]["breaker"]["state"] == "open"
     };
     until("the breaker is seen open", super::TIMEOUT, is_seen_open).await;
+    entries_are_listed(&gateway).await;
 
     // The process ends with the store still out, and knows all of it again.
     gateway.kill();
@@ -110,6 +114,51 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     assert_eq!(in_progress.body["state"], "in_progress", "a grant without its outcome stands in the store");
     let overlaps = alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
     assert_eq!(overlaps.body["overlaps"], json!([]), "there was no other attempt");
+}
+
+/// Each entry that waits is listed, in pages, without contents and attempts.
+async fn entries_are_listed(gateway: &Gateway) {
+    let alice = alice(gateway);
+    let all = alice.get("/admin/v1/spool").await.expect(200);
+    let entries = all.body["entries"].as_array().unwrap();
+    let is_of = |app: &str, answer: &str| {
+        entries.iter().filter(|entry| entry["app"] == app && entry["answer"] == answer).count()
+    };
+    assert_eq!(entries.len(), 7, "{}", all.text);
+    assert_eq!([is_of("local", "granted"), is_of("local", "renewed"), is_of("local", "success")], [2, 1, 1]);
+    assert_eq!([is_of("lenient", "granted"), is_of("lenient", "success"), is_of("spooling", "success")], [1, 1, 1]);
+    assert!(entries.is_sorted_by(|older, newer| older["id"].as_u64() < newer["id"].as_u64()));
+    for hidden in ["in a batch", "nonce-of-the-caller-1", "contents\"", "attempt\"", "result\""] {
+        assert!(!all.text.contains(hidden), "{hidden}: {}", all.text);
+    }
+    until("a failed delivery is shown", super::TIMEOUT, async || {
+        let shown = alice.get("/admin/v1/spool?limit=1").await.expect(200);
+        shown.body["entries"][0]["last_failure"].as_str().is_some_and(|why| !why.is_empty())
+    })
+    .await;
+    let first = alice.get("/admin/v1/spool?app=local&limit=3").await.expect(200);
+    let next = &first.body["next"];
+    assert_eq!(next, &first.body["entries"][2]["id"]);
+    let rest = alice.get(&format!("/admin/v1/spool?app=local&limit=3&after={next}")).await.expect(200);
+    assert_eq!((rest.body["entries"].as_array().unwrap().len(), &rest.body["next"]), (1, &Value::Null));
+    assert_eq!(alice.get("/admin/v1/spool?app=closed").await.expect(200).body["entries"], json!([]));
+    for wrong in ["after=0", "after=x", "limit=1001", "app=%20", "state=unknown"] {
+        assert_eq!(alice.get(&format!("/admin/v1/spool?{wrong}")).await.code(), (400, "invalid_request"), "{wrong}");
+    }
+
+    let admin = format!("http://{}", gateway.admin());
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let words = [&["spool", "waiting", "--admin", &*admin], words].concat();
+        let ended = oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", super::TOKEN)]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out
+    };
+    let listed = run(&["--app", "spooling"]);
+    let row = &rows(&listed)[0];
+    assert_eq!((&*row["ANSWER"], &*row["POLICY"], &*row["REALM"]), ("success", "spool", "api"), "{listed}");
+    assert!(run(&["--limit", "2"]).contains("\n\nThere are more: --after "));
+    assert_eq!(run(&["--app", "closed"]), "Nothing waits for a store at this gateway.\n");
 }
 
 #[tokio::test]

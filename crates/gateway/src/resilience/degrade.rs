@@ -14,14 +14,17 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::call::{Answered, CallContext};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::record::Key;
+use oncegate_core::spool::{SpoolFilter, SpooledEntry};
 use oncegate_core::suspect::Suspect;
 use oncegate_core::terms::ClaimOnOutage;
 use tokio::sync::Notify;
@@ -31,6 +34,7 @@ use tokio_util::task::TaskTracker;
 use self::key_locks::KeyLocks;
 use self::local_claims::LocalClaims;
 pub use self::outage_journal::OutageJournal;
+use self::reconcile::Failed;
 use super::journal::entry::{Entry, Seq};
 
 /// The entries that wait on a key, oldest first.
@@ -48,6 +52,8 @@ struct Core {
     entropy: Arc<dyn Entropy>,
     local_claims: LocalClaims,
     locks: KeyLocks,
+    /// The claims whose last delivery failed.
+    failures: Mutex<HashMap<Key, Failed>>,
     /// Delivered when something waits for the store.
     wake: Notify,
     stop: CancellationToken,
@@ -94,6 +100,14 @@ impl OutagePolicies {
     /// once this returns, unless the data folder cannot be used.
     pub async fn suspect(&self, suspect: Suspect) {
         self.0.journal.report(suspect).await;
+    }
+
+    /// Returns up to `limit` entries that wait for the store, oldest first.
+    pub fn waiting(&self, filter: &SpoolFilter, limit: usize) -> Vec<SpooledEntry> {
+        let entries = self.0.local_claims.waiting(filter, limit);
+        let failures = self.0.failures();
+        let last = |entry: &Entry| failures.get(entry.key()).map(|failed| failed.last.to_string());
+        entries.into_iter().map(|(seq, entry)| entry.shown(seq, last(&entry))).collect()
     }
 
     /// Returns the engine of the chain, for calls without policies.
@@ -147,6 +161,7 @@ impl Core {
             entropy,
             local_claims: LocalClaims::default(),
             locks: KeyLocks::default(),
+            failures: Mutex::default(),
             wake: Notify::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

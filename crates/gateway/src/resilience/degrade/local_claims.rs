@@ -7,6 +7,7 @@ mod app;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use oncegate_core::claim::{
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Contents, Key, LiveClaim, Record};
 use oncegate_core::share::heaviest;
+use oncegate_core::spool::SpoolFilter;
 use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
@@ -122,6 +124,20 @@ impl LocalClaims {
         }
         keys.sort_by_key(|(place, _)| *place);
         keys.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Returns up to `limit` waiting entries that pass the filter, oldest first.
+    pub(super) fn waiting(&self, filter: &SpoolFilter, limit: usize) -> Vec<(Seq, Arc<Entry>)> {
+        let inner = self.inner();
+        let after = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let passing =
+            inner.waiting.range((after, Bound::Unbounded)).filter(|(seq, key)| filter.passes(**seq, &key.app));
+        let entry = |(seq, key): (&Seq, &Key)| {
+            let waiting = inner.app(key)?.waiting(&key.id())?;
+            let place = waiting.binary_search_by_key(seq, |(seq, _)| *seq).ok()?;
+            waiting.get(place).cloned()
+        };
+        passing.filter_map(entry).take(limit).collect()
     }
 
     /// Returns the live claim of a key.

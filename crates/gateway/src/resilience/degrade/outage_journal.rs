@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use oncegate_core::clock::Clock;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::spool::SpoolStatus;
+use oncegate_core::spool::{SpoolFilter, SpoolStatus, SpooledEntry};
 use oncegate_core::suspect::{Cause, Check, Suspect, SuspectFilter};
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
@@ -133,10 +133,11 @@ impl OutageJournal {
         chains
     }
 
-    /// Returns the recovered entries that no chain has taken.
-    pub fn unconfigured_entries(&self) -> Vec<Entry> {
+    /// Returns up to `limit` of the recovered entries that no chain has taken, oldest first.
+    pub fn unconfigured_entries(&self, filter: &SpoolFilter, limit: usize) -> Vec<SpooledEntry> {
         let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
-        recovered.iter().map(|(_, entry)| entry.clone()).collect()
+        let passing = recovered.iter().filter(|(seq, entry)| filter.passes(*seq, entry.app()));
+        passing.take(limit).map(|(seq, entry)| entry.shown(*seq, None)).collect()
     }
 
     /// Appends an entry. Once this returns, it is on the disk.

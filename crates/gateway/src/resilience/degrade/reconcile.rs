@@ -2,7 +2,7 @@
 //! recovery of the entries of an earlier run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -29,7 +29,23 @@ const UNANSWERED_MAX: usize = 3;
 /// Delay before the next round where the store did not answer.
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_millis(400) };
 
+/// Longest description of a failure that is kept.
+const FAILURE_CHARS_MAX: usize = 500;
+
+/// Deliveries of a claim that failed since the last one that succeeded.
+#[derive(Default)]
+pub(super) struct Failed {
+    count: u32,
+    /// Why the last one failed.
+    pub(super) last: Box<str>,
+}
+
 impl Core {
+    /// Returns the claims whose last delivery failed.
+    pub(super) fn failures(&self) -> MutexGuard<'_, HashMap<Key, Failed>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Puts the recovered entries of this chain into the local claims.
     pub(super) fn recover(&self) {
         let (now, wall) = (self.clock.monotonic(), self.clock.wall());
@@ -65,11 +81,10 @@ impl Core {
 
     /// Runs until the policies are closed.
     pub(super) async fn reconcile(self: &Arc<Self>) {
-        let mut failures = HashMap::new();
         let mut failed_rounds = 0;
         loop {
             if !self.local_claims.has_waiting() {
-                failures.clear();
+                self.failures().clear();
                 tokio::select! {
                     // In a fixed order, so that simulations can be replayed.
                     biased;
@@ -78,7 +93,7 @@ impl Core {
                 }
             }
             let round = async {
-                if self.round(&mut failures).await.is_ok() {
+                if self.round().await.is_ok() {
                     failed_rounds = 0;
                 } else {
                     failed_rounds += 1;
@@ -95,7 +110,7 @@ impl Core {
 
     /// Delivers the entries of every key, until the store does not answer. A delivery needs the shard of its key and that of the
     /// key's marks; keys that need other ones are delivered at the same time.
-    async fn round(self: &Arc<Self>, failures: &mut HashMap<Key, u32>) -> Result<(), EngineError> {
+    async fn round(self: &Arc<Self>) -> Result<(), EngineError> {
         let mut groups: BTreeMap<_, Vec<Key>> = BTreeMap::new();
         let has_shards = self.engine.shards().len() > 1;
         for key in self.local_claims.keys_waiting() {
@@ -103,15 +118,17 @@ impl Core {
             groups.entry((self.engine.shard_of(&key), marks)).or_default().push(key);
         }
         let at_once = KEYS_AT_ONCE.div_ceil(groups.len().max(1));
-        let before = &*failures;
-        let deliver = |keys| self.deliver_group(keys, before, at_once);
+        let deliver = |keys| self.deliver_group(keys, at_once);
         let delivered = join_all(groups.into_values().map(deliver)).await;
         let mut last = Ok(());
+        let mut failures = self.failures();
         for (key, result) in delivered.into_iter().flatten() {
             match result {
                 Ok(()) => drop(failures.remove(&key)),
                 Err(failure) => {
-                    *failures.entry(key).or_default() += 1;
+                    let failed = failures.entry(key).or_default();
+                    failed.count += 1;
+                    failed.last = failure.to_string().chars().take(FAILURE_CHARS_MAX).collect();
                     last = Err(failure);
                 }
             }
@@ -123,11 +140,13 @@ impl Core {
     async fn deliver_group(
         self: &Arc<Self>,
         mut keys: Vec<Key>,
-        failures: &HashMap<Key, u32>,
         at_once: usize,
     ) -> Vec<(Key, Result<(), EngineError>)> {
         // A key whose delivery fails does not delay the others.
-        keys.sort_by_key(|key| failures.get(key).copied().unwrap_or(0));
+        {
+            let failures = self.failures();
+            keys.sort_by_key(|key| failures.get(key).map_or(0, |failed| failed.count));
+        }
         let mut keys = keys.into_iter();
         let mut working = FuturesUnordered::new();
         let (mut unanswered, mut results) = (0, Vec::new());
@@ -158,11 +177,10 @@ impl Core {
 
     /// Delivers all entries, until none waits or the store has not answered for this long.
     pub(super) async fn deliver_all(self: &Arc<Self>, timeout: Duration) -> Result<(), EngineError> {
-        let mut failures = HashMap::new();
         let mut since = self.clock.monotonic();
         let mut waiting = self.local_claims.keys_waiting().len();
         loop {
-            let Err(failure) = self.round(&mut failures).await else { return Ok(()) };
+            let Err(failure) = self.round().await else { return Ok(()) };
             let left = self.local_claims.keys_waiting().len();
             if left < waiting {
                 (waiting, since) = (left, self.clock.monotonic());

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use oncegate_core::attempt::Attempt;
-use oncegate_core::claim::{ClaimRequest, OutcomeRequest, RenewalRequest};
+use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::Key;
+use oncegate_core::spool::{SpooledAnswer, SpooledEntry};
 use oncegate_core::tenant::{AppKey, Operation};
 
 /// Sequence number of an entry: rises, over restarts too.
@@ -66,6 +67,32 @@ impl Entry {
             JournaledOperation::Granted(request) => Some(&request.operation),
             JournaledOperation::Renewed(_) => None,
             JournaledOperation::Reported(request) => request.late.as_ref()?.operation.as_ref(),
+        }
+    }
+
+    /// Returns the entry as operators see it.
+    pub fn shown(&self, seq: Seq, last_failure: Option<String>) -> SpooledEntry {
+        let key = self.key();
+        let answer = match &self.journaled {
+            JournaledOperation::Granted(_) => SpooledAnswer::Granted,
+            JournaledOperation::Renewed(_) => SpooledAnswer::Renewed,
+            JournaledOperation::Reported(report) => match report.outcome {
+                Outcome::Success { .. } => SpooledAnswer::Success,
+                Outcome::Failure => SpooledAnswer::Failure,
+                Outcome::Unknown => SpooledAnswer::Unknown,
+            },
+        };
+        SpooledEntry {
+            id: seq,
+            answered_at: self.at,
+            app: key.app.clone(),
+            operation: self.operation().cloned(),
+            realm: key.realm,
+            global_id: key.global_id,
+            answer,
+            policy: self.policy,
+            chain: self.chain.to_string(),
+            last_failure,
         }
     }
 }

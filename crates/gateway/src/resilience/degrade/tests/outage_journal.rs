@@ -5,6 +5,7 @@ use std::time::Duration;
 use oncegate_core::clock::Clock as _;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::spool::SpoolFilter;
 
 use super::support::*;
 use crate::resilience::degrade::OutageJournal;
@@ -31,8 +32,13 @@ async fn entries_of_a_chain_that_is_gone_stay_and_are_named() {
     assert_eq!(world.journal.unconfigured_chains(), Vec::<String>::new());
     let world = world.restarted().await;
     assert_eq!(world.journal.unconfigured_chains(), ["old", "older"]);
-    let entries = world.journal.unconfigured_entries();
+    let all = SpoolFilter::default();
+    let entries = world.journal.unconfigured_entries(&all, 9);
     assert_eq!(entries.iter().map(|entry| &*entry.chain).collect::<Vec<_>>(), ["old", "older", "old"]);
+    let listed = |filter| world.journal.unconfigured_entries(&filter, 1);
+    assert_eq!(listed(all.clone()), entries[..1]);
+    assert_eq!(listed(SpoolFilter { after: Some(entries[0].id), ..all }), entries[1..2]);
+    assert_eq!(listed(SpoolFilter { app: Some("other".parse().unwrap()), after: None }), []);
 }
 
 #[tokio::test]

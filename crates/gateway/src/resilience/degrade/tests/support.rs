@@ -211,7 +211,7 @@ impl World {
     pub(super) async fn claim_batch(&self, claims: &[Claim]) -> Vec<Result<Answered<ClaimResponse>, EngineError>> {
         let batch: Vec<_> =
             claims.iter().map(|claim| PolicyClaim { request: claim, context: claim.context() }).collect();
-        let answers = std::sync::Mutex::new(Vec::new());
+        let answers = Mutex::new(Vec::new());
         self.gateway.claim_batch(&batch, &|at, answer| answers.lock().unwrap().push((at, answer))).await;
         let mut answers: Vec<(usize, _)> = answers.into_inner().unwrap();
         answers.sort_by_key(|(at, _)| *at);
