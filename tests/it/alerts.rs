@@ -45,6 +45,21 @@ fn alerts_ask_for_metrics_that_there_are() {
 }
 
 #[test]
+fn operators_watch_metrics_that_there_are() {
+    let mut known = String::new();
+    read_all(&root().join("crates/telemetry/src"), &mut known);
+    let page = include_str!("../../docs/operations.md");
+    let table = page.split("## What to watch\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("a table");
+    let signals: Vec<&str> = table.lines().filter_map(|row| row.strip_prefix("| `")?.split(" | ").next()).collect();
+    assert!(signals.len() > 20, "signals: {signals:?}");
+    for metric in signals.iter().flat_map(|signal| signal.split('`').step_by(2)) {
+        let end = metric.find(|char: char| !(char.is_ascii_lowercase() || char == '_')).unwrap_or(metric.len());
+        let name = metric[..end].trim_end_matches("_count");
+        assert!(known.contains(&format!("\"oncegate_{name}\"")), "no gateway has the metric of {metric}");
+    }
+}
+
+#[test]
 fn alerts_name_a_runbook_that_is_written() {
     for runbook in values("runbook_url:") {
         let runbook = runbook.strip_prefix(PAGES).expect("an absolute address");
