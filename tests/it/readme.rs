@@ -1,4 +1,5 @@
-//! The commands of the pages that newcomers paste: README.md, the quick start, the proxy guide with its example, and the locks.
+//! The commands of the pages that newcomers paste: README.md, the quick start, the proxy guide with its example, the locks, and
+//! README.md in Chinese.
 //! One shell runs them as they stand, one page after the other in one folder, with the gateways that they start still running,
 //! and then all of them again. Answers are compared with the pages. The pictures of measurements are compared with their figures.
 
@@ -11,11 +12,12 @@ use oncegate_testkit::missing::tool;
 use serde_json::Value;
 
 /// The pages in the order of reading: from where each is followed, and the number of its commands.
-const PAGES: [(&str, &str, usize); 4] = [
+const PAGES: [(&str, &str, usize); 5] = [
     (include_str!("../../README.md"), "## Quick start", 3),
     (include_str!("../../docs/quick-start.md"), "# Quick start", 5),
     (include_str!("../../docs/proxy-guide.md"), "# Make your POSTs", 4),
     (include_str!("../../docs/locks.md"), "# Locks", 3),
+    (include_str!("../../README.zh-CN.md"), "## 快速开始", 3),
 ];
 
 /// The ports that the pages name. The test replaces each with a free one, since other tests use ports too.
@@ -71,6 +73,35 @@ fn shows_its_figures(script: &str) {
     let output = python.arg(script).arg("--check").output().expect("python3 runs");
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+/// Pictures of README.md: on a white card in every theme, with text that has a contrast of 4.5 : 1 to it (WCAG 2.1, 1.4.3).
+#[test]
+fn text_of_pictures_can_be_read_in_every_theme() {
+    for (name, picture) in [
+        ("claim", include_str!("../../docs/images/claim.svg")),
+        ("overview", include_str!("../../docs/images/overview.svg")),
+        ("performance", include_str!("../../docs/images/performance.svg")),
+    ] {
+        assert!(picture.contains("fill=\"#ffffff\" stroke=\"#d0d7de\""), "{name} has no card");
+        let holds_text = |tag: &&str| ["svg ", "svg\n", "g ", "text ", "tspan "].iter().any(|name| tag.starts_with(name));
+        let colors = picture.split('<').filter(holds_text).filter_map(|tag| tag.split_once("fill=\"#")?.1.get(..6));
+        let colors: Vec<&str> = colors.collect();
+        assert!(!colors.is_empty(), "{name} has text");
+        for color in colors {
+            let contrast = 1.05 / (luminance(color) + 0.05);
+            assert!(contrast >= 4.5, "{name}: text of #{color} has a contrast of {contrast:.2} : 1");
+        }
+    }
+}
+
+/// Relative luminance of an sRGB color, as WCAG defines it.
+fn luminance(color: &str) -> f64 {
+    let part = |at: usize| {
+        let value = f64::from(u8::from_str_radix(&color[at..at + 2], 16).expect("a color")) / 255.0;
+        if value <= 0.039_28 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
+    };
+    0.2126 * part(0) + 0.7152 * part(2) + 0.0722 * part(4)
 }
 
 fn follow(shell: &str) {
