@@ -17,6 +17,7 @@ const TIPS: &[(&str, &str)] = &[
     ("--host", "a host is part of an address: '--listen 127.0.0.1:8080'"),
     ("--bind", "use '--listen 127.0.0.1:8080'"),
     ("--url", "the admin listener is named by '--admin http://127.0.0.1:9464'"),
+    ("--admin", "'--url http://127.0.0.1:8080' names the API; a gateway is given '--admin-listen 127.0.0.1:9464'"),
     ("--token", "a token is not an argument, which others could see: use ONCEGATE_ADMIN_TOKEN or '--token-file FILE'"),
     ("--json", "use '--output json'"),
     ("run", "'oncegate serve' runs a gateway"),

@@ -117,7 +117,7 @@ pub(super) struct ClaimName {
     /// Realm of the global ID: `proxy` for a record of the Idempotency-Key proxy [default: api]
     #[arg(long, requires = "global_id")]
     realm: Option<Realm>,
-    #[arg(allow_hyphen_values = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
+    #[arg(allow_negative_numbers = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
     contents: Option<String>,
 }
 

@@ -44,6 +44,9 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             let config = Config::load_to_serve(&flags, environment())?;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
+            if let Some(file) = flags.overlooked_file(environment()) {
+                writeln!(out, "Warning: {file} in this folder is not read: name it with --config {file}.")?;
+            }
             for (name, url) in &config.engines {
                 writeln!(out, "Engine {name}: {}", promise_of(url)?.text)?;
             }

@@ -32,7 +32,7 @@ pub(super) struct IdArgs {
     /// Print the canonical form of the contents too, on the next line
     #[arg(long)]
     canonical: bool,
-    #[arg(allow_hyphen_values = true, help = CONTENTS_HELP)]
+    #[arg(allow_negative_numbers = true, help = CONTENTS_HELP)]
     contents: String,
 }
 

@@ -40,7 +40,7 @@ Exit codes: that of the command, or 128 and the number of the signal that ended 
 pub(super) struct OnceArgs {
     /// Operation, such as report.daily
     operation: Operation,
-    #[arg(allow_hyphen_values = true, help = CONTENTS_HELP)]
+    #[arg(allow_negative_numbers = true, help = CONTENTS_HELP)]
     contents: String,
     /// Time for which a success is remembered, such as 7d or forever [default: that of the operation]
     #[arg(long, value_name = "DURATION")]

@@ -21,11 +21,15 @@ pub(super) fn run(flags: Flags) -> anyhow::Result<()> {
     // Taken before the files are read, so that a change in between is noticed.
     let known = flags.fingerprint(environment());
     let config = Config::load_to_serve(&flags, environment())?;
+    let overlooked = flags.overlooked_file(environment());
     let again = flags.clone();
     let read = move || flags.fingerprint(environment());
     let source = Source { known, read: Box::new(read), load: Box::new(move || super::load(&again)) };
     let (traces, layer) = Traces::new(&config.traces)?;
     let log = Log::start(&config.log, super::may_color(), layer)?;
+    if let Some(file) = overlooked {
+        tracing::warn!(file, "A configuration file in this folder is not read: name it with --config");
+    }
     let served = serve(config, source, Telemetry { log: log.clone(), traces });
     log.flush();
     served

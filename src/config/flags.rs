@@ -1,7 +1,7 @@
 //! Settings on the command line, as the flags of its commands.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use toml::Value;
@@ -9,6 +9,9 @@ use toml::Value;
 use super::environment::FILE_VARIABLE;
 use super::layers::Layer;
 use super::path::KeyPath;
+
+/// Name of a configuration file in all documents. It is read only if it is named, too.
+const USUAL_FILE: &str = "oncegate.toml";
 
 /// Settings that have a flag. Not `Debug`, nor is a type that contains it: the engine's URL may hold a password.
 #[derive(Args, Clone, Default)]
@@ -46,6 +49,13 @@ impl Flags {
             (None, Some((_, path))) => Some((path.into(), FILE_VARIABLE)),
             (None, None) => None,
         }
+    }
+
+    /// Returns the file in the current folder that a reader may expect to be read, if no file is named and there is one.
+    #[must_use]
+    pub fn overlooked_file(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Option<&'static str> {
+        let environment: Vec<_> = environment.into_iter().collect();
+        (self.named_file(&environment).is_none() && Path::new(USUAL_FILE).is_file()).then_some(USUAL_FILE)
     }
 
     /// Returns the layer of the flags.

@@ -38,6 +38,31 @@ async fn id_and_gateway_agree() {
     assert_eq!(printed.out, expected);
 }
 
+/// The configuration that a newcomer has written is in the folder, and no option names it.
+#[test]
+fn a_configuration_file_that_is_not_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    // It ends at once, since its port is taken.
+    let serve = ["serve", "--engine", "memory:", "--data-dir", "data", "--listen", &address];
+    let ways: [&[&str]; 2] = [&["config", "check"], &serve];
+    let is_warned = |words: &[&str], variables: &[(&str, &str)]| {
+        let ended = oncegate_with(folder.path(), words, variables);
+        let said = [ended.out, ended.err].concat();
+        said.contains("is not read: name it with --config")
+    };
+    for words in ways {
+        assert!(!is_warned(words, &[]), "{words:?}");
+    }
+    std::fs::write(folder.path().join("oncegate.toml"), "[defaults]\nlease = \"1m\"\n").unwrap();
+    for words in ways {
+        assert!(is_warned(words, &[]), "{words:?}");
+        assert!(!is_warned(&[words, &["--config", "oncegate.toml"]].concat(), &[]), "{words:?}");
+        assert!(!is_warned(words, &[("ONCEGATE_CONFIG", "oncegate.toml")]), "{words:?}");
+    }
+}
+
 #[test]
 fn config_check_names_file_key_and_nearest() {
     let folder = tempfile::tempdir().unwrap();
