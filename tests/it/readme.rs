@@ -84,7 +84,8 @@ fn text_of_pictures_can_be_read_in_every_theme() {
         ("performance", include_str!("../../docs/images/performance.svg")),
     ] {
         assert!(picture.contains("fill=\"#ffffff\" stroke=\"#d0d7de\""), "{name} has no card");
-        let holds_text = |tag: &&str| ["svg ", "svg\n", "g ", "text ", "tspan "].iter().any(|name| tag.starts_with(name));
+        let holds_text =
+            |tag: &&str| ["svg ", "svg\n", "g ", "text ", "tspan "].iter().any(|name| tag.starts_with(name));
         let colors = picture.split('<').filter(holds_text).filter_map(|tag| tag.split_once("fill=\"#")?.1.get(..6));
         let colors: Vec<&str> = colors.collect();
         assert!(!colors.is_empty(), "{name} has text");
