@@ -127,16 +127,19 @@ public final class OncegateClient implements AutoCloseable {
             return mismatch.as();
         }
         var grant = (Grant) claimed;
-        T result;
+        // It is renewed until its outcome is reported.
         try {
-            result = work.run(grant);
-        } catch (Throwable thrown) {
-            grant.end(thrown);
-            throw thrown;
+            T result;
+            try {
+                result = work.run(grant);
+            } catch (Throwable thrown) {
+                grant.end(thrown);
+                throw thrown;
+            }
+            return grant.done(result);
         } finally {
             grant.stop();
         }
-        return grant.done(result);
     }
 
     /**
