@@ -28,8 +28,8 @@ func (m *Middleware) fingerprintOf(r *http.Request, body []byte) oncegate.Map {
 		case "method":
 			members["method"] = r.Method
 			for name, lines := range r.Header {
-				if lower := strings.ToLower(name); slices.Contains(methodOverrides, strings.ReplaceAll(lower, "_", "-")) {
-					members[lower] = digestOfLines(lines)
+				if isMethodOverride(name) {
+					members[strings.ToLower(name)] = digestOfLines(lines)
 				}
 			}
 		case "path":
@@ -57,6 +57,20 @@ func (m *Middleware) fingerprintOf(r *http.Request, body []byte) oncegate.Map {
 		}
 	}
 	return members
+}
+
+func isMethodOverride(name string) bool {
+	return slices.Contains(methodOverrides, strings.ReplaceAll(strings.ToLower(name), "_", "-"))
+}
+
+// overridesMethod reports if a framework may take the request for one of another method.
+func overridesMethod(header http.Header) bool {
+	for name := range header {
+		if isMethodOverride(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // target returns path and query as they were sent: routers and http.StripPrefix change r.URL.

@@ -37,6 +37,7 @@ var codes = map[string]struct {
 }{
 	"idempotency_key_invalid": {http.StatusBadRequest, "Idempotency key missing or invalid", "refused"},
 	"principal_missing":       {http.StatusBadRequest, "Principal missing", "refused"},
+	"ambiguous_target":        {http.StatusBadRequest, "Ambiguous target", "refused"},
 	"invalid_request":         {http.StatusBadRequest, "Invalid request", "refused"},
 	"duplicate":               {http.StatusConflict, "Duplicate", ""},
 	"response_not_stored":     {http.StatusConflict, "Response not stored", "not_stored"},

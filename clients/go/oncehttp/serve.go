@@ -23,8 +23,15 @@ const preferredMax = 20 * time.Second
 func (m *Middleware) Serve(w http.ResponseWriter, r *http.Request, next func(http.ResponseWriter, *http.Request) error) error {
 	keys := r.Header[keyHeader]
 	outer := Grant(r.Context())
-	if m.config.Disabled || slices.Contains(safeMethods, r.Method) || outer != nil && slices.Equal(keys, []string{outer.key}) {
+	if m.config.Disabled || outer != nil && slices.Equal(keys, []string{outer.key}) {
 		return next(w, r)
+	}
+	if slices.Contains(safeMethods, r.Method) {
+		if len(keys) == 0 || !overridesMethod(r.Header) || m.config.When != nil && !m.config.When(r) {
+			return next(w, r)
+		}
+		e := &exchange{Middleware: m, w: w, r: r, next: next}
+		return e.refuse(problem("ambiguous_target", "The request has a key and a safe method that a field overrides. Send it with the method that is meant."))
 	}
 	if m.methods != nil && !m.methods[r.Method] || m.config.When != nil && !m.config.When(r) {
 		if len(keys) > 0 {

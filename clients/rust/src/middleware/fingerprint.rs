@@ -71,12 +71,21 @@ pub(super) fn of(parts: &[FingerprintPart], request: &Parts<'_>) -> Contents {
     }
     if parts.contains(&FingerprintPart::Method) {
         for name in request.headers.keys() {
-            if METHOD_OVERRIDES.contains(&&*name.as_str().replace('_', "-")) {
+            if is_method_override(name) {
                 members.insert(name.as_str().to_owned(), field(request.headers, name));
             }
         }
     }
     Contents::map(members)
+}
+
+/// Returns true if a framework may take the request for one of another method.
+pub(super) fn overrides_method(headers: &HeaderMap) -> bool {
+    headers.keys().any(is_method_override)
+}
+
+fn is_method_override(name: &HeaderName) -> bool {
+    METHOD_OVERRIDES.contains(&&*name.as_str().replace('_', "-"))
 }
 
 /// Returns a path or query with one spelling of its escapes (RFC 3986, 6.2.2): those of unreserved characters are decoded, the others

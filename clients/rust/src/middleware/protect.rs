@@ -59,10 +59,16 @@ impl<Q> Idempotent<Q> {
     /// Decides by the head of a request.
     pub(crate) fn admit(&self, request: &Q, method: &Method, headers: &HeaderMap, is_seen: bool) -> Admission {
         let settings = &self.settings;
-        if !settings.is_enabled || is_seen || is_safe(method) {
+        if !settings.is_enabled || is_seen {
             return Admission::Passed;
         }
         let key = key::of(headers);
+        if is_safe(method) {
+            let is_doubtful = !matches!(key, Ok(None)) && fingerprint::overrides_method(headers);
+            let is_passed = !is_doubtful || self.when.as_ref().is_some_and(|when| !when(request));
+            let refused = if is_passed { None } else { settings.refuse_or_pass(&Refusal::ambiguous()) };
+            return refused.map_or(Admission::Passed, Admission::Refused);
+        }
         if !settings.protects(method) || self.when.as_ref().is_some_and(|when| !when(request)) {
             if !matches!(key, Ok(None)) {
                 settings.answered("unprotected");

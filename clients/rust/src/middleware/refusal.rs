@@ -36,6 +36,12 @@ impl Refusal {
         Self::new("refused", Problem::new(400, "idempotency_key_invalid", detail))
     }
 
+    pub(super) fn ambiguous() -> Self {
+        let detail =
+            "The request has a key and a safe method that a field overrides. Send it with the method that is meant.";
+        Self::new("refused", Problem::new(400, "ambiguous_target", detail))
+    }
+
     pub(super) fn principal() -> Self {
         let detail = "The request names no caller, so its key has no owner; send the credentials of the service.";
         Self::new("refused", Problem::new(400, "principal_missing", detail))

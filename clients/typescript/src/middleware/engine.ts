@@ -5,7 +5,7 @@ import { Grant } from "../grant.js";
 import type { Duplicate, Mismatch } from "../values.js";
 import type { Body, NoBody } from "./body.js";
 import { DEGRADED_FIELD, Exchange } from "./exchange.js";
-import { digest, fingerprintOf, type Incoming } from "./fingerprint.js";
+import { digest, fingerprintOf, type Incoming, methodOverrides } from "./fingerprint.js";
 import { keyOf, linesOf } from "./key.js";
 import { type IdempotencyOptions, isUnsafe, type Rules, rulesOf } from "./options.js";
 import { type Refusal, refusal, replyOf } from "./problems.js";
@@ -56,8 +56,14 @@ export class Engine<Request> {
   /** What can be decided before the body is read. */
   begin(request: Request, incoming: Incoming): Pass | Answered | Keyed {
     const { rules } = this;
-    if (!rules.isEnabled || !isUnsafe(incoming.method)) return PASS;
+    if (!rules.isEnabled) return PASS;
     const key = keyOf(incoming.rawHeaders);
+    if (!isUnsafe(incoming.method)) {
+      const isDoubtful = key !== null && methodOverrides(incoming.rawHeaders).length > 0;
+      if (!isDoubtful || !(rules.given.when?.(request) ?? true)) return PASS;
+      const detail = "The request has a key and a safe method that a field overrides. Send it with the method that is meant.";
+      return this.refuse("refused", refusal("ambiguous_target", detail));
+    }
     const isCovered = rules.covers(incoming.method) && (rules.given.when?.(request) ?? true);
     if (!isCovered || (key === null && !rules.given.required)) {
       if (key !== null) this.count("unprotected");

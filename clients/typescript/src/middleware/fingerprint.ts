@@ -21,6 +21,11 @@ export interface Incoming {
 
 const METHOD_OVERRIDES = ["x-http-method-override", "x-http-method", "x-method-override"];
 
+/** The names of the fields that change the method for frameworks that read them. */
+export function methodOverrides(rawHeaders: readonly string[]): string[] {
+  return [...new Set(namesOf(rawHeaders))].filter((name) => METHOD_OVERRIDES.includes(name.replaceAll("_", "-")));
+}
+
 export function fingerprintOf(
   parts: readonly FingerprintPart[],
   { method, url, rawHeaders }: Incoming,
@@ -32,8 +37,7 @@ export function fingerprintOf(
   for (const part of parts) {
     if (part === "method") {
       members.method = method;
-      for (const name of new Set(namesOf(rawHeaders)))
-        if (METHOD_OVERRIDES.includes(name.replaceAll("_", "-"))) members[name] = fieldDigest(rawHeaders, name);
+      for (const name of methodOverrides(rawHeaders)) members[name] = fieldDigest(rawHeaders, name);
     } else if (part === "path") members.path = normal(path);
     else if (part === "query") members.query = query === null ? null : normal(query);
     // The boundary of a form may differ from try to try.

@@ -5,6 +5,7 @@ import type { FieldLines, Reply } from "./stored.js";
 const TITLES = {
   idempotency_key_invalid: [400, "Idempotency key missing or invalid"],
   principal_missing: [400, "Principal missing"],
+  ambiguous_target: [400, "Ambiguous target"],
   invalid_request: [400, "Invalid request"],
   duplicate: [409, "Duplicate"],
   response_not_stored: [409, "Response not stored"],

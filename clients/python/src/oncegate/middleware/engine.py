@@ -16,7 +16,7 @@ from . import incoming, key, problems
 from .incoming import Incoming
 from .problems import Problem
 from .recorder import Recorder, Reply, replay
-from .rules import Rules, shared_keys
+from .rules import SAFE_METHODS, Rules, shared_keys
 
 OUTCOMES = ("success", "failure", "unknown")
 #: Where neither the rules nor the client limit the wait for a report.
@@ -83,15 +83,19 @@ class Engine:
         rules, has_key = self.rules, bool(request.lines("idempotency-key"))
         if not has_key and not rules.required:
             return False
-        if rules.protects(request.method) and (rules.when is None or rules.when(framework)):
+        is_doubtful = has_key and request.method in SAFE_METHODS and bool(request.method_overrides())
+        if (rules.protects(request.method) or is_doubtful) and (rules.when is None or rules.when(framework)):
             return True
-        if has_key and request.method not in ("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"):
+        if has_key and request.method not in SAFE_METHODS:
             self.count("unprotected")
             self.emit("unprotected", method=request.method)
         return False
 
     def key(self, request: Incoming) -> str:
         """Returns the key of a protected request."""
+        if request.method in SAFE_METHODS:
+            detail = "The request has a key and a safe method that a field overrides. Send it with the method that is meant."
+            raise Refused(Problem("ambiguous_target", detail))
         offers = [part.strip().lower() for line in request.lines("upgrade") for part in line.split(",")]
         if "websocket" in offers:
             detail = "A request with an Idempotency-Key cannot become a WebSocket: leave the key out, or send it as a request of its own."

@@ -33,6 +33,10 @@ class Incoming:
     def lines(self, name: str) -> list[str]:
         return [value for each, value in self.fields if each == name]
 
+    def method_overrides(self) -> set[str]:
+        """The names of the fields that change the method for frameworks that read them."""
+        return {name for name, _ in self.fields if name.replace("_", "-") in _METHOD_OVERRIDES}
+
     def line(self, name: str) -> str | None:
         """The value of a field that came once."""
         lines = self.lines(name)
@@ -63,7 +67,7 @@ def fingerprint(request: Incoming, body: bytes, parts: Sequence[str]) -> dict[st
     }
     chosen = {name.removesuffix(":json"): values[name] for name in parts}
     if "method" in parts:
-        chosen |= {name: mark for name in _METHOD_OVERRIDES if (mark := _field(request, name)) is not None}
+        chosen |= {name: _field(request, name) for name in request.method_overrides()}
     return chosen
 
 

@@ -15,6 +15,7 @@ from ..values import Duplicate, Mismatch
 STATUS = {
     "idempotency_key_invalid": 400,
     "principal_missing": 400,
+    "ambiguous_target": 400,
     "invalid_request": 400,
     "duplicate": 409,
     "response_not_stored": 409,

@@ -70,8 +70,20 @@ public final class Engine<R> {
             return Pass.ON;
         }
         List<String> lines = head.lines(IdempotencyKey.NAME);
+        if (rules.isSafe(head.method())) {
+            boolean isDoubtful =
+                    !lines.isEmpty()
+                            && Fingerprint.overridesMethod(head)
+                            && rules.when.test(request);
+            String detail =
+                    "The request has a key and a safe method that a field overrides. Send it with"
+                            + " the method that is meant.";
+            return isDoubtful
+                    ? refuse(Problem.of(400, "ambiguous_target", detail), "refused")
+                    : Pass.ON;
+        }
         if (!rules.isProtected(head.method(), request)) {
-            if (!lines.isEmpty() && !rules.isSafe(head.method())) {
+            if (!lines.isEmpty()) {
                 count("unprotected");
             }
             return Pass.ON;

@@ -46,12 +46,26 @@ final class Fingerprint {
         if (parts.contains(FingerprintPart.METHOD)) {
             for (String name : head.names()) {
                 String lower = Fields.lower(name);
-                if (METHOD_OVERRIDES.contains(lower.replace('_', '-'))) {
+                if (isMethodOverride(name)) {
                     members.put(lower, field(head.lines(name)));
                 }
             }
         }
         return members;
+    }
+
+    /** Returns true if a framework may take the request for one of another method. */
+    static boolean overridesMethod(RequestHead head) {
+        for (String name : head.names()) {
+            if (isMethodOverride(name)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static boolean isMethodOverride(String name) {
+        return METHOD_OVERRIDES.contains(Fields.lower(name).replace('_', '-'));
     }
 
     /**

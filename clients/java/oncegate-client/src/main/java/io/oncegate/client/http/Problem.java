@@ -30,6 +30,7 @@ public record Problem(
             Map.ofEntries(
                     Map.entry("idempotency_key_invalid", "Idempotency key invalid"),
                     Map.entry("principal_missing", "Principal missing"),
+                    Map.entry("ambiguous_target", "Ambiguous target"),
                     Map.entry("invalid_request", "Invalid request"),
                     Map.entry("contents_not_canonical", "Contents not canonical"),
                     Map.entry("duplicate", "Duplicate"),
