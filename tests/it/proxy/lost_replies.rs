@@ -98,17 +98,17 @@ async fn what_was_uncertain_stays_uncertain_if_its_repeat_certainly_fails() {
     }
 }
 
-/// Two of its renewals get no answer, each of them tried twice.
+/// One of its renewals gets no answer, although it is tried twice. The lease outlasts the next one by far.
 #[tokio::test]
 async fn a_claim_is_renewed_again_after_a_renewal_that_failed() {
     let Some(server) = RedisServer::start().await else { return };
     let (upstream, port) = Upstream::start().await;
-    let (network, _gateway, caller) = start_with(&server, port, "lease = \"6s\"\n").await;
+    let (network, _gateway, caller) = start_with(&server, port, "lease = \"15s\"\n").await;
     let effects = upstream.effects();
     let call = tokio::spawn(async move { (caller.post("/orders/slow", "k-1", "one").await, caller) });
     until("the upstream has it", SOON, async || upstream.effects() > effects).await;
-    network.lose_replies_to(PROXY, 4, false);
-    until("four replies are lost", SOON, async || network.has_lost_replies()).await;
+    network.lose_replies_to(PROXY, 2, false);
+    until("both replies are lost", SOON, async || network.has_lost_replies()).await;
     let left = || {
         let keys = server.query::<Vec<String>>("KEYS ogp:*");
         keys.iter().map(|key| server.query::<i64>(&format!("PTTL {key}"))).max().expect("it is claimed")
