@@ -113,8 +113,12 @@ async fn a_claim_is_renewed_again_after_a_renewal_that_failed() {
         let keys = server.query::<Vec<String>>("KEYS ogp:*");
         keys.iter().map(|key| server.query::<i64>(&format!("PTTL {key}"))).max().expect("it is claimed")
     };
-    let before = left();
-    until("it is renewed", SOON, async || left() > before).await;
+    let mut before = left();
+    until("it is renewed", SOON, async || {
+        let now = left();
+        now > std::mem::replace(&mut before, now)
+    })
+    .await;
     upstream.gate.add_permits(1);
     let (first, caller) = call.await.unwrap();
     assert_eq!(first.status, 201);
