@@ -182,17 +182,19 @@ func multipartDigest(header http.Header, body []byte) string {
 			}
 			return hex.EncodeToString(hash.Sum(nil))
 		}
-		if rest, ok = bytes.CutPrefix(rest, []byte("\r\n")); !ok {
-			return ""
-		}
 		end := bytes.Index(rest, delimiter)
 		if end < 0 {
 			return ""
 		}
+		// No line end is that of two delimiters: some readers see an empty part between them.
+		part, ok := bytes.CutPrefix(rest[:end], []byte("\r\n"))
+		if !ok {
+			return ""
+		}
 		var length [8]byte
-		binary.BigEndian.PutUint64(length[:], uint64(end))
+		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		hash.Write(length[:])
-		hash.Write(rest[:end])
+		hash.Write(part)
 		rest = rest[end+len(delimiter):]
 	}
 }

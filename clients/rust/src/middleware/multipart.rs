@@ -15,9 +15,10 @@ pub(super) fn digest(headers: &HeaderMap, body: &[u8]) -> Option<[u8; 32]> {
         if let Some(end) = rest.strip_prefix(b"--") {
             return [&b""[..], b"\r\n"].contains(&end).then(|| digest.finalize().into());
         }
-        rest = rest.strip_prefix(b"\r\n")?;
         let end = rest.windows(delimiter.len()).position(|window| window == delimiter)?;
         let (part, after) = rest.split_at(end);
+        // No line end is that of two delimiters: some readers see an empty part between them.
+        let part = part.strip_prefix(b"\r\n")?;
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
         rest = &after[delimiter.len()..];

@@ -125,8 +125,9 @@ function formDigest(rawHeaders: readonly string[], body: Buffer): string | null 
       return end === "" || end === "\r\n" ? hash.digest("hex") : null;
     }
     if (body.toString("latin1", at, at + 2) !== "\r\n") return null;
-    const end = body.indexOf(delimiter, at + 2);
-    if (end < 0) return null;
+    // No line end is that of two delimiters: some readers see an empty part between them.
+    const end = body.indexOf(delimiter, at);
+    if (end <= at) return null;
     hash.update(prefixed(body.subarray(at + 2, end)));
     at = end + delimiter.length;
   }

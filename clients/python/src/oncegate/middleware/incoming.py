@@ -112,8 +112,9 @@ def _form_digest(request: Incoming, body: bytes) -> str | None:
     while True:
         if body.startswith(b"--", at):
             return digest.hexdigest() if body[at + 2 :] in (b"", b"\r\n") else None
-        end = body.find(delimiter, at + 2)
-        if not body.startswith(b"\r\n", at) or end < 0:
+        # No line end is that of two delimiters: some readers see an empty part between them.
+        end = body.find(delimiter, at)
+        if not body.startswith(b"\r\n", at) or end <= at:
             return None
         digest.update((end - at - 2).to_bytes(8, "big") + body[at + 2 : end])
         at = end + len(delimiter)

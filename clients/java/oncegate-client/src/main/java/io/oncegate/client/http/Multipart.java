@@ -53,8 +53,10 @@ public final class Multipart {
                 boolean ends = rest == 0 || (rest == 2 && startsWith(body, at + 2, LINE));
                 return ends || !isExact ? parts : null;
             }
-            int end = startsWith(body, at, LINE) ? find(body, at + 2, delimiter) : -1;
-            if (end < 0) {
+            // No line end is that of two delimiters: some readers see an empty part between them.
+            int from = isExact ? at : at + 2;
+            int end = startsWith(body, at, LINE) ? find(body, from, delimiter) : -1;
+            if (end <= at) {
                 return null;
             }
             parts.add(Arrays.copyOfRange(body, at + 2, end));
