@@ -5,7 +5,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
-use super::output::{self, Column, Out, cell, rows};
+use super::output::{self, Column, Out, cell};
 use crate::domain::global_id::GlobalId;
 use crate::domain::name::Name;
 use crate::domain::tenant::AppKey;
@@ -74,15 +74,8 @@ pub(super) fn run(args: AuditArgs, out: &mut impl Out) -> anyhow::Result<()> {
         }
     }
     query.show(&path, out, |answer, out| {
-        let found = rows(answer, "entries");
-        if found.is_empty() {
-            let such = if is_filtered { "such " } else { "" };
-            return Ok(writeln!(out, "There are no {such}changes in the audit trail of this gateway.")?);
-        }
-        output::table(found, COLUMNS, out)?;
-        if !answer["next"].is_null() {
-            writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
-        }
-        Ok(())
+        let such = if is_filtered { "such " } else { "" };
+        let empty = format!("There are no {such}changes in the audit trail of this gateway.");
+        output::page(answer, "entries", COLUMNS, &empty, out)
     })
 }

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 pub(super) use self::escape::{cell, escaped};
-pub(super) use self::table::{Column, record, table};
+pub(super) use self::table::{Column, page, record, table};
 
 /// The format of a command's output.
 #[derive(Args, Clone, Copy, Default, Debug)]

@@ -121,15 +121,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
             let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
             query.show(&format!("/admin/v1/spool?limit={limit}{app}{after}"), out, |answer, out| {
-                let entries = rows(answer, "entries");
-                if entries.is_empty() {
-                    return Ok(writeln!(out, "Nothing waits for a store at this gateway.")?);
-                }
-                output::table(entries, COLUMNS, out)?;
-                if !answer["next"].is_null() {
-                    writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
-                }
-                Ok(())
+                output::page(answer, "entries", COLUMNS, "Nothing waits for a store at this gateway.", out)
             })
         }
         Action::List { folder, output } => output.print(&runtime()?.block_on(list(&folder))?, out, |listed, out| {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
-use super::output::{self, Column, Out, cell, rows};
+use super::output::{self, Column, Out, cell};
 use crate::domain::suspect::Found;
 use crate::domain::tenant::AppKey;
 
@@ -133,15 +133,7 @@ fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow:
     let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
     let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
     query.show(&format!("/admin/v1/{what}?limit={limit}{app}{after}{filter}"), out, |answer, out| {
-        let found = rows(answer, what);
-        if found.is_empty() {
-            return Ok(writeln!(out, "There are no {what}.")?);
-        }
-        output::table(found, COLUMNS, out)?;
-        if !answer["next"].is_null() {
-            writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
-        }
-        Ok(())
+        output::page(answer, what, COLUMNS, &format!("There are no {what}."), out)
     })
 }
 

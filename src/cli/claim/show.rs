@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::output::{self, Column, Out, cell, escaped, rows};
+use crate::cli::output::{self, Column, Out, cell, escaped};
 
 /// Longest contents in a list; JSON output has all of it.
 const CONTENTS_CHARS_MAX: usize = 60;
@@ -18,15 +18,7 @@ const COLUMNS: &[Column] = &[
 
 /// Prints a page of claims.
 pub(super) fn list(page: &Value, out: &mut impl Out) -> anyhow::Result<()> {
-    let claims = rows(page, "claims");
-    if claims.is_empty() {
-        return Ok(writeln!(out, "There are no such claims.")?);
-    }
-    output::table(claims, COLUMNS, out)?;
-    if let Some(next) = page["next"].as_str() {
-        writeln!(out, "\nThere are more: --after {}", escaped(next))?;
-    }
-    Ok(())
+    output::page(page, "claims", COLUMNS, "There are no such claims.", out)
 }
 
 /// Prints a claim.

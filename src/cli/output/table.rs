@@ -5,7 +5,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use serde_json::Value;
 
-use super::Out;
+use super::{Out, cell, rows};
 
 /// A column: its header, and the text of its cell for a row.
 pub(in crate::cli) type Column = (&'static str, fn(&Value) -> String);
@@ -24,6 +24,25 @@ pub(in crate::cli) fn table(rows: &[Value], columns: &[Column], out: &mut impl O
         return Ok(writeln!(out, "{BOLD}{header}{RESET}\n{rest}")?);
     }
     Ok(writeln!(out, "{text}")?)
+}
+
+/// Prints the page of a list that an answer has under this name, and how to get the next one. An empty one is said by a sentence.
+pub(in crate::cli) fn page(
+    answer: &Value,
+    name: &str,
+    columns: &[Column],
+    empty: &str,
+    out: &mut impl Out,
+) -> anyhow::Result<()> {
+    let found = rows(answer, name);
+    if found.is_empty() {
+        return Ok(writeln!(out, "{empty}")?);
+    }
+    table(found, columns, out)?;
+    if !answer["next"].is_null() {
+        writeln!(out, "\nThere are more: --after {}", cell(&answer["next"]))?;
+    }
+    Ok(())
 }
 
 /// Prints fields, one per line.
