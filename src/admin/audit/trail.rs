@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -189,48 +190,52 @@ fn find(path: &Path, filter: &Filter, count: usize) -> io::Result<Option<Vec<Ent
         }
         Err(failure) => return Err(failure),
     };
-    let mut end = file.seek(SeekFrom::End(0))?;
-    let floor = end.saturating_sub(SEARCHED_BYTES_MAX);
     let mut ended: HashMap<String, (String, String)> = HashMap::new();
     let mut entries = Vec::new();
     let mut is_old_enough = filter.after.is_none();
+    each_line_backwards(&mut file, |line| {
+        match serde_json::from_slice(line) {
+            Ok(Line::Ended { id, at, result }) => drop(ended.insert(id, (at, result))),
+            Ok(Line::Begun(mut entry)) => {
+                if let Some((at, result)) = ended.remove(&entry.id) {
+                    (entry.ended_at, entry.result) = (Some(at), Some(result));
+                }
+                if is_old_enough && filter.passes(&entry) {
+                    entries.push(*entry);
+                } else if filter.after.as_ref() == Some(&entry.id) {
+                    is_old_enough = true;
+                }
+            }
+            // Truncated by a crash, or the end of the file.
+            Err(_) => {}
+        }
+        if entries.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(is_old_enough.then_some(entries))
+}
+
+/// Calls `see` with each line at the end of a file, the last one first, until it breaks.
+fn each_line_backwards(file: &mut File, mut see: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<()> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    let floor = end.saturating_sub(SEARCHED_BYTES_MAX);
     // The rest of a line that begins before `end`.
     let mut rest = Vec::new();
-    while end > floor && entries.len() < count {
+    while end > floor {
         let start = end.saturating_sub(PIECE_BYTES).max(floor);
         file.seek(SeekFrom::Start(start))?;
         let mut piece = Vec::new();
         // Not more: another gateway may append at the same time.
-        (&mut file).take(end - start).read_to_end(&mut piece)?;
+        (&mut *file).take(end - start).read_to_end(&mut piece)?;
         piece.append(&mut rest);
         let newline = piece.iter().position(|byte| *byte == b'\n');
         let first = if start == 0 { 0 } else { newline.map_or(piece.len(), |place| place + 1) };
-        for line in piece[first..].rsplit(|byte| *byte == b'\n') {
-            if entries.len() == count {
-                break;
-            }
-            match serde_json::from_slice(line) {
-                Ok(Line::Ended { id, at, result }) => {
-                    ended.insert(id, (at, result));
-                }
-                Ok(Line::Begun(mut entry)) => {
-                    if let Some((at, result)) = ended.remove(&entry.id) {
-                        (entry.ended_at, entry.result) = (Some(at), Some(result));
-                    }
-                    if is_old_enough && filter.passes(&entry) {
-                        entries.push(*entry);
-                    } else if filter.after.as_ref() == Some(&entry.id) {
-                        is_old_enough = true;
-                    }
-                }
-                // Truncated by a crash, or the end of the file.
-                Err(_) => {}
-            }
+        if piece[first..].rsplit(|byte| *byte == b'\n').try_for_each(&mut see).is_break() {
+            break;
         }
         piece.truncate(first);
         (rest, end) = (piece, start);
     }
-    Ok(is_old_enough.then_some(entries))
+    Ok(())
 }
 
 #[cfg(test)]
