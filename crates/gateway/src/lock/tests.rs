@@ -40,6 +40,14 @@ impl World {
         let issuer = Issuer::new(self.clock.clone(), Arc::new(SystemEntropy));
         Arc::new(Gateway::new(engines, issuer, self.clock.clone(), &Limits::default()))
     }
+
+    /// Returns a gateway that repeats a call after 30 ms, and what its store does.
+    fn guarded(&self) -> (Arc<Faulty>, Arc<Gateway>) {
+        let faulty = Arc::new(Faulty::always(self.store.clone(), Fault::None));
+        let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
+        let guard = CallGuard::new(faulty.clone(), "only", second, self.clock.clone(), entropy);
+        (faulty, self.gateway(Arc::new(guard)))
+    }
 }
 
 fn name() -> LockName {
@@ -109,10 +117,10 @@ async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     sleep(MS).await;
     gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
     let next = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
-    assert_eq!(next.holds, 1, "it need not wait for the one that has gone");
+    assert_eq!(next.holds, 1, "it does not wait for the one that has gone");
 }
 
-/// Its ticket ends by itself: there is nothing to repeat while the store is out.
+/// Its ticket expires, so nothing has to be repeated while the store is out.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
     let world = World::new();
@@ -167,11 +175,7 @@ async fn a_store_that_is_out_grants_nothing_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
     let world = World::new();
-    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
-    // Its retry comes after 30 ms.
-    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
-    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
-    let gateway = world.gateway(Arc::new(guard));
+    let (faulty, gateway) = world.guarded();
     let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
     faulty.set(Fault::ReplyLost);
     let other_gateway = world.gateway(world.store.clone());
@@ -192,11 +196,7 @@ async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_change_certainly_fails() {
     let world = World::new();
-    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
-    // Its retry comes after 30 ms.
-    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
-    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
-    let (gateway, other) = (world.gateway(Arc::new(guard)), world.gateway(world.store.clone()));
+    let ((faulty, gateway), other) = (world.guarded(), world.gateway(world.store.clone()));
     let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
     gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
     faulty.set(Fault::ReplyLost);
@@ -215,11 +215,7 @@ async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_stored() {
     let world = World::new();
-    let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
-    // Its retry comes after 30 ms.
-    let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
-    let guard = CallGuard::new(faulty.clone(), "only", second, world.clock.clone(), entropy);
-    let (gateway, other) = (world.gateway(Arc::new(guard)), world.gateway(world.store.clone()));
+    let ((faulty, gateway), other) = (world.guarded(), world.gateway(world.store.clone()));
     let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
     gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
     faulty.set(Fault::ReplyLost);
@@ -228,7 +224,7 @@ async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_store
         sleep(10 * MS).await;
         assert_eq!(other.evict_lock(&world.app, &lock_name, None).await.unwrap(), 1);
         faulty.set(Fault::Delayed(20 * MS));
-        // The retry has found that, and its answer is on its way. What it says is outdated when it arrives.
+        // The retry has found that, and its answer is on its way. The answer is outdated when it arrives.
         sleep(30 * MS).await;
         let held = granted(other.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
         other.release_lock(&world.app, &lock_name, held.attempt).await.unwrap();
