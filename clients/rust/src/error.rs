@@ -133,7 +133,7 @@ pub enum Reason {
     TooDeep,
     /// Too many digits.
     TooLong,
-    /// A value that is not what its type says.
+    /// A value without the form of its type.
     UnsupportedType,
     /// Text that is not JSON.
     NotJson,

@@ -425,7 +425,7 @@ impl Hold {
         self.get().lease.until_lost().await
     }
 
-    /// Renews the hold now, beside the renewal in the background.
+    /// Renews the hold now, in addition to the renewal in the background.
     ///
     /// # Errors
     ///

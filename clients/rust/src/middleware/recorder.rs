@@ -30,7 +30,7 @@ pub(super) struct Recorder<'a> {
     /// Those of the handler, when its head was sent. Outer layers change theirs.
     headers: HeaderMap,
     trailers: HeaderMap,
-    /// What the head said of the outcome.
+    /// The outcome that the head named.
     said: Option<Outcome>,
     is_harmless: bool,
     /// Nothing if it is not stored.

@@ -61,7 +61,7 @@ struct Core {
 }
 
 impl OutagePolicies {
-    /// Starts the policies above the engine of a chain. Entries of the chain in the journal are in force again, and are delivered
+    /// Starts the policies above the engine of a chain. Entries of the chain in the journal take effect again, and are delivered
     /// as soon as the store answers.
     pub fn start(
         chain: &str,

@@ -1,5 +1,5 @@
 //! A primary that was killed while its commits waited for a synchronous standby: after its restart it shows what no standby has.
-//! No call may be answered from that, since it is gone if the standby is promoted.
+//! No call may be answered from that: a promoted standby does not have it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct Pair {
 enum Crash {
     /// All its processes are killed, and it is started again.
     Server,
-    /// One session is killed; the server then restarts all by itself.
+    /// One session is killed; the server then restarts all of them.
     Session,
 }
 

@@ -1,4 +1,4 @@
-//! The chunked coding of a body (RFC 9112, 7.1), as far as its end has to be found.
+//! The chunked coding of a body (RFC 9112, 7.1), read only to find its end.
 
 /// Position in a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

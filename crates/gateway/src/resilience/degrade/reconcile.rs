@@ -69,7 +69,7 @@ impl Core {
                 LocalEffect::of(request.lease.map_or(Effect::Keep, Effect::Extend), ends_at)
             }
             JournaledOperation::Reported(request) => {
-                // As it was then: its lease may have ended since.
+                // The claim at the time of the report: its lease may have ended in the meantime.
                 let own = self.local_claims.record_of(&request.key, &request.attempt);
                 let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), fence: None });
                 // Another claim that is live now was live then.

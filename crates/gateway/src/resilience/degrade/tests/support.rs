@@ -173,7 +173,7 @@ impl World {
         Self { clock, store, line, gateway, journal, folder }
     }
 
-    /// Restarts the gateway's process; the store stays as it is.
+    /// Restarts the gateway's process; the store does not change.
     pub(super) async fn restarted(mut self) -> Self {
         self.gateway.close().await;
         self.journal.close().await;
