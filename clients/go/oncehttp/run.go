@@ -66,7 +66,7 @@ func (p *reporter) answered(ctx context.Context, wasCut bool, err error) {
 	}
 	wasSilent := p.recorded.status == 0
 	isComplete := p.recorded.finish()
-	outcome, said := p.said(ctx)
+	outcome, said := p.said(ctx, isComplete)
 	switch {
 	case said:
 	case err != nil && p.isHarmless(err):
@@ -91,7 +91,7 @@ func (p *reporter) broken(ctx context.Context, raised any) {
 func (p *reporter) unanswered(ctx context.Context, err error) {
 	outcome, said := oncegate.Unknown, false
 	if p.recorded.status != 0 {
-		outcome, said = p.said(ctx)
+		outcome, said = p.said(ctx, false)
 	} else if marked := p.granted.mark(); marked != "" {
 		outcome, said = p.known(ctx, marked), true
 	}
@@ -106,13 +106,14 @@ func (p *reporter) isHarmless(err error) bool {
 	return errors.Is(err, oncegate.ErrNothingHappened) || p.config.ReleaseOn != nil && p.config.ReleaseOn(err)
 }
 
-// said returns the outcome that the handler has decided itself.
-func (p *reporter) said(ctx context.Context) (outcome string, said bool) {
+// said returns the outcome that the handler has decided itself. A success in the head is one of the whole response: if that broke off, it is unknown.
+func (p *reporter) said(ctx context.Context, isComplete bool) (outcome string, said bool) {
 	if lines := p.recorded.outcome; len(lines) > 0 {
-		if len(lines) > 1 {
-			return p.known(ctx, strings.Join(lines, ", ")), true
+		outcome = p.known(ctx, strings.TrimSpace(strings.Join(lines, ", ")))
+		if outcome == oncegate.Success && !isComplete {
+			outcome = oncegate.Unknown
 		}
-		return p.known(ctx, strings.TrimSpace(lines[0])), true
+		return outcome, true
 	}
 	if marked := p.granted.mark(); marked != "" {
 		return p.known(ctx, marked), true

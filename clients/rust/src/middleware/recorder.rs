@@ -169,9 +169,12 @@ impl<'a> Recorder<'a> {
         self.end(by_status).await;
     }
 
-    /// Reports that the response broke off. What is there of it is not stored.
+    /// Reports that the response broke off. What is there of it is not stored, and a success in its head is one of the whole response.
     pub(super) async fn broke(mut self) {
         self.body = None;
+        if self.said == Some(Outcome::Success) {
+            self.said = Some(Outcome::Unknown);
+        }
         self.end(Outcome::Unknown).await;
     }
 

@@ -159,16 +159,18 @@ export class Exchange {
 
   /** The response broke off, or there will be none: unknown at once, unless the handler has said what happened. */
   break(): Promise<void> {
-    const { marked } = this.request;
     this.isBroken = true;
-    this.reporting ??= this.report(marked ?? (this.isHarmless ? "failure" : "unknown"));
+    this.reporting ??= this.report(this.outcome());
     return this.reporting;
   }
 
   private outcome(): Outcome {
     if (this.said === null) this.rules.event("outcome_invalid", "warn", { status: this.status });
-    if (this.said !== undefined) return this.said ?? "unknown";
-    return this.request.marked ?? (this.isHarmless ? "failure" : this.rules.statuses.of(this.status));
+    // A success in the head is one of the whole response.
+    if (this.said !== undefined) return this.said === null || (this.said === "success" && this.isBroken) ? "unknown" : this.said;
+    const { marked } = this.request;
+    if (marked !== null || this.isHarmless) return marked ?? "failure";
+    return this.isBroken ? "unknown" : this.rules.statuses.of(this.status);
   }
 
   private async report(outcome: Outcome): Promise<void> {

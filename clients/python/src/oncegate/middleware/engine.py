@@ -202,17 +202,18 @@ class Engine:
 
     def outcome(self, state: _claims.GrantState, recorder: Recorder, error: BaseException | None, complete: bool) -> str:
         """The outcome of a run: of its response, what its handler said, or the error that it raised."""
-        said = recorder.outcome
-        if said is not None:
-            if said.strip() in OUTCOMES:
-                return said.strip()
-            state.scope.emit("outcome_invalid", said=said[:40])
-            return "unknown"
+        is_whole = self.is_whole(recorder, error, complete)
+        if recorder.outcome is not None:
+            said = recorder.outcome.strip()
+            if said not in OUTCOMES:
+                state.scope.emit("outcome_invalid", said=said[:40])
+            # A success in the head is one of the whole response.
+            return said if said in OUTCOMES and (said != "success" or is_whole) else "unknown"
         if state.marked is not None:
             return state.marked
         if self.is_harmless(error) or self.is_harmless(state.seen_error):
             return "failure"
-        if not self.is_whole(recorder, error, complete):
+        if not is_whole:
             return "unknown"
         return {"store": "success", "release": "failure", "unknown": "unknown"}[self.rules.meaning(recorder.status)]
 

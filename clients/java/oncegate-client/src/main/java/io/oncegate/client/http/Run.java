@@ -121,6 +121,11 @@ public final class Run {
         this.trailers = List.copyOf(trailers);
     }
 
+    /** Forgets what the fields of the handler said: they were removed. */
+    public synchronized void resetFields() {
+        said.clear();
+    }
+
     /** Forgets the response: another one takes its place. */
     public synchronized void reset() {
         body.reset();
@@ -183,8 +188,10 @@ public final class Run {
     }
 
     private Outcome judge(boolean isComplete) {
-        if (isComplete && !said.isEmpty()) {
-            return outcome();
+        if (status != 0 && !said.isEmpty()) {
+            Outcome outcome = outcome();
+            // A success in the head is one of the whole response.
+            return outcome == Outcome.SUCCESS && !isComplete ? Outcome.UNKNOWN : outcome;
         }
         if (grant.marked().isPresent()) {
             return grant.marked().get();

@@ -112,6 +112,7 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     @Override
     public void reset() {
         output.reset();
+        exchange.run().resetFields();
         writer = null;
         usesStream = false;
         super.reset();
@@ -178,6 +179,10 @@ final class RecordedResponse extends HttpServletResponseWrapper {
         if (name.equalsIgnoreCase("Content-Length") && value != null && !isCommitted()) {
             output.declare(
                     value.strip().matches("[0-9]{1,18}") ? Long.parseLong(value.strip()) : -1);
+        }
+        if (output.isHeadSent()) {
+            // Too late, as for the container.
+            return Run.isOwn(name);
         }
         return exchange.run().takes(name, List.of(value == null ? "" : value), isAdded);
     }
