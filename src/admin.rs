@@ -151,10 +151,10 @@ async fn document() -> Response {
 }
 
 async fn nothing_here(uri: Uri) -> Problem {
-    let is_path = |path: &str| {
-        path.starts_with("/admin/v1/") || ["/metrics", "/livez", "/readyz", "/openapi.yaml"].contains(&path)
-    };
-    let hint = nothing::hint(uri.path(), "", &nothing::API, is_path);
+    const PUBLIC: [&str; 4] = ["/metrics", "/livez", "/readyz", "/openapi.yaml"];
+    let is_path = |path: &str| path.starts_with("/admin/v1/") || PUBLIC.contains(&path);
+    let templates = PUBLIC.iter().chain(routes::paths()).copied();
+    let hint = nothing::hint(uri.path(), "", &nothing::API, is_path, templates);
     Problem::new(
         Code::NotFound,
         format!("There is nothing at this path; {hint}GET /openapi.yaml for the paths of the admin listener."),

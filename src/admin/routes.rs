@@ -1,6 +1,6 @@
 //! The routes of the admin API. Each row names the role that it needs, so that no route is without one.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::handler::Handler;
@@ -29,6 +29,12 @@ pub(super) fn router() -> Router<Arc<Admin>> {
     rows().into_iter().fold(Router::new(), |router, row| {
         router.route(row.path, row.handler.route_layer(from_fn_with_state(row.role, allow)))
     })
+}
+
+/// Returns the paths of the routes. A parameter stands in braces.
+pub(super) fn paths() -> &'static [&'static str] {
+    static PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| rows().iter().map(|row| row.path).collect());
+    &PATHS
 }
 
 fn rows() -> Vec<Row> {

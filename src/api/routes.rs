@@ -123,9 +123,10 @@ impl Routing {
     /// Returns the response to a request that no route handles: 404 or 405.
     pub(super) fn rejection(self, method: &Method, path: &str) -> Response {
         if let Some(route) = self.route() {
-            return wrong_method(route.path);
+            return wrong_method(method, route.path);
         }
-        let hint = nothing::hint(path, "/v1", &nothing::ADMIN, |path| Self::of(method, path) != Self::NotFound);
+        let is_path = |path: &str| Self::of(method, path) != Self::NotFound;
+        let hint = nothing::hint(path, "/v1", &nothing::ADMIN, is_path, ROUTES.iter().map(|route| route.path));
         let detail = format!("There is nothing at this path; {hint}GET /openapi.yaml for the paths of the API.");
         Problem::new(Code::NotFound, detail).into_response()
     }
@@ -183,14 +184,29 @@ fn percent_decoded(segment: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(segment).decode_utf8().ok()
 }
 
-fn wrong_method(path: &str) -> Response {
+/// Returns the response to a request on a path that does not take its method: which it takes, and where the caller may have
+/// meant to go.
+fn wrong_method(method: &Method, path: &str) -> Response {
     let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| &route.method);
     let allowed = methods.map(|method| if method == Method::GET { "GET,HEAD" } else { method.as_str() });
     let allowed = allowed.collect::<Vec<_>>().join(",");
-    let detail = format!("This path takes {} only.", allowed.replace(',', " and "));
+    let detail = format!("This path takes {} only.{}", allowed.replace(',', " and "), meant(method, path));
     let mut response = Problem::new(Code::MethodNotAllowed, detail).into_response();
     response.headers_mut().extend(HeaderValue::try_from(allowed).ok().map(|allowed| (header::ALLOW, allowed)));
     response
+}
+
+/// Names the operations above and below a path that take the method, else all below it.
+fn meant(method: &Method, path: &str) -> String {
+    let is_below = |lower: &str, upper: &str| lower.strip_prefix(upper).is_some_and(|rest| rest.starts_with('/'));
+    let below = ROUTES.iter().filter(|route| is_below(route.path, path));
+    let above = ROUTES.iter().filter(|route| is_below(path, route.path));
+    let mut meant: Vec<&Route> = below.clone().chain(above).filter(|route| route.takes(method)).collect();
+    if meant.is_empty() {
+        meant = below.collect();
+    }
+    let meant: Vec<String> = meant.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    if meant.is_empty() { String::new() } else { format!(" Did you mean {}?", meant.join(" or ")) }
 }
 
 /// Returns the row of an operation that needs no credential.
@@ -255,6 +271,20 @@ mod tests {
             let response = Routing::of(&Method::PUT, path).rejection(&Method::PUT, path);
             assert_eq!(response.headers()[header::ALLOW], allowed);
         }
+    }
+
+    #[test]
+    fn a_wrong_method_is_told_where_it_may_have_meant_to_go() {
+        for (method, path, advice) in [
+            ("GET", "/v1/claims", " Did you mean GET /v1/claims/{global_id}?"),
+            ("POST", "/v1/locks/{name}", " Did you mean POST /v1/locks/{name}/holds or "),
+            ("DELETE", "/v1/locks/{name}", " or POST /v1/locks/{name}/release or POST /v1/locks/{name}/renewal?"),
+            ("GET", "/v1/claims/{global_id}/outcome", " Did you mean GET /v1/claims/{global_id}?"),
+        ] {
+            let meant = meant(&method.parse().unwrap(), path);
+            assert!(meant.contains(advice), "{method} {path}: {meant}");
+        }
+        assert_eq!(meant(&Method::PUT, "/v1/global-ids"), "");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Hints for a path at which a listener has nothing: a slash too many, a missing `/v1`, or a path of the other listener.
 
+use crate::domain::nearest::nearest;
+
 /// Paths of the admin listener, and its setting.
 pub const ADMIN: Elsewhere = Elsewhere {
     paths: &["/livez", "/readyz", "/metrics", "/admin"],
@@ -16,8 +18,15 @@ pub struct Elsewhere {
     listener: &'static str,
 }
 
-/// Returns a hint, which ends with a space, or nothing. `is_path` tells the listener's own paths, which begin with `prefix`.
-pub fn hint(path: &str, prefix: &str, elsewhere: &Elsewhere, is_path: impl Fn(&str) -> bool) -> String {
+/// Returns a hint, which ends with a space, or nothing. `is_path` tells the listener's own paths, which begin with `prefix`;
+/// `templates` are these paths, in which a parameter stands in braces.
+pub fn hint<'t>(
+    path: &str,
+    prefix: &str,
+    elsewhere: &Elsewhere,
+    is_path: impl Fn(&str) -> bool,
+    templates: impl Iterator<Item = &'t str>,
+) -> String {
     let asked = path;
     let path = path.trim_end_matches('/');
     let is_elsewhere = |at: &&str| path.strip_prefix(*at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -26,7 +35,25 @@ pub fn hint(path: &str, prefix: &str, elsewhere: &Elsewhere, is_path: impl Fn(&s
     }
     let single = path.replace("//", "/");
     let meant = [single.clone(), format!("{prefix}{single}")].into_iter().find(|path| path != asked && is_path(path));
+    let meant = meant.or_else(|| similar(&single, templates).map(str::to_owned));
     meant.map(|meant| format!("did you mean {meant}? ")).unwrap_or_default()
+}
+
+/// Returns the first template that has as many segments as a path, each of them the same or a likely typo of it.
+fn similar<'t>(path: &str, mut templates: impl Iterator<Item = &'t str>) -> Option<&'t str> {
+    let is_similar = |found: &str, meant: &str| {
+        found == meant || meant.starts_with('{') && !found.is_empty() || is_typo(found, meant)
+    };
+    templates.find(|template| {
+        path.split('/').count() == template.split('/').count()
+            && path.split('/').zip(template.split('/')).all(|(found, meant)| is_similar(found, meant))
+    })
+}
+
+/// Short words are versions (`v2`), or stand for something else.
+fn is_typo(found: &str, meant: &str) -> bool {
+    const WORD_MIN: usize = 4;
+    found.len() >= WORD_MIN && found.len() <= 2 * meant.len() && nearest(found, &[meant]).is_some()
 }
 
 #[cfg(test)]
@@ -35,14 +62,17 @@ mod tests {
 
     #[test]
     fn a_path_that_is_nearly_right_gets_a_hint() {
-        let hint = |path: &str| hint(path, "/v1", &ADMIN, |path| path == "/v1/claims");
-        for near in ["/v1/claims/", "/v1//claims", "//v1/claims", "/claims", "/claims/"] {
+        let templates = ["/v1/claims", "/v1/claims/{global_id}/outcome", "/v1/outcomes/batch"];
+        let hint = |path: &str| hint(path, "/v1", &ADMIN, |path| path == "/v1/claims", templates.iter().copied());
+        for near in ["/v1/claims/", "/v1//claims", "//v1/claims", "/claims", "/claims/", "/v1/claim", "/v1/Claims/"] {
             assert_eq!(hint(near), "did you mean /v1/claims? ", "{near}");
         }
+        assert_eq!(hint("/v1/claim/8f/outcomes"), "did you mean /v1/claims/{global_id}/outcome? ");
+        assert_eq!(hint("/v1/outcome/batch"), "did you mean /v1/outcomes/batch? ");
         for other in ["/livez", "/readyz/", "/admin/v1/engines", "/metrics"] {
             assert!(hint(other).starts_with("it is a path of the admin listener: `server.admin_listen`"), "{other}");
         }
-        for unknown in ["/", "", "/v2/claims", "/livezz", "/v1/claims/x/y/z"] {
+        for unknown in ["/", "", "/v2/claims", "/livezz", "/v1/claims/x/y/z", "/v1/orders", "/v1/claims//outcome/x"] {
             assert_eq!(hint(unknown), "", "{unknown}");
         }
     }
