@@ -4,15 +4,78 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::missing;
+use oncegate_testkit::wait::until;
 
+use crate::support::prometheus::Prometheus;
+
+mod causes;
 mod firing;
+mod of_stores;
 
 const RULES: &str = include_str!("../../deploy/prometheus/oncegate.rules.yml");
 
 /// Address of the pages of this repository.
 const PAGES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+
+/// Upper bound for each alert. The rules wait a second in these tests, and an Alertmanager five.
+const SOON: Duration = Duration::from_mins(1);
+
+/// The shipped rules with short times, so that a test need not wait for minutes.
+fn fast_rules() -> String {
+    let mut rules = RULES.replace("keep_firing_for: 6m", "keep_firing_for: 20s").replace("[2m]", "[5s]");
+    rules = rules
+        .replace("increase(oncegate_degraded_answers_total[5m])", "increase(oncegate_degraded_answers_total[10s])");
+    rules = rules.replace("oncegate_degraded_answers_total offset 5m", "oncegate_degraded_answers_total offset 10s");
+    for time in ["1m", "2m", "5m", "10m", "15m", "1h"] {
+        rules = rules.replace(&format!(" for: {time}\n"), " for: 1s\n");
+    }
+    with(&rules, "oncegate_spool_oldest_seconds > 600", "oncegate_spool_oldest_seconds > 2")
+}
+
+/// Replaces a part that the rules have.
+fn with(rules: &str, shipped: &str, fast: &str) -> String {
+    assert!(rules.contains(shipped), "the rules have changed: {shipped}");
+    rules.replace(shipped, fast)
+}
+
+fn is_firing(prometheus: &Prometheus, alert: &str) -> bool {
+    let query = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
+    prometheus.query(&query).is_ok_and(|series| !series.is_empty())
+}
+
+/// Starts a Prometheus that evaluates the shipped rules on these gateways. `None`, loudly, where none is installed.
+async fn watched(gateways: &[&Gateway]) -> Option<Prometheus> {
+    watched_by(&fast_rules(), gateways).await
+}
+
+/// The same with these rules.
+async fn watched_by(rules: &str, gateways: &[&Gateway]) -> Option<Prometheus> {
+    let targets: Vec<_> = gateways.iter().map(|gateway| gateway.admin()).collect();
+    Prometheus::start_with_rules(&targets, rules, None).await
+}
+
+/// Waits until an alert fires, which has not fired before, and repeats its cause meanwhile.
+async fn fires(prometheus: &Prometheus, alert: &str, mut cause: impl AsyncFnMut()) {
+    assert!(!is_firing(prometheus, alert), "{alert} fires before its cause");
+    until(alert, SOON, async || {
+        cause().await;
+        is_firing(prometheus, alert)
+    })
+    .await;
+}
+
+#[test]
+fn each_alert_is_fired_by_its_cause_in_a_test() {
+    let tests =
+        [include_str!("alerts/firing.rs"), include_str!("alerts/causes.rs"), include_str!("alerts/of_stores.rs")];
+    for alert in values("alert:") {
+        assert!(tests.concat().contains(&format!("\"{alert}\"")), "no test has gateways fire {alert}");
+    }
+}
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

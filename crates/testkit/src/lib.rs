@@ -30,6 +30,7 @@ pub mod redis_sentinels;
 #[cfg(feature = "redis")]
 pub mod redis_server;
 pub mod shared;
+pub mod small_disk;
 pub mod strace;
 pub mod tcp_proxy;
 pub mod wait;

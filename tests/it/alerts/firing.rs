@@ -4,7 +4,6 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
@@ -13,31 +12,16 @@ use oncegate_testkit::{fresh, missing};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::RULES;
+use super::{SOON, fast_rules, is_firing};
 use crate::support::caller::{self, caller};
 use crate::support::gateway;
 use crate::support::prometheus::Prometheus;
 
 const ALERTMANAGER: &str = include_str!("../../../deploy/prometheus/alertmanager.yml");
 
-/// Upper bound for each alert. The rules wait a second in this test, and an Alertmanager five.
-const SOON: Duration = Duration::from_mins(1);
-
 /// Alerts on a store that has stopped. Only the first one pages: it inhibits the others.
 const OF_A_STORE: [&str; 4] =
     ["OncegateEngineDown", "OncegateBreakerOpen", "OncegateClaimsUnanswered", "OncegateDegradedAnswers"];
-
-/// The shipped rules with short times, so that the test need not wait for minutes.
-fn fast_rules() -> String {
-    let mut rules = RULES.replace("keep_firing_for: 6m", "keep_firing_for: 20s").replace("[2m]", "[5s]");
-    rules = rules
-        .replace("increase(oncegate_degraded_answers_total[5m])", "increase(oncegate_degraded_answers_total[10s])");
-    rules = rules.replace("oncegate_degraded_answers_total offset 5m", "oncegate_degraded_answers_total offset 10s");
-    for minutes in ["1m", "2m", "5m", "10m"] {
-        rules = rules.replace(&format!(" for: {minutes}\n"), " for: 1s\n");
-    }
-    rules
-}
 
 /// A running Alertmanager; killed on drop.
 struct Alertmanager {
@@ -113,11 +97,6 @@ fn receiver() -> (SocketAddr, Notifications) {
     (address, notifications)
 }
 
-fn is_firing(prometheus: &Prometheus, alert: &str) -> bool {
-    let query = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
-    prometheus.query(&query).is_ok_and(|series| !series.is_empty())
-}
-
 #[tokio::test]
 async fn one_stopped_store_pages_once_and_other_alerts_fire_on_their_causes() {
     let Some(server) = RedisServer::start().await else { return };
@@ -136,7 +115,8 @@ async fn one_stopped_store_pages_once_and_other_alerts_fire_on_their_causes() {
     let one = gateway::on_configured().config(&config).start().await;
     let other = gateway::on_configured().config(&config).start().await;
     let targets = [one.admin(), other.admin()];
-    let Some(prometheus) = Prometheus::start_with_rules(&targets, &fast_rules(), alertmanager.address).await else {
+    let Some(prometheus) = Prometheus::start_with_rules(&targets, &fast_rules(), Some(alertmanager.address)).await
+    else {
         return;
     };
     let shops = [caller(&one, "shop"), caller(&other, "shop")];

@@ -24,12 +24,16 @@ impl Prometheus {
         Self::start_configured(targets, None).await
     }
 
-    /// Starts a server that evaluates these rules four times a second, too, and sends alerts to an Alertmanager.
-    pub(crate) async fn start_with_rules(targets: &[SocketAddr], rules: &str, alerts: SocketAddr) -> Option<Self> {
-        Self::start_configured(targets, Some((rules, alerts))).await
+    /// Starts a server that evaluates these rules four times a second, too, and sends alerts to an Alertmanager, if there is one.
+    pub(crate) async fn start_with_rules(
+        targets: &[SocketAddr],
+        rules: &str,
+        alertmanager: Option<SocketAddr>,
+    ) -> Option<Self> {
+        Self::start_configured(targets, Some((rules, alertmanager))).await
     }
 
-    async fn start_configured(targets: &[SocketAddr], rules: Option<(&str, SocketAddr)>) -> Option<Self> {
+    async fn start_configured(targets: &[SocketAddr], rules: Option<(&str, Option<SocketAddr>)>) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder for the server");
         let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
         let mut config = format!(
@@ -39,10 +43,11 @@ impl Prometheus {
         );
         if let Some((rules, alertmanager)) = rules {
             std::fs::write(folder.path().join("rules.yml"), rules).expect("the rules are written");
-            let _ = write!(
-                config,
-                "rule_files: [rules.yml]\nalerting: {{alertmanagers: [{{static_configs: [{{targets: [\"{alertmanager}\"]}}]}}]}}\n"
-            );
+            config.push_str("rule_files: [rules.yml]\n");
+            if let Some(alertmanager) = alertmanager {
+                let targets = format!("[{{static_configs: [{{targets: [\"{alertmanager}\"]}}]}}]");
+                let _ = writeln!(config, "alerting: {{alertmanagers: {targets}}}");
+            }
         }
         let file = folder.path().join("prometheus.yml");
         std::fs::write(&file, config).expect("the configuration is written");

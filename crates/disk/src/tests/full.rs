@@ -1,48 +1,14 @@
 //! A file system that is really full, and then not any more. Needs the right to mount.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use oncegate_core::engine::conformance::DEADLINE;
+use oncegate_testkit::small_disk::SmallDisk;
 
 use super::*;
-
-/// A mounted file system of a few MiB.
-struct SmallDisk {
-    folder: TempDir,
-}
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let folder = TempDir::new().unwrap();
-        let mut mount = Command::new("mount");
-        let mounted = mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(folder.path()).output();
-        if mounted.is_ok_and(|output| output.status.success()) {
-            return Some(Self { folder });
-        }
-        eprintln!("SKIPPED: a full disk is not tested, since this process may not mount a file system");
-        None
-    }
-
-    /// Writes zeros until there is no space left; returns the file.
-    fn fill(&self) -> PathBuf {
-        let ballast = self.folder.path().join("ballast");
-        let mut file = std::fs::File::create(&ballast).unwrap();
-        while std::io::Write::write_all(&mut file, &[0; 512]).is_ok() {}
-        ballast
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_answers_and_they_come_back_with_free_space() {
     let Some(small) = SmallDisk::mount() else { return };
-    let disk = open(&small.folder.path().join("claims"), &noon());
+    let disk = open(&small.path().join("claims"), &noon());
     let kept = fresh_claim();
     grant(&disk, &kept).await;
     for _ in 0..2 {
