@@ -83,8 +83,9 @@ pub(crate) struct Load {
     callers: JoinSet<()>,
 }
 
-#[derive(Default)]
 struct Book {
+    /// Longest time of a call.
+    deadline: Duration,
     ledger: Mutex<Ledger>,
     stop: AtomicBool,
 }
@@ -92,7 +93,13 @@ struct Book {
 impl Load {
     /// Starts callers. Each makes one call after the other, for keys of one shard.
     pub(crate) fn start<E: Engine>(engine: &Arc<E>, callers: u16) -> Self {
-        let mut load = Self { book: Arc::default(), callers: JoinSet::new() };
+        Self::start_with(engine, callers, DEADLINE)
+    }
+
+    /// Starts callers whose calls have this deadline.
+    pub(crate) fn start_with<E: Engine>(engine: &Arc<E>, callers: u16, deadline: Duration) -> Self {
+        let book = Book { deadline, ledger: Mutex::default(), stop: AtomicBool::default() };
+        let mut load = Self { book: Arc::new(book), callers: JoinSet::new() };
         for caller in 0..callers {
             let (engine, book) = (engine.clone(), load.book.clone());
             load.callers.spawn(async move {
@@ -133,19 +140,21 @@ async fn operation(engine: &dyn Engine, shard: u16, book: &Book) {
     }
     // Longer than any run, so that no claim ends by itself.
     ask.terms.lease = Duration::from_hours(1);
-    let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&ask, DEADLINE)).await else { return };
+    let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&ask, book.deadline)).await else {
+        return;
+    };
     let at = {
         let mut ledger = book.ledger.lock().unwrap();
         ledger.granted.push((ask.clone(), false));
         ledger.granted.len() - 1
     };
     let second = again(&ask);
-    if let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&second, DEADLINE)).await {
+    if let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&second, book.deadline)).await {
         book.ledger.lock().unwrap().doubled += 1;
         return;
     }
     let outcome = settle(&ask, success("1"));
-    if let Some(OutcomeResponse::Done { .. }) = book.resolved(shard, || engine.settle(&outcome, DEADLINE)).await {
+    if let Some(OutcomeResponse::Done { .. }) = book.resolved(shard, || engine.settle(&outcome, book.deadline)).await {
         book.ledger.lock().unwrap().granted[at].1 = true;
     }
 }
@@ -159,7 +168,7 @@ impl Book {
     ) -> Option<T> {
         loop {
             let started = now();
-            let answer = timeout(DEADLINE, call()).await;
+            let answer = timeout(self.deadline, call()).await;
             let end = match &answer {
                 Ok(Ok(_)) => End::Answered,
                 Ok(Err(failure)) if !failure.is_uncertain() => End::Refused,

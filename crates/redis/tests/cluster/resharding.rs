@@ -4,18 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::engine::Engine;
-
+use oncegate_redis::{Options, Redis};
 use oncegate_testkit::output::print;
 
 use super::load::{Load, NOTHING, lost};
 use super::{DEADLINE, RedisCluster, again, claim_on, granted, is_duplicate, many, open};
 use super::{renew, settle, success};
 
+/// Deadline of calls that have to be answered.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_move_there_and_back_lose_nothing_and_are_not_seen() {
     let Some(cluster) = RedisCluster::start(3, 0).await else { return };
-    let redis = Arc::new(open(&cluster.url()));
-    let load = Load::start(&redis, 16);
+    // Each call has time enough on a busy machine: one without a clear answer is a fault.
+    let options = Options { response_timeout: PATIENCE, ..Options::default() };
+    let redis = Arc::new(Redis::open(&cluster.url(), options).expect("a good URL"));
+    let load = Load::start_with(&redis, 16, PATIENCE);
     tokio::time::sleep(Duration::from_millis(200)).await;
     cluster.move_slots(0..4000, 0, 1).await;
     cluster.move_slots(0..4000, 1, 0).await;
