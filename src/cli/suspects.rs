@@ -133,7 +133,13 @@ fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow:
     let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
     let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
     query.show(&format!("/admin/v1/{what}?limit={limit}{app}{after}{filter}"), out, |answer, out| {
-        output::page(answer, what, COLUMNS, &format!("There are no {what}."), out)
+        output::page(
+            answer,
+            what,
+            COLUMNS,
+            &format!("There are no {what} at this gateway. Each gateway has a list of its own."),
+            out,
+        )
     })
 }
 

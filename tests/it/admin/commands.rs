@@ -173,7 +173,10 @@ async fn the_audit_trail_is_a_table() {
     let terminal = Terminal::at(&gateway);
     let none = terminal.run(&["audit"]).expect(0).out;
     assert_eq!(none, "There are no changes in the audit trail of this gateway.\n");
-    assert_eq!(terminal.run(&["overlaps"]).expect(0).out, "There are no overlaps.\n");
+    assert_eq!(
+        terminal.run(&["overlaps"]).expect(0).out,
+        "There are no overlaps at this gateway. Each gateway has a list of its own.\n"
+    );
     let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1001" } });
     gateway.client().post("/v1/claims", &claim).await.expect(201);
     terminal.claim("release", &["--reason", "INC-9: its host is gone"]).expect(0);
