@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -179,12 +178,12 @@ func (c *Client) configure(opts []Option) error {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if text := os.Getenv("ONCEGATE_DISABLED"); text != "" {
-		disabled, err := strconv.ParseBool(text)
-		if err != nil {
-			return argument("ONCEGATE_DISABLED is %.40q: write 1 or 0", text)
-		}
-		c.disabled = c.disabled || disabled
+	switch text := os.Getenv("ONCEGATE_DISABLED"); strings.ToLower(text) {
+	case "1", "true", "yes", "on":
+		c.disabled = true
+	case "", "0", "false", "no", "off":
+	default:
+		return argument("ONCEGATE_DISABLED is %.40q: write 1, true, yes or on to switch clients off, or 0, false, no or off", text)
 	}
 	if o.credential != "" {
 		if !credentialForm.MatchString(o.credential) {

@@ -1144,3 +1144,26 @@ func TestDecisionsOfAConsumerAreTheSameInEveryLanguage(t *testing.T) {
 		}
 	}
 }
+
+func TestTheEnvironmentSwitchesClientsOffAsInEveryLanguage(t *testing.T) {
+	var shared struct {
+		Disabled []struct {
+			Text     string
+			Disabled any
+		}
+	}
+	readJSON(t, filepath.Join(vectors, "shared.json"), &shared)
+	for _, vector := range shared.Disabled {
+		t.Setenv("ONCEGATE_DISABLED", vector.Text)
+		client, err := New([]string{"http://127.0.0.1:9"}, WithClaimWithin(time.Millisecond))
+		if expected, ok := vector.Disabled.(bool); ok && err == nil {
+			// A client that is switched off calls no gateway.
+			_, err = client.Claim(context.Background(), "a", Map{"id": 1})
+			if (err == nil) != expected {
+				t.Errorf("%q: %v", vector.Text, err)
+			}
+		} else if err == nil || ok || !strings.Contains(err.Error(), "ONCEGATE_DISABLED") {
+			t.Errorf("%q: %v", vector.Text, err)
+		}
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 const keyHeader = "Idempotency-Key"
 
-// preferredMax bounds the wait that a caller asks for.
+// preferredMax bounds the wait that a caller asks for, unless the middleware itself waits longer.
 const preferredMax = 20 * time.Second
 
 // Serve protects one request, for adapters of frameworks. Next gets the writer and the request of the handler. It must have answered the error that it

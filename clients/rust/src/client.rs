@@ -2,6 +2,7 @@
 
 use std::env;
 use std::error::Error as StdError;
+use std::ffi::OsStr;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -230,7 +231,7 @@ impl Client {
             let detail = "timeout, claim_within and settle_within must be longer than 0";
             return Err(Error::Argument(detail.to_owned()));
         }
-        let is_enabled = options.is_enabled && !env::var("ONCEGATE_DISABLED").is_ok_and(|value| value == "1");
+        let is_enabled = !is_switched_off(env::var_os("ONCEGATE_DISABLED").as_deref())? && options.is_enabled;
         if !is_enabled {
             tracing::warn!("the client is switched off: operations run without a claim");
         }
@@ -337,4 +338,38 @@ fn app_of(credential: &str) -> Result<&str, Error> {
     let begins_well = app.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     let is_secret = !secret.is_empty() && secret.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
     if app.len() <= 64 && begins_well && app.bytes().all(is_key) && is_secret { Ok(app) } else { Err(wrong()) }
+}
+
+/// Returns true if `ONCEGATE_DISABLED` has this text and switches clients off.
+fn is_switched_off(text: Option<&OsStr>) -> Result<bool, Error> {
+    let text = text.unwrap_or_default().to_string_lossy();
+    match &*text.to_ascii_lowercase() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "" | "0" | "false" | "no" | "off" => Ok(false),
+        _ => {
+            let choice = "write 1, true, yes or on to switch clients off, or 0, false, no or off";
+            Err(Error::Argument(format!("ONCEGATE_DISABLED is {text:.40?}: {choice}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_environment_switches_clients_off_as_in_every_language() {
+        let vectors: Value = serde_json::from_str(include_str!("../../vectors/shared.json")).expect("JSON");
+        for vector in vectors["disabled"].as_array().expect("a list") {
+            let text = vector["text"].as_str().expect("a text");
+            match (is_switched_off(Some(OsStr::new(text))), vector["disabled"].as_bool()) {
+                (Ok(found), Some(expected)) => assert_eq!(found, expected, "{text:?}"),
+                (Err(error), None) => assert!(error.to_string().contains("ONCEGATE_DISABLED"), "{error}"),
+                (found, expected) => panic!("{text:?}: {found:?}, expected {expected:?}"),
+            }
+        }
+        assert!(!is_switched_off(None).expect("a client"));
+    }
 }

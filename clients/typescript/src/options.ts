@@ -16,8 +16,15 @@ export function defaultUrls(): string[] {
   return (process.env.ONCEGATE_URL || "http://127.0.0.1:8080").split(",").map((url) => url.trim());
 }
 
-/** False if `enabled` or `ONCEGATE_DISABLED=1` switches everything off. */
+/** False if `enabled` or `ONCEGATE_DISABLED` switches everything off. */
 export function isEnabled(enabled: boolean | undefined): boolean {
   if (enabled !== undefined && typeof enabled !== "boolean") throw new TypeError("enabled is true or false");
-  return enabled !== false && process.env.ONCEGATE_DISABLED !== "1";
+  return !isDisabled(process.env.ONCEGATE_DISABLED) && enabled !== false;
+}
+
+function isDisabled(text = ""): boolean {
+  if (/^(1|true|yes|on)$/i.test(text)) return true;
+  if (/^(|0|false|no|off)$/i.test(text)) return false;
+  const given = JSON.stringify(text.slice(0, 40));
+  throw new TypeError(`ONCEGATE_DISABLED is ${given}: write 1, true, yes or on to switch clients off, or 0, false, no or off`);
 }

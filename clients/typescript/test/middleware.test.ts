@@ -1,6 +1,7 @@
 /** Rules of the middleware beside the vectors, on each framework. */
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import net from "node:net";
 import { Readable } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
@@ -11,6 +12,8 @@ import { current } from "../src/express.js";
 import { MemoryGateway } from "../src/testing.js";
 import { frameworks, type Handler, type Options } from "./frameworks.js";
 import type { Any } from "./gateway.js";
+
+const SHARED: Any = JSON.parse(readFileSync(new URL("../../vectors/shared.json", import.meta.url), "utf8"));
 
 class StockError extends Error {}
 class SoldOut extends StockError {
@@ -207,6 +210,17 @@ for (const [name, start] of Object.entries(frameworks)) {
       const { post } = await serve(({ body }) => ({ body: String(seen.push(body.length)) }), { observe: true, bodyBytes: 5 });
       await post("k-1", { body: "x".repeat(200_000) });
       assert.deepEqual(seen, [200_000]);
+    });
+
+    test("requests are counted under the same names in every language", async () => {
+      const of = async (required: boolean) => serve(counting()[0], { required, methods: ["POST"] });
+      const services = { true: await of(true), false: await of(false) };
+      for (const { name, required = false, method = "POST", key, result } of SHARED.counted) {
+        const { post, results } = services[String(required) as "true" | "false"];
+        results.splice(0);
+        await post(key, { method, ...(method === "GET" && { body: undefined }) });
+        assert.deepEqual(results, result === null ? [] : [result], name);
+      }
     });
 
     test("what the options leave out passes, and is counted if it has a key", async () => {

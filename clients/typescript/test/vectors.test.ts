@@ -321,6 +321,21 @@ function checkEvents(events: Event[], expected: Any[], urls: string[]): void {
   }
 }
 
+test("the environment switches clients off as in every language", () => {
+  const before = process.env.ONCEGATE_DISABLED;
+  const isOff = (enabled: boolean) => !new Client(["http://127.0.0.1:9"], { enabled, onEvent: () => {} }).enabled;
+  try {
+    for (const { text, disabled } of load("shared.json").disabled) {
+      process.env.ONCEGATE_DISABLED = text;
+      if (disabled === "error") assert.throws(() => isOff(true), /ONCEGATE_DISABLED/);
+      else assert.deepEqual([isOff(true), isOff(false)], [disabled, true], text);
+    }
+  } finally {
+    if (before === undefined) delete process.env.ONCEGATE_DISABLED;
+    else process.env.ONCEGATE_DISABLED = before;
+  }
+});
+
 test("decisions of a consumer", async () => {
   for (const { end, failures = 0, report_is_kept, decision, delay_ms } of load("decisions.json").decisions) {
     const consumer = new Consumer<null>({

@@ -24,6 +24,8 @@ from .values import Event
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: The longest wait of one HTTP call: below the gateway's `limits.wait_max`.
 WAIT_OF_A_CALL_MAX = 20.0
+#: The longest pause after the first round through all gateways, and after a call that has waited.
+PAUSE_MIN = 0.05
 
 T = TypeVar("T")
 
@@ -73,10 +75,9 @@ class Answered:
         return float(began + self.body.get("lease_ms", 0) / 1000)
 
     def pause_after(self, asked: float) -> float:
-        """The pause before the next call of a wait: none after a call that has waited for most of what it asked for."""
-        if asked > 0 and self.body.get("waited_ms", 0) / 1000 >= asked / 2:
-            return 0.0
-        return float(self.body.get("retry_after_ms", 1000)) / 1000
+        """The pause before the next call of a wait: short after a call that has waited, and what the gateway asks for if it has not."""
+        pause = float(self.body.get("retry_after_ms", 1000)) / 1000
+        return min(pause, PAUSE_MIN) if asked > 0 and self.body.get("waited_ms", 0) > 0 else pause
 
 
 Flow = Generator[Union[Send, Pause], Any, T]
@@ -219,7 +220,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
         hints.append(None if quota or hint is None else hint / 1000)
         if tries % len(core.urls) == 0:
             # Full jitter: callers that failed together do not come back together.
-            pause = max(pause, random.uniform(0, min(1.0, 0.05 * 2 ** min(tries // len(core.urls), 10))))
+            pause = max(pause, random.uniform(0, min(1.0, PAUSE_MIN * 2 ** min(tries // len(core.urls), 10))))
             known = [hint for hint in hints if hint is not None]
             pause = max(pause, min(known)) if len(known) == len(hints) else pause
             hints = []

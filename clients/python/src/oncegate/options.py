@@ -127,8 +127,13 @@ def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
 
 
 def disabled_by_environment() -> bool:
-    """True if `ONCEGATE_DISABLED` is set: everything runs, nothing is claimed."""
-    return os.environ.get("ONCEGATE_DISABLED", "").lower() in ("1", "true", "yes", "on")
+    """True if `ONCEGATE_DISABLED` says so: everything runs, nothing is claimed."""
+    text = os.environ.get("ONCEGATE_DISABLED", "")
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError(f"ONCEGATE_DISABLED is {text[:40]!r}: write 1, true, yes or on to switch clients off, or 0, false, no or off")
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

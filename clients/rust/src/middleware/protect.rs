@@ -15,15 +15,12 @@ use super::options::{Idempotent, Settings, is_safe};
 use super::refusal::Refusal;
 use super::runs::{Running, Runs};
 use super::stored::Stored;
-use crate::claim::{Claimed as Answer, Duplicate, State};
+use crate::claim::{Claimed as Answer, Duplicate, State, WAIT_MAX};
 use crate::contents;
 use crate::error::Error;
 use crate::event::Level;
 use crate::grant::Grant;
 use crate::problem::Problem;
-
-/// Longest wait that a caller can ask for.
-const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Decision about a request, by its head.
 pub(crate) enum Admission {
@@ -87,7 +84,7 @@ impl<Q> Idempotent<Q> {
             },
             Ok(None) if settings.is_required => Refusal::no_key(key::missing()),
             Ok(None) => {
-                settings.answered("no_key");
+                settings.answered("unprotected");
                 return Admission::Passed;
             }
             Err(detail) => Refusal::key(detail),
@@ -108,11 +105,15 @@ impl Admitted {
         let settings = &self.settings;
         let parts = Parts { method, path, query, headers, body };
         let contents = contents! { "key" => &*self.key, "principal" => &*self.principal };
+        // A caller may ask for what one call of the gateway waits, or for what the service itself waits.
         let preferred = fields::preferred_wait(headers).map(|wait| wait.min(WAIT_MAX.max(settings.wait)));
         let terms = settings.terms.clone().fingerprint(fingerprint::of(&settings.fingerprint, &parts));
         let terms = terms.wait(if settings.observes { Duration::ZERO } else { preferred.unwrap_or(settings.wait) });
         let answered = match settings.client.claim_with(&settings.operation, contents, terms).await {
-            Ok(Answer::Grant(grant)) => return Claimed::Granted(grant, self.runs.begin()),
+            Ok(Answer::Grant(grant)) => {
+                settings.answered("forwarded");
+                return Claimed::Granted(grant, self.runs.begin());
+            }
             Ok(Answer::Duplicate(duplicate)) if settings.observes => {
                 settings.answered(if duplicate.state == State::Succeeded { "replayed" } else { "in_progress" });
                 return Claimed::Passed;

@@ -181,7 +181,6 @@ impl<'a> Recorder<'a> {
     /// Reports what the handler has said, also while its body passed; otherwise this outcome.
     async fn end(self, otherwise: Outcome) {
         let settings = self.settings;
-        settings.answered("executed");
         let said = self.said.or_else(|| self.run.grant.marked());
         let outcome = said.unwrap_or(if self.is_harmless { Outcome::Failure } else { otherwise });
         let results = (outcome == Outcome::Success).then(|| self.results());

@@ -53,18 +53,43 @@ async fn a_copy_can_be_changed_and_the_layer_keeps_its_rules() {
     assert_eq!(send(&open, request("/201", &alice, "longer than 8")).await.status, 201);
 }
 
+#[derive(Default, Clone)]
+struct Counts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
+
+impl Metrics for Counts {
+    fn request(&self, _: &'static str, _: &str, _: Duration) {}
+    fn event(&self, _: &'static str, _: &str) {}
+    fn answered(&self, operation: &str, result: &'static str) {
+        assert_eq!(operation, "middleware.test");
+        *self.0.lock().expect("no panic").entry(result).or_default() += 1;
+    }
+}
+
+#[tokio::test]
+async fn requests_are_counted_under_the_same_names_in_every_language() {
+    let shared: serde_json::Value =
+        serde_json::from_str(include_str!("../../../vectors/shared.json")).expect("JSON");
+    let counts = Counts::default();
+    let layer = IdempotencyLayer::new(client(Options::default().metrics(counts.clone())), "middleware.test", account);
+    let (layer, shop, fresh) = (layer.methods([Method::POST]), Shop::new(), key(""));
+    let routers = [shop.router().layer(layer.clone()), shop.router().layer(layer.required())];
+    for vector in shared["counted"].as_array().expect("a list") {
+        let key = vector["key"].as_str().map(|key| format!("{key}{fresh}"));
+        let mut fields = vec![("authorization", "alice")];
+        fields.extend(key.as_deref().map(|key| ("idempotency-key", key)));
+        let mut request = request("/201", &fields, "");
+        if let Some(method) = vector["method"].as_str() {
+            *request.method_mut() = Method::try_from(method).expect("a method");
+        }
+        counts.0.lock().expect("no panic").clear();
+        send(&routers[usize::from(vector["required"] == true)], request).await;
+        let expected = vector["result"].as_str().map(|result| (result, 1)).into_iter().collect();
+        assert_eq!(*counts.0.lock().expect("no panic"), expected, "{vector}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_left_out_passes_and_is_counted() {
-    #[derive(Default, Clone)]
-    struct Counts(Arc<Mutex<BTreeMap<&'static str, usize>>>);
-    impl Metrics for Counts {
-        fn request(&self, _: &'static str, _: &str, _: Duration) {}
-        fn event(&self, _: &'static str, _: &str) {}
-        fn answered(&self, operation: &str, result: &'static str) {
-            assert_eq!(operation, "middleware.test");
-            *self.0.lock().expect("no panic").entry(result).or_default() += 1;
-        }
-    }
     let counts = Counts::default();
     let options = Options::default().metrics(counts.clone());
     let client = client(options);
@@ -81,7 +106,7 @@ async fn what_is_left_out_passes_and_is_counted() {
         assert_eq!(post(&router, "/201", &key, if status == 422 { "other" } else { "" }).await.status, status);
     }
     assert_eq!(send(&router, request("/201", &fields[..1], "")).await.status, 201);
-    let expected = [("executed", 1), ("mismatch", 1), ("no_key", 1), ("replayed", 1), ("unprotected", 2)];
+    let expected = [("forwarded", 1), ("mismatch", 1), ("replayed", 1), ("unprotected", 3)];
     assert_eq!(*counts.0.lock().expect("no panic"), BTreeMap::from(expected));
     // Observing, nothing is refused and nothing replayed.
     let router = shop.router().layer(layer.observe().body_bytes(4));

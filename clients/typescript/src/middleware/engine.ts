@@ -3,6 +3,7 @@
 import { NotCanonical, Rejected, Unavailable } from "../errors.js";
 import { Grant } from "../grant.js";
 import type { Duplicate, Mismatch } from "../values.js";
+import { WAIT_MS_MAX } from "../waits.js";
 import type { Body, NoBody } from "./body.js";
 import { DEGRADED_FIELD, Exchange } from "./exchange.js";
 import { digest, fingerprintOf, type Incoming, methodOverrides } from "./fingerprint.js";
@@ -10,9 +11,6 @@ import { keyOf, linesOf } from "./key.js";
 import { type IdempotencyOptions, isUnsafe, type Rules, rulesOf } from "./options.js";
 import { type Refusal, refusal, replyOf } from "./problems.js";
 import { type FieldLines, type Reply, readStored, replay, tombstoneFields } from "./stored.js";
-
-/** The longest wait that a caller may ask for. */
-const PREFERRED_MS_MAX = 60_000;
 
 /** The results of requests, for metrics; the names of the proxy. */
 export type RequestResult =
@@ -66,7 +64,7 @@ export class Engine<Request> {
     }
     const isCovered = rules.covers(incoming.method) && (rules.given.when?.(request) ?? true);
     if (!isCovered || (key === null && !rules.given.required)) {
-      if (key !== null) this.count("unprotected");
+      if (isCovered || key !== null) this.count("unprotected");
       return PASS;
     }
     if (key === null)
@@ -115,7 +113,8 @@ export class Engine<Request> {
   /** Claims the request. */
   async claim(key: string, principal: string, incoming: Incoming, body: Body): Promise<Granted | Answered | Pass> {
     const { rules } = this;
-    const preferred = preferredWait(incoming.rawHeaders);
+    // A caller may ask for what one call of the gateway waits, or for what the service itself waits.
+    const preferred = preferredWait(incoming.rawHeaders, Math.max(WAIT_MS_MAX, rules.waitMs));
     const waitMs = rules.given.observe ? 0 : (preferred ?? rules.waitMs);
     let found: Grant | Duplicate | Mismatch;
     try {
@@ -220,13 +219,13 @@ export function refusalOf(error: unknown, event: Rules["event"]): Refusal {
 }
 
 /** The time that a caller prefers to wait (RFC 7240). The first one counts; one that cannot be read is none. */
-function preferredWait(rawHeaders: readonly string[]): number | undefined {
+function preferredWait(rawHeaders: readonly string[], longestMs: number): number | undefined {
   const preferences = linesOf(rawHeaders, "prefer").flatMap((line) => line.split(","));
   for (const preference of preferences) {
     const [name, value] = (preference.split(";")[0] ?? "").split("=");
     if (name?.trim().toLowerCase() !== "wait" || value === undefined) continue;
     const seconds = value.trim().replace(/^"|"$/g, "");
-    return /^\d{1,9}$/.test(seconds) ? Math.min(Number(seconds) * 1000, PREFERRED_MS_MAX) : undefined;
+    return /^\d{1,9}$/.test(seconds) ? Math.min(Number(seconds) * 1000, longestMs) : undefined;
   }
   return undefined;
 }

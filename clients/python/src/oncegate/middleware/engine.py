@@ -81,12 +81,11 @@ class Engine:
         if not self.is_enabled:
             return False
         rules, has_key = self.rules, bool(request.lines("idempotency-key"))
-        if not has_key and not rules.required:
-            return False
         is_doubtful = has_key and request.method in SAFE_METHODS and bool(request.method_overrides())
-        if (rules.protects(request.method) or is_doubtful) and (rules.when is None or rules.when(framework)):
+        is_meant = (rules.protects(request.method) or is_doubtful) and (rules.when is None or rules.when(framework))
+        if is_meant and (has_key or rules.required):
             return True
-        if has_key and request.method not in SAFE_METHODS:
+        if (has_key or is_meant) and request.method not in SAFE_METHODS:
             self.count("unprotected")
             self.emit("unprotected", method=request.method)
         return False
@@ -146,8 +145,9 @@ class Engine:
 
     def terms(self, request: Incoming, body: bytes, found: str, principal: str) -> ClaimTerms:
         rules, preferred = self.rules, incoming.wait_preferred(request)
-        # What a stranger asks for is bounded by what one call of the gateway waits.
-        wait = rules.wait if preferred is None else (f"{min(preferred, int(WAIT_OF_A_CALL_MAX))}s" if preferred else None)
+        # What a stranger asks for is bounded by what one call of the gateway waits, and by the wait of this service.
+        longest = WAIT_OF_A_CALL_MAX if self._own_wait is None else max(WAIT_OF_A_CALL_MAX, options.duration_seconds(self._own_wait))
+        wait = rules.wait if preferred is None else (f"{min(preferred, int(longest))}s" if preferred else None)
         contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
         mark = incoming.fingerprint(request, body, rules.fingerprint)
         return claim_terms(self.core, rules.operation, contents, fingerprint=mark, lease=rules.lease, retention=rules.retention, wait=wait)

@@ -60,7 +60,6 @@ final class Claiming {
         Duration rest = wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
-            long sent = System.nanoTime();
             Duration within = context.options().claimWithin;
             var plan =
                     new Plan(
@@ -72,7 +71,7 @@ final class Claiming {
                     || rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }
-            Duration pause = Pauses.after(answer, part, sent);
+            Duration pause = Pauses.after(answer, part);
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, true);
             rest = wait.minusNanos(System.nanoTime() - start);
             if (rest.compareTo(WAIT_MIN) < 0) {

@@ -138,7 +138,6 @@ final class Locking {
         Duration rest = wait == null ? WAIT_MAX : wait;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
-            long sent = System.nanoTime();
             Duration within = context.options().claimWithin;
             var plan = new Plan(context.rounds().first(), within, interruptible, late -> {});
             Response answer = context.rounds().run(call(name, terms, nonce, part), plan);
@@ -148,7 +147,7 @@ final class Locking {
                     || rest.compareTo(WAIT_MIN) < 0) {
                 return answer;
             }
-            Duration pause = Pauses.after(answer, part, sent);
+            Duration pause = Pauses.after(answer, part);
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, interruptible);
             rest = rest(wait, start);
             if (rest.compareTo(WAIT_MIN) < 0) {

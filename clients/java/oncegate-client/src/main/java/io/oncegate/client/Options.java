@@ -4,8 +4,8 @@ import java.lang.reflect.Type;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
+import java.util.Locale;
 import java.util.Objects;
-import java.util.Set;
 import java.util.function.BiFunction;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -21,7 +21,6 @@ import java.util.stream.Stream;
 public final class Options {
     private static final Pattern CREDENTIAL =
             Pattern.compile("[a-z0-9][a-z0-9._-]{0,63}\\.[A-Za-z0-9_]{22,}");
-    private static final Set<String> DISABLED = Set.of("1", "true");
 
     private static final String DEFAULT_URL = "http://127.0.0.1:8080";
 
@@ -32,7 +31,7 @@ public final class Options {
     Duration settleWithin = Duration.ofSeconds(30);
     OnUnavailable onUnavailable = OnUnavailable.FAIL_CLOSED;
     List<Class<? extends Throwable>> releaseOn = List.of();
-    boolean enabled = !DISABLED.contains(String.valueOf(System.getenv("ONCEGATE_DISABLED")));
+    boolean enabled = !isDisabled(System.getenv("ONCEGATE_DISABLED"));
     Consumer<Event> onEvent = Events::log;
     Function<Object, String> resultWriter = Json::write;
     BiFunction<JsonText, Type, Object> resultReader = PlainResults::read;
@@ -156,7 +155,22 @@ public final class Options {
      * {@code disabled}). {@code ONCEGATE_DISABLED=1} in the environment does the same.
      */
     public Options enabled(boolean enabled) {
-        return with(copy -> copy.enabled = enabled);
+        boolean isDisabled = isDisabled(System.getenv("ONCEGATE_DISABLED"));
+        return with(copy -> copy.enabled = enabled && !isDisabled);
+    }
+
+    /** Returns true if {@code ONCEGATE_DISABLED} has this text and switches clients off. */
+    static boolean isDisabled(String text) {
+        return switch (text == null ? "" : text.toLowerCase(Locale.ROOT)) {
+            case "1", "true", "yes", "on" -> true;
+            case "", "0", "false", "no", "off" -> false;
+            default ->
+                    throw new IllegalArgumentException(
+                            "ONCEGATE_DISABLED is \""
+                                    + text.substring(0, Math.min(40, text.length()))
+                                    + "\": write 1, true, yes or on to switch clients off, or 0,"
+                                    + " false, no or off");
+        };
     }
 
     /**

@@ -4,15 +4,19 @@ import java.time.Duration;
 
 /** Pauses that an interrupt ends, or does not. */
 final class Pauses {
+    /** The longest pause after a call that has waited. */
+    private static final Duration AFTER_WAIT = Duration.ofMillis(50);
+
     private Pauses() {}
 
     /**
-     * Returns the pause before a call is repeated. An answer that came at the end of the wait is
-     * asked for again at once: to pause then would miss what ends meanwhile.
+     * Returns the pause before the next call of a wait: short after a call that has waited, since
+     * more would miss what ends meanwhile, and what the gateway asks for if it has not.
      */
-    static Duration after(Response answer, Duration wait, long sent) {
-        boolean waited = System.nanoTime() - sent >= wait.toNanos() * 9 / 10;
-        return waited && !wait.isZero() ? Duration.ZERO : answer.retryAfter();
+    static Duration after(Response answer, Duration wait) {
+        Duration asked = answer.retryAfter();
+        boolean isShort = answer.hasWaited() && !wait.isZero() && asked.compareTo(AFTER_WAIT) > 0;
+        return isShort ? AFTER_WAIT : asked;
     }
 
     static void sleep(Duration duration, boolean interruptible) throws InterruptedException {

@@ -47,6 +47,11 @@ record Response(int status, Map<String, Object> fields, long sent, int gateway, 
         return sent + (millis("waited_ms") + millis("lease_ms")) * 1_000_000;
     }
 
+    /** Returns true if the gateway has waited before it answered. */
+    boolean hasWaited() {
+        return millis("waited_ms") > 0;
+    }
+
     private long millis(String name) {
         Long millis = number(name);
         return millis == null ? 0 : millis;

@@ -82,7 +82,8 @@ public record Terms(
         return new Terms(fingerprint, lease, retention, takesOver, waitFor, List.copyOf(errors));
     }
 
-    Duration waiting() {
+    /** Returns how long to wait for an attempt that is in progress. */
+    public Duration waiting() {
         return waitFor == null ? Duration.ZERO : Durations.parse("waitFor", waitFor);
     }
 }

@@ -33,8 +33,8 @@ public final class Engine<R> {
     private static final System.Logger LOG = System.getLogger("io.oncegate.client");
     private static final Pattern WAIT = Pattern.compile("\"?([0-9]{1,9})\"?");
 
-    /** A caller may ask to wait longer, but not hold a thread longer. */
-    private static final int WAIT_MAX_S = 20;
+    /** The longest wait that a caller may ask for, unless the service itself waits longer. */
+    private static final Duration WAIT_MAX = Duration.ofSeconds(20);
 
     private final Idempotency<R> rules;
     private final OncegateClient client;
@@ -261,20 +261,25 @@ public final class Engine<R> {
     }
 
     /** Returns the wait that the caller prefers (RFC 7240); null without one. */
-    private static Duration preferredWait(RequestHead head) {
+    private Duration preferredWait(RequestHead head) {
         for (String line : head.lines("Prefer")) {
             for (String preference : line.split(",")) {
                 String[] pair = preference.split(";")[0].split("=", 2);
                 if (pair.length == 2 && pair[0].strip().equalsIgnoreCase("wait")) {
                     Matcher seconds = WAIT.matcher(pair[1].strip());
                     return seconds.matches()
-                            ? Duration.ofSeconds(
-                                    Math.min(WAIT_MAX_S, Integer.parseInt(seconds.group(1))))
+                            ? bounded(Duration.ofSeconds(Integer.parseInt(seconds.group(1))))
                             : null;
                 }
             }
         }
         return null;
+    }
+
+    private Duration bounded(Duration preferred) {
+        Duration own = rules.terms.waiting();
+        Duration longest = own.compareTo(WAIT_MAX) > 0 ? own : WAIT_MAX;
+        return preferred.compareTo(longest) < 0 ? preferred : longest;
     }
 
     private static boolean isWebSocket(RequestHead head) {

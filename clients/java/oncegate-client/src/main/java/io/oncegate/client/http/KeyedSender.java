@@ -7,6 +7,9 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.ZonedDateTime;
+import java.time.format.DateTimeFormatter;
+import java.time.format.DateTimeParseException;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ThreadLocalRandom;
@@ -74,7 +77,7 @@ public final class KeyedSender {
     }
 
     private static boolean isOver(long pause, long ends) {
-        return System.nanoTime() + pause * 1_000_000 >= ends;
+        return pause >= (ends - System.nanoTime()) / 1_000_000;
     }
 
     /** Full jitter: callers that failed together do not come back together. */
@@ -85,7 +88,15 @@ public final class KeyedSender {
 
     private static long retryAfter(HttpResponse<?> response) {
         String value = response.headers().firstValue("Retry-After").orElse("").strip();
-        return value.matches("[0-9]{1,6}") ? Long.parseLong(value) * 1000 : 0;
+        if (value.matches("[0-9]{1,9}")) {
+            return Long.parseLong(value) * 1000;
+        }
+        try {
+            var at = ZonedDateTime.parse(value, DateTimeFormatter.RFC_1123_DATE_TIME);
+            return Math.max(0, at.toInstant().toEpochMilli() - System.currentTimeMillis());
+        } catch (DateTimeParseException none) {
+            return 0;
+        }
     }
 
     private static boolean canHelp(HttpResponse<byte[]> response) {

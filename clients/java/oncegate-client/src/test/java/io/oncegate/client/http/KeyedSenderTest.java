@@ -2,6 +2,7 @@ package io.oncegate.client.http;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
@@ -13,6 +14,9 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.ZoneOffset;
+import java.time.ZonedDateTime;
+import java.time.format.DateTimeFormatter;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -51,6 +55,9 @@ class KeyedSenderTest {
                         return;
                     }
                     byte[] bytes = ((String) answer[1]).getBytes(StandardCharsets.UTF_8);
+                    if (answer.length > 2) {
+                        exchange.getResponseHeaders().add("Retry-After", (String) answer[2]);
+                    }
                     exchange.sendResponseHeaders((int) answer[0], bytes.length);
                     exchange.getResponseBody().write(bytes);
                     exchange.close();
@@ -87,6 +94,20 @@ class KeyedSenderTest {
         answer(201, "booked");
         send(Duration.ofSeconds(30));
         assertEquals(2, new HashSet<>(seen).size(), "another operation has another key");
+    }
+
+    @Test
+    void aDateOfRetryAfterIsObeyed() throws Exception {
+        var at = ZonedDateTime.now(ZoneOffset.UTC).plusSeconds(3);
+        answers.add(new Object[] {503, "", DateTimeFormatter.RFC_1123_DATE_TIME.format(at)});
+        answer(201, "booked");
+        long sent = System.nanoTime();
+        assertEquals(201, send(Duration.ofSeconds(30)).statusCode());
+        assertTrue(System.nanoTime() - sent >= 1_500_000_000L, "it was repeated too early");
+        // One that is too late for all tries is the answer.
+        var hour = DateTimeFormatter.RFC_1123_DATE_TIME.format(at.plusHours(1));
+        answers.add(new Object[] {503, "", hour});
+        assertEquals(503, send(Duration.ofSeconds(30)).statusCode());
     }
 
     @Test
