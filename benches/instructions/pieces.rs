@@ -434,6 +434,7 @@ fn asked(claim: ClaimRequest) -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        unknown_on_lease_end: false,
     }
 }
 

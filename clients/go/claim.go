@@ -104,6 +104,7 @@ type terms struct {
 	lease       time.Duration
 	retention   time.Duration
 	takeOver    bool
+	isCautious  bool
 	wait        time.Duration
 	releaseOn   func(error) bool
 }
@@ -131,6 +132,11 @@ func Retention(retention time.Duration) ClaimOption {
 // TakeOver takes over a claim that is unknown. Only after its effect was looked up.
 func TakeOver() ClaimOption {
 	return func(t *terms) { t.takeOver = true }
+}
+
+// UnknownOnLeaseEnd makes the claim unknown if its lease ends without an outcome, also where the term of the operation releases it.
+func UnknownOnLeaseEnd() ClaimOption {
+	return func(t *terms) { t.isCautious = true }
 }
 
 // Wait waits up to this time for an operation that is in progress.
@@ -258,6 +264,9 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 	}
 	if claim.terms.takeOver {
 		members["take_over"] = json.RawMessage("true")
+	}
+	if claim.terms.isCautious {
+		members["on_lease_end"] = quote(Unknown)
 	}
 	for name, length := range map[string]time.Duration{"lease": claim.terms.lease, "retention": claim.terms.retention} {
 		if length == 0 {

@@ -841,6 +841,8 @@ func (s *script) terms(args object) []ClaimOption {
 			opts = append(opts, Retention(s.duration(value.(string))))
 		case "take_over":
 			opts = append(opts, TakeOver())
+		case "on_lease_end":
+			opts = append(opts, UnknownOnLeaseEnd())
 		case "wait":
 			opts = append(opts, Wait(s.duration(value.(string))))
 		}

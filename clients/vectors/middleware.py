@@ -415,12 +415,15 @@ class Case:
         contents = json.dumps({"key": self.values.of("$key"), "principal": principal}, separators=(",", ":"))
         global_id = hashlib.md5(f"{APP_KEY}\nvectors.{self.at}\n{contents}".encode()).hexdigest()
         try:
-            state = json_of(f"{self.gateway}/v1/claims/{global_id}")["state"]
+            record = json_of(f"{self.gateway}/v1/claims/{global_id}")
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
-            state = "none"
-        equal("state of the claim", state, expected)
+            equal("state of the claim", "none", expected)
+            return
+        equal("state of the claim", record["state"], expected)
+        # A run that is killed is unknown when its lease ends.
+        equal("on_lease_end of the claim", record["on_lease_end"], "unknown")
 
 
 def equal(what, got, expected):

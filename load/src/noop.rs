@@ -55,6 +55,7 @@ pub(crate) struct Claim {
     pub(crate) lease: Option<String>,
     pub(crate) retention: Option<String>,
     take_over: Option<bool>,
+    on_lease_end: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -38,7 +38,15 @@ pub struct ClaimBody<'a> {
     lease: Option<Span>,
     retention: Option<Retention>,
     take_over: Option<bool>,
+    on_lease_end: Option<AskedLeaseEnd>,
     wait: Option<Span>,
+}
+
+/// What a caller may ask the end of its lease to mean: more caution than the operation's term, never less.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum AskedLeaseEnd {
+    Unknown,
 }
 
 /// Handles a claim call.
@@ -135,6 +143,7 @@ impl ClaimBody<'_> {
             lease,
             retention: self.retention,
             take_over: self.take_over.unwrap_or(false),
+            unknown_on_lease_end: self.on_lease_end.is_some(),
         })
     }
 }

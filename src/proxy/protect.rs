@@ -208,6 +208,8 @@ impl Proxy {
             lease: None,
             retention: None,
             take_over,
+            // It is a term of every route.
+            unknown_on_lease_end: false,
         };
         let mut held = Held { permit, exchange, request, upload };
         let mut answered = self.claim_or_wait(&route, &app, || call(false), &mut held, client, reply).await?;

@@ -479,6 +479,7 @@ impl ClaimPlan {
             lease: self.lease,
             retention: self.retention,
             take_over: self.take_over,
+            unknown_on_lease_end: false,
         }
     }
 }

@@ -31,6 +31,7 @@ type claim struct {
 	retention             time.Duration
 	claimedAt, ends       time.Time
 	lease                 time.Duration
+	isCautious            bool
 }
 
 // live returns the claim of an ID, after what has become of it by now.
@@ -39,11 +40,10 @@ func (g *Gateway) live(id string) *claim {
 	if c == nil || c.ends.IsZero() || g.now().Before(c.ends) {
 		return c
 	}
-	if c.state == oncegate.InProgress && g.unknown {
-		c.state, c.ends = oncegate.Unknown, c.ends.Add(unknownRetention)
-		if g.now().Before(c.ends) {
-			return c
-		}
+	if c.state == oncegate.InProgress && (g.unknown || c.isCautious) {
+		// It does not end by itself.
+		c.state, c.ends = oncegate.Unknown, time.Time{}
+		return c
 	}
 	delete(g.claims, id)
 	return nil
@@ -84,6 +84,7 @@ func (g *Gateway) claim(app string, body map[string]json.RawMessage) (answered o
 		operation: operation, contents: json.RawMessage(contents), fingerprint: body["fingerprint"], nonce: nonce,
 		attempt: fmt.Sprintf("%d-%s", g.now().UnixMicro()+g.attempt, nonce), state: oncegate.InProgress, fence: g.fence,
 		retention: length(body, "retention", defaultRetention), claimedAt: g.now(), ends: g.now().Add(lease), lease: lease,
+		isCautious: textOf(body, "on_lease_end") == oncegate.Unknown,
 	}
 	g.claims[id] = c
 	return g.granted(id, c, object{"taken_over": takenOver}), false

@@ -116,6 +116,8 @@ func (m *Middleware) setTimes() error {
 	if m.config.ExchangeMax == 0 {
 		m.config.ExchangeMax = 5 * time.Minute
 	}
+	// A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+	m.claim = append(m.claim, oncegate.UnknownOnLeaseEnd())
 	if m.config.Lease != 0 {
 		m.claim = append(m.claim, oncegate.Lease(m.config.Lease))
 	}

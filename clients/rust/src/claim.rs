@@ -200,6 +200,7 @@ pub struct Terms {
     lease: Option<Duration>,
     retention: Option<Duration>,
     take_over: bool,
+    unknown_on_lease_end: bool,
     pub(crate) wait: Duration,
     harmless: Harmless,
 }
@@ -231,6 +232,12 @@ impl Terms {
     /// Takes over a claim that is unknown. Only after its effect was looked up.
     pub fn take_over(mut self) -> Self {
         self.take_over = true;
+        self
+    }
+
+    /// Makes the claim unknown if its lease ends without an outcome, also where the term of the operation releases it.
+    pub fn unknown_on_lease_end(mut self) -> Self {
+        self.unknown_on_lease_end = true;
         self
     }
 
@@ -412,6 +419,7 @@ impl Client {
             ("lease", lease.as_deref()),
             ("retention", retention.as_deref()),
             ("take_over", terms.take_over.then_some("true")),
+            ("on_lease_end", terms.unknown_on_lease_end.then_some("\"unknown\"")),
         ];
         let body = object(members.into_iter().filter_map(|(name, value)| Some((name, value?))));
         let about = self.about(operation, Some(&global_id));

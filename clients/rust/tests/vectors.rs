@@ -419,6 +419,7 @@ fn terms(args: &Value) -> Terms {
             "lease" => terms.lease(duration(text(value))),
             "retention" => terms.retention(duration(text(value))),
             "take_over" => terms.take_over(),
+            "on_lease_end" => terms.unknown_on_lease_end(),
             "wait" => terms.wait(duration(text(value))),
             _ => terms,
         };

@@ -264,6 +264,8 @@ export class Client {
   }
 
   private newClaim(operation: string, contents: AnyContents, terms: Terms): Claim {
+    if (terms.onLeaseEnd !== undefined && terms.onLeaseEnd !== "unknown")
+      throw new TypeError('onLeaseEnd is "unknown"; `release` is a term that operators give an operation');
     // In canonical form, so that contents that would be read differently elsewhere are refused here.
     const text = canonical(contents);
     const id = idOf(this.app, operation, text);
@@ -275,6 +277,7 @@ export class Client {
       lease: quote(spanText(terms, "lease")),
       retention: quote(spanText(terms, "retention")),
       take_over: terms.takeOver ? "true" : undefined,
+      on_lease_end: quote(terms.onLeaseEnd),
     });
     const waitMs = span(terms, "wait") ?? 0;
     return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs };

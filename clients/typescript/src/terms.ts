@@ -16,6 +16,8 @@ export interface Terms {
   retentionMs?: number;
   /** Take over a claim that is unknown. Only after its effect was looked up. */
   takeOver?: boolean;
+  /** `unknown`: a lease that ends without an outcome makes the claim unknown, also where the operation's own term releases it. */
+  onLeaseEnd?: "unknown";
   /** Wait up to this time for an operation that is in progress, such as `10s`. */
   wait?: string;
   waitMs?: number;
@@ -64,4 +66,4 @@ export const OPTIONS = [
   "nothingHappened",
 ];
 export const CLAIM_TERMS = ["fingerprint", "lease", "leaseMs", "retention", "retentionMs", "takeOver"];
-export const TERMS = [...CLAIM_TERMS, "wait", "waitMs", "signal"];
+export const TERMS = [...CLAIM_TERMS, "onLeaseEnd", "wait", "waitMs", "signal"];

@@ -37,6 +37,7 @@ interface Body {
   lease?: string;
   retention?: string;
   take_over?: boolean;
+  on_lease_end?: string;
   wait?: string;
   attempt?: string;
   outcome?: string;
@@ -60,6 +61,7 @@ interface Stored {
   leaseEnds: number;
   expires: number;
   retentionMs: number;
+  isUnknownAtEnd: boolean;
   result: Json;
 }
 
@@ -167,6 +169,7 @@ export class MemoryGateway {
       leaseEnds: now + leaseMs,
       expires: Number.POSITIVE_INFINITY,
       retentionMs: retention ?? RETENTION_MS,
+      isUnknownAtEnd: (body.on_lease_end ?? this.options.onLeaseEnd) === "unknown",
     };
     this.stored.set(id, record);
     return this.granted(record, false, known !== undefined);
@@ -240,7 +243,8 @@ export class MemoryGateway {
     const now = this.now();
     for (const [id, record] of this.stored) {
       if (record.state === "in_progress" && record.leaseEnds <= now) {
-        if (this.options.onLeaseEnd === "unknown") Object.assign(record, { state: "unknown", expires: now + record.retentionMs });
+        // It does not end by itself.
+        if (record.isUnknownAtEnd) Object.assign(record, { state: "unknown", expires: Number.POSITIVE_INFINITY });
         else this.stored.delete(id);
       } else if (record.expires <= now) this.stored.delete(id);
     }

@@ -232,8 +232,8 @@ async function make(client: Client, call: Any, work: (held: Any) => Promise<Any>
   throw new Error(`unknown call ${name}`);
 }
 
-function terms({ fingerprint, lease, retention, take_over, wait }: Any): Any {
-  const all = { fingerprint, lease, retention, takeOver: take_over, wait };
+function terms({ fingerprint, lease, retention, take_over, on_lease_end, wait }: Any): Any {
+  const all = { fingerprint, lease, retention, takeOver: take_over, onLeaseEnd: on_lease_end, wait };
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
 }
 

@@ -13,7 +13,7 @@ use oncegate_core::observed::WouldBe;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Key, Realm, fingerprint_digest};
 use oncegate_core::tenant::Operation;
-use oncegate_core::terms::{ClaimOnOutage, Mode, Retention, Terms};
+use oncegate_core::terms::{ClaimOnOutage, LeaseEnd, Mode, Retention, Terms};
 use oncegate_telemetry::metrics::{ClaimResult, observed};
 use oncegate_telemetry::traces;
 use tracing::field::Empty;
@@ -44,6 +44,8 @@ pub struct ClaimCall {
     pub retention: Option<Retention>,
     /// Take the claim over if it is `unknown`.
     pub take_over: bool,
+    /// The claim becomes `unknown` at the end of its lease, whatever the operation's term says.
+    pub unknown_on_lease_end: bool,
 }
 
 /// The answer to a claim call.
@@ -157,7 +159,17 @@ impl Gateway {
     }
 
     pub(super) fn prepare(&self, app: &App, call: ClaimCall) -> Result<Prepared, Failure> {
-        let ClaimCall { realm, operation, contents, fingerprint, nonce, lease, retention, take_over } = call;
+        let ClaimCall {
+            realm,
+            operation,
+            contents,
+            fingerprint,
+            nonce,
+            lease,
+            retention,
+            take_over,
+            unknown_on_lease_end,
+        } = call;
         if nonce.as_ref().is_some_and(Nonce::is_observed) {
             return Err(Failure::NonceReserved);
         }
@@ -173,6 +185,7 @@ impl Gateway {
         let terms = Terms {
             lease: lease.unwrap_or(own.terms.lease),
             retention: retention.unwrap_or(own.terms.retention),
+            on_lease_end: if unknown_on_lease_end { LeaseEnd::Unknown } else { own.terms.on_lease_end },
             ..own.terms
         };
         let request = ClaimRequest {

@@ -83,6 +83,7 @@ fn call(text: &str) -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        unknown_on_lease_end: false,
     }
 }
 
@@ -106,6 +107,8 @@ async fn a_claim_has_the_terms_of_its_operation_unless_it_asks_for_others() {
     let (lease, retention) = (SECOND * 9, Retention::For(SECOND * 99));
     let asked = ClaimCall { operation: redeem, lease: Some(lease), retention: Some(retention), ..call("a") };
     assert_eq!(terms(asked), Terms { lease, retention, ..own });
+    let cautious = ClaimCall { unknown_on_lease_end: true, ..call("a") };
+    assert_eq!(terms(cautious), Terms { on_lease_end: LeaseEnd::Unknown, ..world.app.terms.terms });
 }
 
 #[tokio::test(start_paused = true)]

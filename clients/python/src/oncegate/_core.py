@@ -284,16 +284,20 @@ def claim_terms(
     lease: options.Duration | None = None,
     retention: options.Duration | None = None,
     take_over: bool = False,
+    on_lease_end: str | None = None,
     wait: options.Duration | None = None,
 ) -> ClaimTerms:
     options.operation(operation)
     if not isinstance(take_over, bool):
         raise TypeError(f"take_over is True or False, got {take_over!r}")
+    if on_lease_end not in (None, "unknown"):
+        raise ValueError(f"on_lease_end is 'unknown' or None, got {on_lease_end!r}; `release` is a term that operators give an operation")
     text = _contents.canonical(contents)
     fields = {
         "lease": options.duration("lease", lease),
         "retention": options.duration("retention", retention, forever=True),
         "take_over": take_over or None,
+        "on_lease_end": on_lease_end,
     }
     mark = None if fingerprint is None else _contents.canonical_fingerprint(fingerprint)
     global_id = _contents.id_of(core.app, operation, text)

@@ -36,6 +36,7 @@ class MemoryClaim:
     ends: float = 0.0
     lease: float = LEASE_SECONDS
     retention: str | None = None
+    unknown_on_lease_end: bool = False
     app: str = field(default="default", repr=False)
 
 
@@ -50,8 +51,10 @@ class Claims:
         self._succeeded: set[str] = set()
 
     def find(self, global_id: str) -> MemoryClaim | None:
-        """The live claim or its outcome. An ended lease releases it, and an ended retention removes it."""
+        """The live claim or its outcome. An ended lease releases it or makes it unknown, and an ended retention removes it."""
         found = self.by_id.get(global_id)
+        if found is not None and found.state == "in_progress" and found.unknown_on_lease_end and found.ends <= self._now():
+            found.state, found.ends = "unknown", float("inf")
         if found is not None and found.ends <= self._now():
             del self.by_id[global_id]
             return None
@@ -80,7 +83,7 @@ class Claims:
         now = self._now()
         attempt = f"{int(now * 1_000_000):016}-{nonce}"
         kept = MemoryClaim(operation, body["contents"], "in_progress", None, mark, attempt, nonce, self._fences, now, now + lease, lease)
-        kept.app, kept.retention = app, body.get("retention")
+        kept.app, kept.retention, kept.unknown_on_lease_end = app, body.get("retention"), body.get("on_lease_end") == "unknown"
         self.by_id[global_id] = kept
         more = {"taken_over": True} if taken_over else {}
         return 201, {**self._granted(global_id, kept, repeated=False), **more}
@@ -121,7 +124,8 @@ class Claims:
             return problem(404, "not_found", "No claim stands under this global ID: it was never claimed, was released, or has ended.")
         result = {} if found.result is None else {"result": found.result}
         shown = {"operation": found.operation, "fence": found.fence, "contents": found.contents}
-        more = {"has_fingerprint": found.fingerprint is not None, "retention": found.retention or "1d", "on_lease_end": "release"}
+        more = {"has_fingerprint": found.fingerprint is not None, "retention": found.retention or "1d"}
+        more["on_lease_end"] = "unknown" if found.unknown_on_lease_end else "release"
         return 200, {**self._shown(global_id, found), **shown, **more, **result}
 
     def renew(self, global_id: str, body: dict[str, Any]) -> Answer:

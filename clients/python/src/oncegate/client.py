@@ -31,6 +31,8 @@ class Limits(TypedDict, total=False):
     lease: Union[options.Duration, None]
     retention: Union[options.Duration, None]
     take_over: bool
+    #: `unknown`: a lease that ends without an outcome makes the claim unknown, also where the operation's own term releases it.
+    on_lease_end: Union[Literal["unknown"], None]
     wait: Union[options.Duration, None]
     #: `refuse` (the default) raises inside a transaction of Django. `allow` is for who reports from an outbox after the commit.
     inside_transaction: Literal["refuse", "allow"]

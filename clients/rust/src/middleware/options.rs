@@ -92,7 +92,8 @@ impl<Q> Idempotent<Q> {
             fingerprint: FingerprintPart::DEFAULT.to_vec(),
             statuses: Statuses::default(),
             nothing_happened: Vec::new(),
-            terms: Terms::new(),
+            // A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+            terms: Terms::new().unknown_on_lease_end(),
             wait: Duration::ZERO,
             body_bytes: 1 << 20,
             response_bytes: 45 << 10,

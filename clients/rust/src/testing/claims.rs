@@ -12,6 +12,7 @@ use crate::contents::{Contents, canonical, global_id_of};
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(86_400);
 const UNKNOWN: Duration = Duration::from_secs(7 * 86_400);
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A claim, as a test looks at it.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,6 +48,7 @@ struct Record {
     ends: Instant,
     lease: Duration,
     retention: Duration,
+    is_unknown_at_end: bool,
 }
 
 impl Claims {
@@ -98,6 +100,7 @@ impl Claims {
             ends: now.at + lease,
             lease,
             retention: duration(&request["retention"]).unwrap_or(RETENTION),
+            is_unknown_at_end: request["on_lease_end"] == "unknown",
         };
         let answer = record.granted(now, false, taken_over);
         self.records.insert(id, record);
@@ -135,6 +138,7 @@ impl Claims {
                 ends: now.at + length,
                 lease: LEASE,
                 retention: RETENTION,
+                is_unknown_at_end: false,
             };
             self.records.insert(id.to_owned(), record);
             return answer;
@@ -199,7 +203,14 @@ impl Claims {
 
     /// Ends what has had its time.
     fn expire(&mut self, now: Now) {
-        self.records.retain(|_, record| record.ends > now.at);
+        self.records.retain(|_, record| {
+            if record.ends <= now.at && record.is_unknown_at_end && record.claim.state == State::InProgress {
+                record.claim.state = State::Unknown;
+                // It does not end by itself.
+                record.ends = now.at + NEVER;
+            }
+            record.ends > now.at
+        });
     }
 }
 

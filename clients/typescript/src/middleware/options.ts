@@ -114,7 +114,7 @@ export interface Rules<Request = never> {
   readonly storePrivate: boolean;
   readonly exchangeMaxMs: number;
   readonly waitMs: number;
-  readonly terms: { leaseMs?: number; retention?: string; retentionMs?: number };
+  readonly terms: { onLeaseEnd: "unknown"; leaseMs?: number; retention?: string; retentionMs?: number };
   readonly event: (name: string, level: Event["level"], fields?: Event["fields"]) => void;
 }
 
@@ -156,6 +156,8 @@ export function rulesOf<Request>(given: IdempotencyOptions<Request>): Rules<Requ
     exchangeMaxMs: Math.min(span(given, "exchangeMax") ?? 300_000, 2 ** 31 - 1),
     waitMs: span(given, "wait") ?? 0,
     terms: {
+      // A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+      onLeaseEnd: "unknown",
       ...(leaseMs !== undefined && { leaseMs }),
       ...(given.retention !== undefined && { retention: given.retention }),
       ...(given.retentionMs !== undefined && { retentionMs: given.retentionMs }),

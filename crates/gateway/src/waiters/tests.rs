@@ -116,6 +116,7 @@ fn call() -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        unknown_on_lease_end: false,
     }
 }
 

@@ -150,7 +150,17 @@ class Engine:
         wait = rules.wait if preferred is None else (f"{min(preferred, int(longest))}s" if preferred else None)
         contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
         mark = incoming.fingerprint(request, body, rules.fingerprint)
-        return claim_terms(self.core, rules.operation, contents, fingerprint=mark, lease=rules.lease, retention=rules.retention, wait=wait)
+        # A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+        return claim_terms(
+            self.core,
+            rules.operation,
+            contents,
+            fingerprint=mark,
+            lease=rules.lease,
+            retention=rules.retention,
+            on_lease_end="unknown",
+            wait=wait,
+        )
 
     def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         """Claims the key. Returns the grant, or the response of a repeat or refusal."""

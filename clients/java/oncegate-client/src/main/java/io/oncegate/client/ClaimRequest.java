@@ -42,6 +42,7 @@ record ClaimRequest(
         fields.put("lease", terms.lease());
         fields.put("retention", terms.retention());
         fields.put("take_over", terms.takesOver() ? true : null);
+        fields.put("on_lease_end", terms.isUnknownOnLeaseEnd() ? "unknown" : null);
         fields.put("wait", wait.isZero() ? null : Durations.text(wait));
         fields.values().removeIf(value -> value == null);
         return fields;

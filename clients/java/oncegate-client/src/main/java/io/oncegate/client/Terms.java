@@ -15,6 +15,7 @@ import java.util.List;
  * @param takesOver claims an operation that is {@code unknown}, after its effect was looked up
  * @param waitFor waits for an attempt that is in progress, such as {@code 10s}
  * @param releaseOn errors of work that had no effect, beside those of the client
+ * @param isUnknownOnLeaseEnd makes the claim {@code unknown} if its lease ends without an outcome
  */
 public record Terms(
         Object fingerprint,
@@ -22,9 +23,10 @@ public record Terms(
         String retention,
         boolean takesOver,
         String waitFor,
-        List<Class<? extends Throwable>> releaseOn) {
+        List<Class<? extends Throwable>> releaseOn,
+        boolean isUnknownOnLeaseEnd) {
     /** The operator's terms. */
-    public static final Terms NONE = new Terms(null, null, null, false, null, List.of());
+    public static final Terms NONE = new Terms(null, null, null, false, null, List.of(), false);
 
     /** Refuses what is not a duration. */
     public Terms {
@@ -41,12 +43,14 @@ public record Terms(
 
     /** Returns these terms with a fingerprint. */
     public Terms fingerprint(Object fingerprint) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
+        return new Terms(
+                fingerprint, lease, retention, takesOver, waitFor, releaseOn, isUnknownOnLeaseEnd);
     }
 
     /** Returns these terms with a lease, such as {@code 30s}. */
     public Terms lease(String lease) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
+        return new Terms(
+                fingerprint, lease, retention, takesOver, waitFor, releaseOn, isUnknownOnLeaseEnd);
     }
 
     /** Returns these terms with a lease. */
@@ -56,17 +60,28 @@ public record Terms(
 
     /** Returns these terms with a retention, such as {@code 30d} or {@code forever}. */
     public Terms retention(String retention) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
+        return new Terms(
+                fingerprint, lease, retention, takesOver, waitFor, releaseOn, isUnknownOnLeaseEnd);
     }
 
     /** Returns these terms, taking over an operation that is {@code unknown}. */
     public Terms takeOver() {
-        return new Terms(fingerprint, lease, retention, true, waitFor, releaseOn);
+        return new Terms(
+                fingerprint, lease, retention, true, waitFor, releaseOn, isUnknownOnLeaseEnd);
+    }
+
+    /**
+     * Returns these terms, with a claim that becomes {@code unknown} if its lease ends without an
+     * outcome, also where the operation's own term releases it.
+     */
+    public Terms unknownOnLeaseEnd() {
+        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn, true);
     }
 
     /** Returns these terms with a wait, such as {@code 10s}. */
     public Terms waitFor(String waitFor) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor, releaseOn);
+        return new Terms(
+                fingerprint, lease, retention, takesOver, waitFor, releaseOn, isUnknownOnLeaseEnd);
     }
 
     /** Returns these terms with a wait. */
@@ -79,7 +94,14 @@ public record Terms(
      * operation is released at once, and the error goes on unchanged. Causes do not count.
      */
     public Terms releaseOn(List<Class<? extends Throwable>> errors) {
-        return new Terms(fingerprint, lease, retention, takesOver, waitFor, List.copyOf(errors));
+        return new Terms(
+                fingerprint,
+                lease,
+                retention,
+                takesOver,
+                waitFor,
+                List.copyOf(errors),
+                isUnknownOnLeaseEnd);
     }
 
     /** Returns how long to wait for an attempt that is in progress. */

@@ -185,7 +185,8 @@ final class CaseRun {
                 (String) arguments.get("retention"),
                 takesOver,
                 (String) arguments.get("wait"),
-                List.of());
+                List.of(),
+                "unknown".equals(arguments.get("on_lease_end")));
     }
 
     private Map<String, Object> batch(List<Object> items) throws InterruptedException {

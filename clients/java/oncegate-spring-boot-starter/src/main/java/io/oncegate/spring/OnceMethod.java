@@ -160,7 +160,8 @@ final class OnceMethod {
                 orNull(once.retention()),
                 false,
                 orNull(once.waitFor()),
-                List.of(once.releaseOn()));
+                List.of(once.releaseOn()),
+                false);
     }
 
     private static String orNull(String text) {

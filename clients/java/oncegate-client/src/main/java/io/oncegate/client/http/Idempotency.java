@@ -44,7 +44,8 @@ public final class Idempotency<R> {
     List<String> release = RELEASE;
     On5xx on5xx = On5xx.UNKNOWN;
     Predicate<Throwable> releaseOn = thrown -> false;
-    Terms terms = Terms.NONE;
+    // A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+    Terms terms = Terms.NONE.unknownOnLeaseEnd();
     int bodyBytes = 1024 * 1024;
     int responseBytes = 45 * 1024;
     Set<String> storeWith = Set.of();

@@ -32,6 +32,7 @@ final class ClaimBook {
         long leaseMs;
         long retentionMs;
         long ends;
+        boolean unknownOnLeaseEnd;
         final Instant claimedAt = Instant.now();
     }
 
@@ -60,9 +61,11 @@ final class ClaimBook {
                             if (claim.ends - now > 0) {
                                 return false;
                             }
-                            if (unknownOnLeaseEnd && claim.state.equals("in_progress")) {
+                            boolean isUnknown = unknownOnLeaseEnd || claim.unknownOnLeaseEnd;
+                            if (isUnknown && claim.state.equals("in_progress")) {
                                 claim.state = "unknown";
-                                claim.ends = now + claim.retentionMs * 1_000_000;
+                                // It does not end by itself.
+                                claim.ends = now + 36_500L * RETENTION_MS * 1_000_000;
                                 return false;
                             }
                             return true;
@@ -108,6 +111,7 @@ final class ClaimBook {
                             ? 36_500L * RETENTION_MS
                             : orElse(MemoryGateway.millis(fields.get("retention")), RETENTION_MS);
             claim.ends = now + claim.leaseMs * 1_000_000;
+            claim.unknownOnLeaseEnd = "unknown".equals(fields.get("on_lease_end"));
             claims.put(id, claim);
         }
         Map<String, Object> grant = new LinkedHashMap<>();
