@@ -162,6 +162,25 @@ fn assert_hours_after(answer: &Answer, claimed: &Answer, hours: i64) {
 }
 
 #[tokio::test]
+async fn a_caller_may_ask_for_more_caution_at_the_end_of_its_lease() {
+    let (_gateway, shop) = shop_on_terms().await;
+    let claim = |operation: &str, asked: Value| json!({ "operation": operation, "contents": asked.to_string(), "lease": "100ms", "on_lease_end": asked });
+    let cautious = shop.post("/v1/claims", &claim("default", json!("unknown"))).await.expect(201);
+    until("the claim is unknown", Duration::from_secs(20), async || {
+        let record = shop.get(&cautious.path("")).await;
+        record.body["state"] == "unknown" && record.body["on_lease_end"] == "unknown"
+    })
+    .await;
+    assert_eq!(shop.settle(&cautious, "success").await.expect(200).body["state"], "succeeded");
+    // Null is the term of the operation, and a caller cannot ask for less.
+    let own = shop.post("/v1/claims", &claim("coupon.redeem", Value::Null)).await.expect(201);
+    assert_eq!(shop.get(&own.path("")).await.expect(200).body["on_lease_end"], "unknown");
+    let refused = shop.post("/v1/claims", &claim("coupon.redeem", json!("release"))).await;
+    assert_eq!(refused.code(), (400, "invalid_request"));
+    assert!(refused.text.contains("unknown"), "{}", refused.text);
+}
+
+#[tokio::test]
 async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
     let (_gateway, shop) = shop_on_terms().await;
     for (operation, lease_ms, retention, lease_end) in [

@@ -13,7 +13,7 @@ use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::record::{ClaimId, ClaimState, Realm};
-use oncegate_core::terms::{Mode, Terms};
+use oncegate_core::terms::{LeaseEnd, Mode, Terms};
 
 use super::*;
 use crate::chains::{COUNTED_MAX, ClaimCount, SwitchError};

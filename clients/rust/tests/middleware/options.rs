@@ -67,8 +67,7 @@ impl Metrics for Counts {
 
 #[tokio::test]
 async fn requests_are_counted_under_the_same_names_in_every_language() {
-    let shared: serde_json::Value =
-        serde_json::from_str(include_str!("../../../vectors/shared.json")).expect("JSON");
+    let shared: serde_json::Value = serde_json::from_str(include_str!("../../../vectors/shared.json")).expect("JSON");
     let counts = Counts::default();
     let layer = IdempotencyLayer::new(client(Options::default().metrics(counts.clone())), "middleware.test", account);
     let (layer, shop, fresh) = (layer.methods([Method::POST]), Shop::new(), key(""));
