@@ -6,6 +6,7 @@ pub mod auth;
 mod backup;
 mod chains;
 mod claims;
+pub mod console;
 mod engines;
 pub mod health;
 mod locks;
@@ -29,6 +30,7 @@ use tower::Service;
 
 use self::audit::Audit;
 use self::auth::Tokens;
+use self::console::ConsoleSettings;
 use self::health::Lifecycle;
 use self::middleware::Outer;
 use crate::domain::attempt::{Attempt, Entropy};
@@ -78,6 +80,8 @@ pub struct Admin {
     pub erase: Box<EraseResponse>,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
+    /// Settings of the console.
+    pub console: ConsoleSettings,
 }
 
 /// Returns what is left of the stored response of a claim and an attempt once it is erased.
@@ -121,9 +125,11 @@ fn router(admin: Arc<Admin>) -> Router {
         limits: admin.limits.clone(),
         problem_base: admin.problem_base.clone(),
         loopback_only: admin.loopback_only,
+        has_console: admin.console.options.enabled,
         throttle: AuthThrottle::new(admin.clock.clone(), "Admin API calls without a valid token"),
         metrics: AuthenticationMetrics::default(),
     });
+    let console = console::router(&admin, routes::router());
     let api = routes::router()
         .route_layer(from_fn_with_state(admin.tokens.clone(), auth::authenticate))
         .layer(from_fn_with_state(middleware::permits(), middleware::limited));
@@ -133,6 +139,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(health::readyz))
         .route("/openapi.yaml", get(document))
         .merge(api)
+        .merge(console)
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(outer, middleware::outer))

@@ -34,6 +34,7 @@ pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
 pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
 pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, TermsOptions};
+use crate::admin::console::ConsoleOptions;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;
@@ -50,6 +51,8 @@ pub struct Config {
     pub server: ServerOptions,
     /// Access to the admin API.
     pub admin: AdminOptions,
+    /// Pages for operators.
+    pub console: ConsoleOptions,
     /// URLs of the stores by name. They may contain passwords.
     pub engines: BTreeMap<String, String>,
     /// Chains of engines by name.

@@ -183,6 +183,7 @@ impl Server {
             apps,
             journal: journal.clone(),
             audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
+            console: operators::console(config),
         }));
         let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);
         let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
@@ -202,10 +203,8 @@ impl Server {
             traces: traces.clone(),
         });
         traces.start();
+        serve_admin(admin, admin_service, config, &certificates, stop_admin.clone());
         let limits = web::listener_limits(&config.limits);
-        let (tls, stop) = (certificates.admin.clone(), stop_admin.clone());
-        let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
-        tokio::spawn(listener::accept(admin, tls, admin_service, limits, main_runtime, stop, untracked));
         let (tls, stop) = (certificates.api.clone(), stop_api.clone());
         let (all_cores, connections) = (cores.handles.clone(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
@@ -272,6 +271,19 @@ impl Server {
         self.traces.close().await;
         self.stop_admin.cancel();
     }
+}
+
+/// Serves the admin listener until `stop`, on the runtime of the caller.
+fn serve_admin(
+    listener: TcpListener,
+    service: AdminService,
+    config: &Config,
+    certificates: &Certificates,
+    stop: CancellationToken,
+) {
+    let (limits, tls) = (web::listener_limits(&config.limits), certificates.admin.clone());
+    let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
+    tokio::spawn(listener::accept(listener, tls, service, limits, main_runtime, stop, untracked));
 }
 
 /// Enters service, unless the registry of apps is still loading. Returns the state for the log.

@@ -3,8 +3,9 @@
 
 mod trail;
 
+use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use self::trail::{Entry, Unwritten};
 use self::trail::{Filter, Trail};
 use super::Admin;
-use super::auth::Operator;
+use super::auth::{Operator, Via};
 use super::query::{Query, page};
 use crate::domain::attempt::{AttemptHash, Entropy};
 use crate::domain::clock::{Clock, Timestamp};
@@ -25,6 +26,12 @@ use crate::web::response::json;
 
 /// Longest reason, in characters.
 const REASON_CHARS_MAX: usize = 500;
+
+/// Largest number of notes that wait for the disk.
+const NOTES_MAX: usize = 64;
+
+/// The result of an event that changes nothing.
+const NOTED: &str = "done";
 
 /// Default and largest number of entries in a response.
 const SHOWN: usize = 50;
@@ -77,13 +84,20 @@ pub struct Change {
     /// Further details, such as `outcome: success`. No secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
-    pub(crate) reason: Reason,
+    /// Looks and sign-ins have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<Reason>,
 }
 
 impl Change {
     /// Returns a change with this name and reason, and no further members.
     pub(crate) fn new(action: &'static str, reason: Reason) -> Self {
-        Self { action, app: None, operation: None, global_id: None, attempt_hash: None, detail: None, reason }
+        Self { reason: Some(reason), ..Self::without_reason(action) }
+    }
+
+    /// Returns an event that changes no claim, lock, app or chain.
+    pub(crate) fn without_reason(action: &'static str) -> Self {
+        Self { action, app: None, operation: None, global_id: None, attempt_hash: None, detail: None, reason: None }
     }
 }
 
@@ -95,12 +109,49 @@ pub struct Audit {
     trail: Arc<Trail>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    notes: Arc<Notes>,
+}
+
+/// Lines that wait for the disk, in their order.
+#[derive(Default)]
+struct Notes {
+    lines: Mutex<VecDeque<String>>,
+    /// Held by the one that writes.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Audit {
     /// Returns the audit trail in the file `audit.jsonl` of this folder. The first change creates both.
     pub fn new(folder: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        Self { trail: Arc::new(Trail::new(folder)), clock, entropy }
+        Self { trail: Arc::new(Trail::new(folder)), clock, entropy, notes: Arc::default() }
+    }
+
+    /// Records an event that changes nothing, such as a sign-in. Does not wait for the disk: one that is full must not keep operators
+    /// from looking. The log has the event in any case.
+    pub(super) fn note(&self, operator: &Operator, change: &Change) {
+        let (id, at) = (format!("{:016x}", self.entropy.bits()), self.clock.wall());
+        log(&id, &operator.name, change, NOTED);
+        let (who, request_id) = (&operator.name, &operator.request_id);
+        let begun = trail::line(&Begun { id: &id, at, who, request_id, via: via(operator), change });
+        let ended = trail::line(&Ended { id: &id, at, result: NOTED });
+        let (Ok(begun), Ok(ended)) = (begun, ended) else { return };
+        let (trail, notes) = (self.trail.clone(), self.notes.clone());
+        {
+            let mut lines = notes.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() == NOTES_MAX {
+                tracing::warn!(audit.id = id, "Event missing in the audit trail: the disk is slow");
+                return;
+            }
+            lines.push_back(begun + &ended);
+        }
+        tokio::spawn(async move {
+            let _turn = notes.turn.lock().await;
+            let next = notes.lines.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(line) = next else { return };
+            if let Err(failure) = trail.append(line).await {
+                tracing::warn!(error = %failure, "Event missing in the audit trail");
+            }
+        });
     }
 
     /// Records a change, executes its action, and records the result. The action runs to its end even if the client
@@ -120,6 +171,7 @@ impl Audit {
             at: self.clock.wall(),
             who: &operator.name,
             request_id: &operator.request_id,
+            via: via(operator),
             change: &change,
         };
         let started = trail::line(&started)?;
@@ -152,8 +204,18 @@ struct Begun<'a> {
     at: Timestamp,
     who: &'a str,
     request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<&'static str>,
     #[serde(flatten)]
     change: &'a Change,
+}
+
+/// Returns the interface that an entry names. It names none for the admin API.
+fn via(operator: &Operator) -> Option<&'static str> {
+    match operator.via {
+        Via::Api => None,
+        Via::Console => Some("console"),
+    }
 }
 
 /// The line of its result.
@@ -178,7 +240,7 @@ fn log(id: &str, who: &str, change: &Change, result: &str) {
             claim.global_id = shown(change.global_id.map(|global_id| global_id.to_string())),
             attempt.hash = shown(change.attempt_hash.map(|hash| hash.to_string())),
             audit.detail = change.detail.as_deref().unwrap_or_default(),
-            audit.reason = change.reason.0,
+            audit.reason = change.reason.as_ref().map_or("", Reason::text),
         },
         "Change by an operator"
     );
@@ -257,7 +319,7 @@ mod tests {
     }
 
     fn alice() -> Operator {
-        Operator { name: "alice".into(), role: Role::Act, request_id: "r-1".into() }
+        Operator { name: "alice".into(), role: Role::Act, request_id: "r-1".into(), via: Via::Api }
     }
 
     async fn newest(audit: &Audit) -> Vec<Entry> {

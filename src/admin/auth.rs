@@ -1,6 +1,7 @@
 //! Authentication of operators by configured tokens. The audit trail shows the name of the token.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use axum::extract::{Request, State};
@@ -23,12 +24,32 @@ pub struct Operator {
     pub role: Role,
     /// The ID of the request.
     pub request_id: String,
+    /// Where the request comes from.
+    pub via: Via,
+}
+
+/// The interface that an operator uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Via {
+    /// The admin API, with a token.
+    Api,
+    /// The console, with a session.
+    Console,
 }
 
 /// The accepted tokens, at first none. They can be replaced at any time.
 #[derive(Default)]
 pub struct Tokens {
-    accepted: ArcSwap<Vec<Token>>,
+    accepted: ArcSwap<Vec<Accepted>>,
+    /// Number of tokens that were accepted so far.
+    count: AtomicU64,
+}
+
+/// A token and the number of its acceptance. A token that was removed and is accepted again has another number.
+#[derive(Clone)]
+pub(super) struct Accepted {
+    pub(super) token: Token,
+    pub(super) number: u64,
 }
 
 /// An accepted token.
@@ -40,6 +61,13 @@ pub struct Token {
     pub digest: SecretDigest,
     /// Its role.
     pub role: Role,
+}
+
+impl Token {
+    /// Reports whether this is the same token, with the same name and role.
+    fn is(&self, other: &Self) -> bool {
+        self.name == other.name && self.role == other.role && self.digest.matches(&other.digest)
+    }
 }
 
 /// Reason for which a call of the admin API is denied.
@@ -54,23 +82,43 @@ enum Denied {
 impl Tokens {
     /// Accepts these tokens from now on, and no others.
     pub fn replace(&self, tokens: Vec<Token>) {
-        self.accepted.store(Arc::new(tokens));
+        let before = self.accepted.load();
+        let accept = |token: Token| {
+            let same = before.iter().find(|known| known.token.is(&token)).map(|known| known.number);
+            let number = same.unwrap_or_else(|| self.count.fetch_add(1, Ordering::Relaxed));
+            Accepted { token, number }
+        };
+        self.accepted.store(Arc::new(tokens.into_iter().map(accept).collect()));
+    }
+
+    /// Reports whether no token is configured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.accepted.load().is_empty()
+    }
+
+    /// Reports whether a token has been accepted since it got this number.
+    pub(super) fn is_accepted(&self, number: u64) -> bool {
+        self.accepted.load().iter().any(|known| known.number == number)
+    }
+
+    /// Returns the token with this text.
+    pub(super) fn find(&self, sent: &str) -> Option<Accepted> {
+        let digest = SecretDigest::of_sent(sent)?;
+        // Compares all tokens, also after a match, so that the time does not depend on the token.
+        let matching = |found: Option<Accepted>, known: &Accepted| {
+            let matches = known.token.digest.matches(&digest);
+            if matches { Some(known.clone()) } else { found }
+        };
+        self.accepted.load().iter().fold(None, matching)
     }
 
     /// Returns the token in `Bearer <token>`.
     fn check(&self, authorization: Option<&str>) -> Result<Token, Denied> {
-        let tokens = self.accepted.load();
-        if tokens.is_empty() {
+        if self.is_empty() {
             return Err(Denied::SwitchedOff);
         }
-        let sent = authorization.and_then(bearer).and_then(SecretDigest::of_sent);
-        let digest = sent.ok_or(Denied::Unauthenticated)?;
-        // Compares all tokens, also after a match, so that the time does not depend on the token.
-        let matching = |found: Option<Token>, token: &Token| {
-            let matches = token.digest.matches(&digest);
-            if matches { Some(token.clone()) } else { found }
-        };
-        tokens.iter().fold(None, matching).ok_or(Denied::Unauthenticated)
+        let found = authorization.and_then(bearer).and_then(|sent| self.find(sent));
+        found.map(|found| found.token).ok_or(Denied::Unauthenticated)
     }
 }
 
@@ -83,7 +131,7 @@ pub(super) async fn authenticate(
     let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Token { name, role, .. } = tokens.check(authorization)?;
     let request_id = request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned();
-    request.extensions_mut().insert(Operator { name, role, request_id });
+    request.extensions_mut().insert(Operator { name, role, request_id, via: Via::Api });
     Ok(next.run(request).await)
 }
 

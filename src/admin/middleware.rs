@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
+use super::console;
 use crate::domain::attempt::Entropy;
 use crate::domain::limits::Limits;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
@@ -28,6 +29,8 @@ pub(super) struct Outer {
     pub(super) problem_base: ProblemBase,
     /// Rejects hosts that are not loopback.
     pub(super) loopback_only: bool,
+    /// The console is served. It checks the hosts of its pages itself.
+    pub(super) has_console: bool,
     pub(super) throttle: AuthThrottle,
     pub(super) metrics: AuthenticationMetrics,
 }
@@ -36,7 +39,8 @@ pub(super) struct Outer {
 pub(super) async fn outer(State(outer): State<Arc<Outer>>, mut request: Request, next: Next) -> Response {
     let request_id = RequestId::of(request.headers(), &*outer.entropy);
     request.extensions_mut().insert(request_id.clone());
-    let mut response = match head::check(&request, &outer.limits, outer.loopback_only) {
+    let is_of_console = outer.has_console && console::has(request.uri().path());
+    let mut response = match head::check(&request, &outer.limits, outer.loopback_only && !is_of_console) {
         Ok(()) => contain(next.run(request)).await,
         Err(problem) => problem.into_response(),
     };

@@ -36,6 +36,7 @@ impl Config {
         let mut findings = Findings(Vec::new());
         self.check_server(&mut findings);
         self.check_admin(&mut findings);
+        self.check_console(&mut findings);
         self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
         findings.0.extend(self.check_promises());
@@ -144,6 +145,12 @@ impl Config {
             if let Err(error) = token.digest.parse::<SecretDigest>() {
                 findings.add(path, error.to_string());
             }
+        }
+    }
+
+    fn check_console(&self, findings: &mut Findings) {
+        if let Err(error) = self.console.check() {
+            findings.add(KeyPath::of(["console", "origin"]), error.to_string());
         }
     }
 

@@ -1,10 +1,12 @@
-//! Creates the admin API's tokens from a configuration.
+//! Creates the admin API's tokens and the settings of the console from a configuration.
 
 use anyhow::Context as _;
 
 use crate::admin::auth::Token;
+use crate::admin::console::ConsoleSettings;
 use crate::admin::role::TokenOptions;
 use crate::config::Config;
+use crate::tenants::secret::SecretDigest;
 
 /// Returns the tokens of a configuration.
 pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<Token>> {
@@ -13,4 +15,18 @@ pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<Token>> {
         Ok(Token { name: name.as_str().into(), digest, role: options.role })
     };
     config.admin.tokens.iter().map(token).collect()
+}
+
+/// Returns the settings of the console.
+pub(super) fn console(config: &Config) -> ConsoleSettings {
+    let folder = &config.server.data_dir;
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    // No two gateways of one machine share a folder.
+    let name = rustix::system::uname();
+    let identity = format!("{} {}", name.nodename().to_string_lossy(), folder.display());
+    ConsoleSettings {
+        options: config.console.clone(),
+        has_tls: config.server.admin_tls.is_on(),
+        mark: SecretDigest::of(&identity).id(),
+    }
 }

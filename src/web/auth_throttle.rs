@@ -8,10 +8,15 @@ use super::problem::{Code, Problem};
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::auth_throttle::{AuthThrottle, Penalty};
 
+/// Marks the response to a wrong credential that has no problem document.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed;
+
 /// Passes a response on. Delays it if it is one authentication failure of too many.
 pub async fn throttled(throttle: &AuthThrottle, metrics: &AuthenticationMetrics, mut response: Response) -> Response {
-    let failed = response.extensions().get::<Problem>().is_some_and(|problem| problem.code == Code::Unauthenticated);
-    if !failed {
+    let parts = response.extensions();
+    let is_unauthenticated = parts.get::<Problem>().is_some_and(|problem| problem.code == Code::Unauthenticated);
+    if !is_unauthenticated && parts.get::<Failed>().is_none() {
         return response;
     }
     let penalty = throttle.failed();

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, Version, header};
 
 use super::problem::{Code, Problem};
@@ -74,6 +75,17 @@ fn check_host<Body>(request: &Request<Body>, host: Option<&HeaderValue>, loopbac
         ));
     }
     Ok(())
+}
+
+/// Returns the host of a request with its port. The target's takes precedence over the field.
+pub fn host<Body>(request: &Request<Body>) -> Option<&str> {
+    let target = request.uri().authority().map(Authority::as_str);
+    target.or_else(|| request.headers().get(header::HOST).and_then(|value| value.to_str().ok()))
+}
+
+/// Reports whether `host[:port]` is this machine.
+pub fn is_loopback_host(text: &str) -> bool {
+    host_name(text).is_some_and(is_loopback)
 }
 
 /// Returns the name in `host[:port]`, if that is well-formed (RFC 3986, 3.2.2; no `IPvFuture`).

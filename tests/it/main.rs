@@ -28,6 +28,7 @@ mod clock_skew;
 #[cfg(feature = "redis")]
 mod collisions;
 mod command_line;
+mod console;
 mod crash;
 #[cfg(feature = "fault-points")]
 mod crash_points;

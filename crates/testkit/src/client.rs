@@ -128,6 +128,13 @@ impl Client {
         Ok((head, body))
     }
 
+    /// Sends any request to a page of the console, which the documents do not have.
+    pub async fn page(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+        let (head, body) = self.exchange(method, path, headers, body).await.expect("the gateway responds");
+        let text = String::from_utf8_lossy(&body).into_owned();
+        Answer { status: head.status.as_u16(), headers: head.headers, body: Value::Null, text }
+    }
+
     /// Sends a JSON body and returns the text of the response, without a check: for responses that are too long for it.
     pub async fn post_unchecked(&self, path: &str, body: &Value) -> String {
         let headers = [("content-type", "application/json")];

@@ -50,6 +50,9 @@ pub struct Entry {
     /// Name of the operator's token.
     pub(crate) who: String,
     pub(crate) request_id: String,
+    /// The interface, if it is not the admin API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) via: Option<String>,
     pub(crate) action: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) app: Option<String>,

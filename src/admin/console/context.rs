@@ -1,0 +1,75 @@
+//! The request of a signed-in operator, and what a page needs to answer it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use maud::Markup;
+use serde::de::DeserializeOwned;
+
+use super::calls::Calls;
+use super::session::{SessionId, Sessions};
+use super::site::Sites;
+use super::texts::{Language, Text, Texts};
+use crate::admin::Admin;
+use crate::admin::auth::Operator;
+use crate::domain::clock::Timestamp;
+use crate::web::problem::Problem;
+
+/// The console of this process.
+pub(super) struct Console {
+    pub(super) admin: Arc<Admin>,
+    pub(super) calls: Calls,
+    pub(super) sessions: Sessions,
+    pub(super) sites: Sites,
+}
+
+/// The request of a signed-in operator.
+pub(super) struct Context {
+    pub(super) console: Arc<Console>,
+    pub(super) operator: Operator,
+    pub(super) session: SessionId,
+    pub(super) language: Language,
+    /// The path of the page.
+    pub(super) path: String,
+    pub(super) query: Vec<(String, String)>,
+    /// The fields of a form.
+    pub(super) form: Vec<(String, String)>,
+}
+
+/// The answer of a page.
+pub(super) enum Answer {
+    /// A page with this title.
+    Page(Text<'static>, Markup),
+}
+
+impl Context {
+    /// Returns the texts in the operator's language.
+    pub(super) fn texts(&self) -> Texts {
+        Texts(self.language)
+    }
+
+    /// Returns the time of the wall clock.
+    pub(super) fn now(&self) -> Timestamp {
+        self.console.admin.clock.wall()
+    }
+
+    /// Returns the time for which the gateway has been running.
+    pub(super) fn uptime(&self) -> Duration {
+        self.console.admin.clock.monotonic()
+    }
+
+    /// Returns the value of a parameter of the query, if it is not empty.
+    pub(super) fn query(&self, name: &str) -> Option<&str> {
+        value(&self.query, name)
+    }
+
+    /// Returns the answer of the admin API to a read.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
+        self.console.calls.get(&self.operator, path).await
+    }
+}
+
+/// Returns the value of a field, if it is not empty.
+pub(super) fn value<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+}

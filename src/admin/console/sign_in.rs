@@ -1,0 +1,116 @@
+//! Signing in with a token, once, and out again.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use maud::html;
+
+use super::context::{Console, value};
+use super::entry::{form, no_tokens, own_path, see_other};
+use super::layout;
+use super::session::SessionId;
+use super::site::Site;
+use super::texts::{Language, Text, Texts};
+use crate::admin::audit::Change;
+use crate::admin::auth::{Operator, Token, Via};
+use crate::web::auth_throttle::Failed;
+use crate::web::problem::Problem;
+use crate::web::request_id::RequestId;
+
+/// `GET /console/sign-in?to=…`: the form, or the page itself for those who are signed in.
+pub(super) async fn show(State(console): State<Arc<Console>>, request: Request) -> Response {
+    let language = Language::English;
+    let query = request.uri().query().unwrap_or_default().as_bytes();
+    let query: Vec<(String, String)> = form_urlencoded::parse(query).into_owned().collect();
+    let to = own_path(value(&query, "to").unwrap_or("/console/"));
+    if !console.sessions.has_tokens() {
+        return no_tokens(language);
+    }
+    if session(&console, &request).is_some() {
+        return see_other(to);
+    }
+    let ended = value(&query, "ended").map(|_| Text::SessionEnded(console.sites.mark()));
+    draw(language, to, ended).into_response()
+}
+
+/// `POST /console/sign-in`: begins a session with a new ID, and ends the one that was there.
+pub(super) async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
+    let language = Language::English;
+    if !console.sessions.has_tokens() {
+        return Ok(no_tokens(language));
+    }
+    let (site, earlier) = (request.extensions().get::<Site>().cloned(), session(&console, &request));
+    let request_id = request_id(&request);
+    let (parts, body) = request.into_parts();
+    let fields = form(&parts.headers, body).await?;
+    let to = own_path(value(&fields, "to").unwrap_or("/console/"));
+    let begun = value(&fields, "token").and_then(|token| console.sessions.sign_in(token.trim()));
+    let Some((id, token)) = begun else {
+        let page = draw(language, to, Some(Text::WrongToken));
+        let mut response = (StatusCode::UNAUTHORIZED, page).into_response();
+        // Without it a response would not be a 401 (RFC 9110, 11.6.1).
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        response.extensions_mut().insert(Failed);
+        return Ok(response);
+    };
+    if let Some((earlier, _)) = earlier {
+        console.sessions.end(&earlier);
+    }
+    note(&console, token, request_id, "session.begin");
+    Ok(with_cookie(see_other(to), site.and_then(|site| site.keep(&id))))
+}
+
+/// `POST /console/sign-out`: ends the session.
+pub(super) async fn sign_out(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
+    let (site, found) = (request.extensions().get::<Site>().cloned(), session(&console, &request));
+    let request_id = request_id(&request);
+    let (parts, body) = request.into_parts();
+    let fields = form(&parts.headers, body).await?;
+    let Some((id, token)) = found else { return Ok(see_other("/console/sign-in")) };
+    if !value(&fields, "form_token").is_some_and(|sent| id.has_form_token(sent)) {
+        return Ok(see_other("/console/"));
+    }
+    console.sessions.end(&id);
+    note(&console, token, request_id, "session.end");
+    Ok(with_cookie(see_other("/console/sign-in"), site.and_then(|site| site.forget())))
+}
+
+fn session(console: &Console, request: &Request) -> Option<(SessionId, Token)> {
+    let id = request.extensions().get::<Site>()?.session(request.headers())?;
+    console.sessions.find(&id).map(|token| (id, token))
+}
+
+fn request_id(request: &Request) -> String {
+    request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned()
+}
+
+fn note(console: &Console, token: Token, request_id: String, action: &'static str) {
+    let operator = Operator { name: token.name, role: token.role, request_id, via: Via::Console };
+    console.admin.audit.note(&operator, &Change::without_reason(action));
+}
+
+fn with_cookie(mut response: Response, cookie: Option<HeaderValue>) -> Response {
+    let headers: &mut HeaderMap = response.headers_mut();
+    headers.extend(cookie.map(|cookie| (header::SET_COOKIE, cookie)));
+    response
+}
+
+fn draw(language: Language, to: &str, notice: Option<Text<'_>>) -> maud::Markup {
+    let t = Texts(language);
+    let main = html! {
+        @if let Some(notice) = notice { p.notice role="alert" { (t.of(notice)) } }
+        form method="post" action="/console/sign-in" {
+            input type="hidden" name="to" value=(to);
+            p {
+                label for="token" { (t.of(Text::Token)) }
+                input #token type="password" name="token" required autofocus autocomplete="current-password" spellcheck="false"
+                    aria-describedby="token-hint";
+            }
+            p.muted #token-hint { (t.of(Text::TokenHint)) }
+            p { button.primary type="submit" { (t.of(Text::SignIn)) } }
+        }
+    };
+    layout::bare(language, Text::SignIn, &main)
+}

@@ -1,0 +1,36 @@
+//! The console over sockets: who may sign in, what ends a session, which forms are refused, and that what others have written is
+//! shown and never runs.
+
+mod browser;
+mod forms;
+mod hostile;
+mod sessions;
+
+use std::fmt::Write as _;
+
+use oncegate::domain::hex;
+use oncegate_testkit::gateway::Setup;
+use sha2::{Digest, Sha256};
+
+use crate::support::gateway;
+
+const ROLES: [&str; 3] = ["view", "read", "act"];
+
+/// Returns the token of the operator who is named after its role.
+fn token(role: &str) -> String {
+    format!("token_of_{role}_0123456789abcdef")
+}
+
+/// Returns the configuration of operators of these roles, named after them.
+fn operators(roles: &[&str]) -> String {
+    roles.iter().fold("[admin.tokens]\n".to_owned(), |mut lines, role| {
+        let digest = hex::encode(&Sha256::digest(token(role)));
+        writeln!(lines, "{role} = {{ digest = \"sha256:{digest}\", role = \"{role}\" }}").unwrap();
+        lines
+    })
+}
+
+/// A gateway on the engine in memory with an operator of each role.
+fn operated() -> Setup {
+    gateway::on_memory().config(&operators(&ROLES))
+}
