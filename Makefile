@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-balancers: ## call a gateway through nginx and Caddy, as docs/clients/behin
 # ROUNDS=3 makes it shorter, ROW=kill-1-of-1 runs one fault alone. It starts the redis-server of PATH.
 faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentinels under load, and print what was lost
 	@$(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --ignored --nocapture
+
+test-coordination: test-deps ## run 20 rounds of every fault of an etcd cluster, with two gateways and callers at work
+	@$(CARGO) test --quiet --package oncegate --all-features $(LOCKED) --test it -- outage::etcd::every_answer_is_true_under_many_faults --ignored --nocapture
 
 faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while gateways and their upstream are killed, and print the counts
 	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture

@@ -1,5 +1,5 @@
-//! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`. Errors
-//! say what to write instead, and never repeat a password or the content of a file.
+//! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`,
+//! `etcd://…`. Errors say what to write instead, and never repeat a password or the content of a file.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ static SCHEMES: &[&Scheme] = &[
     &oncegate_redis::SCHEME,
     #[cfg(feature = "postgres")]
     &oncegate_postgres::SCHEME,
+    #[cfg(feature = "etcd")]
+    &oncegate_etcd::SCHEME,
 ];
 
 /// The scheme of the memory engine, which is part of `core`.
@@ -47,6 +49,8 @@ const OPTIONAL: &[&str] = &[
     "rediss+cluster",
     "postgres",
     "postgresql",
+    "etcd",
+    "etcds",
 ];
 
 /// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.

@@ -33,8 +33,9 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("disk", &[]),
     ("redis", &[]),
     ("postgres", &[]),
+    ("etcd", &[]),
     ("transport", &[]),
-    ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres"]),
+    ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres", "etcd"]),
     // Modules of `crates/gateway`, and that crate itself.
     ("crash", &[]),
     ("tenants", &["domain", "database"]),
@@ -120,7 +121,7 @@ const FLOORS: &[(&str, &[&str])] = &[
 
 /// The crates of engines. Only the table of engines names one, and the engine of `core`, `memory`: all other code takes an
 /// `Arc<dyn Engine>`.
-const ENGINES: &[&str] = &["disk", "redis", "postgres"];
+const ENGINES: &[&str] = &["disk", "redis", "postgres", "etcd"];
 
 /// The table of engines.
 const ENGINES_TABLE: &str = "src/engines.rs";

@@ -100,11 +100,11 @@ impl Config {
         let scheme = self.engines.get(engine).and_then(|url| url.split_once(':')).map_or("", |(scheme, _)| scheme);
         let (lacks, instead) = match required {
             Capability::Durable => {
-                ("keeps nothing across a restart", "disk:, postgres://, redis:// with appendfsync always")
+                ("keeps nothing across a restart", "disk:, postgres://, etcd://, redis:// with appendfsync always")
             }
-            Capability::StrictFence => ("has no fences", "disk:, postgres://"),
-            Capability::Forever => ("cannot keep claims for ever", "disk:, redis://, postgres://"),
-            Capability::Shared => ("serves a single gateway", "redis://, postgres://"),
+            Capability::StrictFence => ("has no fences", "disk:, postgres://, etcd://"),
+            Capability::Forever => ("cannot keep claims for ever", "disk:, redis://, postgres://, etcd://"),
+            Capability::Shared => ("serves a single gateway", "redis://, postgres://, etcd://"),
         };
         format!("engine `{engine}` ({scheme}:) {lacks}; use another one ({instead})")
     }

@@ -149,7 +149,11 @@ async fn other_engines_make_no_backups() {
     let root = tempfile::tempdir().unwrap();
     let gateway = operated("memory:").data_dir(&root.path().join("data")).start().await;
     let none = backup(&gateway, root.path(), &["--to", "a.backup"]).expect(3);
-    assert!(none.err.contains("no disk engine. Back up Redis and PostgreSQL with their own tools"), "{}", none.err);
+    assert!(
+        none.err.contains("no disk engine. Back up Redis, PostgreSQL and etcd with their own tools"),
+        "{}",
+        none.err
+    );
     let named = backup(&gateway, root.path(), &["--to", "a.backup", "--engine", "primary"]).expect(1);
     assert!(named.err.contains("Engine `primary` makes no backups"), "{}", named.err);
     assert_eq!(files(root.path()), ["data"]);

@@ -8,6 +8,8 @@ use std::time::Duration;
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate::domain::hex;
 use oncegate_testkit::client::{Answer, Client};
+#[cfg(feature = "etcd")]
+use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
 #[cfg(feature = "postgres")]
@@ -336,20 +338,32 @@ async fn a_gateway_that_cannot_reach_the_new_engine_grants_nothing_rather_than_o
 #[tokio::test]
 async fn a_chain_is_switched_from_redis_to_postgres_and_back() {
     let (Some(redis), Some(server)) = (RedisServer::start().await, PostgresServer::start().await) else { return };
-    let url = server.database("chain").await;
-    let setup = over(&[("fast", redis.url()), ("sql", url)]);
+    a_chain_is_switched_from_redis_and_back(&redis, server.database("chain").await).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn a_chain_is_switched_from_redis_to_etcd_and_back() {
+    let (Some(redis), Some(cluster)) = (RedisServer::start().await, EtcdCluster::start_one().await) else { return };
+    a_chain_is_switched_from_redis_and_back(&redis, cluster.url()).await;
+}
+
+/// To an engine with fences, which can list its claims.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+async fn a_chain_is_switched_from_redis_and_back(redis: &RedisServer, url: String) {
+    let setup = over(&[("fast", redis.url()), ("other", url)]);
     let (here, there) = (setup.start().await, setup.start().await);
     granted(&here).await;
-    switch(&here, "sql").await.expect(200);
-    comes_to(&there, "sql", FOLLOWED).await;
+    switch(&here, "other").await.expect(200);
+    comes_to(&there, "other", FOLLOWED).await;
     assert!(granted(&there).await.body["fence"].is_u64());
     let asked = json!({ "to": "fast", "reason": "INC-42" });
     let refused = alice(&there).post("/admin/v1/chains/default/switch", &asked).await;
     assert_eq!(refused.code(), (409, "loss_not_accepted"));
-    assert!(refused.text.contains("1 claim is stored on `sql`"), "{}", refused.text);
+    assert!(refused.text.contains("1 claim is stored on `other`"), "{}", refused.text);
     assert_eq!(switch(&there, "fast").await.expect(200).body["epoch"], 2);
     comes_to(&here, "fast", FOLLOWED).await;
-    assert!(holds(&redis, &granted(&here).await));
+    assert!(holds(redis, &granted(&here).await));
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate::domain::clock::{Clock, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
+#[cfg(feature = "etcd")]
+use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::gateway::Gateway;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -108,6 +110,32 @@ async fn on_postgres_two_gateways_take_turns_and_share_permits() {
     let Some(server) = PostgresServer::start().await else { return };
     fair_requests_at_two_gateways_take_turns(&server.url()).await;
     permits_at_two_gateways_are_as_many_as_the_limit(&server.url()).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_etcd_two_gateways_take_turns_and_share_permits() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    fair_requests_at_two_gateways_take_turns(&cluster.url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
+}
+
+/// The clock of the store moves in steps, and may gain: the end of a hold lies behind that.
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_etcd_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let (here, there) = (gateway::on(cluster.url()).start().await, gateway::on(cluster.url()).start().await);
+    let clock = SystemClock::new();
+    for round in 0..8 {
+        let (name, sent) = (format!("lease{round}"), clock.monotonic());
+        let held = hold(&here.client(), &name, json!({ "lease": "300ms" })).await.expect(201);
+        let lease = Duration::from_millis(held.body["lease_ms"].as_u64().unwrap());
+        assert!(lease <= Duration::from_millis(300));
+        hold(&there.client(), &name, json!({ "wait": "20s" })).await.expect(201);
+        let lasted = clock.monotonic().saturating_sub(sent);
+        assert!(lasted >= lease, "granted again after {lasted:?} of {lease:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

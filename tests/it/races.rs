@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use oncegate_testkit::client::{Answer, Client};
+#[cfg(feature = "etcd")]
+use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::gateway::Setup;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -66,6 +68,12 @@ impl Stage {
         Some(Self::gateways_on(postgres.url(), 2, Box::new(postgres)).await)
     }
 
+    #[cfg(feature = "etcd")]
+    async fn two_gateways_on_etcd() -> Option<Self> {
+        let cluster = EtcdCluster::start_one().await?;
+        Some(Self::gateways_on(cluster.url(), 2, Box::new(cluster)).await)
+    }
+
     /// Gateways that share a store.
     async fn gateways_on(url: String, count: usize, store: Box<dyn Any>) -> Self {
         let mut stage = Self { clients: Vec::new(), keep: Vec::new() };
@@ -100,6 +108,9 @@ races!(two_gateways: one_of_two_hundred_is_granted one_holder_at_a_time one_nonc
 races!(postgres: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 #[cfg(feature = "postgres")]
 races!(two_gateways_on_postgres: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
+
+#[cfg(feature = "etcd")]
+races!(two_gateways_on_etcd: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 
 /// Runs the same call from that many callers at once, spread over the gateways; their answers in no order.
 async fn at_once<Answers, Call>(

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use oncegate::domain::clock::{Clock as _, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
+#[cfg(feature = "etcd")]
+use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::gateway::Gateway;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -91,6 +93,13 @@ async fn on_redis_an_outcome_answers_callers_at_other_gateways() {
 async fn on_postgres_an_outcome_answers_callers_at_other_gateways() {
     let Some(server) = PostgresServer::start().await else { return };
     an_outcome_at_one_gateway_answers_the_caller_at_the_other(&server.url()).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_etcd_an_outcome_answers_callers_at_other_gateways() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    an_outcome_at_one_gateway_answers_the_caller_at_the_other(&cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,8 @@
 //! The transitions of one batch of calls: each applies to the database as the earlier calls of the batch leave it. The writer
 //! writes the result, once for all calls.
 
+use std::time::Duration;
+
 use fjall::OwnedWriteBatch;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
@@ -89,7 +91,8 @@ impl<'a> Batch<'a> {
     /// Returns the shared record of this name at `now`.
     pub(super) fn get_record(&mut self, name: &RecordName, now: Timestamp) -> Result<RecordView, EngineError> {
         let slot = self.records.slot(self.store, &row::record_key(name))?;
-        Ok(RecordView { record: slot.current.as_ref().and_then(|stored| stored.live(now)).cloned(), now })
+        let record = slot.current.as_ref().and_then(|stored| stored.live(now)).cloned();
+        Ok(RecordView { record, now, clock_gain: Duration::ZERO })
     }
 
     /// Applies a change of a shared record at `now`.

@@ -3,6 +3,7 @@
 
 mod actions;
 mod calls;
+mod known;
 mod names;
 mod queue;
 mod result;
@@ -130,7 +131,7 @@ impl Gateway {
     pub async fn view_lock(&self, app: &App, name: &LockName) -> Result<Option<LockView>, Failure> {
         let answer = self.lock_call(app, name, Action::View).await.map_err(read_failure)?;
         let Response::View(record) = answer.response else { return Ok(None) };
-        let view = LockView { name: name.clone(), record: *record, now: answer.now };
+        let view = LockView { name: name.clone(), record: *record, now: answer.now.plus(answer.clock_gain) };
         Ok(view.is_used().then_some(view))
     }
 
@@ -266,9 +267,9 @@ impl Gateway {
 
     /// Returns what is left of a lease, counted from before the store was called.
     fn left(&self, ends_at: Timestamp, lease: Duration, answer: &Answer) -> Duration {
-        let left = ends_at.since(answer.now).saturating_sub(self.since(answer.sent_at));
+        let left = ends_at.since(answer.now).saturating_sub(self.since(answer.sent_at) + answer.clock_gain);
         // The hold of a repeated request may have a longer lease than is requested now.
-        if ends_at <= answer.now.plus(lease) { left.min(lease) } else { left }
+        if ends_at <= answer.now.plus(lease + answer.clock_gain * 2) { left.min(lease) } else { left }
     }
 }
 

@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn view() -> RecordView {
-        RecordView { record: None, now: Timestamp::from_micros(5) }
+        RecordView { record: None, now: Timestamp::from_micros(5), clock_gain: std::time::Duration::ZERO }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Records of gateways' metadata, and lists of locks. Each call is a separate statement.
 
+use std::time::Duration;
+
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};
 use oncegate_core::operator::{LockListRequest, LockPage};
@@ -36,7 +38,7 @@ impl Statement for LockListRequest {
         let rows = session.run(page).await.map_err(|error| failed(&error).of_read())?;
         let mut found = LockPage { records: Vec::new(), now: Timestamp::default() };
         for row in &rows {
-            let RecordView { record, now } = view(row, 0)?;
+            let RecordView { record, now, .. } = view(row, 0)?;
             found.now = now;
             let name: Option<String> = row.try_get(2).map_err(|error| failed(&error))?;
             let name = name.and_then(|name| name.parse().ok());
@@ -70,7 +72,8 @@ impl Statement for ChangeMetadata {
 /// Reads a view, whose columns begin at this position.
 pub(super) fn view(row: &PgRow, at: usize) -> Result<RecordView, EngineError> {
     let record: Option<Vec<u8>> = row.try_get(at + 1).map_err(|error| failed(&error))?;
-    Ok(RecordView { now: now(row, at)?, record: record.map(SharedRecord::from_stored).transpose()? })
+    let record = record.map(SharedRecord::from_stored).transpose()?;
+    Ok(RecordView { now: now(row, at)?, record, clock_gain: Duration::ZERO })
 }
 
 fn now(row: &PgRow, at: usize) -> Result<Timestamp, EngineError> {

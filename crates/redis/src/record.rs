@@ -74,7 +74,7 @@ fn view(reply: Value, at: usize) -> Result<RecordView, EngineError> {
         Some(Value::BulkString(bytes)) => Some(SharedRecord::from_stored(bytes)?),
         Some(_) => return Err(unexpected()),
     };
-    Ok(RecordView { record, now: instant(now)? })
+    Ok(RecordView { record, now: instant(now)?, clock_gain: Duration::ZERO })
 }
 
 /// Fails for a lock if the server does not give its time. Then nothing was changed: a lock is changed only from an instant on.

@@ -9,7 +9,9 @@ pub mod certificates;
 pub mod client;
 #[cfg(feature = "gateway")]
 pub mod connector;
-#[cfg(any(feature = "gateway", feature = "postgres", feature = "redis"))]
+#[cfg(feature = "etcd")]
+pub mod etcd_cluster;
+#[cfg(any(feature = "etcd", feature = "gateway", feature = "postgres", feature = "redis"))]
 mod folder;
 pub mod fresh;
 #[cfg(feature = "gateway")]

@@ -88,6 +88,9 @@ pub struct RecordView {
     pub record: Option<SharedRecord>,
     /// The store's now.
     pub now: Timestamp,
+    /// Most that the store's clock gains on real time, over any span. What is to last for a time by a person's clock ends later by it. Zero, if
+    /// the clock is one that runs by itself.
+    pub clock_gain: Duration,
 }
 
 /// The answer to a change.
@@ -184,7 +187,7 @@ impl RecordChange {
         if is_due && version == self.expected.as_ref().map(SharedRecord::version) {
             return None;
         }
-        let view = RecordView { record: stands.cloned(), now };
+        let view = RecordView { record: stands.cloned(), now, clock_gain: Duration::ZERO };
         Some(ChangeResponse::Refused { view, maybe_stored: false })
     }
 }

@@ -426,6 +426,20 @@ fn a_change_holds_only_before_the_first_end_that_it_relied_on() {
 }
 
 #[test]
+fn leases_are_counted_from_a_later_instant_where_the_clock_may_gain() {
+    let mut lock = Lock::new();
+    let later = lock.now.plus(SEC);
+    let mut state = LockState::at(lock.record.clone(), lock.now).with_leases_from(later);
+    let AcquireResponse::Granted(grant) = state.acquire(&request("a", Exclusive, false)) else { panic!("it is free") };
+    assert_eq!(grant.ends_at, later.plus(LEASE));
+    assert_eq!(state.renew(&attempt("a"), LEASE * 2), RenewLockResponse::Renewed(later.plus(LEASE * 2)));
+    assert_eq!(state.now(), lock.now, "what has ended is decided by now");
+    lock.pass(SEC * 2);
+    let state = LockState::at(lock.record.clone(), lock.now).with_leases_from(later);
+    assert_eq!(state.now(), lock.now);
+}
+
+#[test]
 fn only_a_change_that_makes_way_for_a_caller_that_waits_notifies() {
     let mut lock = Lock::new();
     let notifies = |lock: &mut Lock, transition: &dyn Fn(&mut LockState)| {

@@ -16,6 +16,8 @@ use crate::clock::Timestamp;
 pub struct LockState {
     record: LockRecord,
     now: Timestamp,
+    /// New leases are counted from here.
+    leases_from: Timestamp,
     /// Earliest end of anything that was found live.
     live_until: Timestamp,
     is_changed: bool,
@@ -56,12 +58,18 @@ enum Fit {
 impl LockState {
     /// Returns the lock of a record at this instant.
     pub fn at(record: LockRecord, now: Timestamp) -> Self {
-        let mut state = Self { record, now, live_until: NEVER, is_changed: false, makes_way: false };
+        let mut state = Self { record, now, leases_from: now, live_until: NEVER, is_changed: false, makes_way: false };
         state.remove_ended();
         let ends = state.record.holds.iter().map(|hold| hold.ends_at);
         let ends = ends.chain(state.record.tickets.iter().map(|ticket| ticket.ends_at));
         state.live_until = ends.min().unwrap_or(state.live_until);
         state
+    }
+
+    /// Counts new leases from an instant that is later than now, where the store's clock may gain on real time.
+    #[must_use]
+    pub fn with_leases_from(self, instant: Timestamp) -> Self {
+        Self { leases_from: instant.max(self.now), ..self }
     }
 
     /// Requests a hold.
@@ -161,7 +169,7 @@ impl LockState {
 
     /// Extends the lease of an attempt's hold. Never shortens it.
     pub fn renew(&mut self, attempt: &Attempt, lease: Duration) -> RenewLockResponse {
-        let ends_at = self.now.plus(lease);
+        let ends_at = self.leases_from.plus(lease);
         let Some(hold) = self.record.holds.iter_mut().find(|hold| hold.is_of(attempt)) else {
             return RenewLockResponse::NotHeld;
         };
@@ -323,7 +331,7 @@ impl LockState {
             mode: request.mode,
             attempted_at: request.attempt.timestamp(),
             claimed_at: self.now,
-            ends_at: self.now.plus(request.lease),
+            ends_at: self.leases_from.plus(request.lease),
         };
         self.record.holds.push(hold.clone());
         self.record.limit = request.limit;

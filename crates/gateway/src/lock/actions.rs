@@ -38,6 +38,8 @@ pub(super) struct Answer {
     pub(super) response: Response,
     /// The store's instant of the answer.
     pub(super) now: Timestamp,
+    /// Most that the store's clock gains on real time.
+    pub(super) clock_gain: Duration,
     /// When the call to the store began, by this gateway's monotonic clock.
     pub(super) sent_at: Duration,
     /// An earlier try of the change may have been stored, so that what is absent may have been ended by it.

@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use oncegate_core::attempt::Entropy;
 use oncegate_core::backoff::jittered;
-use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::clock::Clock;
 use oncegate_core::engine::{
-    ChangePurpose, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, SharedRecord, Subscription,
+    ChangePurpose, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, SharedRecord,
+    Subscription,
 };
-use oncegate_core::lock::{HEAD_GRACE, LockRecord, LockState, RECORD_GRACE, ShortHash, TICKET_LEASE};
+use oncegate_core::lock::{HEAD_GRACE, LockState, RECORD_GRACE, ShortHash, TICKET_LEASE};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::actions::{Action, Answer, Pending, Response, Summary};
+use super::known::Known;
 
 /// Interval of looking while notifications come.
 const SLOW_POLL: Duration = Duration::from_millis(800);
@@ -55,21 +57,6 @@ struct Inbox {
     /// End of the longest lease that was requested.
     leased_until: Duration,
     known: Option<Known>,
-}
-
-/// A lock as the store held it.
-#[derive(Clone)]
-struct Known {
-    record: LockRecord,
-    stored: Option<SharedRecord>,
-    /// The store's instant,
-    now: Timestamp,
-    /// and when it was known, by this gateway's monotonic clock.
-    at: Duration,
-    /// When the call that returned it began.
-    sent_at: Duration,
-    /// It was read after the requests of this round had come.
-    is_fresh: bool,
 }
 
 /// Wakes the task of a lock when a caller that waits goes away.
@@ -208,16 +195,17 @@ impl Queue {
                     Err(why) => return (fail(batch, &why), None),
                 },
             };
-            let mut lock = LockState::at(base.record.clone(), self.estimated_now(&base));
+            let mut lock = base.state(self.clock.monotonic());
             let responses = self.apply(&mut lock, &batch, gone);
             let (now, summary) = (lock.now(), Summary::of(&lock));
             let Some(change) = lock.into_change() else {
                 if !base.is_fresh {
                     continue;
                 }
-                let sent_at = base.sent_at;
+                let (sent_at, clock_gain) = (base.sent_at, base.clock_gain);
                 self.keep(base);
-                let answer = |response, is_uncertain| Answer { response, now, sent_at, is_uncertain, lock: summary };
+                let answer =
+                    |response, is_uncertain| Answer { response, now, clock_gain, sent_at, is_uncertain, lock: summary };
                 return (self.answer(batch, responses, answer), summary.ask_again_in);
             };
             let grants = responses.iter().any(Response::grants);
@@ -241,10 +229,12 @@ impl Queue {
                 Ok(ChangeResponse::Stored(stored_at)) => {
                     let at = self.clock.monotonic();
                     let (record, stored) = (change.record, Some(new));
-                    self.keep(Known { record, stored, now: stored_at, at, sent_at, is_fresh: false });
+                    let clock_gain = base.clock_gain;
+                    self.keep(Known { record, stored, now: stored_at, clock_gain, at, sent_at, is_fresh: false });
                     let answer = |response, is_uncertain| Answer {
                         response,
                         now: stored_at,
+                        clock_gain,
                         sent_at,
                         is_uncertain,
                         lock: summary,
@@ -255,7 +245,7 @@ impl Queue {
                     for pending in &mut batch {
                         pending.is_uncertain |= maybe_stored;
                     }
-                    known = match self.known_of(view.record, view.now, sent_at) {
+                    known = match self.known_of(view, sent_at) {
                         Ok(known) => Some(known),
                         Err(why) => return (fail(batch, &why), None),
                     };
@@ -335,22 +325,11 @@ impl Queue {
     async fn read(&self, deadline: Duration) -> Result<Known, EngineError> {
         let sent_at = self.clock.monotonic();
         let view = self.engine.get_record(&self.name, deadline).await.map_err(EngineError::of_read)?;
-        self.known_of(view.record, view.now, sent_at)
+        self.known_of(view, sent_at)
     }
 
-    fn known_of(&self, stored: Option<SharedRecord>, now: Timestamp, sent_at: Duration) -> Result<Known, EngineError> {
-        let record = stored.as_ref().map(|stored| LockRecord::decode(stored.value())).transpose()?;
-        let at = self.clock.monotonic();
-        Ok(Known { record: record.unwrap_or_default(), stored, now, at, sent_at, is_fresh: true })
-    }
-
-    /// Returns a lower bound of the store's now: its clock may run a little slower than ours. The store checks it.
-    fn estimated_now(&self, known: &Known) -> Timestamp {
-        if known.is_fresh {
-            return known.now;
-        }
-        let passed = self.clock.monotonic().saturating_sub(known.at);
-        known.now.plus(passed.saturating_sub(passed / 500))
+    fn known_of(&self, view: RecordView, sent_at: Duration) -> Result<Known, EngineError> {
+        Known::of(view, sent_at, self.clock.monotonic())
     }
 
     fn take_known(&self) -> Option<Known> {

@@ -34,7 +34,7 @@ impl Records {
     /// Returns the record of a name at this instant.
     pub(super) fn view(&self, name: &RecordName, now: Timestamp) -> RecordView {
         let live = self.stored.get(name).filter(|stored| stored.ends_at.is_none_or(|ends_at| now < ends_at));
-        RecordView { record: live.map(|stored| stored.record.clone()), now }
+        RecordView { record: live.map(|stored| stored.record.clone()), now, clock_gain: Duration::ZERO }
     }
 
     /// Lists the records of an app's locks at this instant.

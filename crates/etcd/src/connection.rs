@@ -1,0 +1,89 @@
+//! A connection as the driver uses it: several exchanges at once, each a batch or a single call, at one member.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate_core::engine::Determinate;
+use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
+use tokio::time::timeout;
+
+use super::batch::{self, Work};
+use super::operation::Call;
+use super::session::{Session, Store};
+
+/// Transactions under way at once. etcd makes those that arrive together durable with one write of its log.
+const EXCHANGES_MAX: usize = 4;
+
+/// How long an exchange may take before calls take another connection.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Opens the connections of one worker.
+pub(super) struct Connector {
+    pub(super) store: Arc<Store>,
+    pub(super) readiness: Arc<Readiness>,
+    /// The member that is tried first, so that workers are spread over the members.
+    pub(super) first_member: usize,
+}
+
+impl oncegate_driver::Connector for Connector {
+    type Connection = Connection;
+
+    fn server(&self) -> &Server {
+        &self.store.server
+    }
+
+    async fn connect(&self) -> Result<Connection, Determinate> {
+        let session = Session::open(&self.store, self.first_member).await?;
+        Ok(Connection { session, readiness: self.readiness.clone() })
+    }
+}
+
+/// An open connection.
+pub(super) struct Connection {
+    session: Session,
+    readiness: Arc<Readiness>,
+}
+
+impl oncegate_driver::Connection for Connection {
+    type Call = Call;
+    type Done = ();
+
+    fn exchanges_max(&self) -> usize {
+        EXCHANGES_MAX
+    }
+
+    fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<()>> {
+        let session = self.session.clone();
+        Some(match batch::next_work(queue.arrived())? {
+            Work::Batch(operations) => self.watch(async move { batch::answer(&session, operations).await }),
+            // A long list is not a slow member: each of its requests has its limit.
+            Work::Single(call) => Box::pin(async move { call.run(session).await.map_err(Lost::from) }),
+        })
+    }
+
+    fn heartbeat(&mut self) -> Exchange<()> {
+        let session = self.session.clone();
+        self.watch(async move { session.check().await.map_err(|failure| failure.answer.reason().to_owned()) })
+    }
+
+    fn finish(&mut self, (): (), _: &mut Queue<Call>) -> Fitness {
+        Fitness::Good
+    }
+}
+
+impl Connection {
+    /// Waits for an exchange. While it is slow, calls take other connections.
+    fn watch(&self, exchange: impl Future<Output = Result<(), String>> + Send + 'static) -> Exchange<()> {
+        let readiness = self.readiness.clone();
+        Box::pin(async move {
+            let mut exchange = Box::pin(exchange);
+            if let Ok(done) = timeout(SLOW, &mut exchange).await {
+                return done.map_err(Lost::from);
+            }
+            readiness.set(false);
+            exchange.await?;
+            readiness.set(true);
+            Ok(())
+        })
+    }
+}

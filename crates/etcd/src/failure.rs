@@ -1,0 +1,105 @@
+//! Failures of requests: whether etcd certainly did nothing, and how to continue.
+
+use oncegate_core::engine::{Determinate, EngineError};
+use tonic::{Code, Status};
+
+/// A request that failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    /// The answer to a call that the request may have changed something for.
+    pub(super) answer: EngineError,
+    /// How to continue.
+    pub(super) remedy: Remedy,
+}
+
+/// How to continue after a failed request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Remedy {
+    /// Send its calls one by one: one of them may be the cause.
+    OneByOne,
+    /// Authenticate, and send it again: the token is not known any more.
+    Authenticate,
+    /// Answer its calls.
+    Answer,
+    /// Answer its calls, and leave the member.
+    Leave,
+}
+
+impl Failure {
+    /// Returns the failure of a request without an answer.
+    pub(super) fn lost(why: impl Into<String>) -> Self {
+        Self { answer: EngineError::indeterminate(why), remedy: Remedy::Leave }
+    }
+
+    /// Returns the failure of a store that must not be used.
+    pub(super) fn unfit(why: impl Into<String>) -> Self {
+        Self { answer: EngineError::incompatible(why), remedy: Remedy::Leave }
+    }
+
+    fn certain(why: Determinate, remedy: Remedy) -> Self {
+        Self { answer: why.into(), remedy }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let text = status.message();
+        let says = |part: &str| text.contains(part);
+        let why = format!("etcd refuses: {text}");
+        match status.code() {
+            Code::Unauthenticated => Self::certain(Determinate::Incompatible(why), Remedy::Authenticate),
+            Code::InvalidArgument if says("auth store is old") => {
+                Self::certain(Determinate::Incompatible(why), Remedy::Authenticate)
+            }
+            Code::InvalidArgument if says("user name is empty") => {
+                let why = "etcd wants a user; write etcd://USER:PASSWORD@HOST".into();
+                Self::certain(Determinate::Incompatible(why), Remedy::Leave)
+            }
+            Code::InvalidArgument => Self::certain(Determinate::Incompatible(why), Remedy::OneByOne),
+            Code::PermissionDenied => Self::certain(Determinate::Incompatible(why), Remedy::Answer),
+            Code::ResourceExhausted if says("space exceeded") => {
+                let why = "etcd has no space left; compact and defragment it, and disarm its alarm".into();
+                Self::certain(Determinate::Full(why), Remedy::Answer)
+            }
+            Code::ResourceExhausted if says("too many requests") => {
+                Self::certain(Determinate::Unavailable(why), Remedy::Answer)
+            }
+            // The server has not taken it.
+            Code::ResourceExhausted if says("received message larger") => {
+                Self::certain(Determinate::Incompatible(why), Remedy::OneByOne)
+            }
+            Code::Unavailable if says("no leader") => Self::certain(Determinate::Unavailable(why), Remedy::Leave),
+            code => Self::lost(if text.is_empty() { format!("{code}") } else { format!("{code}: {text}") }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_etcd_has_certainly_not_done_is_certain() {
+        for (code, text, is_certain, remedy) in [
+            (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", true, Remedy::OneByOne),
+            (Code::InvalidArgument, "etcdserver: request is too large", true, Remedy::OneByOne),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old", true, Remedy::Authenticate),
+            (Code::InvalidArgument, "etcdserver: user name is empty", true, Remedy::Leave),
+            (Code::Unauthenticated, "etcdserver: invalid auth token", true, Remedy::Authenticate),
+            (Code::PermissionDenied, "etcdserver: permission denied", true, Remedy::Answer),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", true, Remedy::Answer),
+            (Code::ResourceExhausted, "etcdserver: too many requests", true, Remedy::Answer),
+            (Code::Unavailable, "etcdserver: no leader", true, Remedy::Leave),
+            (Code::Unavailable, "etcdserver: leader changed", false, Remedy::Leave),
+            (Code::Unavailable, "etcdserver: request timed out", false, Remedy::Leave),
+            (Code::Unavailable, "etcdserver: server stopped", false, Remedy::Leave),
+            (Code::DeadlineExceeded, "", false, Remedy::Leave),
+            (Code::Unknown, "transport error", false, Remedy::Leave),
+        ] {
+            let failure = Failure::from(Status::new(code, text));
+            assert_eq!((!failure.answer.is_uncertain(), failure.remedy), (is_certain, remedy), "{code:?} {text}");
+        }
+        let full = Failure::from(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
+        assert!(matches!(full.answer, EngineError::Determinate(Determinate::Full(_))));
+    }
+}

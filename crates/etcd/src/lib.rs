@@ -1,0 +1,204 @@
+//! The etcd engine: claims as keys of an etcd cluster, shared by any number of gateways, acknowledged by a quorum.
+//!
+//! Read on in `routes` and `connection` (which connection a call takes), `batch` (the transactions that calls share), `operation`,
+//! `claims` and `records` (what each call needs), `step` (its write and its guards), `time` and `ticker` (the store's clock), and
+//! `session` (which member is used). Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`.
+
+mod batch;
+mod claims;
+mod client;
+mod connection;
+mod failure;
+mod keys;
+mod lists;
+mod operation;
+mod options;
+mod proto;
+mod records;
+mod routes;
+mod seen;
+mod session;
+mod step;
+mod sweeper;
+mod ticker;
+mod time;
+mod tls;
+mod url;
+mod value;
+mod version;
+mod watching;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::notification::Hub;
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_driver::scheme::{OpenError, Promise, Scheme};
+use oncegate_driver::{Intervals, Pool, listener};
+
+use self::claims::{ClaimCall, Request};
+use self::connection::Connector;
+use self::operation::{Call, SingleRequest};
+pub use self::options::Options;
+use self::records::{ChangeCall, RecordLookup};
+use self::routes::Routes;
+use self::session::{Session, Store};
+pub use self::url::InvalidUrl;
+use self::url::Url;
+use self::watching::Watching;
+
+/// Connections, if the process says nothing of its cores.
+const CONNECTIONS: usize = 2;
+
+/// The scheme of the etcd engine.
+pub static SCHEME: Scheme = Scheme {
+    names: &["etcd", "etcds"],
+    forms: &[url::FORM],
+    parse: |url| Url::parse(url).map(drop).map_err(OpenError::new),
+    check_files: |url| match Url::parse(url).map_err(OpenError::new)?.tls {
+        Some(certificates) => certificates.connector().map(drop).map_err(OpenError::new),
+        None => Ok(()),
+    },
+    capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
+    promise: |_| {
+        Promise::new(
+            "Survives kill -9, power loss and the loss of any minority of the cluster's members; leases end late, never early, \
+             while no gateway runs.",
+        )
+    },
+    restore: None,
+    open: |url, host| {
+        let options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
+        Ok(Arc::new(Etcd::open(url, options).map_err(OpenError::new)?))
+    },
+};
+
+/// Claims stored in an etcd cluster.
+pub struct Etcd {
+    store: Arc<Store>,
+    routes: Arc<Routes>,
+    hub: Arc<Hub>,
+}
+
+impl Etcd {
+    /// Opens an engine on the cluster of this URL: `etcd://[user:password@]host[:port][,…][/prefix]`, or `etcds://` for TLS, with
+    /// `?prefix=`, `tick=`, `members=fixed`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
+    ///
+    /// The cluster need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
+    ///
+    /// # Errors
+    /// What is wrong with the URL, without repeating it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: the connections live in their own tasks.
+    pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        let store = Arc::new(Store::new(Url::parse(url)?, options));
+        let intervals = Intervals { heartbeat: store.options.heartbeat_interval, check: None };
+        let workers = AtomicUsize::new(0);
+        let connector = |readiness| Connector {
+            store: store.clone(),
+            readiness,
+            first_member: workers.fetch_add(1, Ordering::Relaxed),
+        };
+        let size = store.options.cores.len().max(CONNECTIONS);
+        let pool: Pool<Call> = Pool::start(size, &store.options.cores, intervals, connector);
+        let hub = pool.listen(Watching(store.clone()));
+        pool.spawn(|closing| sweeper::run(store.clone(), closing));
+        let routes = Routes::new(pool);
+        routes.pool().spawn(|closing| ticker::run(store.clone(), Arc::downgrade(&routes), closing));
+        Ok(Self { store, routes, hub })
+    }
+
+    async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
+        let key = self.store.keys.claim(request.key());
+        self.routes.call(|reply| Box::new(ClaimCall::new(request, key, reply))).await
+    }
+}
+
+/// Checks that the store answers and has its data.
+struct Probe;
+
+impl SingleRequest for Probe {
+    type Answer = ();
+
+    async fn run(self, session: &Session) -> Result<(), EngineError> {
+        session.check().await.map_err(|failure| failure.answer)
+    }
+}
+
+#[async_trait]
+impl Engine for Etcd {
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.call(key.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        let key = self.store.keys.record(name);
+        self.routes.call(|reply| Box::new(RecordLookup::new(key, reply))).await.map_err(EngineError::of_read)
+    }
+
+    async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        let key = self.store.keys.record(&change.name);
+        self.routes.call(|reply| Box::new(ChangeCall::new(key, change.clone(), reply))).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        listener::subscribe(&self.hub, channel).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.routes.run(Probe).await.map_err(EngineError::of_read)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.store.server.is_durable(), ..SCHEME.capabilities }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.store.server.data_losses()
+    }
+
+    async fn close(&self) {
+        self.routes.pool().close().await;
+    }
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd").field("url", &self.store.url).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,134 @@
+//! Lists of claims and locks.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use oncegate_core::engine::EngineError;
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
+use oncegate_core::record::Key;
+
+use super::claims::StoredClaim;
+use super::failure::Failure;
+use super::operation::SingleRequest;
+use super::proto::{RangeRequest, Request, RequestOp, Response};
+use super::records::StoredRecord;
+use super::session::{Replied, Session};
+use super::step::{self, Stepped};
+use super::time::Time;
+use super::value::Found;
+
+/// Keys of claims in one request. The claims of all apps are read, in the order of their IDs.
+const KEYS: i64 = 4000;
+
+/// Values in one request.
+const VALUES: u8 = 100;
+
+impl SingleRequest for ListRequest {
+    type Answer = Vec<ListedClaim>;
+
+    /// Lists claims. One that cannot be read is left out; a lookup of it reports why.
+    async fn run(self, session: &Session) -> Result<Vec<ListedClaim>, EngineError> {
+        let keys = &session.store().keys;
+        let (mut from, end) = keys.claims(self.after);
+        let mut listed = Vec::new();
+        loop {
+            let request = RangeRequest {
+                key: from,
+                range_end: end.clone(),
+                limit: KEYS,
+                keys_only: true,
+                ..RangeRequest::default()
+            };
+            let page = session.range(request).await.map_err(failed)?;
+            from = page.kvs.last().map(|last| after(&last.key)).unwrap_or_default();
+            let mut own: VecDeque<Key> = page.kvs.iter().filter_map(|pair| keys.claim_of(&pair.key)).collect();
+            own.retain(|key| key.app == self.app && key.realm == self.realm);
+            while !own.is_empty() {
+                let some: Vec<Key> = own.drain(..own.len().min(VALUES.into())).collect();
+                for claim in read(session, &some).await? {
+                    let is_wanted = self.state.is_none_or(|state| claim.claim.record.state == state);
+                    if is_wanted && listed.len() < self.limit {
+                        listed.push(claim);
+                    }
+                }
+                if listed.len() >= self.limit {
+                    return Ok(listed);
+                }
+            }
+            if !page.more {
+                return Ok(listed);
+            }
+        }
+    }
+}
+
+/// Reads claims.
+async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, EngineError> {
+    let reads = || keys.iter().map(|key| step::read(&session.store().keys.claim(key))).collect();
+    let Replied { time, responses, .. } = session.run(reads).await.map_err(failed)?;
+    let mut claims = Vec::new();
+    for (key, response) in keys.iter().zip(responses) {
+        let Stepped::Found(Some(found)) = step::result_of(response).map_err(failed)? else { continue };
+        let live = StoredClaim::read(&found, time).ok().and_then(|stored| stored.live(time));
+        claims.extend(live.map(|claim| ListedClaim { global_id: key.global_id, claim }));
+    }
+    Ok(claims)
+}
+
+impl SingleRequest for LockListRequest {
+    type Answer = LockPage;
+
+    async fn run(self, session: &Session) -> Result<LockPage, EngineError> {
+        let keys = &session.store().keys;
+        let (mut from, end) = keys.locks(&self.app, self.after.as_ref());
+        let mut page = LockPage { records: Vec::new(), now: session.store().time.seen() };
+        loop {
+            let range = RangeRequest {
+                key: from.clone(),
+                range_end: end.clone(),
+                limit: VALUES.into(),
+                ..RangeRequest::default()
+            };
+            let (time, kvs, is_last) = range_of(session, range).await.map_err(failed)?;
+            page.now = time.clock;
+            for (key, found) in &kvs {
+                let record = StoredRecord::read(found, time).ok().and_then(|stored| stored.record);
+                if page.records.len() < self.limit {
+                    page.records.extend(keys.lock_of(key).zip(record));
+                }
+            }
+            match kvs.last() {
+                Some((last, _)) if !is_last && page.records.len() < self.limit => from = after(last),
+                _ => return Ok(page),
+            }
+        }
+    }
+}
+
+/// Reads a range, together with the time. Returns whether it is complete.
+pub(super) async fn range_of(
+    session: &Session,
+    range: RangeRequest,
+) -> Result<(Time, Vec<(Bytes, Found)>, bool), Failure> {
+    let operation = || vec![RequestOp { request: Some(Request::Range(range.clone())) }];
+    let Replied { time, responses, .. } = session.run(operation).await?;
+    match responses.into_iter().next().and_then(|response| response.response) {
+        Some(Response::Range(range)) => {
+            let found =
+                |pair: super::proto::KeyValue| (pair.key, Found { value: pair.value, mod_revision: pair.mod_revision });
+            Ok((time, range.kvs.into_iter().map(found).collect(), !range.more))
+        }
+        _ => Err(Failure::lost("etcd's reply does not fit the request")),
+    }
+}
+
+/// Returns the first key after this one.
+pub(super) fn after(key: &Bytes) -> Bytes {
+    let mut next = BytesMut::from(&key[..]);
+    next.extend_from_slice(&[0]);
+    next.freeze()
+}
+
+fn failed(failure: Failure) -> EngineError {
+    failure.answer.of_read()
+}

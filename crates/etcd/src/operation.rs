@@ -1,0 +1,99 @@
+//! Calls as a connection works on them: an operation on one key, which shares its transactions with operations on other keys, or a
+//! single call that sends its own requests.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_driver::Reply;
+
+use super::seen::Seen;
+use super::session::Session;
+use super::step::Write;
+use super::time::Time;
+use super::value::Found;
+
+/// A call in the queue of a connection.
+pub(super) enum Call {
+    /// On one key.
+    Keyed(Box<dyn Operation>),
+    /// With its own requests.
+    Single(Box<dyn SingleCall>),
+}
+
+impl oncegate_driver::Call for Call {
+    fn refuse(self, why: &Determinate) {
+        match self {
+            Self::Keyed(operation) => operation.fail(why.clone().into()),
+            Self::Single(call) => call.refuse(why),
+        }
+    }
+}
+
+/// A call on one key. It decides by what the key holds, as often as it takes until its write is done or there is nothing to write.
+pub(super) trait Operation: Send + Sync {
+    fn key(&self) -> &Bytes;
+
+    /// Returns whether the caller has dropped the call.
+    fn is_abandoned(&self) -> bool;
+
+    /// Returns about how many bytes its write has.
+    fn bytes(&self) -> usize;
+
+    /// Returns whether it is likely that the key is not there.
+    fn expects_absence(&self) -> bool {
+        false
+    }
+
+    /// Returns what the key probably holds, so that a write can be sent without reading it first. Its guards find out.
+    fn assumed(&self, seen: &Seen) -> Option<Found> {
+        seen.get(self.key())
+    }
+
+    /// Decides by what the key holds. Returns the write, or nothing if the call has its answer.
+    ///
+    /// # Errors
+    /// The value cannot be read.
+    fn decide(&mut self, found: Option<&Found>, time: Time) -> Result<Option<Write>, EngineError>;
+
+    /// Sends the answer of the last decision. `revision` is that of its write, if there was one.
+    fn answer(self: Box<Self>, revision: Option<i64>, time: Time);
+
+    fn fail(self: Box<Self>, why: EngineError);
+}
+
+/// A request with its own requests to the store.
+pub(super) trait SingleRequest: Send + 'static {
+    /// The answer to it.
+    type Answer: Send + 'static;
+
+    fn run(self, session: &Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+}
+
+/// A single call, for any request.
+pub(super) trait SingleCall: Send {
+    /// Runs and answers it. An error is the reason for which the member must be left.
+    fn run(self: Box<Self>, session: Session) -> BoxFuture<'static, Result<(), String>>;
+
+    fn refuse(self: Box<Self>, why: &Determinate);
+}
+
+/// A request with its reply channel.
+pub(super) struct Single<S: SingleRequest> {
+    pub(super) request: S,
+    pub(super) reply: Reply<S::Answer>,
+}
+
+impl<S: SingleRequest> SingleCall for Single<S> {
+    fn run(self: Box<Self>, session: Session) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async move {
+            let answer = self.request.run(&session).await;
+            let lost = answer.as_ref().err().filter(|why| why.is_unavailable()).map(ToString::to_string);
+            self.reply.send(answer);
+            lost.map_or(Ok(()), Err)
+        })
+    }
+
+    fn refuse(self: Box<Self>, why: &Determinate) {
+        self.reply.refuse(why);
+    }
+}

@@ -1,0 +1,53 @@
+//! Routes calls to connection workers: to one on the caller's own core, and past one whose member is slow or gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use oncegate_core::engine::EngineError;
+use oncegate_driver::{Pool, Reply, Worker};
+use tokio::runtime::Handle;
+
+use super::operation::{Call, Operation, Single, SingleRequest};
+
+/// The connections of an engine.
+pub(super) struct Routes {
+    pool: Pool<Call>,
+    next: AtomicUsize,
+}
+
+impl Routes {
+    pub(super) fn new(pool: Pool<Call>) -> Arc<Self> {
+        Arc::new(Self { pool, next: AtomicUsize::new(0) })
+    }
+
+    pub(super) fn pool(&self) -> &Pool<Call> {
+        &self.pool
+    }
+
+    /// Sends an operation on a key.
+    pub(super) async fn call<Answer>(
+        &self,
+        operation: impl FnOnce(Reply<Answer>) -> Box<dyn Operation>,
+    ) -> Result<Answer, EngineError> {
+        self.worker()?.call(|reply| Call::Keyed(operation(reply))).await
+    }
+
+    /// Sends a request that concerns no key.
+    pub(super) async fn run<S: SingleRequest>(&self, request: S) -> Result<S::Answer, EngineError> {
+        self.worker()?.call(|reply| Call::Single(Box::new(Single { request, reply }))).await
+    }
+
+    /// Returns the worker for a call: a ready one on this core, else the next ready one, else the one that became unready last.
+    fn worker(&self) -> Result<&Worker<Call>, EngineError> {
+        let workers = self.pool.workers();
+        let core = Handle::try_current().ok().map(|core| core.id());
+        let ready = |worker: &&Worker<Call>| worker.readiness().is_ready();
+        let own = workers.iter().filter(ready).find(|worker| Some(worker.core()) == core);
+        let next = || {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed) % workers.len().max(1);
+            workers[turn..].iter().chain(&workers[..turn]).find(ready)
+        };
+        let last = || workers.iter().max_by_key(|worker| worker.readiness().last_loss());
+        own.or_else(next).or_else(last).ok_or_else(|| EngineError::unavailable("the engine is closed"))
+    }
+}

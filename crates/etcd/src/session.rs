@@ -1,0 +1,261 @@
+//! A session: a connection to a member that is fit to be used, how one is found, and the transactions that it runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use oncegate_core::attempt::{Entropy as _, SystemEntropy};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::Determinate;
+use oncegate_driver::Server;
+use tokio::time::{sleep, timeout};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::keys::Keys;
+use super::options::Options;
+use super::proto::{
+    MemberListRequest, MemberListResponse, RangeRequest, RangeResponse, RequestOp, ResponseOp, StatusRequest,
+    StatusResponse, TxnRequest, TxnResponse,
+};
+use super::seen::Seen;
+use super::step::{self, Guard, Stepped, Write};
+use super::time::{self, StoreTime, Time};
+use super::url::{Address, Url};
+use super::version;
+
+const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+
+/// Pause before the next member is tried as well, while one does not answer.
+const NEXT_MEMBER: Duration = Duration::from_millis(100);
+
+/// Most members that are known at once.
+const MEMBERS_MAX: usize = 31;
+
+/// What all sessions of an engine have in common.
+pub(super) struct Store {
+    pub(super) url: Url,
+    pub(super) options: Options,
+    pub(super) keys: Keys,
+    pub(super) server: Arc<Server>,
+    pub(super) time: StoreTime,
+    pub(super) seen: Seen,
+    known: Mutex<Known>,
+}
+
+/// What was seen of the cluster.
+#[derive(Default)]
+struct Known {
+    /// Members, those of the URL first.
+    members: Vec<Address>,
+    revision: i64,
+}
+
+/// A connection to a member that has passed its checks. Clones share it.
+#[derive(Clone)]
+pub(super) struct Session {
+    store: Arc<Store>,
+    client: Client,
+}
+
+/// The reply to a transaction, after the time in it.
+pub(super) struct Replied {
+    pub(super) time: Time,
+    /// The revision of its writes, if it has any.
+    pub(super) revision: i64,
+    /// The replies to its operations.
+    pub(super) responses: Vec<ResponseOp>,
+}
+
+impl Store {
+    pub(super) fn new(url: Url, options: Options) -> Self {
+        let members: Vec<_> = url.members.clone();
+        let address = members.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        Self {
+            keys: Keys::new(&url.prefix),
+            server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
+            time: StoreTime::new(options.clock.clone()),
+            seen: Seen::default(),
+            known: Mutex::new(Known { members, revision: 0 }),
+            url,
+            options,
+        }
+    }
+
+    /// Returns the members, beginning with this one.
+    fn members(&self, from: usize) -> Vec<Address> {
+        let mut members = self.known().members.clone();
+        let count = members.len().max(1);
+        members.rotate_left(from % count);
+        members
+    }
+
+    /// Adds the members that the cluster lists to those of the URL.
+    fn learn(&self, listed: &MemberListResponse) {
+        if self.url.are_members_fixed {
+            return;
+        }
+        let listed = listed.members.iter().filter(|member| !member.is_learner);
+        let listed = listed.flat_map(|member| &member.client_urls).filter_map(|url| Address::of_listed(url));
+        let mut members = self.url.members.clone();
+        for address in listed {
+            if !members.contains(&address) && members.len() < MEMBERS_MAX {
+                members.push(address);
+            }
+        }
+        self.known().members = members;
+    }
+
+    /// Records that the store came back without its data.
+    fn lost_data(&self) {
+        self.known().revision = 0;
+        self.seen.clear();
+        self.server.report_loss();
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others by
+    /// [`NEXT_MEMBER`].
+    pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<Self, Determinate> {
+        let mut attempts = FuturesUnordered::new();
+        for (position, member) in store.members(from).into_iter().enumerate() {
+            let store = store.clone();
+            let wait = NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX);
+            attempts.push(async move {
+                sleep(wait).await;
+                let limit = store.options.connect_timeout;
+                let why = format!("{member} does not answer within {limit:?}, or its cluster has no quorum");
+                let opened = timeout(limit, Self::open_at(store, &member)).await;
+                opened.unwrap_or(Err(Determinate::Unavailable(why)))
+            });
+        }
+        let mut refusal = Determinate::Unavailable("it has no members".into());
+        while let Some(opened) = attempts.next().await {
+            match opened {
+                Ok(session) => return Ok(session),
+                Err(why) => refusal = why,
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn open_at(store: Arc<Store>, member: &Address) -> Result<Self, Determinate> {
+        let client = Client::connect(&store.url, member).await?;
+        let session = Self { store, client };
+        let refused = |failure: Failure| failure.answer.without_effect();
+        let status: StatusResponse = session.client.call(STATUS, || StatusRequest {}).await.map_err(refused)?;
+        version::check(&status.version)?;
+        if status.is_learner {
+            return Err(Determinate::Unavailable(format!("{member} is a learner")));
+        }
+        let listed = session.client.call(MEMBER_LIST, || MemberListRequest {}).await.map_err(refused)?;
+        session.store.learn(&listed);
+        session.begin().await.map_err(refused)?;
+        session.store.server.set_durable(true);
+        Ok(session)
+    }
+
+    /// Writes marker and clock if they are not there. Needs a quorum.
+    async fn begin(&self) -> Result<(), Failure> {
+        let Store { keys, time, .. } = &*self.store;
+        let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
+        let clock = time::encode(time.first_value());
+        let create = |key: &Bytes, value: &Bytes| {
+            let write = Write { guards: vec![Guard::Absent], put: Some(value.clone()), is_remembered: false };
+            step::conditional(keys, key, &write)
+        };
+        let build = || TxnRequest {
+            success: vec![create(&keys.marker, &marker), create(&keys.clock, &clock)],
+            ..TxnRequest::default()
+        };
+        let TxnResponse { responses, .. } = self.limited(self.client.txn(build)).await?;
+        if let Some(Ok(Stepped::Found(Some(found)))) = responses.into_iter().nth(1).map(step::result_of)
+            && time::decode(&found.value).is_none_or(|clock| clock < time.seen())
+        {
+            self.store.lost_data();
+            // The store was restored. Its clock continues above every value that was seen.
+            let guards = vec![Guard::Revision(found.mod_revision)];
+            let write = Write { guards, put: Some(clock.clone()), is_remembered: false };
+            let advance =
+                || TxnRequest { success: vec![step::conditional(keys, &keys.clock, &write)], ..TxnRequest::default() };
+            self.limited(self.client.txn(advance)).await?;
+        }
+        self.check().await
+    }
+
+    /// Checks that the store answers, and that it still has its data.
+    pub(super) async fn check(&self) -> Result<(), Failure> {
+        let Replied { responses, .. } = self.run(|| vec![step::read(&self.store.keys.marker)]).await?;
+        let marker = responses.into_iter().next().and_then(|response| step::result_of(response).ok());
+        let marker = match marker {
+            Some(Stepped::Found(marker)) => marker,
+            _ => None,
+        };
+        self.store.server.set_marker(marker.as_ref().map(|marker| &marker.value[..]));
+        Ok(())
+    }
+
+    /// Runs a transaction of these operations that also reads the clock.
+    pub(super) async fn run(&self, operations: impl Fn() -> Vec<RequestOp>) -> Result<Replied, Failure> {
+        let Store { keys, time, .. } = &*self.store;
+        let build = || {
+            let mut success = vec![step::read(&keys.clock)];
+            success.extend(operations());
+            TxnRequest { success, ..TxnRequest::default() }
+        };
+        let (sent_at, floor) = (time.monotonic(), self.floor());
+        let TxnResponse { header, responses, .. } = self.limited(self.client.txn(build)).await?;
+        let revision = header.map_or(0, |header| header.revision);
+        let mut responses = responses.into_iter();
+        let clock = match responses.next().map(step::result_of) {
+            Some(Ok(Stepped::Found(Some(clock)))) => time::decode(&clock.value),
+            _ => None,
+        };
+        match clock {
+            Some(clock) if clock >= floor.0 && revision >= floor.1 => {
+                let mut known = self.store.known();
+                known.revision = known.revision.max(revision);
+                drop(known);
+                Ok(Replied { time: time.observe(clock, sent_at), revision, responses: responses.collect() })
+            }
+            _ => {
+                self.store.lost_data();
+                Err(Failure::lost("etcd came back without its data: its clock or its revision is lower than before"))
+            }
+        }
+    }
+
+    /// Reads a range of keys, for lists. A serializable read may be a little old.
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Failure> {
+        self.limited(self.client.call(RANGE, || request.clone())).await
+    }
+
+    /// Returns the client, for watches.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Returns what no later reply may be below.
+    fn floor(&self) -> (Timestamp, i64) {
+        (self.store.time.seen(), self.store.known().revision)
+    }
+
+    async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let limit = self.store.options.response_timeout;
+        let why = || Failure::lost(format!("etcd did not answer within {limit:?}"));
+        timeout(limit, call).await.unwrap_or_else(|_elapsed| Err(why()))
+    }
+}

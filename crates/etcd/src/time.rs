@@ -1,0 +1,173 @@
+//! The store's time. etcd offers no clock that may decide, so the clock is a key that gateways push by the time that passes for them: see
+//! `docs/adr/0151-a-clock-that-gateways-push.md`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncegate_core::clock::{Clock, Timestamp, micros};
+
+/// Most that one write adds to the clock.
+pub(super) const STEP_MAX: Duration = Duration::from_millis(250);
+
+/// Most that the clock gains on real time, over any span: a write in flight, and the one after it.
+pub(super) const GAIN_MAX: Duration = Duration::from_millis(500);
+
+/// The store's time as one reply has shown it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Time {
+    /// The clock, once read. What has ended by it has ended.
+    pub(super) clock: Timestamp,
+    /// No clock is ahead of this now. New ends are counted from here.
+    pub(super) latest: Timestamp,
+}
+
+/// The newest value of the clock that this gateway has read.
+pub(super) struct StoreTime {
+    own: Arc<dyn Clock>,
+    view: Mutex<View>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct View {
+    clock: Timestamp,
+    /// When the request was sent whose reply showed it.
+    sent_at: Duration,
+    /// The latest instant that was returned: the time that is left of a claim never grows.
+    latest: Timestamp,
+}
+
+impl StoreTime {
+    pub(super) fn new(own: Arc<dyn Clock>) -> Self {
+        Self { own, view: Mutex::default() }
+    }
+
+    /// Returns this gateway's monotonic time.
+    pub(super) fn monotonic(&self) -> Duration {
+        self.own.monotonic()
+    }
+
+    /// Returns the value at which a clock starts that is not there: above everything that was seen, and the wall clock.
+    pub(super) fn first_value(&self) -> Timestamp {
+        self.own.wall().max(self.view().clock.plus(GAIN_MAX))
+    }
+
+    /// Returns the newest value of the clock.
+    pub(super) fn seen(&self) -> Timestamp {
+        self.view().clock
+    }
+
+    /// Returns the time by what was read before now.
+    pub(super) fn now(&self) -> Time {
+        self.time_of(&mut self.view())
+    }
+
+    /// Records what a linearizable read has shown, which was sent at this monotonic time.
+    pub(super) fn observe(&self, clock: Timestamp, sent_at: Duration) -> Time {
+        let mut view = self.view();
+        if clock >= view.clock {
+            *view = View { clock, sent_at, ..*view };
+        }
+        self.time_of(&mut view)
+    }
+
+    fn time_of(&self, view: &mut View) -> Time {
+        let passed = self.own.monotonic().saturating_sub(view.sent_at);
+        view.latest = view.latest.max(view.clock.plus(passed + GAIN_MAX));
+        Time { clock: view.clock, latest: view.latest }
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Time {
+    /// Returns the end of what lasts this long from now on, at least.
+    pub(super) fn end_of(self, lasts: Duration) -> Timestamp {
+        self.latest.plus(lasts)
+    }
+
+    /// Returns how long it lasts until `end`, at least. What was to last for `lasts_us` lasts no longer than that.
+    pub(super) fn left(self, end: Timestamp, lasts_us: u64) -> Duration {
+        end.since(self.latest).min(Duration::from_micros(lasts_us)).max(Duration::from_micros(1))
+    }
+}
+
+/// Returns the stored form of an instant: its bytes compare as it does.
+pub(super) fn encode(instant: Timestamp) -> Bytes {
+    Bytes::copy_from_slice(&instant.as_micros().to_be_bytes())
+}
+
+/// Reads an instant; `None` if it is none.
+pub(super) fn decode(stored: &[u8]) -> Option<Timestamp> {
+    stored.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_micros)
+}
+
+/// What this gateway knows of the clock's last write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LastTick {
+    pub(super) clock: Timestamp,
+    pub(super) mod_revision: i64,
+    /// The clock is advanced by the time since then: the sending of an own write that was answered, the receipt of another's.
+    pub(super) since: Duration,
+    pub(super) is_own: bool,
+}
+
+impl LastTick {
+    /// Returns the next value, at this monotonic time.
+    pub(super) fn next(self, now: Duration) -> Timestamp {
+        let passed = now.saturating_sub(self.since).min(STEP_MAX);
+        Timestamp::from_micros(self.clock.as_micros().saturating_add(micros(passed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::clock::ManualClock;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_micros(ms * 1000)
+    }
+
+    #[test]
+    fn an_end_is_counted_from_the_sending_of_the_read_and_lies_behind_what_the_clock_may_gain() {
+        let own = Arc::new(ManualClock::at(Timestamp::default()));
+        let time = StoreTime::new(own.clone());
+        let sent_at = time.monotonic();
+        own.advance(30 * MS);
+        let seen = time.observe(at(1000), sent_at);
+        assert_eq!((seen.clock, seen.latest), (at(1000), at(1530)));
+        assert_eq!(seen.end_of(200 * MS), at(1730));
+        own.advance(70 * MS);
+        assert_eq!(time.now(), Time { clock: at(1000), latest: at(1600) });
+        // An older reply that comes late changes nothing.
+        assert_eq!(time.observe(at(900), sent_at).clock, at(1000));
+    }
+
+    #[test]
+    fn what_is_left_is_never_more_than_was_granted_or_than_is_sure() {
+        let now = Time { clock: at(1000), latest: at(1500) };
+        assert_eq!(now.left(at(1800), 1_000_000), 300 * MS);
+        assert_eq!(now.left(at(9000), 1_000_000), 1000 * MS);
+        assert_eq!(now.left(at(1400), 1_000_000), Duration::from_micros(1), "it has not ended, by the clock");
+    }
+
+    #[test]
+    fn a_tick_adds_the_time_that_has_passed_and_no_more_than_the_largest_step() {
+        let last = LastTick { clock: at(1000), mod_revision: 1, since: 50 * MS, is_own: true };
+        assert_eq!(last.next(150 * MS), at(1100));
+        assert_eq!(last.next(40 * MS), at(1000));
+        assert_eq!(last.next(9000 * MS), at(1250), "a gateway that was stopped");
+    }
+
+    #[test]
+    fn instants_compare_as_their_bytes() {
+        assert!(encode(at(1)) < encode(at(300)) && encode(at(300)) < encode(Timestamp::from_micros(u64::MAX)));
+        assert_eq!((decode(&encode(at(7))), decode(b"1")), (Some(at(7)), None));
+    }
+}

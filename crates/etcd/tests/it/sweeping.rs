@@ -1,0 +1,51 @@
+//! What is deleted once it has ended, and what is not.
+
+use std::time::Duration;
+
+use oncegate_core::claim::ClaimRequest;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{ChangePurpose, Engine, RecordChange, RecordName, SharedRecord};
+use oncegate_core::terms::{LeaseEnd, Terms};
+use oncegate_testkit::etcd_cluster::EtcdCluster;
+
+use super::{granted, key, leased, open, settle, soon, success};
+
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_ended_is_deleted_and_all_else_is_left() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    let (ended, held, done) = (leased(SHORT), fresh_claim(), fresh_claim());
+    let outlives = leased(SHORT);
+    let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..outlives.terms };
+    let outlives = ClaimRequest { terms, ..outlives };
+    for request in [&ended, &held, &done, &outlives] {
+        granted(&engine, request).await;
+    }
+    engine.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
+    let lock = |name: &str| RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap());
+    for (name, lasts) in [("ended", SHORT), ("held", Duration::from_hours(1))] {
+        let change = RecordChange {
+            name: lock(name),
+            expected: None,
+            new: SharedRecord::versioned(7, b"value").unwrap(),
+            lasts: Some(lasts),
+            from: Timestamp::default(),
+            before: Timestamp::from_micros(u64::MAX),
+            purpose: ChangePurpose::Grant,
+            lease_max: lasts,
+            notifies: false,
+        };
+        engine.change_record(&change, DEADLINE).await.unwrap();
+    }
+    let is_there = |key: &str| !cluster.ctl(&["get", key, "--keys-only"]).trim().is_empty();
+    soon("the ended claim is deleted", async || !is_there(&key(&ended))).await;
+    soon("the ended lock is deleted", async || !is_there("/oncegate/l/shop/ended")).await;
+    for kept in [&held, &done, &outlives] {
+        assert!(is_there(&key(kept)));
+        assert!(engine.read(&kept.key).await.unwrap().is_some());
+    }
+    assert!(is_there("/oncegate/l/shop/held"));
+}

@@ -1,0 +1,186 @@
+//! An etcd cluster for one test, of one member or several, on free ports of the loopback interface and in temporary folders; killed on
+//! drop. Members can be frozen, killed and started again.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{folder, fresh, missing, wait};
+
+/// How long a cluster may take to have a leader.
+const START: Duration = Duration::from_secs(30);
+
+/// A running cluster.
+pub struct EtcdCluster {
+    members: Vec<Member>,
+    arguments: Vec<String>,
+}
+
+/// A member, whether it runs or not.
+struct Member {
+    folder: TempDir,
+    client_port: u16,
+    peer_port: u16,
+    child: Option<Child>,
+}
+
+impl EtcdCluster {
+    /// Starts a cluster of one member: enough where no member fails. `None` if etcd is not installed: skip the test then. On CI it fails.
+    pub async fn start_one() -> Option<Self> {
+        Self::start_with(1, &[]).await
+    }
+
+    /// Starts a cluster of three members.
+    pub async fn start() -> Option<Self> {
+        Self::start_with(3, &[]).await
+    }
+
+    /// Starts a cluster with arguments for each member, such as `["--quota-backend-bytes=16777216"]`.
+    pub async fn start_with(count: usize, arguments: &[&str]) -> Option<Self> {
+        missing::tool("etcd")?;
+        missing::tool("etcdctl")?;
+        for _ in 0..5 {
+            // Another process may take a port first. Then a member exits.
+            let member = || Member {
+                folder: folder::temporary(),
+                client_port: fresh::port(),
+                peer_port: fresh::port(),
+                child: None,
+            };
+            let members = (0..count).map(|_| member()).collect();
+            let mut cluster = Self { members, arguments: arguments.iter().map(ToString::to_string).collect() };
+            (0..count).for_each(|member| cluster.launch(member));
+            if cluster.is_ready().await {
+                return Some(cluster);
+            }
+            cluster.members.iter_mut().for_each(Member::kill);
+        }
+        panic!("etcd does not start");
+    }
+
+    /// Returns the URL of the engine on it.
+    pub fn url(&self) -> String {
+        format!("etcd://{}", self.addresses().join(","))
+    }
+
+    /// Returns the addresses of all members.
+    pub fn addresses(&self) -> Vec<String> {
+        self.members.iter().map(Member::address).collect()
+    }
+
+    /// Returns the number of members.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns the position of the leader, as the members that answer see it.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.size()).find(|member| {
+            let address = self.members[*member].address();
+            let status = self.try_ctl(&["--endpoints", &address, "endpoint", "status", "--write-out=json"]);
+            status.is_some_and(|status| {
+                let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+                let status = &status[0]["Status"];
+                status["leader"].is_number() && status["leader"] == status["header"]["member_id"]
+            })
+        })
+    }
+
+    /// Runs `etcdctl` on all members, and returns its output.
+    pub fn ctl(&self, arguments: &[&str]) -> String {
+        let output = self.try_ctl(arguments);
+        output.unwrap_or_else(|| panic!("etcdctl {arguments:?} fails"))
+    }
+
+    /// Runs `etcdctl`; `None` if it fails.
+    pub fn try_ctl(&self, arguments: &[&str]) -> Option<String> {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").args(["--dial-timeout=1s", "--command-timeout=3s"]);
+        if !arguments.contains(&"--endpoints") {
+            command.arg("--endpoints").arg(self.addresses().join(","));
+        }
+        let output = command.args(arguments).stdin(Stdio::null()).output().expect("etcdctl runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Freezes a member: its connections stay open, without any reply.
+    pub fn freeze(&self, member: usize) {
+        self.members[member].signal("STOP");
+    }
+
+    /// Resumes a frozen member.
+    pub fn thaw(&self, member: usize) {
+        self.members[member].signal("CONT");
+    }
+
+    /// Kills a member.
+    pub fn kill(&mut self, member: usize) {
+        self.members[member].kill();
+    }
+
+    /// Starts a member again that was killed, with its data.
+    pub fn restart(&mut self, member: usize) {
+        self.members[member].kill();
+        self.launch(member);
+    }
+
+    /// Waits until the cluster answers.
+    pub async fn is_ready(&mut self) -> bool {
+        let mut has_exited = false;
+        wait::until("etcd answers", START, async || {
+            has_exited = self.members.iter_mut().any(Member::has_exited);
+            has_exited || self.try_ctl(&["get", "ready"]).is_some()
+        })
+        .await;
+        !has_exited
+    }
+
+    fn launch(&mut self, position: usize) {
+        let peer = |(position, member): (usize, &Member)| format!("m{position}=http://127.0.0.1:{}", member.peer_port);
+        let peers: Vec<_> = self.members.iter().enumerate().map(peer).collect();
+        let member = &self.members[position];
+        let client = format!("http://127.0.0.1:{}", member.client_port);
+        let own_peer = format!("http://127.0.0.1:{}", member.peer_port);
+        let log = File::create(member.folder.path().join("log")).expect("a log");
+        let mut command = Command::new("etcd");
+        command.arg("--name").arg(format!("m{position}")).arg("--data-dir").arg(member.folder.path().join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &own_peer, "--initial-advertise-peer-urls", &own_peer]);
+        command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "new", "--logger=zap"]);
+        command.args(["--heartbeat-interval=50", "--election-timeout=500"]).args(&self.arguments);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        self.members[position].child = Some(child.expect("etcd starts"));
+    }
+}
+
+impl Member {
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    fn has_exited(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Uses the shell, because sending a signal takes unsafe code.
+    fn signal(&self, name: &str) {
+        let id = self.child.as_ref().expect("it runs").id();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+}
+
+impl Drop for EtcdCluster {
+    fn drop(&mut self) {
+        self.members.iter_mut().for_each(Member::kill);
+    }
+}

@@ -1,0 +1,121 @@
+//! An etcd cluster of three, and what can happen to a member or to all: two gateways work at it all the while.
+
+use std::time::Duration;
+
+use oncegate_testkit::etcd_cluster::EtcdCluster;
+use oncegate_testkit::history::check::explained_within;
+use oncegate_testkit::output::print;
+use oncegate_testkit::wait::until;
+
+use super::{SHORTEST_LEASE, Seen, Store, gateway, watch_all, workload};
+
+/// How much later than by the clocks of callers something may end: the clock of the store stands still while no member serves.
+const LATE: Duration = Duration::from_secs(20);
+
+/// A fault of members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    /// The leader gets SIGKILL; started again with its data.
+    LeaderKilled,
+    /// The leader gets SIGSTOP, until the others have another one.
+    LeaderStopped,
+    /// A member that follows gets SIGKILL; started again with its data.
+    FollowerKilled,
+    /// A member that follows gets SIGSTOP.
+    FollowerStopped,
+    /// All but one get SIGSTOP: there is no quorum.
+    QuorumStopped,
+}
+
+const FAULTS: [Fault; 5] =
+    [Fault::LeaderKilled, Fault::LeaderStopped, Fault::FollowerKilled, Fault::FollowerStopped, Fault::QuorumStopped];
+
+/// A cluster, and the members that a fault has struck.
+struct Etcd {
+    cluster: EtcdCluster,
+    struck: Vec<usize>,
+}
+
+impl Etcd {
+    async fn start() -> Option<Self> {
+        Some(Self { cluster: EtcdCluster::start().await?, struck: Vec::new() })
+    }
+
+    /// Returns the leader, once there is one.
+    async fn leader(&self) -> usize {
+        let mut leader = None;
+        until("a leader", Duration::from_secs(20), async || {
+            leader = self.cluster.leader();
+            leader.is_some()
+        })
+        .await;
+        leader.expect("a leader")
+    }
+}
+
+impl Store for Etcd {
+    type Fault = Fault;
+
+    fn url(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn direct_url(&self) -> String {
+        self.cluster.url()
+    }
+
+    async fn strike(&mut self, fault: Fault) {
+        let leader = self.leader().await;
+        let follower = (leader + 1) % self.cluster.size();
+        self.struck = match fault {
+            Fault::LeaderKilled | Fault::LeaderStopped => vec![leader],
+            Fault::FollowerKilled | Fault::FollowerStopped => vec![follower],
+            Fault::QuorumStopped => vec![leader, follower],
+        };
+        for member in self.struck.clone() {
+            match fault {
+                Fault::LeaderKilled | Fault::FollowerKilled => self.cluster.kill(member),
+                Fault::LeaderStopped | Fault::FollowerStopped | Fault::QuorumStopped => self.cluster.freeze(member),
+            }
+        }
+    }
+
+    async fn mend(&mut self, fault: Fault) {
+        for member in std::mem::take(&mut self.struck) {
+            match fault {
+                Fault::LeaderKilled | Fault::FollowerKilled => self.cluster.restart(member),
+                Fault::LeaderStopped | Fault::FollowerStopped | Fault::QuorumStopped => self.cluster.thaw(member),
+            }
+        }
+        assert!(self.cluster.is_ready().await, "all members run again");
+    }
+}
+
+/// Holds what was seen to what is promised. That no lease ends early is seen by grants: to the clocks of callers, exactly.
+fn assert_promises(seen: &Seen, fault: Fault) {
+    print(format_args!("{fault:?}: {seen}"));
+    assert_eq!(seen.double_grants(), [], "{fault:?}: granted twice");
+    let echoes = explained_within(&seen.history, SHORTEST_LEASE / 4, LATE);
+    print(format_args!("{fault:?}: {echoes} keys were held for a lease by a call that was sent twice"));
+    seen.assert_in_time(&fault, false, Duration::ZERO);
+}
+
+async fn run(rounds: usize) {
+    let Some(mut etcd) = Etcd::start().await else { return };
+    let gateways = [gateway(&etcd, "").await, gateway(&etcd, "").await];
+    for fault in FAULTS.into_iter().flat_map(|fault| std::iter::repeat_n(fault, rounds)) {
+        let seen = watch_all(&mut etcd, fault, &[&gateways[0], &gateways[1]], workload()).await;
+        assert_promises(&seen, fault);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_is_true_under_faults_of_an_etcd_cluster() {
+    run(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: make test-coordination"]
+async fn every_answer_is_true_under_many_faults_of_an_etcd_cluster() {
+    run(20).await;
+}
