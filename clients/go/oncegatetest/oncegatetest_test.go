@@ -303,20 +303,24 @@ func locks(t *testing.T, c *oncegate.Client, say func(string, ...any)) {
 
 func TestLeasesAndRetentionsEndByTheClockOfTheTest(t *testing.T) {
 	ctx, contents := context.Background(), oncegate.Map{"parcel_id": "P-1"}
-	for _, unknown := range []bool{false, true} {
+	for way, unknown := range map[string]bool{"by default": false, "as the gateway says": true, "as the claim asks": true} {
 		gateway := oncegatetest.New(t)
-		if unknown {
+		var opts []oncegate.ClaimOption
+		switch way {
+		case "as the gateway says":
 			gateway = oncegatetest.New(t, oncegatetest.OnLeaseEndUnknown())
+		case "as the claim asks":
+			opts = append(opts, oncegate.UnknownOnLeaseEnd())
 		}
 		client := gateway.Client()
-		result, err := client.Claim(ctx, "parcel.ship", contents)
+		result, err := client.Claim(ctx, "parcel.ship", contents, opts...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		result.(*oncegate.Grant).Stop()
 		gateway.Advance(time.Minute)
 		if claims := gateway.Claims(); unknown != (len(claims) == 1 && claims[0].State == oncegate.Unknown) {
-			t.Error(unknown, claims)
+			t.Error(way, claims)
 		}
 		if _, err := result.(*oncegate.Grant).Succeed(ctx, "done"); err != nil {
 			t.Error(err)

@@ -162,6 +162,11 @@ def test_its_clock_ends_leases_and_retentions(oncegate: MemoryGateway) -> None:
     assert isinstance(client.once("coupon.redeem", "C-1", lambda _: 1), Duplicate)
     oncegate.advance(3601)
     assert isinstance(client.once("coupon.redeem", "C-1", lambda _: 1), Done)
+    client.claim("coupon.redeem", "C-2", lease="30s", on_lease_end="unknown")
+    oncegate.advance(365 * 86400)
+    found = client.once("coupon.redeem", "C-2", lambda _: 1)
+    assert isinstance(found, Duplicate)
+    assert found.state == "unknown"
 
 
 def test_its_failures_are_those_of_a_gateway(oncegate: MemoryGateway) -> None:

@@ -101,6 +101,18 @@ class MemoryGatewayTest {
     }
 
     @Test
+    void aClaimThatAsksForItIsUnknownWhenItsLeaseEnds(MemoryGateway gateway) throws Exception {
+        try (OncegateClient client = gateway.client()) {
+            client.claim("seat.book", "12A", Terms.NONE);
+            client.claim("seat.book", "12B", Terms.NONE.unknownOnLeaseEnd());
+            gateway.advance(Duration.ofDays(365));
+            assertEquals(
+                    List.of("unknown"),
+                    gateway.claims().stream().map(claim -> claim.state()).toList());
+        }
+    }
+
+    @Test
     void batchesAndLocksAreAnswered(MemoryGateway gateway) throws Exception {
         try (OncegateClient client = gateway.client()) {
             var items =
