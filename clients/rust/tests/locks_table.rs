@@ -40,7 +40,7 @@ async fn run(client: &Client, steps: &[Value]) {
             holds.remove(released).expect("a hold").release().await.expect("an answer");
         } else if let Some(wanted) = step.get("lookup") {
             let record = client.lock(&name).lookup().await.expect("an answer").map(|record| {
-                json!({ "mode": record.mode.map(|mode| mode.name()), "holders": record.holders.len(), "limit": record.limit })
+                json!({ "mode": record.mode.map(oncegate_client::Mode::name), "holders": record.holders.len(), "limit": record.limit })
             });
             assert_eq!(record.unwrap_or_default(), *wanted, "step {at}");
         } else {

@@ -11,7 +11,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct Locks {
-    locks: HashMap<String, Lock>,
+    by_name: HashMap<String, Lock>,
     attempts: u64,
     fences: u64,
 }
@@ -40,7 +40,7 @@ struct Hold {
 impl Locks {
     pub(super) fn call(&mut self, name: &str, call: &str, request: &Value, now: Now) -> Answer {
         self.sweep(name, now);
-        let lock = self.locks.entry(name.to_owned()).or_default();
+        let lock = self.by_name.entry(name.to_owned()).or_default();
         let answer = match call {
             "holds" => {
                 self.attempts += 1;
@@ -60,8 +60,9 @@ impl Locks {
         self.sweep(name, now);
         match answer {
             (201, mut granted) => {
+                granted["name"] = name.into();
                 // The fence may be new.
-                granted["fence"] = self.locks.get(name).map(|lock| lock.fence).into();
+                granted["fence"] = self.by_name.get(name).map(|lock| lock.fence).into();
                 (201, granted)
             }
             other => other,
@@ -70,7 +71,7 @@ impl Locks {
 
     pub(super) fn lookup(&mut self, name: &str, now: Now) -> Answer {
         self.sweep(name, now);
-        let Some(lock) = self.locks.get(name) else { return problem(404, "not_found", json!({})) };
+        let Some(lock) = self.by_name.get(name) else { return problem(404, "not_found", json!({})) };
         let holders = lock.holds.iter().map(|hold| {
             json!({
                 "hash": hash(&hold.nonce), "mode": mode(hold.is_shared), "claimed_at": hold.claimed_at,
@@ -89,10 +90,10 @@ impl Locks {
 
     /// Ends holds, and assigns a fence if the lock is held now in another mode than the last one is for.
     fn sweep(&mut self, name: &str, now: Now) {
-        let Some(lock) = self.locks.get_mut(name) else { return };
+        let Some(lock) = self.by_name.get_mut(name) else { return };
         lock.holds.retain(|hold| hold.ends > now.at);
         if lock.holds.is_empty() {
-            self.locks.remove(name);
+            self.by_name.remove(name);
             return;
         }
         let is_shared = lock.holds.iter().all(|hold| hold.is_shared);
