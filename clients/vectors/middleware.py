@@ -32,6 +32,8 @@ ROOT = HERE.parent.parent
 APP_KEY = "default"
 # Nothing of a case takes longer: what does hangs.
 PATIENCE = 30.0
+# Seconds without a byte after which a response counts as broken, and from which a case is named. The longest case waits for about three.
+SLOW = 10.0
 
 
 class Failed(Exception):
@@ -335,10 +337,10 @@ class Case:
             except OSError:
                 is_open = False
             if is_open and given.get("keep"):
-                kept.settimeout(PATIENCE)
+                kept.settimeout(SLOW * self.stretch)
                 return kept
             kept.close()
-        connection = socket.create_connection(self.address, timeout=PATIENCE)
+        connection = socket.create_connection(self.address, timeout=SLOW * self.stretch)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
@@ -579,7 +581,13 @@ def report(cases, defaults, gateway, application, options):
     taken = [case for case in cases if not application.lacks.intersection(case.get("needs", []))]
 
     def judged(case):
-        return Case(case, defaults, application.address, gateway.url, options.stretch).run()
+        begin = time.monotonic()
+        errors = Case(case, defaults, application.address, gateway.url, options.stretch).run()
+        seconds = time.monotonic() - begin
+        if seconds > SLOW * options.stretch:
+            # Such as a response whose connection stays open after it broke off.
+            print(f"slow: {case['name']}: {seconds:.0f} s")
+        return errors
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(zip(taken, pool.map(judged, taken)))

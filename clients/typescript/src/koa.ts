@@ -88,7 +88,10 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
   if (!isStream(source)) return recordPiece(run, bytesOf(context));
   const length = context.response.get("Content-Length");
   const type = context.response.get("Content-Type");
-  context.body = recordStream(run, source, { declared: /^\d+$/.test(length) ? Number(length) : null });
+  const recorded = recordStream(run, source, { declared: /^\d+$/.test(length) ? Number(length) : null });
+  // A compression outside pipes it without its errors: its caller would wait for the rest.
+  recorded.once("error", () => response.destroy());
+  context.body = recorded;
   if (length) context.set("Content-Length", length);
   if (type) context.set("Content-Type", type);
 }
