@@ -9,6 +9,7 @@ use super::{ChainOptions, Config, OperationOptions};
 use crate::domain::terms::{Retention, Span};
 use crate::engine::capability::Capability;
 use crate::engines;
+use crate::proxy::options::RouteOptions;
 
 impl Config {
     /// Returns the missing capabilities. Invalid URLs are reported elsewhere.
@@ -27,6 +28,14 @@ impl Config {
         let of_open = self.apps.is_empty().then_some(self.defaults.chain.as_str());
         for chain in of_apps.chain(of_open).collect::<BTreeSet<_>>() {
             self.check_terms_on(chain, &KeyPath::of(["defaults"]), &self.defaults_used_on(chain), &mut found);
+        }
+        if let Some((engine, max)) =
+            self.chains.values().filter_map(|chain| self.result_bytes_max(chain)).min_by_key(|found| found.1)
+            && self.limits.result_bytes > max
+        {
+            let message =
+                format!("{} is more than engine `{engine}` can store; write {max} or less", self.limits.result_bytes);
+            found.push(Problem::of_key(KeyPath::of(["limits", "result_bytes"]), message));
         }
         for (key, app) in &self.apps {
             let (path, chain) = (KeyPath::of(["apps", key.as_ref()]), self.chain_of(Some(key)));
@@ -84,6 +93,28 @@ impl Config {
                 found.push(Problem::of_key(path.child(name), message));
             }
         }
+    }
+
+    /// Returns the engine of a chain that stores the shortest results, and how long they may be, if there is a limit.
+    fn result_bytes_max<'a>(&self, chain: &'a ChainOptions) -> Option<(&'a str, usize)> {
+        let max = |engine: &'a String| {
+            let promise = engines::promise_of(self.engines.get(engine)?).ok()?;
+            Some((engine.as_str(), promise.result_bytes_max?))
+        };
+        chain.engines.iter().filter_map(max).min_by_key(|(_, max)| *max)
+    }
+
+    /// Returns why the responses of a route are too long for its chain, if they are: they are stored as text, and encrypted.
+    pub(super) fn response_bytes_problem(&self, route: &RouteOptions) -> Option<String> {
+        let chain = self.chains.get(self.chain_of(Some(&route.app)))?;
+        let (engine, max) = self.result_bytes_max(chain)?;
+        let max = max / 4 * 3;
+        (route.response_bytes.0 > max).then(|| {
+            format!(
+                "response_bytes is {}, and engine `{engine}` can store {max}; write that or less, or use another chain",
+                route.response_bytes.0
+            )
+        })
     }
 
     /// Returns the first engine of a chain without this capability: any engine may become the active one.

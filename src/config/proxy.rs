@@ -213,6 +213,9 @@ impl Config {
             (1..=RESPONSE_BYTES_MAX).contains(&route.response_bytes.0),
             "response_bytes is from 1 to \"1MiB\"; longer responses are not replayed".to_owned(),
         );
+        if let Some(why) = self.response_bytes_problem(route) {
+            check(false, why);
+        }
         if let Err(error) = self.limits.check_lease(route.lease.0) {
             check(false, format!("{error} (limits.lease_min, limits.lease_max)"));
         }

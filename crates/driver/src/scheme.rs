@@ -43,12 +43,14 @@ pub struct Promise {
     pub text: String,
     /// Calls with a shorter deadline would fail; zero if any deadline suits.
     pub deadline_min: Duration,
+    /// Longest result that a claim may have, where the store has a limit.
+    pub result_bytes_max: Option<usize>,
 }
 
 impl Promise {
-    /// Returns a promise of an engine for which any deadline suits.
+    /// Returns a promise of an engine for which any deadline suits, and any result that a gateway accepts.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), deadline_min: Duration::ZERO }
+        Self { text: text.into(), deadline_min: Duration::ZERO, result_bytes_max: None }
     }
 }
 

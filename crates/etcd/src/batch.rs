@@ -135,7 +135,8 @@ impl Item {
     /// Returns the first step of an operation: a write by what its key probably holds, else a read.
     fn begin(mut operation: Box<dyn Operation>, store: &Store) -> Self {
         let assumed = operation.assumed(&store.seen);
-        if assumed.is_none() && !operation.expects_absence() {
+        let is_refused = operation.is_grant() && store.gate.refusal().is_some();
+        if is_refused || assumed.is_none() && !operation.expects_absence() {
             return Self { operation, write: None };
         }
         let decided = operation.decide(assumed.as_ref(), store.time.now());
@@ -155,7 +156,13 @@ impl Item {
                 None
             }
             (Ok(Stepped::Found(found)), _) => match self.operation.decide(found.as_ref(), time) {
-                Ok(Some(write)) => Some(Self { write: Some(write), ..self }),
+                Ok(Some(write)) => {
+                    if let Some(why) = store.gate.refusal().filter(|_| self.operation.is_grant()) {
+                        self.operation.fail(why.into());
+                        return None;
+                    }
+                    Some(Self { write: Some(write), ..self })
+                }
                 Ok(None) => {
                     self.operation.answer(None, time);
                     None

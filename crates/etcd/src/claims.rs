@@ -31,6 +31,9 @@ pub(super) trait Request: Send + Sync + 'static {
     /// Whether it is likely that there is no claim.
     const EXPECTS_ABSENCE: bool = false;
 
+    /// Whether its write grants the claim.
+    const IS_GRANT: bool = false;
+
     fn key(&self) -> &Key;
 
     /// Returns about how many bytes it stores, beyond its key.
@@ -56,6 +59,8 @@ impl Request for ClaimRequest {
     type Answer = ClaimResponse;
 
     const EXPECTS_ABSENCE: bool = true;
+
+    const IS_GRANT: bool = true;
 
     fn key(&self) -> &Key {
         &self.key
@@ -253,6 +258,10 @@ impl<R: Request> Operation for ClaimCall<R> {
 
     fn expects_absence(&self) -> bool {
         R::EXPECTS_ABSENCE
+    }
+
+    fn is_grant(&self) -> bool {
+        R::IS_GRANT
     }
 
     fn decide(&mut self, found: Option<&Found>, time: Time) -> Result<Option<Write>, EngineError> {

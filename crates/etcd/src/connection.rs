@@ -8,6 +8,7 @@ use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
 use tokio::time::timeout;
 
 use super::batch::{self, Work};
+use super::failure::Failure;
 use super::operation::Call;
 use super::session::{Session, Store};
 
@@ -63,7 +64,11 @@ impl oncegate_driver::Connection for Connection {
 
     fn heartbeat(&mut self) -> Exchange<()> {
         let session = self.session.clone();
-        self.watch(async move { session.check().await.map_err(|failure| failure.answer.reason().to_owned()) })
+        let beat = async move {
+            session.check().await?;
+            session.measure().await
+        };
+        self.watch(async move { beat.await.map_err(|failure: Failure| failure.answer.reason().to_owned()) })
     }
 
     fn finish(&mut self, (): (), _: &mut Queue<Call>) -> Fitness {

@@ -9,6 +9,7 @@ mod claims;
 mod client;
 mod connection;
 mod failure;
+mod gate;
 mod keys;
 mod lists;
 mod operation;
@@ -60,6 +61,12 @@ use self::watching::Watching;
 /// Connections, if the process says nothing of its cores.
 const CONNECTIONS: usize = 2;
 
+/// Longest result: with what else a claim and its request have, less than the 1.5 MiB that etcd takes.
+const RESULT_BYTES_MAX: usize = 512 << 10;
+
+const PROMISE: &str = "Survives kill -9, power loss and the loss of any minority of the cluster's members. Leases end up to a second \
+                       late, and later while no gateway runs; never early.";
+
 /// The scheme of the etcd engine.
 pub static SCHEME: Scheme = Scheme {
     names: &["etcd", "etcds"],
@@ -70,12 +77,7 @@ pub static SCHEME: Scheme = Scheme {
         None => Ok(()),
     },
     capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
-    promise: |_| {
-        Promise::new(
-            "Survives kill -9, power loss and the loss of any minority of the cluster's members; leases end late, never early, \
-             while no gateway runs.",
-        )
-    },
+    promise: |_| Promise { result_bytes_max: Some(RESULT_BYTES_MAX), ..Promise::new(PROMISE) },
     restore: None,
     open: |url, host| {
         let options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
@@ -92,7 +94,7 @@ pub struct Etcd {
 
 impl Etcd {
     /// Opens an engine on the cluster of this URL: `etcd://[user:password@]host[:port][,…][/prefix]`, or `etcds://` for TLS, with
-    /// `?prefix=`, `tick=`, `members=fixed`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
+    /// `?prefix=`, `tick=`, `members=fixed`, `grant_until=`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
     ///
     /// The cluster need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
     ///

@@ -44,6 +44,11 @@ pub(super) trait Operation: Send + Sync {
         false
     }
 
+    /// Returns whether its write grants something, so that it is refused while nothing is granted.
+    fn is_grant(&self) -> bool {
+        false
+    }
+
     /// Returns what the key probably holds, so that a write can be sent without reading it first. Its guards find out.
     fn assumed(&self, seen: &Seen) -> Option<Found> {
         seen.get(self.key())

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oncegate_core::clock::{Timestamp, micros};
-use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};
+use oncegate_core::engine::{ChangePurpose, ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};
 use oncegate_driver::Reply;
 
 use super::operation::Operation;
@@ -116,6 +116,10 @@ impl Operation for ChangeCall {
 
     fn expects_absence(&self) -> bool {
         self.change.expected.is_none()
+    }
+
+    fn is_grant(&self) -> bool {
+        self.change.purpose == ChangePurpose::Grant
     }
 
     fn decide(&mut self, found: Option<&Found>, time: Time) -> Result<Option<Write>, EngineError> {

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client::Client;
 use super::failure::Failure;
+use super::gate::Gate;
 use super::keys::Keys;
 use super::options::Options;
 use super::proto::{
@@ -44,6 +45,7 @@ pub(super) struct Store {
     pub(super) server: Arc<Server>,
     pub(super) time: StoreTime,
     pub(super) seen: Seen,
+    pub(super) gate: Gate,
     known: Mutex<Known>,
 }
 
@@ -80,6 +82,7 @@ impl Store {
             server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
             time: StoreTime::new(options.clock.clone()),
             seen: Seen::default(),
+            gate: Gate::new(url.grant_until),
             known: Mutex::new(Known { members, revision: 0 }),
             url,
             options,
@@ -112,9 +115,24 @@ impl Store {
 
     /// Records that the store came back without its data.
     fn lost_data(&self) {
-        self.known().revision = 0;
-        self.seen.clear();
+        self.forget();
         self.server.report_loss();
+    }
+
+    /// Records the marker of the store.
+    fn set_marker(&self, marker: Option<&[u8]>) {
+        let losses = self.server.data_losses();
+        self.server.set_marker(marker);
+        if self.server.data_losses() != losses {
+            self.forget();
+        }
+    }
+
+    /// Forgets what was true of the data that are lost. The clock never goes back.
+    fn forget(&self) {
+        self.known().revision = 0;
+        self.gate.forget_clock();
+        self.seen.clear();
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -154,6 +172,7 @@ impl Session {
         let refused = |failure: Failure| failure.answer.without_effect();
         let status: StatusResponse = session.client.call(STATUS, || StatusRequest {}).await.map_err(refused)?;
         version::check(&status.version)?;
+        session.store.gate.report_size(&status);
         if status.is_learner {
             return Err(Determinate::Unavailable(format!("{member} is a learner")));
         }
@@ -200,7 +219,14 @@ impl Session {
             Some(Stepped::Found(marker)) => marker,
             _ => None,
         };
-        self.store.server.set_marker(marker.as_ref().map(|marker| &marker.value[..]));
+        self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]));
+        Ok(())
+    }
+
+    /// Asks the member for its size.
+    pub(super) async fn measure(&self) -> Result<(), Failure> {
+        let status = self.limited(self.client.call(STATUS, || StatusRequest {})).await?;
+        self.store.gate.report_size(&status);
         Ok(())
     }
 
@@ -225,6 +251,7 @@ impl Session {
                 let mut known = self.store.known();
                 known.revision = known.revision.max(revision);
                 drop(known);
+                self.store.gate.compare_clocks(clock, sent_at, time.monotonic());
                 Ok(Replied { time: time.observe(clock, sent_at), revision, responses: responses.collect() })
             }
             _ => {

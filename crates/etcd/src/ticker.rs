@@ -26,6 +26,10 @@ pub(super) async fn run(store: Arc<Store>, routes: Weak<Routes>, closing: Cancel
         let pause = pause(&store, last);
         let ticked = closing.run_until_cancelled(async {
             sleep(pause).await;
+            // A gateway that finds the clock fast may be the one that makes it so.
+            while store.gate.is_clock_fast() {
+                sleep(store.url.tick).await;
+            }
             let routes = routes.upgrade()?;
             Some(routes.call(|reply| Box::new(Tick::new(store.clone(), last, reply))).await)
         });

@@ -19,7 +19,8 @@ const PREFIX_BYTES_MAX: usize = 128;
 const MEMBERS_MAX: usize = 15;
 const TICK: Duration = Duration::from_millis(100);
 const TICKS: RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_millis(150);
-const KEYS: [&str; 7] = ["prefix", "tick", "members", "ca", "client_certificate", "client_key", "server_name"];
+const KEYS: [&str; 8] =
+    ["prefix", "tick", "members", "grant_until", "ca", "client_certificate", "client_key", "server_name"];
 
 /// A parsed URL.
 #[derive(Clone)]
@@ -33,6 +34,8 @@ pub(super) struct Url {
     pub(super) tick: Duration,
     /// No other members are used than those of the URL.
     pub(super) are_members_fixed: bool,
+    /// Bytes in use from which on nothing is granted, if the URL says so.
+    pub(super) grant_until: Option<u64>,
     /// `Some` for TLS.
     pub(super) tls: Option<Certificates>,
 }
@@ -82,6 +85,7 @@ impl Url {
             prefix: PREFIX.into(),
             tick: TICK,
             are_members_fixed: false,
+            grant_until: None,
             tls: is_tls.then(Certificates::default),
         };
         let path = path.trim_end_matches('/');
@@ -109,6 +113,11 @@ impl Url {
             }
             "members" if value == "fixed" => self.are_members_fixed = true,
             "members" => return Err(InvalidUrl::new("members is `fixed`; leave it out to learn of other members")),
+            "grant_until" => {
+                let shape =
+                    || InvalidUrl::new("grant_until is a size from 1MiB on, such as grant_until=1600MiB or 6GiB");
+                self.grant_until = Some(size(value).ok_or_else(shape)?);
+            }
             "ca" | "client_certificate" | "client_key" | "server_name" => {
                 let Some(tls) = &mut self.tls else {
                     return Err(InvalidUrl::new(format_args!("{key} is for etcds://, which is TLS")));
@@ -215,6 +224,17 @@ fn prefix(text: &str) -> Result<String, InvalidUrl> {
     Ok(format!("/{path}"))
 }
 
+/// Parses a size in MiB or GiB.
+fn size(text: &str) -> Option<u64> {
+    let (number, unit) = match (text.strip_suffix("MiB"), text.strip_suffix("GiB")) {
+        (Some(number), _) => (number, 1 << 20),
+        (None, Some(number)) => (number, 1 << 30),
+        (None, None) => return None,
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    number.parse::<u64>().ok().filter(|number| is_number && *number > 0)?.checked_mul(unit)
+}
+
 fn decode(text: &str) -> Result<String, InvalidUrl> {
     percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| shape())
 }
@@ -240,6 +260,8 @@ mod tests {
         assert_eq!((url.prefix.as_str(), url.tick, url.are_members_fixed), ("/x", TICK, false));
         assert_eq!(url.tls.unwrap().server_name.as_deref(), Some("etcd.internal"));
         assert_eq!(Url::parse("etcd://e1/").unwrap().prefix, "/oncegate");
+        let grant_until = |size| Url::parse(&format!("etcd://e1?grant_until={size}")).unwrap().grant_until;
+        assert_eq!((grant_until("16MiB"), grant_until("6GiB")), (Some(16 << 20), Some(6 << 30)));
     }
 
     #[test]
@@ -260,6 +282,8 @@ mod tests {
             ("etcd://u:hunter2@e1/a?prefix=b", "write the prefix once"),
             ("etcd://u:hunter2@e1?tick=1s", "50ms to 150ms"),
             ("etcd://u:hunter2@e1?members=all", "`fixed`"),
+            ("etcd://u:hunter2@e1?grant_until=80%25", "1600MiB"),
+            ("etcd://u:hunter2@e1?grant_until=+1GiB", "1600MiB"),
             ("etcd://u:hunter2@e1?ca=a.pem", "for etcds://"),
             ("etcds://u:hunter2@e1?client_key=a", "go together"),
             ("etcd://u:hunter2@e1?tik=50ms", "did you mean `tick`"),

@@ -101,7 +101,7 @@ impl Url {
              killed primary does not come back without its data before the failover.",
             asked.replicas
         );
-        Promise { text, deadline_min: CallTime::deadline_for(asked.timeout) }
+        Promise { deadline_min: CallTime::deadline_for(asked.timeout), ..Promise::new(text) }
     }
 
     /// Adds to the reason of a connection that was given up without a word of the server that only one side may speak TLS.

@@ -43,7 +43,7 @@ async fn of_many_gateways_that_push_it_the_clock_is_never_ahead_and_never_goes_b
     }
     let (first, last) = (looks[0], looks[looks.len() - 1]);
     assert!(
-        last.shown.since(first.shown) >= last.sent.saturating_sub(first.received) / 2,
+        last.shown.since(first.shown) >= last.sent.saturating_sub(first.received) / 4,
         "it is far behind: {first:?}, {last:?}"
     );
 }

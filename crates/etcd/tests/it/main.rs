@@ -5,6 +5,7 @@
 mod auth;
 mod clock;
 mod conformance;
+mod full;
 mod layout;
 mod sweeping;
 
