@@ -27,8 +27,10 @@ impl ConsoleOptions {
         let authority = self.origin.strip_prefix("https://")?;
         let uri: Uri = self.origin.parse().ok()?;
         let is_whole = uri.authority().is_some_and(|parsed| parsed.as_str() == authority && !authority.contains('@'));
+        let is_port = uri.host() == Some(authority) || uri.port_u16().is_some();
         let is_lower = !authority.bytes().any(|byte| byte.is_ascii_uppercase());
-        (is_whole && is_lower && !authority.ends_with(":443") && !authority.ends_with(':')).then_some(authority)
+        (is_whole && is_port && is_lower && !authority.ends_with(":443") && !authority.ends_with(':'))
+            .then_some(authority)
     }
 }
 

@@ -14,7 +14,7 @@ fn an_unknown_key_names_its_origin_and_the_nearest_known_one() {
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: unknown setting; did you mean ONCEGATE_SERVER__LISTEN? Separate tables and keys by `__`
     environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
-    oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, engines, chains, defaults, registry, apps, limits, proxy, log, traces
+    oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, console, engines, chains, defaults, registry, apps, limits, proxy, log, traces
     oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, problem_base, tls, admin_tls
     "#);
 }
