@@ -1,19 +1,30 @@
 //! The console: pages for operators, in a browser. It draws the answers of the admin API and keeps nothing but its sessions.
 //! Without JavaScript; each page is whole.
 
+mod actions;
+mod apps;
 mod assets;
 mod attention;
+mod audit;
 mod calls;
+mod chains;
+mod check;
+mod claims;
 mod context;
 mod engines;
 mod entry;
+mod find;
+mod forms;
 mod layout;
+mod locks;
 mod options;
 mod overview;
+mod parts;
 mod routes;
 mod session;
 mod sign_in;
 mod site;
+mod spool;
 mod texts;
 mod times;
 mod untrusted;
@@ -27,6 +38,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{get, post};
 
+use self::actions::Actions;
 use self::calls::Calls;
 use self::context::Console;
 use self::entry::Guard;
@@ -56,6 +68,7 @@ pub(super) fn router(admin: &Arc<Admin>, api: Router<Arc<Admin>>) -> Router<Arc<
         admin: admin.clone(),
         calls: Calls::new(api, admin.clone()),
         sessions: Sessions::new(admin.tokens.clone(), admin.clock.clone(), admin.entropy.clone()),
+        actions: Actions::default(),
         sites: Sites::new(&settings.options, settings.has_tls, settings.mark.clone()),
     });
     routes::router()

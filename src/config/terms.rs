@@ -77,6 +77,9 @@ partial_terms! {
         pub retention_max: Option<Retention>,
         /// Its quotas.
         pub quota: Option<QuotaOptions>,
+        /// JSON pointers of values in contents and results that the console does not show.
+        #[serde(default)]
+        pub console_mask: Vec<String>,
         /// Terms of its operations that differ from its own.
         #[serde(default)]
         pub operations: BTreeMap<Operation, OperationOptions>,

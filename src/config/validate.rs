@@ -36,11 +36,11 @@ impl Config {
         let mut findings = Findings(Vec::new());
         self.check_server(&mut findings);
         self.check_admin(&mut findings);
-        self.check_console(&mut findings);
         self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
         findings.0.extend(self.check_promises());
         findings.0.extend(self.check_proxy());
+        findings.0.extend(self.check_console());
         self.check_quotas(&mut findings);
         let before = findings.0.len();
         check_limits(&self.limits, &mut findings);
@@ -68,6 +68,7 @@ impl Config {
     /// Returns the problems of the apps, and of the routes for them. Reads no file, since it is called for each app of a registry.
     pub(super) fn validate_apps(&self) -> Vec<Problem> {
         let mut findings = Findings(self.check_promises());
+        findings.0.extend(self.check_masks());
         self.check_quotas(&mut findings);
         self.check_apps(&mut findings);
         self.check_terms(&mut findings);
@@ -145,12 +146,6 @@ impl Config {
             if let Err(error) = token.digest.parse::<SecretDigest>() {
                 findings.add(path, error.to_string());
             }
-        }
-    }
-
-    fn check_console(&self, findings: &mut Findings) {
-        if let Err(error) = self.console.check() {
-            findings.add(KeyPath::of(["console", "origin"]), error.to_string());
         }
     }
 

@@ -33,6 +33,7 @@ pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
         operations: config.proxy_operations(None).collect(),
         retention_max: config.retention_max_of(None),
         quota: config.quota_of(None),
+        console_mask: Vec::new(),
         usage: Arc::default(),
     })
 }
@@ -55,6 +56,7 @@ pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow
         operations: options.operations.keys().map(own).chain(config.proxy_operations(Some(key))).collect(),
         retention_max: config.retention_max_of(Some(key)),
         quota: config.quota_of(Some(key)),
+        console_mask: options.console_mask.clone(),
         usage: Arc::default(),
     })
 }

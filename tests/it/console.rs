@@ -1,9 +1,11 @@
 //! The console over sockets: who may sign in, what ends a session, which forms are refused, and that what others have written is
 //! shown and never runs.
 
+mod actions;
 mod browser;
 mod forms;
 mod hostile;
+mod pages;
 mod sessions;
 
 use std::fmt::Write as _;

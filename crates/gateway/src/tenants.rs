@@ -46,6 +46,8 @@ pub struct App {
     pub retention_max: Retention,
     /// Limits of what it may use of this process.
     pub quota: Quota,
+    /// JSON pointers of values in contents and results that the console does not show.
+    pub console_mask: Vec<String>,
     /// Counts of this process. Kept when the settings change.
     pub usage: Arc<Usage>,
 }

@@ -32,11 +32,27 @@ impl Calls {
 
     /// Returns the answer to a read, in time for its region of a page.
     pub(super) async fn get<T: DeserializeOwned>(&self, operator: &Operator, path: &str) -> Result<T, Problem> {
-        let call = self.call(operator, Method::GET, path, Body::empty());
-        tokio::time::timeout(REGION_TIMEOUT, call).await.unwrap_or_else(|_| {
-            let detail = format!("There was no answer within {} ms.", REGION_TIMEOUT.as_millis());
-            Err(Problem::new(Code::StoreUnavailable, detail))
-        })
+        in_time(self.call(operator, Method::GET, path, Body::empty())).await
+    }
+
+    /// Returns the answer to a call that looks something up, in time for its region of a page.
+    pub(super) async fn look_up<T: DeserializeOwned>(
+        &self,
+        operator: &Operator,
+        path: &str,
+        body: String,
+    ) -> Result<T, Problem> {
+        in_time(self.call(operator, Method::POST, path, Body::from(body))).await
+    }
+
+    /// Makes a change, and returns its answer.
+    pub(super) async fn change<T: DeserializeOwned>(
+        &self,
+        operator: &Operator,
+        path: &str,
+        body: String,
+    ) -> Result<T, Problem> {
+        self.call(operator, Method::POST, path, Body::from(body)).await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -63,4 +79,11 @@ impl Calls {
             unread()
         })
     }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    tokio::time::timeout(REGION_TIMEOUT, call).await.unwrap_or_else(|_| {
+        let detail = format!("There was no answer within {} ms.", REGION_TIMEOUT.as_millis());
+        Err(Problem::new(Code::StoreUnavailable, detail))
+    })
 }

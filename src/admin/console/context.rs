@@ -1,11 +1,14 @@
 //! The request of a signed-in operator, and what a page needs to answer it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use maud::Markup;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use super::actions::Actions;
 use super::calls::Calls;
 use super::session::{SessionId, Sessions};
 use super::site::Sites;
@@ -13,6 +16,7 @@ use super::texts::{Language, Text, Texts};
 use crate::admin::Admin;
 use crate::admin::auth::Operator;
 use crate::domain::clock::Timestamp;
+use crate::domain::tenant::AppKey;
 use crate::web::problem::Problem;
 
 /// The console of this process.
@@ -20,6 +24,7 @@ pub(super) struct Console {
     pub(super) admin: Arc<Admin>,
     pub(super) calls: Calls,
     pub(super) sessions: Sessions,
+    pub(super) actions: Actions,
     pub(super) sites: Sites,
 }
 
@@ -31,6 +36,7 @@ pub(super) struct Context {
     pub(super) language: Language,
     /// The path of the page.
     pub(super) path: String,
+    pub(super) parameters: BTreeMap<String, String>,
     pub(super) query: Vec<(String, String)>,
     /// The fields of a form.
     pub(super) form: Vec<(String, String)>,
@@ -40,6 +46,16 @@ pub(super) struct Context {
 pub(super) enum Answer {
     /// A page with this title.
     Page(Text<'static>, Markup),
+    /// Another page.
+    SeeOther(String),
+}
+
+impl Console {
+    /// Returns the JSON pointers of values in contents and results of an app that no page shows.
+    pub(super) fn masks(&self, app: Option<&AppKey>) -> Vec<String> {
+        let apps = self.admin.registry.apps();
+        apps.iter().find(|known| Some(&known.key) == app).map(|app| app.console_mask.clone()).unwrap_or_default()
+    }
 }
 
 impl Context {
@@ -66,6 +82,11 @@ impl Context {
     /// Returns the answer of the admin API to a read.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Problem> {
         self.console.calls.get(&self.operator, path).await
+    }
+
+    /// Returns the answer of the admin API to a call that looks something up, and has a body.
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Problem> {
+        self.console.calls.look_up(&self.operator, path, body.to_string()).await
     }
 }
 

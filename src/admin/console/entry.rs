@@ -1,10 +1,12 @@
 //! The way of a request to its page: permit, host, origin of forms, session, role; and the headers of every response.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::RequestExt as _;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -127,6 +129,7 @@ pub(super) async fn enter(console: Arc<Console>, role: Role, page: Page, request
     };
     match drawn {
         Ok(Answer::Page(title, main)) => layout::page(&context, title, &main).into_response(),
+        Ok(Answer::SeeOther(to)) => see_other(&to),
         Err(problem) => draw_problem(&context, &problem),
     }
 }
@@ -168,13 +171,14 @@ pub(super) async fn form(headers: &HeaderMap, body: Body) -> Result<Vec<(String,
 }
 
 /// Returns the request of a signed-in operator, or the response for others.
-async fn context(console: Arc<Console>, language: Language, request: Request) -> Result<Context, Response> {
+async fn context(console: Arc<Console>, language: Language, mut request: Request) -> Result<Context, Response> {
     let site = request.extensions().get::<Site>().cloned();
     let session = site.as_ref().and_then(|site| site.session(request.headers()));
     let found = session.and_then(|session| console.sessions.find(&session).map(|token| (session, token)));
     let Some((session, token)) = found else { return Err(signed_out(language, &request)) };
     let request_id = request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let operator = Operator { name: token.name, role: token.role, request_id, via: Via::Console };
+    let parameters = request.extract_parts::<Path<BTreeMap<String, String>>>().await;
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let mut context = Context {
         console,
@@ -182,6 +186,7 @@ async fn context(console: Arc<Console>, language: Language, request: Request) ->
         session,
         language,
         path: request.uri().path().to_owned(),
+        parameters: parameters.map(|Path(parameters)| parameters).unwrap_or_default(),
         query: form_urlencoded::parse(query).into_owned().collect(),
         form: Vec::new(),
     };

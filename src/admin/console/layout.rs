@@ -9,7 +9,16 @@ use super::times;
 use crate::admin::health::Stage;
 
 /// The pages of the navigation: path and title.
-const PAGES: &[(&str, Text<'static>)] = &[("/console/", Text::Overview), ("/console/attention", Text::Attention)];
+const PAGES: &[(&str, Text<'static>)] = &[
+    ("/console/", Text::Overview),
+    ("/console/attention", Text::Attention),
+    ("/console/find", Text::Find),
+    ("/console/engines", Text::Engines),
+    ("/console/locks", Text::Locks),
+    ("/console/apps", Text::Apps),
+    ("/console/spool", Text::Spool),
+    ("/console/audit", Text::Audit),
+];
 
 /// Returns a page for a signed-in operator.
 pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::attention::{Suspect, Suspects, advice};
+use super::attention::Suspects;
 use super::context::{Answer, Context};
 use super::engines::{self, Engines};
 use super::texts::{Text, Texts};
@@ -133,9 +133,9 @@ fn of_chains(t: Texts, found: &Chains) -> impl Iterator<Item = Thing> {
 }
 
 fn of_suspects(t: Texts, found: &Suspects) -> Option<Thing> {
-    let open: &[Suspect] = &found.suspects;
+    let open = &found.suspects;
     (!open.is_empty()).then(|| {
-        let sentence = t.of(advice(open.len(), found.next.is_some())).into_owned();
+        let sentence = t.of(Text::Suspects { count: open.len(), more: found.next.is_some() }).into_owned();
         Thing { is_urgent: true, word: Text::Check, sentence, link: Some("/console/attention") }
     })
 }

@@ -10,8 +10,8 @@ use axum::routing::{MethodFilter, on};
 use super::context::{Answer, Console, Context};
 use super::entry::{Page, enter};
 use super::texts::Text;
-use super::{attention, overview};
-use crate::admin::role::Role::{self, View};
+use super::{apps, attention, audit, chains, check, claims, find, locks, overview, spool};
+use crate::admin::role::Role::{self, Act, View};
 use crate::web::problem::{Code, Problem};
 
 /// A page: its method and path, and the least role that may open it.
@@ -38,6 +38,27 @@ fn rows() -> Vec<Row> {
     vec![
         get(View, "/console/", overview::show),
         get(View, "/console/attention", attention::show),
+        get(Act, "/console/attention/{id}", check::ask),
+        post(Act, "/console/attention/{id}", check::act),
+        get(View, "/console/find", find::show),
+        post(View, "/console/find", find::find),
+        get(View, "/console/claims/{app}/{id}", claims::show),
+        get(Act, "/console/claims/{app}/{id}/settle", claims::settle::ask),
+        post(Act, "/console/claims/{app}/{id}/settle", claims::settle::act),
+        get(Act, "/console/claims/{app}/{id}/release", claims::release::ask),
+        post(Act, "/console/claims/{app}/{id}/release", claims::release::act),
+        get(View, "/console/engines", chains::list),
+        get(View, "/console/chains/{chain}", chains::show),
+        get(Act, "/console/chains/{chain}/switch", chains::switch::ask),
+        post(Act, "/console/chains/{chain}/switch", chains::switch::act),
+        get(View, "/console/locks", locks::list),
+        get(View, "/console/locks/show", locks::named),
+        get(View, "/console/locks/{app}/{name}", locks::show),
+        get(Act, "/console/locks/{app}/{name}/release/{hash}", locks::ask),
+        post(Act, "/console/locks/{app}/{name}/release/{hash}", locks::act),
+        get(View, "/console/apps", apps::list),
+        get(View, "/console/spool", spool::show),
+        get(View, "/console/audit", audit::show),
         get(View, "/console/{*rest}", nothing_here),
     ]
 }
@@ -47,6 +68,13 @@ where
     Shown: Future<Output = Result<Answer, Problem>> + Send + 'static,
 {
     Row { method: Method::GET, path, role, page: Arc::new(move |context| Box::pin(page(context))) }
+}
+
+fn post<Done>(role: Role, path: &'static str, page: fn(Arc<Context>) -> Done) -> Row
+where
+    Done: Future<Output = Result<Answer, Problem>> + Send + 'static,
+{
+    Row { method: Method::POST, ..get(role, path, page) }
 }
 
 async fn nothing_here(context: Arc<Context>) -> Result<Answer, Problem> {

@@ -7,7 +7,7 @@ use super::browser::Browser;
 use super::{ROLES, operated, token};
 
 /// A double execution whose operation has this name.
-async fn suspected(gateway: &Gateway, operation: &str, contents: &serde_json::Value) {
+pub(super) async fn suspected(gateway: &Gateway, operation: &str, contents: &serde_json::Value) {
     let client = gateway.client();
     let granted = client.post("/v1/claims", &json!({ "operation": operation, "contents": contents })).await.expect(201);
     let other = granted.body["timestamp"].as_u64().unwrap() - 1;

@@ -32,6 +32,7 @@ impl App {
             operations: HashMap::new(),
             retention_max: Retention::Forever,
             quota: Quota::default(),
+            console_mask: Vec::new(),
             usage: Arc::default(),
         }
     }

@@ -1,0 +1,92 @@
+//! `/console/apps`: the apps, their chains and secrets.
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::context::{Answer, Context};
+use super::parts::{address, path, table};
+use super::texts::{Text, Texts};
+use super::untrusted::Untrusted;
+use super::{layout, times};
+use crate::web::problem::Problem;
+
+/// `GET /admin/v1/apps`.
+#[derive(Deserialize)]
+pub(super) struct Apps {
+    pub(super) apps: Vec<App>,
+}
+
+/// An app.
+#[derive(Deserialize)]
+pub(super) struct App {
+    pub(super) app: Untrusted,
+    chain: Untrusted,
+    disabled: bool,
+    secrets: Vec<Secret>,
+    problem: Option<Untrusted>,
+}
+
+/// A secret of an app, by its ID.
+#[derive(Deserialize)]
+struct Secret {
+    secret_id: Untrusted,
+    last_used_at: Option<String>,
+}
+
+/// Draws the page.
+pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let Apps { apps } = context.get("/admin/v1/apps").await?;
+    let main = html! {
+        div.heading { h1 { (t.of(Text::Apps)) } span.muted { (t.of(Text::ScopeApps)) } }
+        @if apps.is_empty() { p { (t.of(Text::OpenGateway)) } pre { "oncegate app new shop" } }
+        @else { (table_of(t, &apps)) }
+        (layout::same_as(t, "GET /admin/v1/apps", "oncegate app list"))
+    };
+    Ok(Answer::Page(Text::Apps, main))
+}
+
+fn table_of(t: Texts, apps: &[App]) -> Markup {
+    let rows = html! {
+        @for app in apps {
+            tr {
+                th scope="row" { (app.app) }
+                td { a href=(path(&["chains", app.chain.raw()])) { (app.chain) } }
+                td {
+                    @if app.disabled { span.bad { "■ " (t.of(Text::Disabled)) } } @else { span.good { "● " (t.of(Text::Enabled)) } }
+                    @if let Some(problem) = &app.problem { br; (problem) }
+                }
+                td {
+                    @for secret in &app.secrets {
+                        div {
+                            code { (secret.secret_id) } " "
+                            span.muted {
+                                @match &secret.last_used_at {
+                                    Some(at) => (t.of(Text::LastUsed(&times::instant(at)))),
+                                    None => (t.of(Text::NotUsedYet)),
+                                }
+                            }
+                        }
+                    }
+                }
+                td { a href=(address("/console/locks", &[("app", app.app.raw())])) { (t.of(Text::Locks)) } }
+            }
+        }
+    };
+    table(t, Text::Apps, &[Text::App, Text::Chain, Text::State, Text::Secrets, Text::Locks], &rows)
+}
+
+/// Returns a form that chooses an app.
+pub(super) fn choose(t: Texts, page: &str, apps: &[App], chosen: &str) -> Markup {
+    html! {
+        form.inline method="get" action=(page) {
+            label for="app" { (t.of(Text::App)) }
+            select #app name="app" {
+                @for App { app, .. } in apps { option value=(app.raw()) selected[app.raw() == chosen] { (app.shown()) } }
+            }
+            button type="submit" { (t.of(Text::Open)) }
+        }
+    }
+}

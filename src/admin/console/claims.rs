@@ -1,0 +1,265 @@
+//! `/console/claims/{app}/{id}`: a claim: its state in words, its timeline, contents, result, terms, and what may be done. `settle` and
+//! `release` do it.
+
+pub(super) mod release;
+pub(super) mod settle;
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::context::{Answer, Context};
+use super::layout;
+use super::parts::{address, facts, path};
+use super::texts::{Text, Texts};
+use super::times;
+use super::untrusted::Untrusted;
+use crate::admin::audit::Change;
+use crate::admin::role::Role;
+use crate::domain::tenant::AppKey;
+use crate::web::problem::Problem;
+
+/// What replaces a masked value.
+const MASK: &str = "•••";
+
+/// `POST /admin/v1/claims/show`.
+#[derive(Deserialize)]
+pub(super) struct Claim {
+    app: Untrusted,
+    chain: Untrusted,
+    engine: Untrusted,
+    global_id: Untrusted,
+    operation: Option<Untrusted>,
+    pub(super) state: String,
+    pub(super) attempt_hash: Untrusted,
+    claimed_at: String,
+    expires_at: Option<String>,
+    fence: Option<u64>,
+    #[serde(default)]
+    late: bool,
+    contents: Option<Box<RawValue>>,
+    contents_sha256: Option<Untrusted>,
+    contents_bytes: Option<u64>,
+    result: Option<Box<RawValue>>,
+    retention: Untrusted,
+    on_lease_end: String,
+    lease: Untrusted,
+    unknown_retention: Untrusted,
+}
+
+/// The claim that an address names.
+pub(super) struct Named {
+    pub(super) app: String,
+    id: String,
+    realm: String,
+}
+
+impl Named {
+    /// Returns the claim in the address of a page.
+    pub(super) fn of(context: &Context) -> Self {
+        let part = |name: &str| context.parameters.get(name).cloned().unwrap_or_default();
+        let realm = context.query("realm").filter(|realm| *realm == "proxy").unwrap_or("api");
+        Self { app: part("app"), id: part("id"), realm: realm.to_owned() }
+    }
+
+    /// Returns the members of a call that name it.
+    pub(super) fn body(&self) -> Value {
+        json!({ "app": self.app, "global_id": self.id, "realm": self.realm })
+    }
+
+    /// Returns the address of its page, or of an action on it.
+    pub(super) fn address(&self, action: &[&str], done: &str) -> String {
+        let realm = if self.realm == "proxy" { "proxy" } else { "" };
+        address(&path(&[&["claims", &*self.app, &*self.id], action].concat()), &[("realm", realm), ("done", done)])
+    }
+
+    /// Returns the words of a command that name it.
+    pub(super) fn command(&self) -> String {
+        let realm = if self.realm == "proxy" { " --realm proxy" } else { "" };
+        format!("--app {} --global-id {}{realm}", self.app, self.id)
+    }
+
+    /// Returns the live claim.
+    pub(super) async fn claim(&self, context: &Context) -> Result<Claim, Problem> {
+        context.post("/admin/v1/claims/show", &self.body()).await
+    }
+}
+
+/// Draws the page. A look at contents is in the audit trail.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let (t, named) = (context.texts(), Named::of(&context));
+    let claim = named.claim(&context).await;
+    let done = done(context.query("done"));
+    let main = match &claim {
+        Ok(claim) => {
+            note(&context, claim);
+            html! {
+                (heading(claim))
+                @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
+                (state(t, claim))
+                (layout::heading(&t.of(Text::Timeline), &t.of(Text::ScopeStore)))
+                (timeline(t, claim))
+                (contents(&context, claim))
+                (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
+                (terms(t, claim))
+                h2.apart { (t.of(Text::WhatMayBeDone)) }
+                (actions(&context, &named, claim))
+                (layout::same_as(t, "POST /admin/v1/claims/show", &format!("oncegate claim show {}", named.command())))
+            }
+        }
+        // A released claim is absent.
+        Err(problem) if done.is_some() => html! {
+            h1 { (t.of(Text::Claim)) }
+            @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
+            p { (Untrusted::from(problem.detail.clone())) }
+        },
+        Err(problem) => return Err(problem.clone()),
+    };
+    Ok(Answer::Page(Text::Claim, main))
+}
+
+/// Returns the words for an action that led here.
+fn done(word: Option<&str>) -> Option<Text<'static>> {
+    match word? {
+        "success" => Some(Text::SettledAsDone),
+        "failure" => Some(Text::SettledAsNotDone),
+        "released" => Some(Text::ReleasedNow),
+        _ => None,
+    }
+}
+
+fn note(context: &Context, claim: &Claim) {
+    if context.operator.role < Role::Read {
+        return;
+    }
+    let change = Change {
+        app: claim.app.raw().parse().ok(),
+        operation: claim.operation.as_ref().and_then(|operation| operation.raw().parse().ok()),
+        global_id: claim.global_id.raw().parse().ok(),
+        ..Change::without_reason("claim.view")
+    };
+    context.console.admin.audit.note(&context.operator, &change);
+}
+
+/// Returns the name of the claim.
+pub(super) fn heading(claim: &Claim) -> Markup {
+    html! {
+        div.heading {
+            h1 { (claim.app) @if let Some(operation) = &claim.operation { " / " (operation) } }
+            code { (claim.global_id) }
+        }
+    }
+}
+
+/// Returns the state of the claim in words, with a shape.
+pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
+    let until = claim.expires_at.as_deref().map(times::instant);
+    let until = until.as_deref();
+    let (class, shape, sentence) = match claim.state.as_str() {
+        "in_progress" if claim.on_lease_end == "unknown" => {
+            ("warn", "◐", Text::InProgressThenUnknown(until.unwrap_or("–")))
+        }
+        "in_progress" => ("warn", "◐", Text::InProgress(until.unwrap_or("–"))),
+        "succeeded" => ("good", "●", until.map_or(Text::DoneForEver, Text::DoneUntil)),
+        _ => ("bad", "▲", until.map_or(Text::UnknownForEver, Text::UnknownUntil)),
+    };
+    html! { p.state { span class=(class) { (shape) " " } (t.of(sentence)) } }
+}
+
+fn timeline(t: Texts, claim: &Claim) -> Markup {
+    let end = match claim.state.as_str() {
+        "in_progress" if claim.on_lease_end == "unknown" => Text::BecomesUnknown,
+        _ => Text::CanBeClaimed,
+    };
+    html! {
+        ol.timeline {
+            li {
+                (times::instant(&claim.claimed_at)) " · "
+                @if claim.late { (t.of(Text::RecordedLate)) } @else { (t.of(Text::Claimed)) }
+                " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) }
+            }
+            @if let Some(at) = &claim.expires_at { li { (times::instant(at)) " · " (t.of(end)) } }
+        }
+    }
+}
+
+fn contents(context: &Context, claim: &Claim) -> Markup {
+    let t = context.texts();
+    if context.operator.role < Role::Read {
+        return html! { p.muted { (t.of(Text::RoleSeesNoContents)) } };
+    }
+    let masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
+    html! {
+        (layout::heading(&t.of(Text::Contents), &t.of(Text::ScopeStore)))
+        @match (&claim.contents, &claim.contents_sha256) {
+            (Some(contents), _) => pre { (masked(contents, &masks)) },
+            (None, Some(digest)) => p { "SHA-256 " code { (digest) } " · " (claim.contents_bytes.unwrap_or_default()) " B" },
+            (None, None) => p.muted { (t.of(Text::ContentsUnknown)) },
+        }
+        @if let Some(result) = &claim.result {
+            (layout::heading(&t.of(Text::ResultTitle), &t.of(Text::ScopeStore)))
+            pre { (masked(result, &masks)) }
+        }
+        @if !masks.is_empty() { p.muted { (t.of(Text::Masked(&masks.join(", ")))) } }
+    }
+}
+
+/// Returns JSON text without the values at these pointers.
+fn masked(json: &RawValue, masks: &[String]) -> Untrusted {
+    if masks.is_empty() {
+        return Untrusted::from(json.get());
+    }
+    let Ok(mut value) = serde_json::from_str::<Value>(json.get()) else { return Untrusted::from(MASK) };
+    for mask in masks {
+        if let Some(hidden) = value.pointer_mut(mask) {
+            *hidden = Value::from(MASK);
+        }
+    }
+    Untrusted::from(value.to_string())
+}
+
+fn terms(t: Texts, claim: &Claim) -> Markup {
+    let text = |value: &Untrusted| html! { (value) };
+    facts(
+        t,
+        &[
+            (Text::Chain, html! { a href=(path(&["chains", claim.chain.raw()])) { (claim.chain) } }),
+            (Text::Engine, text(&claim.engine)),
+            (Text::Lease, text(&claim.lease)),
+            (Text::Retention, text(&claim.retention)),
+            (Text::UnknownRetention, text(&claim.unknown_retention)),
+            (Text::OnLeaseEnd, html! { (Untrusted::from(claim.on_lease_end.clone())) }),
+            (Text::Fence, html! { @if let Some(fence) = claim.fence { (fence) } @else { "–" } }),
+        ],
+    )
+}
+
+fn actions(context: &Context, named: &Named, claim: &Claim) -> Markup {
+    let t = context.texts();
+    if context.operator.role < Role::Act {
+        return html! { p.muted { (t.of(Text::RoleChangesNothing)) } };
+    }
+    let link = |action: &str, text| html! { a.button href=(named.address(&[action], "")) { (t.of(text)) } };
+    html! {
+        @if claim.state != "succeeded" { p { (link("settle", Text::SettleIt)) " " (t.of(Text::SettleWhen)) } }
+        p { (link("release", Text::ReleaseIt)) " " (t.of(release::when(&claim.state))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masked_values_are_not_shown() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let json = raw(r#"{"customer":{"email":"a@b","id":7},"big":12345678901234567890123}"#);
+        assert_eq!(masked(&json, &[]).raw(), json.get(), "unchanged");
+        let shown = masked(&json, &["/customer/email".to_owned(), "/none".to_owned()]);
+        assert!(!shown.raw().contains("a@b") && shown.raw().contains(r#""email":"•••""#), "{}", shown.raw());
+        assert_eq!(masked(&raw(r#""a@b""#), &[String::new()]).raw(), "\"•••\"", "the whole value");
+    }
+}

@@ -1,0 +1,92 @@
+//! Parts that pages have in common: tables, pagers, addresses, the state of an engine, lines of facts.
+
+use maud::{Markup, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::texts::{Text, Texts};
+
+/// Characters that are escaped in a part of an address.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Returns a table that scrolls sideways where it is too wide.
+pub(super) fn table(t: Texts, title: Text<'_>, columns: &[Text<'_>], rows: &Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(t.of(title)) {
+            table {
+                thead { tr { @for column in columns { th scope="col" { (t.of(*column)) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Returns pairs of a name and a value.
+pub(super) fn facts(t: Texts, facts: &[(Text<'_>, Markup)]) -> Markup {
+    html! {
+        dl.facts { @for (name, value) in facts { div { dt { (t.of(*name)) } dd { (value) } } } }
+    }
+}
+
+/// Returns links that choose one of several values of a parameter.
+pub(super) fn choices(
+    t: Texts,
+    page: &str,
+    name: &str,
+    chosen: Option<&str>,
+    all: &[(Option<&str>, Text<'_>)],
+) -> Markup {
+    html! {
+        p.filters {
+            @for (value, title) in all {
+                @let href = address(page, &[(name, value.unwrap_or_default())]);
+                a href=(href) aria-current=[(*value == chosen).then_some("true")] { (t.of(*title)) } " "
+            }
+        }
+    }
+}
+
+/// Returns the link to the next page of a list, if there is one.
+pub(super) fn pager(t: Texts, page: &str, filters: &[(&str, &str)], next: Option<&str>) -> Markup {
+    html! {
+        @if let Some(next) = next {
+            p { a href=(address(page, &[filters, &[("after", next)]].concat())) { (t.of(Text::NextPage)) } }
+        }
+    }
+}
+
+/// Returns the state of an engine as a word and a shape.
+pub(super) fn health(t: Texts, is_up: Option<bool>) -> Markup {
+    match is_up {
+        Some(true) => html! { span.good { "● " (t.of(Text::Answers)) } },
+        Some(false) => html! { span.bad { "■ " (t.of(Text::DoesNotAnswer)) } },
+        None => html! { span.muted { "○ " (t.of(Text::NotCheckedYet)) } },
+    }
+}
+
+/// Returns the path of a page below `/console`, with these parts.
+pub(super) fn path(parts: &[&str]) -> String {
+    parts.iter().fold("/console".to_owned(), |path, part| format!("{path}/{}", escaped(part)))
+}
+
+/// Returns a path with these parameters. Empty ones are left out.
+pub(super) fn address(path: &str, parameters: &[(&str, &str)]) -> String {
+    let filled = parameters.iter().filter(|(_, value)| !value.is_empty());
+    let query: Vec<_> = filled.map(|(name, value)| format!("{name}={}", escaped(value))).collect();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+}
+
+fn escaped(value: &str) -> String {
+    utf8_percent_encode(value, ESCAPED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_cannot_leave_their_part_of_an_address() {
+        assert_eq!(path(&["locks", "shop", "a/b?c#d"]), "/console/locks/shop/a%2Fb%3Fc%23d");
+        assert_eq!(address("/x", &[("app", "a&b=c"), ("none", "")]), "/x?app=a%26b%3Dc");
+        assert_eq!(address("/x", &[("none", "")]), "/x");
+    }
+}

@@ -1,0 +1,172 @@
+//! Actions: what an operator decides on a page is what the admin API does, once, for the state that was shown.
+
+use oncegate_testkit::client::Answer;
+use oncegate_testkit::gateway::Gateway;
+use serde_json::{Value, json};
+
+use super::browser::{Browser, OWN, location};
+use super::pages::{page_of, succeeded};
+use super::{operated, token};
+
+/// An operation whose outcome is unknown.
+async fn unknown(gateway: &Gateway, contents: &Value) -> Answer {
+    let claim = json!({ "operation": "order.submit", "contents": contents });
+    let granted = gateway.client().post("/v1/claims", &claim).await.expect(201);
+    gateway.client().settle(&granted, "unknown").await.expect(200);
+    granted
+}
+
+/// Returns the hidden fields of the form of a page, as a body.
+fn bound(page: &Answer) -> String {
+    let (_, form) = page.text.split_once("class=\"action\"").expect("a form");
+    let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
+    let pairs = hidden.map(|input| {
+        let (name, rest) = input.split_once("\" value=\"").unwrap();
+        format!("{name}={}", rest.split('"').next().unwrap())
+    });
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+async fn newest(gateway: &Gateway, action: &str) -> Value {
+    let path = format!("/admin/v1/audit?action={action}");
+    let trail = gateway.admin_client().with_credential(&token("view")).get(&path).await.expect(200);
+    trail.body["entries"].clone()
+}
+
+#[tokio::test]
+async fn an_unknown_is_settled_once_and_its_waiting_caller_is_answered() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let contents = json!({ "order_id": "A-1" });
+    let page = page_of(&unknown(&gateway, &contents).await);
+    let shown = browser.get(&page).await.expect(200);
+    assert!(shown.text.contains("The outcome is unknown. Repeats get 409 until it is settled"), "{}", shown.text);
+    let form = browser.get(&format!("{page}/settle")).await.expect(200);
+    let body = format!("{}&outcome=success&result=%7B%22number%22%3A7%7D&reason=INC-42", bound(&form));
+    let settled = browser.post(&format!("{page}/settle"), &[OWN], &body).await;
+    assert_eq!((settled.status, location(&settled)), (303, &*format!("{page}?done=success")), "{}", settled.text);
+    let again = browser.post(&format!("{page}/settle"), &[OWN], &body).await;
+    assert_eq!((again.status, location(&again)), (303, location(&settled)), "a second click");
+    let after = browser.get(location(&settled)).await.expect(200);
+    assert!(
+        after.text.contains("Settled: it was done") && after.text.contains("{&quot;number&quot;:7}"),
+        "{}",
+        after.text
+    );
+    let repeat =
+        gateway.client().post("/v1/claims", &json!({ "operation": "order.submit", "contents": contents })).await;
+    assert_eq!((repeat.code(), &repeat.body["result"]), ((409, "duplicate"), &json!({ "number": 7 })));
+    let entries = newest(&gateway, "claim.settle").await;
+    assert_eq!(entries.as_array().unwrap().len(), 1, "{entries}");
+    let entry = &entries[0];
+    assert_eq!((&entry["via"], &entry["who"], &entry["reason"]), (&json!("console"), &json!("act"), &json!("INC-42")));
+}
+
+#[tokio::test]
+async fn an_action_is_refused_if_the_claim_has_changed_since_it_was_shown() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let contents = json!({ "order_id": "A-1" });
+    let granted = unknown(&gateway, &contents).await;
+    let page = page_of(&granted);
+    let settle = bound(&browser.get(&format!("{page}/settle")).await.expect(200));
+    let release = bound(&browser.get(&format!("{page}/release")).await.expect(200));
+    // Another attempt takes the operation over.
+    let taken = json!({ "operation": "order.submit", "contents": contents, "take_over": true });
+    gateway.client().post("/v1/claims", &taken).await.expect(201);
+    for (action, form) in
+        [("settle", format!("{settle}&outcome=failure&reason=x")), ("release", format!("{release}&reason=x"))]
+    {
+        let refused = browser.post(&format!("{page}/{action}"), &[OWN], &form).await;
+        assert!(refused.status == 409 && refused.text.contains("superseded"), "{action}: {}", refused.text);
+    }
+    assert_eq!(newest(&gateway, "claim.settle").await, json!([]), "nothing was begun");
+    // A success that arrives after the page was opened is not undone.
+    let other = json!({ "order_id": "A-2" });
+    let granted = gateway
+        .client()
+        .post("/v1/claims", &json!({ "operation": "order.submit", "contents": other }))
+        .await
+        .expect(201);
+    let page = page_of(&granted);
+    let release = bound(&browser.get(&format!("{page}/release")).await.expect(200));
+    gateway.client().settle(&granted, "success").await.expect(200);
+    let refused = browser.post(&format!("{page}/release"), &[OWN], &format!("{release}&reason=x")).await;
+    assert!(refused.status == 409 && refused.text.contains("already_succeeded"), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn a_succeeded_claim_is_released_only_if_again_was_typed() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let contents = json!({ "order_id": "A-1" });
+    let page = page_of(&succeeded(&gateway, &contents, &json!(1)).await);
+    let form = bound(&browser.get(&format!("{page}/release")).await.expect(200));
+    for typed in ["", "&typed=yes", "&typed=Again"] {
+        let refused = browser.post(&format!("{page}/release"), &[OWN], &format!("{form}{typed}&reason=x")).await;
+        assert!(refused.status == 400 && refused.text.contains("Type exactly"), "{typed}: {}", refused.text);
+    }
+    let reasonless = browser.post(&format!("{page}/release"), &[OWN], &format!("{form}&typed=again")).await;
+    assert_eq!(reasonless.status, 400, "{}", reasonless.text);
+    let form = bound(&browser.get(&format!("{page}/release")).await.expect(200));
+    let done = browser.post(&format!("{page}/release"), &[OWN], &format!("{form}&typed=again&reason=INC-7")).await;
+    assert_eq!((done.status, location(&done)), (303, &*format!("{page}?done=released")), "{}", done.text);
+    assert!(
+        browser.get(location(&done)).await.expect(200).text.contains("Released. The operation can be claimed again.")
+    );
+    gateway
+        .client()
+        .post("/v1/claims", &json!({ "operation": "order.submit", "contents": contents }))
+        .await
+        .expect(201);
+}
+
+#[tokio::test]
+async fn a_suspect_is_checked_and_then_no_longer_listed() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    super::hostile::suspected(&gateway, "order.submit", &json!({ "order_id": "A-1" })).await;
+    let list = browser.get("/console/attention").await.expect(200);
+    assert!(list.text.contains("href=\"/console/attention/1\""), "{}", list.text);
+    let form = bound(&browser.get("/console/attention/1").await.expect(200));
+    let done = browser.post("/console/attention/1", &[OWN], &format!("{form}&found=twice&reason=INC-9")).await;
+    assert_eq!((done.status, location(&done)), (303, "/console/attention?done=checked"), "{}", done.text);
+    let after = browser.get(location(&done)).await.expect(200);
+    assert!(after.text.contains("Recorded.") && after.text.contains("Nothing is open here"), "{}", after.text);
+    assert_eq!(newest(&gateway, "suspect.check").await[0]["result"], "twice");
+    assert_eq!(browser.get("/console/attention/2").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_chain_is_switched_once_its_name_was_typed_and_the_loss_accepted() {
+    let config =
+        "[engines]\nprimary = \"memory:\"\nspare = \"memory:\"\n[chains.default]\nengines = [\"primary\", \"spare\"]\n";
+    let gateway = crate::support::gateway::on_configured()
+        .config(&super::operators(&["act", "view"]))
+        .config(config)
+        .start()
+        .await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    gateway.client().claim(json!({ "order_id": "A-1" })).await.expect(201);
+    let page = "/console/chains/default/switch";
+    let ask = browser.get(page).await.expect(200);
+    assert!(ask.text.contains("1 claim is stored on `primary`"), "{}", ask.text);
+    let form = bound(&ask);
+    for wrong in ["&typed=other&accept_loss=true", "&typed=default"] {
+        let refused = browser.post(page, &[OWN], &format!("{form}&to=spare&reason=x{wrong}")).await;
+        assert!([400, 409].contains(&refused.status), "{wrong}: {}", refused.text);
+    }
+    let form = bound(&browser.get(page).await.expect(200));
+    let body = format!("{form}&to=spare&typed=default&accept_loss=true&reason=INC-1");
+    let done = browser.post(page, &[OWN], &body).await;
+    assert_eq!((done.status, location(&done)), (303, "/console/chains/default?done=switched"), "{}", done.text);
+    assert_eq!(location(&browser.post(page, &[OWN], &body).await), location(&done), "a second click");
+    let shown = browser.get(location(&done)).await.expect(200);
+    assert!(shown.text.contains("Switched.") && shown.text.contains("spare"), "{}", shown.text);
+    // A page that was opened before the switch does not switch back.
+    let stale = bound(&ask);
+    let refused =
+        browser.post(page, &[OWN], &format!("{stale}&to=primary&typed=default&accept_loss=true&reason=x")).await;
+    assert!(refused.status == 409 && refused.text.contains("has changed since"), "{}", refused.text);
+    assert_eq!(newest(&gateway, "chain.switch").await.as_array().unwrap().len(), 1);
+}
