@@ -286,3 +286,76 @@ impl<R: Request> Operation for ClaimCall<R> {
         self.reply.send(Err(why));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::engine::conformance::fresh_claim;
+    use oncegate_core::terms::{LeaseEnd, Terms};
+
+    use super::*;
+
+    const SEC: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(seconds * 1_000_000)
+    }
+
+    /// The store's time at this second, and a claim that ends at the hundredth.
+    fn stored(now: u64, record: &Record) -> (Time, StoredClaim) {
+        let head = Head { fence: Some(3), end: Some(at(100)), lasts_us: 30_000_000, notifies: false };
+        let found = Found { value: head.encode(value::encode(record).as_bytes()), mod_revision: 7 };
+        let time = Time { clock: at(now), latest: at(now) };
+        (time, StoredClaim::read(&found, time).unwrap())
+    }
+
+    #[test]
+    fn a_change_is_made_over_the_revision_that_was_read_and_before_the_end_that_it_relies_on() {
+        let record = fresh_claim().record();
+        let (time, live) = stored(99, &record);
+        assert!(live.live(time).is_some() && !live.is_over());
+        assert_eq!(live.guards(), [Guard::Revision(7), Guard::Before(at(100))]);
+        let (time, ended) = stored(100, &record);
+        assert!(ended.live(time).is_none() && ended.is_over());
+        assert_eq!(ended.guards(), [Guard::Revision(7)], "what has ended stays ended");
+        assert_eq!(write_of(Effect::Put(record, Some(SEC)), None, None, time).unwrap().guards, [Guard::Absent]);
+    }
+
+    #[test]
+    fn a_claim_that_outlives_its_lease_is_not_over() {
+        let record = fresh_claim().record();
+        let record = Record { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..record.terms }, ..record };
+        let (time, stored) = stored(200, &record);
+        assert!(!stored.is_over());
+        assert_eq!(stored.live(time).map(|live| live.record.state), Some(ClaimState::Unknown));
+    }
+
+    #[test]
+    fn a_new_attempt_has_a_new_fence_and_all_else_keeps_the_fence_of_its_attempt() {
+        let record = fresh_claim().record();
+        let (time, stored) = stored(99, &record);
+        let live = stored.live(time);
+        let head = |effect| {
+            let write = write_of(effect, Some(&stored), live.as_ref(), time).unwrap();
+            Head::decode(&write.put.unwrap()).unwrap().0
+        };
+        let settled = Record { state: ClaimState::Succeeded, ..record.clone() };
+        assert_eq!(head(Effect::Put(settled, Some(SEC))).fence, Some(3));
+        assert_eq!(head(Effect::Extend(SEC * 60)).fence, Some(3));
+        let other = fresh_claim().record();
+        let taken = head(Effect::Put(other, Some(SEC)));
+        assert_eq!((taken.fence, taken.end, taken.notifies), (None, Some(at(100)), true));
+        assert_eq!(write_of(Effect::Keep, Some(&stored), live.as_ref(), time), None);
+        assert_eq!(write_of(Effect::Delete, Some(&stored), live.as_ref(), time).unwrap().put, None);
+    }
+
+    #[test]
+    fn a_duplicate_of_a_lease_that_is_about_to_end_is_asked_again_after_a_tick() {
+        let request = fresh_claim();
+        let live = LiveClaim { record: request.record(), left: Some(Duration::from_micros(1)), fence: None };
+        let left = |until| match ClaimRequest::with_time_left(ClaimResponse::Duplicate(live.clone()), until) {
+            ClaimResponse::Duplicate(live) => live.left,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((left(SEC), left(ASK_AGAIN / 2)), (Some(ASK_AGAIN), Some(ASK_AGAIN / 2)));
+    }
+}

@@ -7,6 +7,9 @@ mod clock;
 mod conformance;
 mod full;
 mod layout;
+mod measure;
+mod quorum;
+mod races;
 mod sweeping;
 
 use std::time::Duration;
