@@ -11,7 +11,6 @@ import java.net.InetSocketAddress;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.ZoneOffset;
@@ -23,9 +22,15 @@ import java.util.Collections;
 import java.util.Deque;
 import java.util.HashSet;
 import java.util.List;
+import okhttp3.MediaType;
+import okhttp3.OkHttpClient;
+import okhttp3.Request;
+import okhttp3.RequestBody;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 /** What a sender repeats, and under which key. */
 class KeyedSenderTest {
@@ -70,59 +75,129 @@ class KeyedSenderTest {
         server.stop(0);
     }
 
-    private HttpResponse<byte[]> send(Duration within) throws IOException, InterruptedException {
+    /** The ways to send: both follow the same rules. */
+    private enum Way {
+        JDK,
+        OKHTTP
+    }
+
+    private int send(Way way, Duration within) throws IOException, InterruptedException {
         var uri = URI.create("http://127.0.0.1:" + server.getAddress().getPort() + "/seats");
+        if (way == Way.JDK) {
+            var request =
+                    HttpRequest.newBuilder(uri)
+                            .POST(HttpRequest.BodyPublishers.ofString("12A"))
+                            .build();
+            return new KeyedSender(HttpClient.newHttpClient(), within).send(request).statusCode();
+        }
+        var client =
+                new OkHttpClient.Builder().addInterceptor(new KeyedInterceptor(within)).build();
         var request =
-                HttpRequest.newBuilder(uri)
-                        .POST(HttpRequest.BodyPublishers.ofString("12A"))
+                new Request.Builder()
+                        .url(uri.toString())
+                        .post(RequestBody.create("12A", MediaType.get("text/plain")))
                         .build();
-        return new KeyedSender(HttpClient.newHttpClient(), within).send(request);
+        try (var response = client.newCall(request).execute()) {
+            return response.code();
+        }
     }
 
     private void answer(int status, String body) {
         answers.add(new Object[] {status, body});
     }
 
-    @Test
-    void aRequestIsRepeatedUnderItsKeyUntilItIsAnswered() throws Exception {
+    @ParameterizedTest
+    @EnumSource
+    void aRequestIsRepeatedUnderItsKeyUntilItIsAnswered(Way way) throws Exception {
         answer(503, "");
         answer(409, IN_PROGRESS);
         answer(201, "booked");
-        assertEquals(201, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(201, send(way, Duration.ofSeconds(30)));
         assertEquals(3, seen.size());
         assertEquals(1, new HashSet<>(seen).size(), seen.toString());
         answer(201, "booked");
-        send(Duration.ofSeconds(30));
+        send(way, Duration.ofSeconds(30));
         assertEquals(2, new HashSet<>(seen).size(), "another operation has another key");
     }
 
-    @Test
-    void aDateOfRetryAfterIsObeyed() throws Exception {
+    @ParameterizedTest
+    @EnumSource
+    void aDateOfRetryAfterIsObeyed(Way way) throws Exception {
         var at = ZonedDateTime.now(ZoneOffset.UTC).plusSeconds(3);
         answers.add(new Object[] {503, "", DateTimeFormatter.RFC_1123_DATE_TIME.format(at)});
         answer(201, "booked");
         long sent = System.nanoTime();
-        assertEquals(201, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(201, send(way, Duration.ofSeconds(30)));
         assertTrue(System.nanoTime() - sent >= 1_500_000_000L, "it was repeated too early");
         // One that is too late for all tries is the answer.
         var hour = DateTimeFormatter.RFC_1123_DATE_TIME.format(at.plusHours(1));
         answers.add(new Object[] {503, "", hour});
-        assertEquals(503, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(503, send(way, Duration.ofSeconds(30)));
     }
 
-    @Test
-    void anUnknownOutcomeAndARefusalAreNotRepeated() throws Exception {
+    @ParameterizedTest
+    @EnumSource
+    void anUnknownOutcomeAndARefusalAreNotRepeated(Way way) throws Exception {
         for (String body : List.of(UNKNOWN, "sold out")) {
             answer(409, body);
-            assertEquals(409, send(Duration.ofSeconds(30)).statusCode());
+            assertEquals(409, send(way, Duration.ofSeconds(30)));
         }
         answer(422, "");
-        assertEquals(422, send(Duration.ofSeconds(30)).statusCode());
+        assertEquals(422, send(way, Duration.ofSeconds(30)));
         assertEquals(3, seen.size());
     }
 
+    @ParameterizedTest
+    @EnumSource
+    void aServerThatNeverAnswersIsAnErrorInTime(Way way) {
+        assertThrows(IOException.class, () -> send(way, Duration.ofMillis(300)));
+    }
+
     @Test
-    void aServerThatNeverAnswersIsAnErrorInTime() {
-        assertThrows(IOException.class, () -> send(Duration.ofMillis(300)));
+    void okHttpKeepsAKeyAndGivesNoneToASafeRequest() throws Exception {
+        var client =
+                new OkHttpClient.Builder()
+                        .addInterceptor(new KeyedInterceptor(Duration.ofSeconds(30)))
+                        .build();
+        var to = "http://127.0.0.1:" + server.getAddress().getPort() + "/seats";
+        answer(200, "");
+        client.newCall(new Request.Builder().url(to).build()).execute().close();
+        answer(503, "");
+        answer(201, "booked");
+        var kept =
+                new Request.Builder()
+                        .url(to)
+                        .header("Idempotency-Key", "invoice-7")
+                        .post(RequestBody.create("12A", MediaType.get("text/plain")))
+                        .build();
+        client.newCall(kept).execute().close();
+        assertEquals(List.of("null ", "invoice-7 12A", "invoice-7 12A"), seen);
+    }
+
+    @Test
+    void aCallOfOkHttpThatIsCancelledEnds() throws Exception {
+        var client =
+                new OkHttpClient.Builder()
+                        .addInterceptor(new KeyedInterceptor(Duration.ofHours(1)))
+                        .build();
+        answers.add(new Object[] {503, "", "600"});
+        var call =
+                client.newCall(
+                        new Request.Builder()
+                                .url("http://127.0.0.1:" + server.getAddress().getPort() + "/")
+                                .post(RequestBody.create("12A", MediaType.get("text/plain")))
+                                .build());
+        var canceller =
+                new Thread(
+                        () -> {
+                            while (seen.isEmpty()) {
+                                Thread.onSpinWait();
+                            }
+                            call.cancel();
+                        });
+        canceller.start();
+        assertThrows(IOException.class, () -> call.execute().close());
+        canceller.join();
+        assertEquals(1, seen.size());
     }
 }
