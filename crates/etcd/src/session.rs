@@ -135,6 +135,16 @@ impl Store {
         self.seen.clear();
     }
 
+    /// Adds to the reason of the first call's failure that only one side may speak TLS.
+    fn with_tls_hint(&self, why: Determinate) -> Determinate {
+        match why {
+            Determinate::Unavailable(why) if self.url.tls.is_none() => {
+                Determinate::Unavailable(why + "; if its port speaks TLS only, write etcds:// in place of etcd://")
+            }
+            other => other,
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +180,8 @@ impl Session {
         let client = Client::connect(&store.url, member).await?;
         let session = Self { store, client };
         let refused = |failure: Failure| failure.answer.without_effect();
-        let status: StatusResponse = session.client.call(STATUS, || StatusRequest {}).await.map_err(refused)?;
+        let status = session.client.call(STATUS, || StatusRequest {}).await;
+        let status: StatusResponse = status.map_err(refused).map_err(|why| session.store.with_tls_hint(why))?;
         version::check(&status.version)?;
         session.store.gate.report_size(&status);
         if status.is_learner {

@@ -2,11 +2,13 @@
 //! drop. Members can be frozen, killed and started again.
 
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::certificates::PairFiles;
 use crate::{folder, fresh, missing, wait};
 
 /// How long a cluster may take to have a leader.
@@ -16,6 +18,15 @@ const START: Duration = Duration::from_secs(30);
 pub struct EtcdCluster {
     members: Vec<Member>,
     arguments: Vec<String>,
+    tls: Option<Tls>,
+}
+
+/// The files of a cluster over TLS, which requires certificates of its clients.
+pub struct Tls {
+    /// Certificate of the authority that clients and members trust.
+    pub ca: PathBuf,
+    /// Certificate and key of members, and of `etcdctl`.
+    pub pair: PairFiles,
 }
 
 /// A member, whether it runs or not.
@@ -37,10 +48,27 @@ impl EtcdCluster {
         Self::start_with(3, &[]).await
     }
 
+    /// Starts a cluster of one member over TLS.
+    pub async fn start_tls(tls: Tls) -> Option<Self> {
+        let file = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let arguments = [
+            file("cert-file", &tls.pair.certificate),
+            file("key-file", &tls.pair.key),
+            file("trusted-ca-file", &tls.ca),
+            "--client-cert-auth".into(),
+        ];
+        Self::start_as(1, arguments.into(), Some(tls)).await
+    }
+
     /// Starts a cluster with arguments for each member, such as `["--quota-backend-bytes=16777216"]`.
     pub async fn start_with(count: usize, arguments: &[&str]) -> Option<Self> {
+        Self::start_as(count, arguments.iter().map(ToString::to_string).collect(), None).await
+    }
+
+    async fn start_as(count: usize, arguments: Vec<String>, tls: Option<Tls>) -> Option<Self> {
         missing::tool("etcd")?;
         missing::tool("etcdctl")?;
+        let mut cluster = Self { members: Vec::new(), arguments, tls };
         for _ in 0..5 {
             // Another process may take a port first. Then a member exits.
             let member = || Member {
@@ -49,8 +77,7 @@ impl EtcdCluster {
                 peer_port: fresh::port(),
                 child: None,
             };
-            let members = (0..count).map(|_| member()).collect();
-            let mut cluster = Self { members, arguments: arguments.iter().map(ToString::to_string).collect() };
+            cluster.members = (0..count).map(|_| member()).collect();
             (0..count).for_each(|member| cluster.launch(member));
             if cluster.is_ready().await {
                 return Some(cluster);
@@ -62,7 +89,8 @@ impl EtcdCluster {
 
     /// Returns the URL of the engine on it.
     pub fn url(&self) -> String {
-        format!("etcd://{}", self.addresses().join(","))
+        let scheme = if self.tls.is_some() { "etcds" } else { "etcd" };
+        format!("{scheme}://{}", self.addresses().join(","))
     }
 
     /// Returns the addresses of all members.
@@ -99,7 +127,12 @@ impl EtcdCluster {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--dial-timeout=1s", "--command-timeout=3s"]);
         if !arguments.contains(&"--endpoints") {
-            command.arg("--endpoints").arg(self.addresses().join(","));
+            let endpoint = |address| format!("{}://{address}", self.scheme());
+            let endpoints: Vec<_> = self.addresses().into_iter().map(endpoint).collect();
+            command.arg("--endpoints").arg(endpoints.join(","));
+        }
+        if let Some(Tls { ca, pair }) = &self.tls {
+            command.arg("--cacert").arg(ca).arg("--cert").arg(&pair.certificate).arg("--key").arg(&pair.key);
         }
         let output = command.args(arguments).stdin(Stdio::null()).output().expect("etcdctl runs");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -137,11 +170,16 @@ impl EtcdCluster {
         !has_exited
     }
 
+    /// Returns the scheme of the members' client URLs.
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     fn launch(&mut self, position: usize) {
         let peer = |(position, member): (usize, &Member)| format!("m{position}=http://127.0.0.1:{}", member.peer_port);
         let peers: Vec<_> = self.members.iter().enumerate().map(peer).collect();
         let member = &self.members[position];
-        let client = format!("http://127.0.0.1:{}", member.client_port);
+        let client = format!("{}://127.0.0.1:{}", self.scheme(), member.client_port);
         let own_peer = format!("http://127.0.0.1:{}", member.peer_port);
         let log = File::create(member.folder.path().join("log")).expect("a log");
         let mut command = Command::new("etcd");

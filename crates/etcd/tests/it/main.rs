@@ -11,6 +11,7 @@ mod measure;
 mod quorum;
 mod races;
 mod sweeping;
+mod tls;
 
 use std::time::Duration;
 
