@@ -1,6 +1,7 @@
 //! The admin listener: metrics and health for every client that reaches it, and the admin API for operators with a token.
 
 pub mod apps;
+mod attention;
 pub mod audit;
 pub mod auth;
 mod backup;
@@ -12,9 +13,11 @@ pub mod health;
 mod locks;
 mod middleware;
 mod query;
+pub mod reloads;
 pub mod role;
 mod routes;
 mod spool;
+pub mod summary;
 mod suspects;
 
 use std::sync::Arc;
@@ -33,6 +36,8 @@ use self::auth::Tokens;
 use self::console::ConsoleSettings;
 use self::health::Lifecycle;
 use self::middleware::Outer;
+use self::reloads::Reloads;
+use self::summary::Started;
 use crate::domain::attempt::{Attempt, Entropy};
 use crate::domain::clock::Clock;
 use crate::domain::global_id::GlobalId;
@@ -60,6 +65,10 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     /// The stage of the process: starting, ready or draining.
     pub lifecycle: Arc<Lifecycle>,
+    /// The start of the process.
+    pub started: Started,
+    /// The last reload of the configuration.
+    pub reloads: Arc<Reloads>,
     /// Source of request IDs.
     pub entropy: Arc<dyn Entropy>,
     /// Clock of the auth throttle.

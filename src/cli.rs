@@ -29,6 +29,7 @@ mod proxy;
 mod restore;
 mod serve;
 mod spool;
+mod summary;
 mod suspects;
 mod tls;
 
@@ -100,6 +101,8 @@ enum Command {
     Migrate(migrate::MigrateArgs),
     /// Check whether a gateway is ready
     Health(health::HealthArgs),
+    /// Show the state of a gateway, and what needs a person
+    Summary(summary::SummaryArgs),
     /// Manage apps and their secrets
     #[command(subcommand)]
     App(app::Action),
@@ -170,6 +173,7 @@ pub fn run(cli: Cli) -> ExitCode {
         #[cfg(feature = "postgres")]
         Command::Migrate(args) => migrate::run(args, out),
         Command::Health(args) => health::run(args, out),
+        Command::Summary(args) => summary::run(args, out),
         Command::App(action) => app::run(action, &SystemEntropy, out),
         Command::AdminToken(action) => admin_token::run(action, &SystemEntropy, out),
         Command::Claim(action) => claim::run(action, &mut io::stdin().lock(), out),

@@ -40,6 +40,7 @@ use self::watch::Watch;
 use crate::admin::audit::Audit;
 use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
+use crate::admin::summary::Started;
 use crate::admin::{Admin, AdminService};
 use crate::api::concurrency::ConcurrencyLimit;
 use crate::api::{Api, ApiService};
@@ -154,7 +155,7 @@ impl Server {
         gateway.measure_apps(&registry.apps(), config.limits.metric_operations);
         let tokens = Arc::new(Tokens::default());
         tokens.replace(operators::of_config(config)?);
-        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone());
+        let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone(), clock.clone());
         let apps = catalog::start(Dependencies {
             config: live.config.clone(),
             config_changed: live.config_changed.clone(),
@@ -165,7 +166,6 @@ impl Server {
             entropy: entropy.clone(),
             stop: stop_admin.clone(),
         })?;
-
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let (open, api_connections) = (registry.is_open(), TaskTracker::new());
         let admin_service = AdminService::new(Arc::new(Admin {
@@ -174,6 +174,8 @@ impl Server {
             registry: registry.clone(),
             metrics: metrics.clone(),
             lifecycle: lifecycle.clone(),
+            started: Started::now(&*clock),
+            reloads: live.reloads.clone(),
             entropy: entropy.clone(),
             clock: clock.clone(),
             loopback_only: admin_address.ip().is_loopback(),

@@ -5,7 +5,7 @@ mod trail;
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -106,7 +106,7 @@ pub type Done<Answer> = (Answer, &'static str);
 
 /// Executes changes and records them.
 pub struct Audit {
-    trail: Arc<Trail>,
+    writer: Arc<Writer>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     notes: Arc<Notes>,
@@ -120,10 +120,36 @@ struct Notes {
     turn: tokio::sync::Mutex<()>,
 }
 
+/// The trail, and since when it cannot be written.
+struct Writer {
+    trail: Trail,
+    clock: Arc<dyn Clock>,
+    failing_since: Mutex<Option<Timestamp>>,
+}
+
+impl Writer {
+    async fn append(&self, line: String) -> Result<(), Unwritten> {
+        let appended = self.trail.append(line).await;
+        let mut since = self.failing_since();
+        *since = appended.as_ref().err().map(|_| since.unwrap_or_else(|| self.clock.wall()));
+        appended
+    }
+
+    fn failing_since(&self) -> MutexGuard<'_, Option<Timestamp>> {
+        self.failing_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Audit {
     /// Returns the audit trail in the file `audit.jsonl` of this folder. The first change creates both.
     pub fn new(folder: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        Self { trail: Arc::new(Trail::new(folder)), clock, entropy, notes: Arc::default() }
+        let writer = Writer { trail: Trail::new(folder), clock: clock.clone(), failing_since: Mutex::default() };
+        Self { writer: Arc::new(writer), clock, entropy, notes: Arc::default() }
+    }
+
+    /// Returns when the audit trail began to refuse entries; `None` if it took the last one.
+    pub(crate) fn failing_since(&self) -> Option<Timestamp> {
+        *self.writer.failing_since()
     }
 
     /// Records an event that changes nothing, such as a sign-in. Does not wait for the disk: one that is full must not keep operators
@@ -135,7 +161,7 @@ impl Audit {
         let begun = trail::line(&Begun { id: &id, at, who, request_id, via: via(operator), change });
         let ended = trail::line(&Ended { id: &id, at, result: NOTED });
         let (Ok(begun), Ok(ended)) = (begun, ended) else { return };
-        let (trail, notes) = (self.trail.clone(), self.notes.clone());
+        let (writer, notes) = (self.writer.clone(), self.notes.clone());
         {
             let mut lines = notes.lines.lock().unwrap_or_else(PoisonError::into_inner);
             if lines.len() == NOTES_MAX {
@@ -148,7 +174,7 @@ impl Audit {
             let _turn = notes.turn.lock().await;
             let next = notes.lines.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(line) = next else { return };
-            if let Err(failure) = trail.append(line).await {
+            if let Err(failure) = writer.append(line).await {
                 tracing::warn!(error = %failure, "Event missing in the audit trail");
             }
         });
@@ -175,15 +201,15 @@ impl Audit {
             change: &change,
         };
         let started = trail::line(&started)?;
-        let (trail, clock, who) = (self.trail.clone(), self.clock.clone(), operator.name.clone());
+        let (writer, clock, who) = (self.writer.clone(), self.clock.clone(), operator.name.clone());
         let executed = tokio::spawn(async move {
-            trail.append(started).await?;
+            writer.append(started).await?;
             log(&id, &who, &change, "begun");
             let answer = action.await;
             let result = answer.as_ref().map_or_else(|problem| problem.code.name(), |(_, word)| word);
             log(&id, &who, &change, result);
             let ended = trail::line(&Ended { id: &id, at: clock.wall(), result })?;
-            if let Err(failure) = trail.append(ended).await {
+            if let Err(failure) = writer.append(ended).await {
                 // The change is done and cannot be undone. The audit trail still says that it was started.
                 tracing::error!(audit.id = id, error = %failure, "Result of a change missing in the audit trail");
             }
@@ -274,7 +300,7 @@ pub(super) async fn audit(State(admin): State<Arc<Admin>>, RawQuery(query): RawQ
     };
     let limit = query.count("limit", SHOWN, SHOWN_MAX)?;
     query.end()?;
-    let found = admin.audit.trail.find(filter, limit + 1).await?;
+    let found = admin.audit.writer.trail.find(filter, limit + 1).await?;
     let found = found.ok_or_else(|| {
         Problem::invalid(
             "`after` is not the ID of an entry of this gateway's audit trail. Send the `next` of the previous page.",
@@ -323,7 +349,7 @@ mod tests {
     }
 
     async fn newest(audit: &Audit) -> Vec<Entry> {
-        audit.trail.find(Filter::default(), 5).await.unwrap().unwrap()
+        audit.writer.trail.find(Filter::default(), 5).await.unwrap().unwrap()
     }
 
     fn change() -> Change {

@@ -19,7 +19,8 @@ use crate::web::response::json;
 pub struct Lifecycle(AtomicU8);
 
 /// A stage of the process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Stage {
     /// Not yet listening on the API.

@@ -12,7 +12,7 @@ use axum::{Extension, Router};
 
 use super::auth::Operator;
 use super::role::Role::{self, Act, View};
-use super::{Admin, apps, audit, backup, chains, claims, engines, locks, spool, suspects};
+use super::{Admin, apps, audit, backup, chains, claims, engines, locks, spool, summary, suspects};
 use crate::web::problem::{Code, Problem};
 
 /// A route: its method and path, and the least role that may call it.
@@ -39,6 +39,7 @@ pub(super) fn paths() -> &'static [&'static str] {
 
 fn rows() -> Vec<Row> {
     vec![
+        get(View, "/admin/v1/summary", summary::show),
         get(View, "/admin/v1/apps", apps::list),
         post(Act, "/admin/v1/apps", apps::create),
         get(View, "/admin/v1/apps/{app}", apps::show),

@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 use super::data_dir::DataDir;
 use super::{apps, operators};
 use crate::admin::auth::Tokens;
+use crate::admin::reloads::Reloads;
 use crate::config::{Config, Problems};
+use crate::domain::clock::Clock;
 use crate::gateway::Gateway;
 use crate::proxy::identities;
 use crate::telemetry::logging::Log;
@@ -27,7 +29,10 @@ pub(super) struct Live {
     gateway: Arc<Gateway>,
     tokens: Arc<Tokens>,
     log: Log,
+    clock: Arc<dyn Clock>,
     metrics: ReloadMetrics,
+    /// The last reload, for operators.
+    pub(super) reloads: Arc<Reloads>,
     /// Notified when the apps of a registry must be rebuilt because their defaults have changed.
     pub(super) config_changed: Arc<Notify>,
 }
@@ -40,6 +45,7 @@ impl Live {
         gateway: Arc<Gateway>,
         tokens: Arc<Tokens>,
         log: Log,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let config = Arc::new(ArcSwap::from_pointee(config.clone()));
         Self {
@@ -48,7 +54,9 @@ impl Live {
             gateway,
             tokens,
             log,
+            clock,
             metrics: ReloadMetrics::default(),
+            reloads: Arc::default(),
             config_changed: Arc::default(),
         }
     }
@@ -69,6 +77,7 @@ impl Live {
             Err(problems) => Err(problems.into()),
         };
         self.metrics.reloaded(applied.is_ok());
+        self.reloads.reloaded(self.clock.wall(), applied.is_ok());
         match applied {
             Ok((restart_needed, changes)) => {
                 tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in force");

@@ -4,6 +4,7 @@ mod access;
 mod claims;
 mod commands;
 mod roles;
+mod summary;
 mod suspects;
 mod trail;
 

@@ -59,7 +59,7 @@ pub enum Superseded {
 }
 
 /// The kind of a suspect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SuspectKind {
     /// Two attempts were granted.
     Overlap,
@@ -78,6 +78,19 @@ pub struct SuspectFilter {
     pub checked: Option<bool>,
     /// Only those with a smaller number.
     pub before: Option<u64>,
+}
+
+/// The suspects of an app and a kind that no operator has checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UncheckedSuspects {
+    /// The app.
+    pub app: AppKey,
+    /// The kind.
+    pub kind: SuspectKind,
+    /// Their number.
+    pub count: usize,
+    /// When the oldest one was detected.
+    pub oldest_at: Timestamp,
 }
 
 /// The findings of an operator.

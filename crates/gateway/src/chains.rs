@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::operator::{Filter, filtered};
 use super::{EngineHealth, Gateway, NamedChain, NamedEngine, within};
 pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
+use crate::resilience::requirement::Requirement;
 
 /// Time limit of counting the claims of the active engine.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -25,6 +26,21 @@ pub struct ShownChain {
     status: ChainStatus,
     held_ms: Option<u64>,
     health: Vec<ShownEngine>,
+}
+
+/// A chain as this gateway knows it, without a check of its engines.
+#[derive(Debug, Serialize)]
+pub struct KnownChain {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    #[serde(flatten)]
+    pub status: ChainStatus,
+    /// Time that is left of a grant freeze, in milliseconds.
+    #[serde(rename = "held_ms")]
+    pub frozen_ms: Option<u64>,
+    /// Its engine has what the chain requires, as far as this gateway knows. Otherwise it grants nothing.
+    pub requirements_met: bool,
 }
 
 /// An engine of a chain in the admin API.
@@ -67,12 +83,22 @@ impl Gateway {
             };
             ShownChain {
                 name: name.clone(),
-                held_ms: status.frozen_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                held_ms: frozen_ms(&status),
                 health: status.engines.iter().filter_map(show_engine).collect(),
                 status,
             }
         };
         self.engines.chains.iter().map(show).collect()
+    }
+
+    /// Returns every chain as this gateway knows it. Calls no store.
+    pub fn known_chains(&self) -> Vec<KnownChain> {
+        let known = |(name, named): (&String, &NamedChain)| {
+            let status = named.chain.status();
+            let requirements_met = named.chain.requirement().is_none_or(Requirement::is_met);
+            KnownChain { name: name.clone(), frozen_ms: frozen_ms(&status), requirements_met, status }
+        };
+        self.engines.chains.iter().map(known).collect()
     }
 
     /// Returns the status of a chain.
@@ -122,4 +148,9 @@ impl Gateway {
         let known = || SwitchError::UnknownChain(self.engines.chains.keys().cloned().collect());
         self.engines.chains.get(name).ok_or_else(known)
     }
+}
+
+/// Returns the time that is left of a grant freeze, in milliseconds.
+fn frozen_ms(status: &ChainStatus) -> Option<u64> {
+    status.frozen_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }

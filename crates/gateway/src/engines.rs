@@ -91,11 +91,10 @@ impl Gateway {
             let answer = within(PROBE_TIMEOUT, engine.probe()).await;
             let up = answer.is_ok();
             let detail = answer.map_or_else(|error| error.to_string(), |()| "answers".into());
-            let since = |lasted| self.clock.wall().minus(lasted);
-            let breaker = engine.breaker().map(|now| BreakerHealth { state: now.state, since: since(now.lasted) });
-            (name.clone(), EngineHealth { up, detail, breaker, nodes: engine.nodes() })
+            (name.clone(), EngineHealth { up, detail, breaker: self.breaker(&**engine), nodes: engine.nodes() })
         };
         let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
+        self.known_health.checked(&health, self.clock.wall());
         for NamedChain { chain, policies } in self.engines.chains.values() {
             // Detects a loss of data even without claims.
             drop(chain.status());
@@ -105,6 +104,19 @@ impl Gateway {
             }
         }
         health
+    }
+
+    /// Returns the breaker of an engine as it is now.
+    pub(super) fn breaker(&self, engine: &dyn Engine) -> Option<BreakerHealth> {
+        let now = engine.breaker()?;
+        Some(BreakerHealth { state: now.state, since: self.clock.wall().minus(now.lasted) })
+    }
+
+    /// Returns the chains that have this engine.
+    pub(super) fn chains_of(&self, engine: &str) -> Vec<String> {
+        let has_engine = |named: &NamedChain| named.chain.status().engines.iter().any(|name| name == engine);
+        let chains = self.engines.chains.iter().filter(|(_, named)| has_engine(named));
+        chains.map(|(name, _)| name.clone()).collect()
     }
 
     /// Closes every engine after making its data durable.

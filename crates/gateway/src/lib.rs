@@ -8,6 +8,7 @@ pub mod claim;
 pub mod crash;
 mod engines;
 mod granted;
+mod known_health;
 pub mod lock;
 pub mod operator;
 pub mod outcome;
@@ -42,6 +43,8 @@ use oncegate_telemetry::traces;
 use self::batch_permits::BatchPermits;
 pub use self::engines::{BreakerHealth, EngineHealth, Engines, NamedChain, NamedEngine};
 use self::granted::GrantedOperations;
+pub use self::known_health::KnownEngine;
+use self::known_health::KnownHealth;
 use self::lock::Locks;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
@@ -61,6 +64,7 @@ pub struct Gateway {
     result_memory: ResultMemory,
     waiters: Waiters,
     locks: Locks,
+    known_health: KnownHealth,
 }
 
 /// A live claim, with its instants by this gateway's clock.
@@ -123,6 +127,7 @@ impl Gateway {
             batch_permits: BatchPermits::default(),
             result_memory: ResultMemory::new(limits),
             waiters: Waiters::new(limits),
+            known_health: KnownHealth::default(),
         }
     }
 

@@ -238,12 +238,11 @@ impl Gateway {
     pub async fn engines(&self) -> Vec<EngineStatus> {
         let health = self.engines_health().await;
         let status = |(name, health): (String, EngineHealth)| {
-            let chains = self.engines.chains.iter().filter(|(_, named)| named.chain.status().engines.contains(&name));
             let NamedEngine { engine, url } = self.engines.by_name.get(&name)?;
             Some(EngineStatus {
                 url: Some(url.clone()),
                 health,
-                chains: chains.map(|(chain, _)| chain.clone()).collect(),
+                chains: self.chains_of(&name),
                 capabilities: engine.capabilities(),
                 name,
             })

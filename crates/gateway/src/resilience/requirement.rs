@@ -22,6 +22,11 @@ impl Requirement {
         Self { chain: chain.to_owned(), required, met: AtomicBool::new(true), metrics }
     }
 
+    /// Reports whether the active engine had what is required when it was last checked.
+    pub(crate) fn is_met(&self) -> bool {
+        self.met.load(Ordering::Relaxed)
+    }
+
     /// Checks that the active engine may take claims now, and updates the metric.
     ///
     /// # Errors

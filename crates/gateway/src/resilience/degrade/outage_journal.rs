@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use oncegate_core::clock::Clock;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::spool::{SpoolFilter, SpoolStatus, SpooledEntry};
-use oncegate_core::suspect::{Cause, Check, Suspect, SuspectFilter};
+use oncegate_core::suspect::{Cause, Check, Suspect, SuspectFilter, UncheckedSuspects};
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
 use tokio::sync::OnceCell;
@@ -247,6 +247,11 @@ impl OutageJournal {
     /// Returns up to `limit` suspects, the newest first.
     pub fn suspects(&self, filter: &SuspectFilter, limit: usize) -> Vec<Suspect> {
         self.suspects.newest(filter, limit)
+    }
+
+    /// Counts the suspects that no operator has checked, by app and kind.
+    pub fn unchecked_suspects(&self) -> Vec<UncheckedSuspects> {
+        self.suspects.unchecked()
     }
 
     /// Returns the suspect of a number.

@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use oncegate_core::attempt::AttemptHash;
+use oncegate_core::clock::Timestamp;
 use oncegate_core::record::ClaimId;
 use oncegate_core::share::Newest;
-use oncegate_core::suspect::{Check, Suspect, SuspectFilter, SuspectKind};
+use oncegate_core::suspect::{Check, Suspect, SuspectFilter, SuspectKind, UncheckedSuspects};
 use oncegate_core::tenant::AppKey;
 
 /// Most suspects that are kept of an app.
@@ -70,6 +71,25 @@ impl Suspects {
         found.into_iter().take(limit).cloned().collect()
     }
 
+    /// Counts the suspects that no operator has checked, by app and kind.
+    pub(super) fn unchecked(&self) -> Vec<UncheckedSuspects> {
+        let kept = self.lock();
+        let mut counts: HashMap<(&AppKey, SuspectKind), (usize, Timestamp)> = HashMap::new();
+        for suspect in kept.suspects.iter().filter(|suspect| suspect.checked.is_none()) {
+            let (count, oldest_at) =
+                counts.entry((&suspect.app, suspect.cause.kind())).or_insert((0, suspect.noticed_at));
+            *count += 1;
+            *oldest_at = suspect.noticed_at.min(*oldest_at);
+        }
+        let counted = |((app, kind), (count, oldest_at)): ((&AppKey, _), _)| UncheckedSuspects {
+            app: app.clone(),
+            kind,
+            count,
+            oldest_at,
+        };
+        counts.into_iter().map(counted).collect()
+    }
+
     /// Returns the suspect of a number.
     pub(super) fn get(&self, id: u64) -> Option<Suspect> {
         self.lock().suspects.iter().find(|suspect| suspect.id == id).cloned()
@@ -104,7 +124,6 @@ fn identity(suspect: &Suspect) -> Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oncegate_core::clock::Timestamp;
     use oncegate_core::engine::conformance::fresh_claim;
     use oncegate_core::outage_policy::OutagePolicy;
     use oncegate_core::record::ClaimState;
@@ -163,6 +182,26 @@ mod tests {
         assert_eq!(ids(&SuspectFilter { kinds: vec![SuspectKind::Double], ..all.clone() }, 10), [6, 3]);
         assert_eq!(ids(&SuspectFilter { checked: Some(true), ..all.clone() }, 10), [6]);
         assert_eq!(ids(&SuspectFilter { checked: Some(false), ..all }, 10), [5, 3, 1]);
+    }
+
+    #[test]
+    fn what_nobody_has_checked_is_counted_by_app_and_kind() {
+        let suspects = Suspects::default();
+        let at = |micros| Timestamp::from_micros(micros);
+        for (id, noticed_at, suspect) in [
+            (1, 20, overlap(1, "shop")),
+            (2, 10, overlap(2, "shop")),
+            (3, 30, double(3, "shop")),
+            (4, 40, overlap(4, "bank")),
+        ] {
+            suspects.add(Suspect { id, noticed_at: at(noticed_at), ..suspect });
+        }
+        let check = Check { found: Found::Once, reason: "x".into(), who: "alice".into(), checked_at: at(50) };
+        suspects.check(4, check).unwrap();
+        let mut counted: Vec<_> =
+            suspects.unchecked().into_iter().map(|of| (of.count, of.oldest_at, of.kind)).collect();
+        counted.sort_unstable_by_key(|(count, ..)| *count);
+        assert_eq!(counted, [(1, at(30), SuspectKind::Double), (2, at(10), SuspectKind::Overlap)]);
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! The health of the engines as this gateway last saw it: the result of the last probe of each one, and since when it is the same.
+//! Calls no store, so that it can be read as often as someone looks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::breaker::BreakerState;
+use serde::Serialize;
+
+use super::{BreakerHealth, EngineHealth, Gateway, NamedEngine};
+
+/// An engine as this gateway last saw it.
+#[derive(Clone, Debug, Serialize)]
+pub struct KnownEngine {
+    /// Its name.
+    pub name: String,
+    /// It answers. `None` before the first check.
+    pub up: Option<bool>,
+    /// When it began to answer, or stopped, as far as this gateway knows.
+    pub since: Option<Timestamp>,
+    /// The reason if it does not answer.
+    pub detail: Option<String>,
+    /// When it was last checked.
+    pub checked_at: Option<Timestamp>,
+    /// The breaker in front of it.
+    pub breaker: Option<BreakerHealth>,
+    /// The chains that have it.
+    pub chains: Vec<String>,
+}
+
+/// The results of the last probes.
+#[derive(Default)]
+pub(super) struct KnownHealth(Mutex<BTreeMap<String, Probed>>);
+
+#[derive(Clone)]
+struct Probed {
+    up: bool,
+    since: Timestamp,
+    detail: String,
+    checked_at: Timestamp,
+}
+
+impl KnownHealth {
+    /// Keeps the results of a check at this instant.
+    pub(super) fn checked(&self, health: &BTreeMap<String, EngineHealth>, now: Timestamp) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, EngineHealth { up, detail, .. }) in health {
+            let before = known.get(name).filter(|before| before.up == *up);
+            let since = before.map_or(now, |before| before.since);
+            known.insert(name.clone(), Probed { up: *up, since, detail: detail.clone(), checked_at: now });
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<Probed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+}
+
+impl Gateway {
+    /// Returns the result of the last check of every engine, and the present state of its breaker.
+    pub fn known_engines(&self) -> Vec<KnownEngine> {
+        self.engines.by_name.iter().map(|(name, engine)| self.known_engine(name, engine)).collect()
+    }
+
+    fn known_engine(&self, name: &str, engine: &NamedEngine) -> KnownEngine {
+        let breaker = self.breaker(&*engine.engine);
+        let probed = self.known_health.get(name);
+        let engine = KnownEngine {
+            name: name.to_owned(),
+            up: probed.as_ref().map(|probed| probed.up),
+            since: probed.as_ref().map(|probed| probed.since),
+            detail: probed.as_ref().filter(|probed| !probed.up).map(|probed| probed.detail.clone()),
+            checked_at: probed.map(|probed| probed.checked_at),
+            breaker,
+            chains: self.chains_of(name),
+        };
+        engine.with_open_breaker()
+    }
+}
+
+impl KnownEngine {
+    /// An open breaker says earlier than the next probe that the engine does not answer calls.
+    fn with_open_breaker(self) -> Self {
+        match self.breaker {
+            Some(BreakerHealth { state: BreakerState::Open, since }) if self.up != Some(false) => Self {
+                up: Some(false),
+                since: Some(since),
+                detail: Some("its breaker is open: too many calls failed or got no answer in time".to_owned()),
+                ..self
+            },
+            _ => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Timestamp {
+        Timestamp::from_micros(second * 1_000_000)
+    }
+
+    fn health(up: bool) -> BTreeMap<String, EngineHealth> {
+        let detail = if up { "answers" } else { "connection refused" };
+        [("primary".to_owned(), EngineHealth { up, detail: detail.into(), breaker: None, nodes: Vec::new() })].into()
+    }
+
+    #[test]
+    fn an_outage_began_with_the_first_probe_that_failed() {
+        let known = KnownHealth::default();
+        assert!(known.get("primary").is_none());
+        for (second, up, since) in [(1, true, 1), (2, true, 1), (3, false, 3), (4, false, 3), (5, true, 5)] {
+            known.checked(&health(up), at(second));
+            let probed = known.get("primary").unwrap();
+            assert_eq!((probed.up, probed.since, probed.checked_at), (up, at(since), at(second)));
+        }
+    }
+
+    #[test]
+    fn an_open_breaker_counts_before_the_next_probe() {
+        let breaker = |state| Some(BreakerHealth { state, since: at(7) });
+        let known = |up, breaker| KnownEngine {
+            name: "primary".to_owned(),
+            up,
+            since: Some(at(3)),
+            detail: None,
+            checked_at: Some(at(5)),
+            breaker,
+            chains: Vec::new(),
+        };
+        for (up, state, expected) in [
+            (Some(true), BreakerState::Open, (Some(false), Some(at(7)))),
+            (Some(false), BreakerState::Open, (Some(false), Some(at(3)))),
+            (Some(true), BreakerState::Closed, (Some(true), Some(at(3)))),
+            (Some(false), BreakerState::HalfOpen, (Some(false), Some(at(3)))),
+            (None, BreakerState::Open, (Some(false), Some(at(7)))),
+        ] {
+            let seen = known(up, breaker(state)).with_open_breaker();
+            assert_eq!((seen.up, seen.since), expected, "{up:?} {state:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `oncegate summary`: the state of a gateway, and what needs a person.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::admin_client::QueryArgs;
+use super::output::{self, Column, Out, cell, rows};
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate summary
+  oncegate summary --admin https://gateway.example:9464 --ca ca.pem --output json
+
+It shows what this gateway has seen and calls no store, so it also answers while one is unavailable. What to do for each
+KIND: the operator's guide.";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct SummaryArgs {
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
+const COLUMNS: &[Column] = &[
+    ("SEVERITY", |entry| cell(&entry["severity"])),
+    ("KIND", |entry| cell(&entry["kind"])),
+    ("SINCE", |entry| cell(&entry["since"])),
+    ("APP", |entry| cell(&entry["app"])),
+    ("SUBJECT", |entry| cell(&entry["subject"])),
+    ("COUNT", |entry| cell(&entry["count"])),
+    ("TEXT", |entry| cell(&entry["text"])),
+];
+
+pub(super) fn run(args: SummaryArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    args.query.show("/admin/v1/summary", out, show)
+}
+
+fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| cell(&summary["spool"][name]));
+    let fields = [
+        ("Stage", cell(&summary["stage"])),
+        ("Version", cell(&summary["version"])),
+        ("Started at", cell(&summary["started_at"])),
+        ("Engines", listed(summary, "engines", engine)),
+        ("Chains", listed(summary, "chains", chain)),
+        ("Spool", format!("{entries} entries, {bytes} of {bytes_max} bytes")),
+    ];
+    output::record(&fields, out)?;
+    writeln!(out)?;
+    let attention = rows(summary, "attention");
+    if attention.is_empty() {
+        return Ok(writeln!(out, "Nothing needs a person.")?);
+    }
+    output::table(attention, COLUMNS, out)
+}
+
+fn listed(summary: &Value, name: &str, text: fn(&Value) -> String) -> String {
+    rows(summary, name).iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+fn engine(engine: &Value) -> String {
+    let state = match engine["up"].as_bool() {
+        Some(true) => "up",
+        Some(false) => "down",
+        None => "not checked yet",
+    };
+    format!("{} ({state})", cell(&engine["name"]))
+}
+
+fn chain(chain: &Value) -> String {
+    format!("{} (on {}, epoch {})", cell(&chain["name"]), cell(&chain["active"]), cell(&chain["epoch"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(attention: &Value) -> String {
+        let summary = json!({
+            "stage": "ready", "version": "1.4.0", "started_at": "2026-10-01T08:00:00.000000Z",
+            "engines": [
+                { "name": "primary", "up": false },
+                { "name": "spare", "up": true },
+                { "name": "local", "up": null },
+            ],
+            "chains": [{ "name": "default", "active": "primary", "epoch": 2 }],
+            "spool": { "entries": 14, "bytes": 6000, "bytes_max": 67_108_864 },
+            "attention": attention,
+        });
+        let mut out = Vec::new();
+        show(&summary, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_gateway_is_shown_with_what_needs_a_person() {
+        assert_snapshot!(shown(&json!([{
+            "severity": "critical", "kind": "store_down", "since": "2026-10-13T12:41:00.000000Z", "app": null,
+            "subject": "primary", "count": 1, "text": "Engine `primary` does not answer\u{9b}: refused.",
+        }])), @r"
+        Stage       ready
+        Version     1.4.0
+        Started at  2026-10-01T08:00:00.000000Z
+        Engines     primary (down), spare (up), local (not checked yet)
+        Chains      default (on primary, epoch 2)
+        Spool       14 entries, 6000 of 67108864 bytes
+
+        SEVERITY  KIND        SINCE                        APP  SUBJECT  COUNT  TEXT
+        critical  store_down  2026-10-13T12:41:00.000000Z  -    primary  1      Engine `primary` does not answer\u{9b}: refused.
+        ");
+        assert!(shown(&json!([])).ends_with("bytes\n\nNothing needs a person.\n"));
+    }
+}
