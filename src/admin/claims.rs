@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use self::change::superseded;
 use super::Admin;
 use super::auth::Operator;
-use super::query::{Query, page};
+use super::query::Query;
 use super::role::Role;
 use crate::domain::canonical::Canonical;
 use crate::domain::global_id::GlobalId;
@@ -189,14 +189,17 @@ pub(super) async fn list(
     let key = query.take_as::<AppKey>("app")?;
     let realm = query.take("realm").map(|realm| read_realm(&realm)).transpose()?.unwrap_or(Realm::Api);
     let state = query.take("state").map(|state| read_state(&state)).transpose()?;
+    let operation = query.take_as::<Operation>("operation")?;
+    let claimed_after = query.instant("claimed_after")?;
+    let claimed_before = query.instant("claimed_before")?;
     let after = query.take_as::<GlobalId>("after")?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     let internal = query.take_as::<bool>("internal")?.unwrap_or(false);
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    let found = admin.gateway.list(&app, Filter { realm, state, after, internal }, limit + 1).await?;
-    let (found, next) = page(found, limit, |last| last.global_id);
+    let filter = Filter { realm, state, operation, claimed_after, claimed_before, after, internal };
+    let (found, next) = admin.gateway.list(&app, filter, limit).await?;
     Ok(json(&ListBody {
         app: &app.key,
         engine: admin.gateway.engine_name(&app),

@@ -16,7 +16,7 @@ use crate::domain::lock::LockName;
 use crate::domain::tenant::AppKey;
 use crate::web::body::JsonBytes;
 use crate::web::fields::parsed;
-use crate::web::lock::{LockBody, free};
+use crate::web::lock::{LockBody, QueuedLockBody, free};
 use crate::web::problem::{Code, Problem};
 use crate::web::response::json;
 
@@ -54,11 +54,11 @@ struct ListBody<'a> {
     next: Option<LockName>,
 }
 
-/// `POST /admin/v1/locks/show`: the holders of a lock.
+/// `POST /admin/v1/locks/show`: the holders of a lock, and its queue.
 pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
     let ShowBody { app: key, name } = body.parse()?;
     let found = admin.gateway.view_lock(&*app(&admin, &key)?, &parsed("name", &name)?).await?;
-    Ok(json(&LockBody::from(found.ok_or_else(free)?)))
+    Ok(json(&QueuedLockBody::from(found.ok_or_else(free)?)))
 }
 
 /// `GET /admin/v1/locks`: the locks of an app that are held or waited for, by name, in pages.

@@ -2,6 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
+use crate::domain::clock::Timestamp;
 use crate::web::fields::parsed;
 use crate::web::problem::Problem;
 
@@ -69,6 +70,19 @@ impl Query {
         self.take(key).map(read).transpose()
     }
 
+    /// Removes a key and returns its instant, in RFC 3339.
+    pub(super) fn instant(&mut self, key: &str) -> Result<Option<Timestamp>, Problem> {
+        let read = |text: String| {
+            let micros = text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_microsecond()).ok());
+            let wrong = || {
+                let example = "2026-10-20T09:00:00Z";
+                Problem::invalid(format!("`{key}` is an instant from 1970 on in RFC 3339, such as {key}={example}."))
+            };
+            micros.map(Timestamp::from_micros).ok_or_else(wrong)
+        };
+        self.take(key).map(read).transpose()
+    }
+
     /// Returns an error if a key is left.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.0.first() {
@@ -117,5 +131,12 @@ mod tests {
             assert!(parse(wrong).unwrap().count("limit", 5, 10).is_err(), "{wrong}");
         }
         assert_eq!(Query::parse(None).unwrap().count("limit", 5, 10).ok(), Some(5));
+        let instant = |text: &str| parse(&format!("at={text}")).unwrap().instant("at").map(Option::unwrap);
+        for text in ["1970-01-01T00:00:01.5Z", "1970-01-01T01:00:01.500000%2B01:00"] {
+            assert_eq!(instant(text).unwrap(), Timestamp::from_micros(1_500_000), "{text}");
+        }
+        for wrong in ["", "now", "2026-10-20", "2026-10-20T09:00:00", "1969-12-31T23:59:59Z", "2026-13-01T00:00:00Z"] {
+            assert!(instant(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::engine::{Backup, EngineError};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// API terms in the details of problems, and what the command line calls them.
-const TERMS: [(&str, &str); 16] = [
+const TERMS: [(&str, &str); 18] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
     ("\"even_succeeded\": true", "--even-succeeded"),
@@ -33,6 +33,8 @@ const TERMS: [(&str, &str); 16] = [
     ("`after`", "--after"),
     ("`attempt_hash`", "--attempt-hash"),
     ("`chain`", "--chain"),
+    ("`claimed_after`", "--claimed-after"),
+    ("`claimed_before`", "--claimed-before"),
     ("`contents`", "CONTENTS"),
     ("`global_id`", "--global-id"),
     ("`operation`", "--operation"),

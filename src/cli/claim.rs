@@ -7,6 +7,7 @@ use std::io::Read;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
 use super::admin_client::{AdminClient, QueryArgs};
@@ -24,6 +25,7 @@ Examples:
   oncegate claim show --app shop --operation order.submit '{\"order_id\": \"A-1001\"}'
   oncegate claim show --app shop --global-id 2ca8a31a53ad078ffd0c7c8c80158af7
   oncegate claim list --app shop --state unknown --limit 1000
+  oncegate claim list --app shop --operation order.submit --claimed-after 2026-10-20T09:00:00Z
   oncegate claim settle --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
       --outcome success --result '{\"order_number\": 90017}' --reason \"INC-42: order found in the ledger\"
   oncegate claim release --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
@@ -85,9 +87,8 @@ pub(super) enum Action {
         /// List claims of the API, or records of the Idempotency-Key proxy
         #[arg(long, default_value = "api")]
         realm: Realm,
-        /// List only claims in this state
-        #[arg(long)]
-        state: Option<State>,
+        #[command(flatten)]
+        filter: FilterArgs,
         /// List only claims after this global ID
         #[arg(long, value_name = "ID")]
         after: Option<GlobalId>,
@@ -119,6 +120,23 @@ pub(super) struct ClaimName {
     realm: Option<Realm>,
     #[arg(allow_negative_numbers = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
     contents: Option<String>,
+}
+
+/// Claims to list.
+#[derive(Args, Debug)]
+pub(super) struct FilterArgs {
+    /// List only claims in this state
+    #[arg(long)]
+    state: Option<State>,
+    /// List only claims of this operation, such as order.submit
+    #[arg(long)]
+    operation: Option<Operation>,
+    /// List only claims that were claimed after this instant, such as 2026-10-20T09:00:00Z
+    #[arg(long, value_name = "TIME")]
+    claimed_after: Option<String>,
+    /// List only claims that were claimed before this instant
+    #[arg(long, value_name = "TIME")]
+    claimed_before: Option<String>,
 }
 
 /// Arguments of every change.
@@ -187,11 +205,10 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             }
             query.post("/admin/v1/claims/settle", &body.into(), out, show::changed)
         }
-        Action::List { app, realm, state, after, limit, internal, query } => {
-            let state = state.map(|state| format!("&state={}", word(&state))).unwrap_or_default();
+        Action::List { app, realm, filter, after, limit, internal, query } => {
             let internal = if internal { "&internal=true" } else { "" };
             let client = AdminClient::new(query.admin)?;
-            let filter = format!("app={app}&realm={}{state}{internal}", word(&realm));
+            let filter = format!("app={app}&realm={}{}{internal}", word(&realm), filter.query());
             let page = list(&client, &filter, after.map(|after| after.to_string()), limit as usize)?;
             query.output.print(&page, out, show::list)
         }
@@ -209,13 +226,13 @@ fn list(client: &AdminClient, filter: &str, mut after: Option<String>, limit: us
         let Value::Array(more) = page["claims"].take() else {
             anyhow::bail!("the gateway answered without a list of claims; is it of another release than this program?");
         };
-        let is_last = more.is_empty();
         claims.extend(more);
         after = page["next"].as_str().map(str::to_owned);
         if let Some(progress) = &progress {
             progress.set_message(format!("Reading claims: {}", claims.len()));
         }
-        if is_last || after.is_none() || claims.len() >= limit {
+        // A page may be empty, and others come after it.
+        if after.is_none() || claims.len() >= limit {
             page["claims"] = claims.into();
             return Ok(page);
         }
@@ -250,6 +267,24 @@ impl ClaimName {
             body.insert("operation".into(), operation.as_ref().into());
         }
         Ok(body)
+    }
+}
+
+impl FilterArgs {
+    /// Returns the filter as a part of a query.
+    fn query(&self) -> String {
+        let state = self.state.as_ref().map(word);
+        let operation = self.operation.as_ref().map(ToString::to_string);
+        let members = [
+            ("state", state),
+            ("operation", operation),
+            ("claimed_after", self.claimed_after.clone()),
+            ("claimed_before", self.claimed_before.clone()),
+        ];
+        let part = |(name, value): (&str, Option<String>)| {
+            Some(format!("&{name}={}", utf8_percent_encode(&value?, NON_ALPHANUMERIC)))
+        };
+        members.into_iter().filter_map(part).collect()
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Action {
     /// Run a command while holding a lock
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArgs),
-    /// Show a lock: its holders, and how many requests queue for it
+    /// Show a lock: its holders, and the requests that queue for it
     Show {
         /// Key of the app, such as shop
         #[arg(long)]
@@ -75,6 +75,15 @@ const HOLDERS: &[Column] = &[
     ("LEASE_MS", |holder| cell(&holder["lease_ms"])),
 ];
 
+const QUEUE: &[Column] = &[
+    ("POSITION", |ticket| cell(&ticket["position"])),
+    ("REQUEST", |ticket| cell(&ticket["hash"])),
+    ("MODE", |ticket| cell(&ticket["mode"])),
+    ("QUEUED AT", |ticket| cell(&ticket["queued_at"])),
+    ("AGE_MS", |ticket| cell(&ticket["age_ms"])),
+    ("WAITS", |ticket| if ticket["waits"] == true { "yes".to_owned() } else { "no".to_owned() }),
+];
+
 /// Returns the exit code: that of the command which it ran, or 0.
 pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
     match action {
@@ -84,7 +93,13 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
             query.post("/admin/v1/locks/show", &body, out, |lock, out| {
                 let fields = ["name", "mode", "fence", "limit", "waiting"].map(|field| (field, cell(&lock[field])));
                 record(&fields, out)?;
-                table(rows(lock, "holders"), HOLDERS, out)
+                table(rows(lock, "holders"), HOLDERS, out)?;
+                let queue = rows(lock, "queue");
+                if queue.is_empty() {
+                    return Ok(());
+                }
+                writeln!(out)?;
+                table(queue, QUEUE, out)
             })
         }
         Action::List { app, query } => query.show(&format!("/admin/v1/locks?app={app}&limit=100"), out, |page, out| {

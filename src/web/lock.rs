@@ -86,6 +86,47 @@ impl From<LockView> for LockBody {
     }
 }
 
+/// A lock with its queue, in a response to an operator.
+#[derive(Serialize)]
+pub struct QueuedLockBody {
+    #[serde(flatten)]
+    lock: LockBody,
+    queue: Vec<TicketBody>,
+}
+
+/// A place in the queue of a lock.
+#[derive(Serialize)]
+struct TicketBody {
+    position: usize,
+    /// The first 8 hex digits of the SHA-256 of its nonce.
+    hash: String,
+    mode: &'static str,
+    /// `null` if a gateway of an earlier release has put it there.
+    queued_at: Option<Timestamp>,
+    age_ms: Option<u64>,
+    /// Its request waits. Otherwise it only keeps its place for a while.
+    waits: bool,
+}
+
+impl From<LockView> for QueuedLockBody {
+    fn from(view: LockView) -> Self {
+        let now = view.now;
+        let ticket = |(at, ticket): (usize, &crate::domain::lock::Ticket)| {
+            let queued_at = Some(ticket.queued_at).filter(|queued_at| *queued_at > Timestamp::default());
+            TicketBody {
+                position: at + 1,
+                hash: ticket.nonce.shown(),
+                mode: shown_mode(ticket.mode),
+                queued_at,
+                age_ms: queued_at.map(|queued_at| millis(now.since(queued_at))),
+                waits: ticket.waits(now),
+            }
+        };
+        let queue = view.record.tickets.iter().enumerate().map(ticket).collect();
+        Self { queue, lock: LockBody::from(view) }
+    }
+}
+
 /// Returns the problem of an attempt without a hold.
 pub fn not_held() -> Problem {
     Problem::new(

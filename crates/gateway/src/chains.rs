@@ -132,9 +132,8 @@ impl Gateway {
             let mut counted = 0;
             let all = apps.iter().flat_map(|app| [(app, Realm::Api), (app, Realm::Proxy)]);
             for (app, realm) in all {
-                let filter = Filter { realm, state: None, after: None, internal: false };
-                let limit = COUNTED_MAX - counted;
-                counted += filtered(engine, app, filter, limit).await?.len();
+                let (found, _) = filtered(engine, app, Filter::all(realm), COUNTED_MAX - counted).await?;
+                counted += found.len();
                 if counted >= COUNTED_MAX {
                     break;
                 }

@@ -21,6 +21,7 @@ pub mod tenants;
 mod tests;
 mod wait_permits;
 mod waiters;
+pub mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;

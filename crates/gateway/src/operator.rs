@@ -10,7 +10,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Backup, Capabilities, Engine, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
+use oncegate_core::record::{ClaimId, ClaimState, Key, Realm, Record};
 use oncegate_core::spool::{SpoolFilter, SpooledEntry};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::OutcomeOnOutage;
@@ -22,6 +22,10 @@ use crate::tenants::App;
 
 /// Time limit of a list, which may read many claims.
 const LIST_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Claims that a selective filter reads from the store at once, and for one page.
+const READ_AT_ONCE: usize = 500;
+pub(super) const READ_MAX: usize = 10_000;
 
 /// Result of an operator's change.
 #[derive(Debug)]
@@ -75,12 +79,18 @@ pub enum BackupError {
 }
 
 /// Filter of a list of claims.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Filter {
     /// The realm of the claims.
     pub realm: Realm,
     /// Only claims in this state.
     pub state: Option<ClaimState>,
+    /// Only claims of this operation.
+    pub operation: Option<Operation>,
+    /// Only claims that were claimed after this instant.
+    pub claimed_after: Option<Timestamp>,
+    /// Only claims that were claimed before this instant.
+    pub claimed_before: Option<Timestamp>,
     /// Only claims after this global ID.
     pub after: Option<GlobalId>,
     /// Includes the records that gateways keep for themselves.
@@ -214,19 +224,25 @@ impl Gateway {
         Err(ListError::NotSupported { engine: self.engine_name(app), able })
     }
 
-    /// Lists claims of an app, in the order of their global IDs, without their results.
+    /// Lists up to `limit` claims of an app, in the order of their global IDs, without their results. Returns also the ID to
+    /// continue after, if there may be more.
     ///
     /// # Errors
     /// The engine cannot list claims, or does not answer.
-    pub async fn list(&self, app: &App, filter: Filter, limit: usize) -> Result<Vec<ClaimView>, ListError> {
+    pub async fn list(
+        &self,
+        app: &App,
+        filter: Filter,
+        limit: usize,
+    ) -> Result<(Vec<ClaimView>, Option<GlobalId>), ListError> {
         let engine = self.listing_engine(app)?;
         let listed = within(LIST_DEADLINE, filtered(engine, &app.key, filter, limit)).await;
-        let listed = listed.map_err(|error| ListError::Failed(read_failure(error)))?;
+        let (listed, next) = listed.map_err(|error| ListError::Failed(read_failure(error)))?;
         let view = |mut listed: ListedClaim| {
             listed.claim.record.result = None;
             self.view(listed.global_id, listed.claim)
         };
-        Ok(listed.into_iter().map(view).collect())
+        Ok((listed.into_iter().map(view).collect(), next))
     }
 
     /// Returns the name of the engine that stores an app's claims.
@@ -251,26 +267,61 @@ impl Gateway {
     }
 }
 
-/// Lists claims until `limit` pass the filter, or there are no more.
+impl Filter {
+    /// Returns a filter that passes all claims of a realm.
+    pub fn all(realm: Realm) -> Self {
+        Self {
+            realm,
+            state: None,
+            operation: None,
+            claimed_after: None,
+            claimed_before: None,
+            after: None,
+            internal: false,
+        }
+    }
+
+    /// Reports whether a claim passes what the engine does not filter.
+    fn passes(&self, record: &Record) -> bool {
+        let (operation, claimed_at) = (record.operation.as_ref(), record.attempt.timestamp());
+        (self.internal || !operation.is_some_and(Operation::is_internal))
+            && (self.operation.is_none() || self.operation.as_ref() == operation)
+            && self.claimed_after.is_none_or(|after| claimed_at > after)
+            && self.claimed_before.is_none_or(|before| claimed_at < before)
+    }
+
+    /// Reports whether it leaves out claims that the engine returns, and callers made.
+    fn is_selective(&self) -> bool {
+        self.operation.is_some() || self.claimed_after.is_some() || self.claimed_before.is_some()
+    }
+}
+
+/// Lists claims until `limit` pass the filter, there are no more, or enough were read. Returns also the ID to continue after.
 pub(super) async fn filtered(
     engine: &dyn Engine,
     app: &AppKey,
     filter: Filter,
     limit: usize,
-) -> Result<Vec<ListedClaim>, EngineError> {
-    let Filter { realm, state, after, internal } = filter;
-    let mut request = ListRequest { app: app.clone(), realm, state, after, limit };
-    let mut found: Vec<ListedClaim> = Vec::new();
+) -> Result<(Vec<ListedClaim>, Option<GlobalId>), EngineError> {
+    let (realm, state, after) = (filter.realm, filter.state, filter.after);
+    // One more, to know whether there is a next page.
+    let page = if filter.is_selective() { READ_AT_ONCE.max(limit + 1) } else { limit + 1 };
+    let mut request = ListRequest { app: app.clone(), realm, state, after, limit: page };
+    let (mut found, mut read): (Vec<ListedClaim>, usize) = (Vec::new(), 0);
     loop {
         let page = engine.list(&request).await?;
+        read += page.len();
         let is_last = page.len() < request.limit;
         request.after = page.last().map(|last| last.global_id);
-        let is_internal =
-            |listed: &ListedClaim| listed.claim.record.operation.as_ref().is_some_and(Operation::is_internal);
-        found.extend(page.into_iter().filter(|listed| internal || !is_internal(listed)));
-        if is_last || found.len() >= limit {
+        found.extend(page.into_iter().filter(|listed| filter.passes(&listed.claim.record)));
+        if found.len() > limit {
             found.truncate(limit);
-            return Ok(found);
+            let next = found.last().map(|last| last.global_id);
+            return Ok((found, next));
+        }
+        if is_last || read >= READ_MAX {
+            let next = request.after.filter(|_| !is_last);
+            return Ok((found, next));
         }
     }
 }

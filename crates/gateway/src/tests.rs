@@ -19,7 +19,7 @@ use super::*;
 use crate::chains::{COUNTED_MAX, ClaimCount, SwitchError};
 use crate::claim::{ClaimAnswer, ClaimCall};
 use crate::lock::{AcquireAnswer, AcquireCall};
-use crate::operator::{Changed, Filter};
+use crate::operator::{Changed, Filter, READ_MAX};
 use crate::outcome::{OutcomeCall, Reported};
 use crate::resilience::chain::{Chain, Setup};
 use crate::resilience::degrade::OutagePolicies;
@@ -64,8 +64,13 @@ impl World {
     }
 
     async fn list(&self, filter: Filter, limit: usize) -> Vec<GlobalId> {
-        let listed = self.gateway.list(&self.app, filter, limit).await.ok().unwrap();
-        listed.into_iter().map(|view| view.global_id).collect()
+        self.page(filter, limit).await.0
+    }
+
+    /// Returns a page of a list, and the ID to continue after.
+    async fn page(&self, filter: Filter, limit: usize) -> (Vec<GlobalId>, Option<GlobalId>) {
+        let (listed, next) = self.gateway.list(&self.app, filter, limit).await.ok().unwrap();
+        (listed.into_iter().map(|view| view.global_id).collect(), next)
     }
 }
 
@@ -315,19 +320,57 @@ async fn claims_are_listed_in_pages_without_those_of_the_gateway_itself() {
     let internal = ClaimCall { operation: "oncegate:mark".parse().unwrap(), ..call("e") };
     let Ok(ClaimAnswer::Granted(internal)) = world.gateway.claim(&world.app, internal).await else { panic!() };
     ids.sort();
-    let all = Filter { realm: Realm::Api, state: None, after: None, internal: false };
-    assert_eq!(world.list(all, 10).await, ids);
+    let all = Filter::all(Realm::Api);
+    assert_eq!(world.list(all.clone(), 10).await, ids);
     for limit in 1..4 {
-        assert_eq!(world.list(all, limit).await, ids[..limit]);
+        assert_eq!(world.list(all.clone(), limit).await, ids[..limit]);
     }
-    assert_eq!(world.list(Filter { after: Some(ids[1]), ..all }, 10).await, ids[2..]);
-    let succeeded = Filter { state: Some(ClaimState::Succeeded), ..all };
+    assert_eq!(world.list(Filter { after: Some(ids[1]), ..all.clone() }, 10).await, ids[2..]);
+    let succeeded = Filter { state: Some(ClaimState::Succeeded), ..all.clone() };
     assert_eq!(world.list(succeeded, 10).await.len(), 4);
     let with_internal = world.list(Filter { internal: true, ..all }, 10).await;
     assert!(with_internal.len() == 5 && with_internal.contains(&internal.global_id));
     let count = world.gateway.count_claims("default", vec![world.app.key.clone(), "bank".parse().unwrap()]).await;
     assert_eq!(count, ClaimCount::Counted(4));
     assert_eq!(world.gateway.count_claims("other", vec![]).await, ClaimCount::Unknown);
+}
+
+/// So that no list reads a whole store, however few of its claims pass.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_claims_of_an_operation_or_a_time_reads_a_bounded_part_of_the_store() {
+    let world = World::new("shop");
+    for number in 0..READ_MAX {
+        world.granted(&number.to_string()).await;
+    }
+    tokio::time::sleep(SECOND).await;
+    let between = world.gateway.clock.wall();
+    tokio::time::sleep(SECOND).await;
+    let operation: Operation = "coupon.redeem".parse().unwrap();
+    let mut rare = Vec::new();
+    for contents in ["x", "y"] {
+        let call = ClaimCall { operation: operation.clone(), ..call(contents) };
+        let Ok(ClaimAnswer::Granted(granted)) = world.gateway.claim(&world.app, call).await else { panic!() };
+        rare.push(granted.global_id);
+    }
+    rare.sort();
+    let all = Filter::all(Realm::Api);
+    let by_operation = Filter { operation: Some(operation), ..all.clone() };
+    let by_time = Filter { claimed_after: Some(between), ..all.clone() };
+    for filter in [by_operation.clone(), by_time] {
+        let (mut found, next) = world.page(filter.clone(), 5).await;
+        assert!(next.is_some(), "it was not read to its end");
+        let (rest, end) = world.page(Filter { after: next, ..filter.clone() }, 5).await;
+        found.extend(rest);
+        assert_eq!((found, end), (rare.clone(), None));
+        // A page that is full ends with its last claim.
+        let (mut one, mut next) = (Vec::new(), None);
+        while one.is_empty() {
+            (one, next) = world.page(Filter { after: next, ..filter.clone() }, 1).await;
+        }
+        assert_eq!((&one[..], next), (&rare[..1], Some(rare[0])));
+    }
+    let before = Filter { claimed_before: Some(between), ..by_operation };
+    assert_eq!(world.page(before, 5).await.0, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect, Grant};
 use oncegate_core::engine::EngineError;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
+use oncegate_core::tenant::Operation;
 use oncegate_core::terms::ClaimOnOutage;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ struct Queue {
 /// A caller that waits.
 struct Entry {
     number: u64,
+    /// When its call began.
+    since: Duration,
     request: Arc<ClaimRequest>,
     context: CallContext<ClaimOnOutage>,
     verdict: oneshot::Sender<Verdict>,
@@ -92,12 +95,17 @@ impl Waiters {
     }
 
     /// Joins the queue of a key, if there is one and the claim in the way is what the store would answer with.
-    fn join(&self, request: &Arc<ClaimRequest>, context: CallContext<ClaimOnOutage>) -> Option<Ticket<'_>> {
+    fn join(
+        &self,
+        request: &Arc<ClaimRequest>,
+        context: CallContext<ClaimOnOutage>,
+        since: Duration,
+    ) -> Option<Ticket<'_>> {
         let mut state = self.state();
         let queue = state.queues.get(&request.key)?;
         let judged = claim::claim(Some(&queue.live), request, None);
         matches!(judged, (Effect::Keep, ClaimResponse::Duplicate(_))).then_some(())?;
-        self.add(&mut state, request, context)
+        self.add(&mut state, request, context, since)
     }
 
     /// Enters the queue of a key behind this claim. Returns whether its driver is to be started, too. `None`: no more may wait.
@@ -105,8 +113,8 @@ impl Waiters {
         &self,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
-        live: &LiveClaim,
-        found_at: Duration,
+        since: Duration,
+        (live, found_at): (&LiveClaim, Duration),
     ) -> Option<(Ticket<'_>, bool)> {
         let mut state = self.state();
         let is_new = !state.queues.contains_key(&request.key);
@@ -114,7 +122,7 @@ impl Waiters {
             let queue = Queue { entries: VecDeque::new(), live: live.clone(), found_at };
             state.queues.insert(request.key.clone(), queue);
         }
-        let ticket = self.add(&mut state, request, context);
+        let ticket = self.add(&mut state, request, context, since);
         if ticket.is_none() && is_new {
             state.queues.remove(&request.key);
         }
@@ -127,6 +135,7 @@ impl Waiters {
         state: &mut State,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
+        since: Duration,
     ) -> Option<Ticket<'_>> {
         if self.draining.is_cancelled() {
             return None;
@@ -136,10 +145,21 @@ impl Waiters {
         let (sender, verdict) = oneshot::channel();
         let (number, is_leaving) = (state.next, Arc::new(AtomicBool::new(false)));
         let entry =
-            Entry { number, request: request.clone(), context, verdict: sender, is_leaving: is_leaving.clone() };
+            Entry { number, since, request: request.clone(), context, verdict: sender, is_leaving: is_leaving.clone() };
         queue.entries.push_back(entry);
         state.next += 1;
         Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving, _permit: permit })
+    }
+
+    /// Returns the claims that are waited for, each with the number of its callers and when the first of their calls began.
+    pub(super) fn waited_for(&self) -> Vec<(Key, Operation, usize, Duration)> {
+        let state = self.state();
+        let waited_for = |(key, queue): (&Key, &Queue)| {
+            let since = queue.entries.iter().map(|entry| entry.since).min()?;
+            let operation = queue.entries.front()?.request.operation.clone();
+            Some((key.clone(), operation, queue.entries.len(), since))
+        };
+        state.queues.iter().filter_map(waited_for).collect()
     }
 
     /// Takes the first caller of a key out of its queue. Ends the queue if there is none.

@@ -341,6 +341,58 @@ async fn all_pages(alice: &Client, query: &str) -> (Vec<String>, usize) {
 }
 
 #[tokio::test]
+async fn claims_are_found_by_operation_and_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engines = vec!["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())];
+    #[cfg(feature = "postgres")]
+    let server = oncegate_testkit::postgres_server::PostgresServer::start().await;
+    #[cfg(feature = "postgres")]
+    engines.extend(server.as_ref().map(oncegate_testkit::postgres_server::PostgresServer::url));
+    for engine in engines {
+        let gateway = operated(&engine).start().await;
+        let (caller, alice) = (gateway.client(), alice(&gateway));
+        let mut of_coupons = Vec::new();
+        for number in 0..40 {
+            let operation = if number % 10 == 3 { "coupon.redeem" } else { "order:submit" };
+            let claim = json!({ "operation": operation, "contents": number });
+            let granted = caller.post("/v1/claims", &claim).await.expect(201).body;
+            if number % 10 == 3 {
+                of_coupons.push(["global_id", "claimed_at"].map(|name| granted[name].as_str().unwrap().to_owned()));
+            }
+        }
+        let sorted = |from: usize, to: usize| {
+            let mut ids: Vec<_> = of_coupons[from..to].iter().map(|[id, _]| id.clone()).collect();
+            ids.sort();
+            ids
+        };
+        let [second, fourth] = [1, 3].map(|at| of_coupons[at][1].as_str());
+        for (query, expected) in [
+            ("operation=coupon.redeem".to_owned(), sorted(0, 4)),
+            ("operation=coupon.redeem&limit=1".to_owned(), sorted(0, 4)),
+            (format!("operation=coupon.redeem&claimed_after={second}"), sorted(2, 4)),
+            (format!("operation=coupon.redeem&claimed_before={fourth}&limit=2"), sorted(0, 3)),
+            (format!("operation=coupon.redeem&claimed_after={second}&claimed_before={fourth}"), sorted(2, 3)),
+            ("operation=coupon.redeem&state=succeeded".to_owned(), Vec::new()),
+            ("operation=coupon".to_owned(), Vec::new()),
+        ] {
+            assert_eq!(all_pages(&alice, &format!("app=default&{query}")).await.0, expected, "{engine} {query}");
+        }
+        let after_all = format!("app=default&claimed_after={fourth}&limit=100");
+        assert_eq!(all_pages(&alice, &after_all).await.0.len(), 6, "{engine}");
+        for wrong in ["operation=-", "claimed_after=now", "claimed_before=2026-10-20", "claimed_after="] {
+            let refused = alice.get(&format!("/admin/v1/claims?app=default&{wrong}")).await;
+            assert_eq!(refused.code(), (400, "invalid_request"), "{wrong}");
+        }
+        let terminal = super::commands::Terminal::at(&gateway);
+        let listed = |words: &[&str]| terminal.run(&[&["claim", "list", "--app", "default"], words].concat());
+        let printed = listed(&["--operation", "order:submit", "--claimed-after", fourth]).expect(0).out;
+        assert_eq!(crate::support::table::rows(&printed).len(), 6, "{printed}");
+        let wrong = listed(&["--claimed-before", "now"]).expect(2).err;
+        assert!(wrong.contains("--claimed-before is an instant"), "{wrong}");
+    }
+}
+
+#[tokio::test]
 async fn a_list_is_of_an_app_that_there_is() {
     let gateway = operated("memory:").start().await;
     let alice = alice(&gateway);

@@ -47,6 +47,15 @@ async fn an_operator_finds_a_lock_and_ends_one_hold_of_it_or_all() {
     let shown: Value = serde_json::from_str(&shown.out).unwrap();
     assert_eq!((&shown["holders"][0]["hash"], &shown["fence"]), (hashes[0], &found.body["fence"]));
 
+    let ticket = &shown["queue"][0];
+    assert_eq!((shown["queue"].as_array().unwrap().len(), &ticket["position"]), (1, &json!(1)), "{shown}");
+    assert_eq!((&ticket["mode"], &ticket["waits"]), (&json!("exclusive"), &json!(true)));
+    assert!(ticket["queued_at"].as_str() > shown["holders"][1]["claimed_at"].as_str(), "{shown}");
+    assert!(ticket["hash"].as_str().unwrap().len() == 8 && ticket["age_ms"].is_u64(), "{shown}");
+    assert!(found.body.get("queue").is_none(), "callers see the number of requests only");
+    let printed = oncegate(&admin, &["lock", "show", "--app", "default", "b"]).await.out;
+    assert!(printed.contains("\n\nPOSITION  REQUEST"), "{printed}");
+
     let end = ["lock", "release", "--app", "default", "b", "--reason", "INC-44"];
     let hash = hashes[0].as_str().unwrap();
     for wrong in ["00000000", &hash[..7], "", &hash.to_uppercase().replace(|c: char| c.is_ascii_digit(), "x")] {

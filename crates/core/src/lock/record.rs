@@ -21,6 +21,9 @@ pub const WITHDRAWN_MAX: usize = 1000;
 /// First byte of the stored form. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u8 = 1;
 
+/// First byte of the stored form of a lock with a queue: its tickets have the instant of their first request.
+const FORMAT_QUEUED: u8 = 2;
+
 /// How a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LockMode {
@@ -62,6 +65,8 @@ pub struct Ticket {
     pub mode: LockMode,
     /// The limit that it names.
     pub limit: Option<Permits>,
+    /// When it entered the queue, by the store's clock.
+    pub queued_at: Timestamp,
     /// When it ends, unless its request asks again.
     pub ends_at: Timestamp,
     /// Until then it counts as waiting: to the end of the wait of its request.
@@ -135,6 +140,11 @@ impl Hold {
 }
 
 impl Ticket {
+    /// Reports whether its request still waits. Otherwise it only keeps its place until the ticket ends.
+    pub fn waits(&self, now: Timestamp) -> bool {
+        now < self.ends_at.min(self.waits_until)
+    }
+
     /// Returns when its request is known to have asked. It may have asked since.
     pub(super) fn asked_at(&self) -> Timestamp {
         self.ends_at.minus(TICKET_LEASE)
@@ -144,12 +154,13 @@ impl Ticket {
 impl LockRecord {
     /// Returns the number of requests in the queue that still wait. The others keep their places until their tickets end.
     pub fn waiting(&self, now: Timestamp) -> usize {
-        self.tickets.iter().filter(|ticket| now < ticket.ends_at.min(ticket.waits_until)).count()
+        self.tickets.iter().filter(|ticket| ticket.waits(now)).count()
     }
 
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT, mode_byte(self.mode)];
+        let format = if self.tickets.is_empty() { FORMAT } else { FORMAT_QUEUED };
+        let mut bytes = vec![format, mode_byte(self.mode)];
         bytes.extend(Permits::stored(self.limit).to_be_bytes());
         for number in [self.fence, self.turn_at.as_micros(), self.watched_until.as_micros()] {
             bytes.extend(number.to_be_bytes());
@@ -170,7 +181,7 @@ impl LockRecord {
             bytes.extend(ticket.owner.0);
             bytes.push(mode_byte(Some(ticket.mode)));
             bytes.extend(Permits::stored(ticket.limit).to_be_bytes());
-            for instant in [ticket.ends_at, ticket.waits_until] {
+            for instant in [ticket.queued_at, ticket.ends_at, ticket.waits_until] {
                 bytes.extend(instant.as_micros().to_be_bytes());
             }
         }
@@ -205,9 +216,11 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn record(&mut self) -> Option<LockRecord> {
-        if self.bytes::<1>()? != [FORMAT] {
-            return None;
-        }
+        let is_queued = match self.bytes()? {
+            [FORMAT] => false,
+            [FORMAT_QUEUED] => true,
+            _ => return None,
+        };
         let (mode, limit) = (self.mode()?, self.limit()?);
         let (fence, turn_at, watched_until) = (self.number()?, self.instant()?, self.instant()?);
         let (holds, tickets, withdrawn) = (self.count()?, self.count()?, self.count()?);
@@ -219,7 +232,10 @@ impl Reader<'_> {
         let holds = holds.collect::<Option<_>>()?;
         let tickets = (0..tickets).map(|_| {
             let (nonce, owner, mode, limit) = (self.hash()?, self.hash()?, self.mode()??, self.limit()?);
-            Some(Ticket { nonce, owner, mode, limit, ends_at: self.instant()?, waits_until: self.instant()? })
+            // An earlier release did not store it.
+            let queued_at = if is_queued { self.instant()? } else { Timestamp::default() };
+            let (ends_at, waits_until) = (self.instant()?, self.instant()?);
+            Some(Ticket { nonce, owner, mode, limit, queued_at, ends_at, waits_until })
         });
         let tickets = tickets.collect::<Option<_>>()?;
         let withdrawn = (0..withdrawn).map(|_| Some(Withdrawn { nonce: self.hash()?, ends_at: self.instant()? }));
@@ -289,6 +305,7 @@ mod tests {
             owner: hash(0),
             mode: LockMode::Exclusive,
             limit: Permits::try_from(2).ok(),
+            queued_at: at(4),
             ends_at: at(u64::MAX),
             waits_until: at(8),
         };
@@ -325,7 +342,23 @@ mod tests {
             assert!(LockRecord::decode(&good[..length]).is_err(), "{length}");
         }
         assert!(LockRecord::decode(&[&good[..], &[0]].concat()).is_err());
-        assert!(LockRecord::decode(&[&[2], &good[1..]].concat()).is_err());
+        assert!(LockRecord::decode(&[&[3], &good[1..]].concat()).is_err());
+    }
+
+    #[test]
+    fn a_lock_without_a_queue_has_the_form_of_earlier_releases_and_a_queue_of_theirs_is_read() {
+        let record = LockRecord { tickets: Vec::new(), ..full(1) };
+        assert_eq!(record.encode()[0], 1);
+        let queued = LockRecord { holds: Vec::new(), withdrawn: Vec::new(), ..full(1) };
+        let bytes = queued.encode();
+        assert_eq!(bytes[0], 2);
+        // The last three numbers are instants of the ticket, the first of them new.
+        let (before, instants) = bytes.split_at(bytes.len() - 24);
+        let earlier = [&[1], &before[1..], &instants[8..]].concat();
+        let mut read = LockRecord::decode(&earlier).unwrap();
+        assert_eq!(read.tickets[0].queued_at, Timestamp::default());
+        read.tickets[0].queued_at = queued.tickets[0].queued_at;
+        assert_eq!(read, queued);
     }
 
     #[test]

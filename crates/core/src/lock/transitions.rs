@@ -373,7 +373,7 @@ impl LockState {
                     self.record.turn_at = self.record.turn_at.max(self.now);
                 }
                 let AcquireRequest { owner, mode, limit, .. } = *request;
-                let ticket = Ticket { nonce, owner, mode, limit, ends_at, waits_until: ends_at };
+                let ticket = Ticket { nonce, owner, mode, limit, queued_at: self.now, ends_at, waits_until: ends_at };
                 self.record.tickets.push(ticket);
                 self.is_changed = true;
             }

@@ -60,6 +60,8 @@ pub(super) struct Summary {
 /// A request and its reply channel.
 pub(super) struct Pending {
     pub(super) action: Action,
+    /// When its call began, by the monotonic clock.
+    pub(super) since: Duration,
     /// End of its wait, by the monotonic clock; its call is answered at once after that.
     pub(super) waits_until: Duration,
     /// It does not wait, and may ask again.

@@ -73,6 +73,17 @@ impl Locks {
         Some(queue)
     }
 
+    /// Returns the locks that requests wait for here, each with their number and when the first of their calls began.
+    pub(in super::super) fn waited_for(&self) -> Vec<(AppKey, LockName, usize, Duration)> {
+        let apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = apps.iter().flat_map(|(app, names)| names.iter().map(move |(name, queue)| (app, name, queue)));
+        let waited_for = |(app, name, queue): (&AppKey, &LockName, &Arc<Queue>)| {
+            let (callers, since) = queue.waiting()?;
+            Some((app.clone(), name.clone(), callers, since))
+        };
+        queues.filter_map(waited_for).collect()
+    }
+
     /// Begins the wait of a call, if it asks for one and there is room. Otherwise it is answered at once.
     pub(super) fn begin_wait(&self, app: &App, wait: Duration) -> Option<WaitPermit<'_>> {
         let may_wait = !wait.is_zero() && !self.draining.is_cancelled();

@@ -56,6 +56,8 @@ struct Inbox {
     used_at: Duration,
     /// End of the longest lease that was requested.
     leased_until: Duration,
+    /// Number of the requests that wait, and when the first of their calls began.
+    waiting: Option<(usize, Duration)>,
     known: Option<Known>,
 }
 
@@ -91,6 +93,11 @@ impl Queue {
         !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
     }
 
+    /// Returns the number of the requests that wait, and when the first of their calls began; `None` if none waits.
+    pub(super) fn waiting(&self) -> Option<(usize, Duration)> {
+        self.inbox().waiting
+    }
+
     /// Makes a request. It is answered after this wait, or before.
     pub(super) async fn request(
         self: &Arc<Self>,
@@ -105,7 +112,15 @@ impl Queue {
             inbox.used_at = now;
             inbox.leased_until = inbox.leased_until.max(now + action.lease());
             let (waits_until, polls) = (now + wait, wait.is_zero());
-            inbox.requests.push(Pending { action, waits_until, polls, deadline, is_uncertain: false, reply });
+            inbox.requests.push(Pending {
+                action,
+                since: now,
+                waits_until,
+                polls,
+                deadline,
+                is_uncertain: false,
+                reply,
+            });
             if !inbox.is_running {
                 inbox.is_running = true;
                 // In another task: a caller that goes away must not stop the requests of others.
@@ -136,6 +151,8 @@ impl Queue {
             }
             let pause;
             (waiting, pause) = self.round(waiting, &gone).await;
+            let first = waiting.iter().map(|pending| pending.since).min();
+            self.inbox().waiting = first.map(|first| (waiting.len(), first));
             if waiting.is_empty() {
                 continue;
             }

@@ -67,9 +67,9 @@ impl Gateway {
         let mut gone = pin!(gone);
         let mut waits = None;
         loop {
-            let ticket = match self.waiters.join(&request, context) {
+            let ticket = match self.waiters.join(&request, context, began_at) {
                 Some(ticket) => ticket,
-                None => match self.claim_or_enter(app, &request, context).await {
+                None => match self.claim_or_enter(app, &request, context, began_at).await {
                     Ok(ticket) => ticket,
                     Err((answer, asked_at)) => {
                         let waited = waits.as_ref().map(|_| self.since(began_at));
@@ -111,6 +111,7 @@ impl Gateway {
         app: &Arc<App>,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
+        began_at: Duration,
     ) -> Result<Ticket<'_>, (Result<Answered<ClaimResponse>, EngineError>, Duration)> {
         let asked_at = self.clock.monotonic();
         let call = async { self.policies(app)?.claim(request, context).await };
@@ -122,7 +123,7 @@ impl Gateway {
         if live.record.state != ClaimState::InProgress {
             return Err((answer, asked_at));
         }
-        let Some((ticket, is_new)) = self.waiters.enter(request, context, live, asked_at) else {
+        let Some((ticket, is_new)) = self.waiters.enter(request, context, began_at, (live, asked_at)) else {
             let is_draining = self.waiters.draining.is_cancelled();
             self.count_wait(app, if is_draining { WaitEnd::Draining } else { WaitEnd::Full });
             return Err((answer, asked_at));

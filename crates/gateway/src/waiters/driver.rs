@@ -92,7 +92,7 @@ mod tests {
             let request = Arc::new(fresh_claim());
             let live = LiveClaim { record: request.record(), left: None, fence: None };
             let context = CallContext { deadline: POLL, on_outage: ClaimOnOutage::FailClosed };
-            let (ticket, is_new) = waiters.enter(&request, context, &live, Duration::ZERO).unwrap();
+            let (ticket, is_new) = waiters.enter(&request, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
             assert!(is_new);
             drop(Driving { waiters: &waiters, key: &request.key, has_ended });
             assert_eq!(waiters.state().queues.contains_key(&request.key), is_left);

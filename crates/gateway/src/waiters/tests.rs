@@ -344,7 +344,7 @@ fn queued(live: &LiveClaim, callers: &[ClaimRequest]) -> (Queue, Vec<oneshot::Re
         let (verdict, receiver) = oneshot::channel();
         verdicts.push(receiver);
         let (number, request) = (u64::try_from(number).unwrap(), Arc::new(request.clone()));
-        Entry { number, request, context, verdict, is_leaving: Arc::default() }
+        Entry { number, since: Duration::ZERO, request, context, verdict, is_leaving: Arc::default() }
     };
     let entries = callers.iter().enumerate().map(entry).collect();
     (Queue { entries, live: live.clone(), found_at: Duration::from_secs(1) }, verdicts)

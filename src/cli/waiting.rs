@@ -1,0 +1,93 @@
+//! `oncegate waiting`: the claims and locks that callers of a gateway wait for.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::admin_client::QueryArgs;
+use super::arguments::number;
+use super::output::{self, Column, Out, cell, rows};
+use crate::domain::tenant::AppKey;
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate waiting
+  oncegate waiting --app shop --limit 1000 --output json
+
+Each gateway lists the calls that wait there. The longest wait comes first. `oncegate claim show` and `oncegate lock show` say
+who holds what they wait for.";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct WaitingArgs {
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List at most this many claims, and as many locks, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
+const CLAIMS: &[Column] = &[
+    ("SINCE", |claim| cell(&claim["since"])),
+    ("CALLERS", |claim| cell(&claim["callers"])),
+    ("APP", |claim| cell(&claim["app"])),
+    ("OPERATION", |claim| cell(&claim["operation"])),
+    ("REALM", |claim| cell(&claim["realm"])),
+    ("GLOBAL ID", |claim| cell(&claim["global_id"])),
+];
+
+const LOCKS: &[Column] = &[
+    ("SINCE", |lock| cell(&lock["since"])),
+    ("CALLERS", |lock| cell(&lock["callers"])),
+    ("APP", |lock| cell(&lock["app"])),
+    ("LOCK", |lock| cell(&lock["name"])),
+];
+
+pub(super) fn run(args: WaitingArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    let WaitingArgs { app, limit, query } = args;
+    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
+    query.show(&format!("/admin/v1/waiting?limit={limit}{app}"), out, show)
+}
+
+fn show(waiting: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let lists = [("claims", CLAIMS), ("locks", LOCKS)].map(|(name, columns)| (rows(waiting, name), columns));
+    for (found, columns) in lists.into_iter().filter(|(found, _)| !found.is_empty()) {
+        output::table(found, columns, out)?;
+        writeln!(out)?;
+    }
+    let more = if waiting["more"] == true { " There are more: --limit." } else { "" };
+    Ok(writeln!(out, "Waiting calls: {}.{more}", cell(&waiting["callers"]))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claims_and_locks_are_two_tables() {
+        let shown = |waiting: &Value| {
+            let mut out = Vec::new();
+            show(waiting, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let since = "2026-10-20T09:30:15.124000Z";
+        let claim =
+            json!({ "since": since, "callers": 2, "app": "shop", "operation": "a", "realm": "api", "global_id": "28" });
+        let lock = json!({ "since": since, "callers": 1, "app": "shop", "name": "report" });
+        assert_snapshot!(shown(&json!({ "callers": 7, "more": true, "claims": [claim], "locks": [lock] })), @r"
+        SINCE                        CALLERS  APP   OPERATION  REALM  GLOBAL ID
+        2026-10-20T09:30:15.124000Z  2        shop  a          api    28
+
+        SINCE                        CALLERS  APP   LOCK
+        2026-10-20T09:30:15.124000Z  1        shop  report
+
+        Waiting calls: 7. There are more: --limit.
+        ");
+        assert_eq!(shown(&json!({ "callers": 0, "more": false, "claims": [], "locks": [] })), "Waiting calls: 0.\n");
+    }
+}
