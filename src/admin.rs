@@ -19,6 +19,7 @@ mod routes;
 mod spool;
 pub mod summary;
 mod suspects;
+mod unknowns;
 mod waiting;
 
 use std::sync::Arc;

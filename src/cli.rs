@@ -32,6 +32,7 @@ mod spool;
 mod summary;
 mod suspects;
 mod tls;
+mod unknowns;
 mod waiting;
 
 use std::ffi::OsString;
@@ -116,6 +117,8 @@ enum Command {
     /// Run a command while holding a lock; show, list and release locks
     #[command(subcommand)]
     Lock(lock::Action),
+    /// List the claims whose outcome is unknown, of all apps
+    Unknowns(unknowns::UnknownsArgs),
     /// List the claims and locks that callers of a gateway wait for
     Waiting(waiting::WaitingArgs),
     /// Run a command once: with a claim before it, and an outcome after it
@@ -182,6 +185,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Claim(action) => claim::run(action, &mut io::stdin().lock(), out),
         Command::Lock(action) => return finish(lock::run(action, out)),
         Command::Once(args) => return finish(once::run(args, &mut io::stdin().lock())),
+        Command::Unknowns(args) => unknowns::run(args, out),
         Command::Waiting(args) => waiting::run(args, out),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),

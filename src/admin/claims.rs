@@ -164,7 +164,7 @@ pub(super) async fn show(
         app: &target.app.key,
         chain: &target.app.chain,
         engine: admin.gateway.engine_name(&target.app),
-        record: shown_to(&operator, found),
+        record: shown_to(operator.role, found),
         lease: Span(terms.lease),
         unknown_retention: terms.unknown_retention,
     }))
@@ -203,15 +203,15 @@ pub(super) async fn list(
     Ok(json(&ListBody {
         app: &app.key,
         engine: admin.gateway.engine_name(&app),
-        claims: found.into_iter().map(|found| shown_to(&operator, found)).collect(),
+        claims: found.into_iter().map(|found| shown_to(operator.role, found)).collect(),
         next,
     }))
 }
 
-/// Returns the record as this operator may see it.
-fn shown_to(operator: &Operator, found: ClaimView) -> RecordBody {
+/// Returns the record as this role may see it.
+pub(super) fn shown_to(role: Role, found: ClaimView) -> RecordBody {
     let record = RecordBody::from(found);
-    if operator.role == Role::View { record.without_contents() } else { record }
+    if role == Role::View { record.without_contents() } else { record }
 }
 
 fn read_state(text: &str) -> Result<ClaimState, Problem> {

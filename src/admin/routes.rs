@@ -12,7 +12,7 @@ use axum::{Extension, Router};
 
 use super::auth::Operator;
 use super::role::Role::{self, Act, View};
-use super::{Admin, apps, audit, backup, chains, claims, engines, locks, spool, summary, suspects, waiting};
+use super::{Admin, apps, audit, backup, chains, claims, engines, locks, spool, summary, suspects, unknowns, waiting};
 use crate::web::problem::{Code, Problem};
 
 /// A route: its method and path, and the least role that may call it.
@@ -63,6 +63,7 @@ fn rows() -> Vec<Row> {
         get(View, "/admin/v1/locks", locks::list),
         post(View, "/admin/v1/locks/show", locks::show),
         post(Act, "/admin/v1/locks/release", locks::release),
+        get(View, "/admin/v1/unknowns", unknowns::list),
         get(View, "/admin/v1/waiting", waiting::list),
         get(View, "/admin/v1/spool", spool::list),
         get(View, "/admin/v1/suspects", suspects::list),

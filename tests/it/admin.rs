@@ -7,6 +7,7 @@ mod roles;
 mod summary;
 mod suspects;
 mod trail;
+mod unknowns;
 mod waiting;
 
 use oncegate::domain::hex;

@@ -31,7 +31,9 @@ pub use self::shared_record::{
     ChangePurpose, ChangeResponse, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use crate::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use crate::record::{Key, LiveClaim};
 
 /// Number of shards that have different numbers. In a store with more, several have the same number.
@@ -126,6 +128,12 @@ pub trait Engine: Send + Sync + 'static {
     /// separately: one that changes during the call may or may not be in the list. The list is shorter than `limit` only if there are no
     /// more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
+
+    /// Returns unknown claims from the index of an engine that cannot list. The index is a hint: it may lack claims whose entry was
+    /// lost, and each claim is read before it is returned. Fails as unavailable if the engine has no index.
+    async fn unknowns(&self, _request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(EngineError::unavailable("the engine has no index of unknown claims"))
+    }
 
     /// Returns the record of this name, if there is one that has not ended, and the store's now.
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError>;

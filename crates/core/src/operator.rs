@@ -62,6 +62,37 @@ pub struct ListRequest {
     pub limit: usize,
 }
 
+/// Lists unknown claims of an app, the oldest first.
+#[derive(Clone, Debug)]
+pub struct UnknownsRequest {
+    /// The app.
+    pub app: AppKey,
+    /// Maximum number of claims.
+    pub limit: usize,
+}
+
+/// Unknown claims of an app.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownsPage {
+    /// The claims, the oldest first.
+    pub found: Vec<UnknownClaim>,
+    /// There may be more.
+    pub more: bool,
+}
+
+/// An unknown claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownClaim {
+    /// Its realm.
+    pub realm: Realm,
+    /// Its ID.
+    pub global_id: GlobalId,
+    /// The claim.
+    pub claim: LiveClaim,
+    /// When it became unknown, by the clock of a gateway.
+    pub since: Timestamp,
+}
+
 /// Lists records of an app's locks, in the order of their names.
 #[derive(Clone, Debug)]
 pub struct LockListRequest {

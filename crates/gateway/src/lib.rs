@@ -19,6 +19,7 @@ pub mod result_memory;
 pub mod tenants;
 #[cfg(test)]
 mod tests;
+pub mod unknowns;
 mod wait_permits;
 mod waiters;
 pub mod waiting;

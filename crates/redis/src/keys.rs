@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use oncegate_core::engine::{Channel, RecordName};
 use oncegate_core::hex;
 use oncegate_core::record::{Key, Realm};
+use oncegate_core::tenant::AppKey;
 
 use super::marker::Marker;
 use super::slots;
@@ -105,6 +106,18 @@ impl Keys {
         }
     }
 
+    /// Returns the set of unknown claims that has the entry of a claim. Its commands take the connection of the claim, so that they go
+    /// out together.
+    pub(super) fn unknowns(&self, key: &Key) -> KeyName {
+        let bytes = key.global_id.as_bytes();
+        KeyName { spread: Spread::Hash(bytes[0]), ..self.unknowns_set(&key.app, bytes[0] >> 4) }
+    }
+
+    /// Returns the set of unknown claims of an app whose IDs begin with this digit. In a cluster the sets are in different slots.
+    pub(super) fn unknowns_set(&self, app: &AppKey, digit: u8) -> KeyName {
+        KeyName { text: format!("{}og:unknowns:{{{app}/{digit:x}}}", self.prefix), spread: Spread::Hash(digit << 4) }
+    }
+
     /// Returns the marker of a server that answers for all keys.
     pub(super) fn marker(&self) -> Marker {
         Marker { key: format!("{}og:marker", self.prefix), place: None }
@@ -135,6 +148,8 @@ mod tests {
         let of_proxy = Key { realm: Realm::Proxy, ..key.clone() };
         assert_eq!(keys.claim(&of_proxy).text, format!("shop:ogp:{{{}}}:orders", "a5".repeat(16)));
         for key in [&key, &of_proxy] {
+            assert_eq!(keys.unknowns(key).text, "shop:og:unknowns:{orders/a}");
+            assert_eq!(keys.unknowns(key).spread, keys.claim(key).spread);
             let channel = Channel::of_claim(key);
             assert_eq!(keys.channel(&channel), keys.claim(key).text);
             assert_eq!(keys.channel_of(&keys.channel(&channel)).as_deref(), Some(channel.as_str()));

@@ -30,6 +30,7 @@ mod sentinel;
 mod slots;
 mod target;
 mod topology;
+mod unknowns;
 mod url;
 mod wire;
 
@@ -45,9 +46,11 @@ use oncegate_core::engine::{
     BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
     RecordView, Subscription, millis, value,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate_core::record::{Key, LiveClaim, Record};
-use oncegate_core::terms::Retention;
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
+use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
+use oncegate_core::terms::{LeaseEnd, Retention};
 use oncegate_driver::listener;
 use oncegate_driver::scheme::{OpenError, Promise, Scheme};
 use redis::Value;
@@ -61,6 +64,7 @@ pub use self::options::Options;
 use self::script::{SCRIPTS, Script};
 use self::seen::Seen;
 use self::topology::{Sending, Topology};
+use self::unknowns::Unknowns;
 use self::url::Url;
 
 /// The scheme of the Redis engine.
@@ -87,9 +91,10 @@ pub static SCHEME: Scheme = Scheme {
 /// Claims stored in Redis.
 pub struct Redis {
     keys: Keys,
-    topology: Topology,
+    topology: Arc<Topology>,
     acknowledgement: Option<Acknowledgement>,
     seen: Seen,
+    unknowns: Arc<Unknowns>,
 }
 
 impl Redis {
@@ -127,7 +132,8 @@ impl Redis {
         url.client(None)?;
         tracing::info!(engine = "redis", server = %url, "{}", url.promise().text);
         let (keys, acknowledgement, seen) = (Keys::new(&url), url.acknowledgement, Seen::new(options.remembered_keys));
-        Ok(Self { keys, acknowledgement, seen, topology: Topology::open(Arc::new(url), options) })
+        let topology = Arc::new(Topology::open(Arc::new(url), options));
+        Ok(Self { keys, acknowledgement, seen, unknowns: Unknowns::new(topology.clone()), topology })
     }
 
     /// Returns the time of a call that starts now.
@@ -159,10 +165,18 @@ impl Redis {
 #[async_trait]
 impl Engine for Redis {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
-        self.claim_one(request, deadline).await
+        match request.terms.on_lease_end {
+            LeaseEnd::Release => self.claim_one(request, deadline).await,
+            // Boxed: every claim would take memory for this.
+            LeaseEnd::Unknown => Box::pin(self.claim_indexed(request, self.claim_one(request, deadline))).await,
+        }
     }
 
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        let turns = |claim: &BatchClaim<'_>| claim.request.terms.on_lease_end == LeaseEnd::Unknown;
+        if claims.iter().any(turns) {
+            return Box::pin(self.claim_many_indexed(claims, sink)).await;
+        }
         self.claim_many(claims, sink).await;
     }
 
@@ -181,7 +195,14 @@ impl Engine for Redis {
         let late = late.as_ref().map(value::encode).unwrap_or_default();
         let arguments = [&*request.attempt.to_string(), outcome, &result, &retention, &late, &late_ms];
         let key = self.keys.claim(&request.key);
-        reply::settled(self.run(&SCRIPTS.settle, &key, &arguments, Purpose::Other, self.time(deadline)).await?)
+        let reply = self.run(&SCRIPTS.settle, &key, &arguments, Purpose::Other, self.time(deadline)).await?;
+        let (answer, has_entry) = reply::settled(reply)?;
+        match answer {
+            OutcomeResponse::Done { state: Some(ClaimState::Unknown), .. } => self.became_unknown(&request.key).await,
+            OutcomeResponse::Done { .. } if has_entry => self.unknowns.remove(&self.keys, &request.key),
+            _ => {}
+        }
+        Ok(answer)
     }
 
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
@@ -205,6 +226,10 @@ impl Engine for Redis {
     async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         // SCAN goes through every key of the server, in no order, and may return one twice.
         Err(EngineError::unavailable("the Redis engine cannot list claims"))
+    }
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.unknowns_of(request).await
     }
 
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
@@ -292,8 +317,9 @@ mod tests {
         for (url, waits) in [(URL.to_owned(), false), (format!("{URL}?replicas=1"), true)] {
             let parsed = Url::parse(&url).unwrap();
             let (keys, acknowledgement) = (Keys::new(&parsed), parsed.acknowledgement);
-            let topology = Topology::Cluster(cluster(&url, NODES));
-            let redis = Redis { keys, acknowledgement, topology, seen: Seen::new(0) };
+            let topology = Arc::new(Topology::Cluster(cluster(&url, NODES)));
+            let unknowns = Unknowns::new(topology.clone());
+            let redis = Redis { keys, acknowledgement, topology, seen: Seen::new(0), unknowns };
             assert_eq!((redis.shards(), redis.waits_for_replicas()), (vec![0, 1, 2], waits));
             let lock =
                 |name: &str| redis.shard_of_record(&RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap()));

@@ -52,16 +52,17 @@ fn left(left_ms: i64) -> Option<Duration> {
     Some(Duration::from_millis(left_ms).max(Duration::from_nanos(1)))
 }
 
-/// Reads the reply of the settle script.
-pub(super) fn settled(reply: Value) -> Result<OutcomeResponse, EngineError> {
+/// Reads the reply of the settle script, and whether the claim may have an entry in the index of unknown claims.
+pub(super) fn settled(reply: Value) -> Result<(OutcomeResponse, bool), EngineError> {
     let result = ScriptResult::read(reply)?;
-    match &*result.name {
-        "done" => Ok(OutcomeResponse::Done { state: result.state, left: result.left, late: Some(result.late) }),
-        "succeeded" => Ok(OutcomeResponse::AlreadySucceeded),
-        "superseded" => result.superseded(|state, left| OutcomeResponse::Superseded { state, left }),
-        "expired" => Ok(OutcomeResponse::Expired),
-        _ => Err(unexpected()),
-    }
+    let answer = match &*result.name {
+        "done" => OutcomeResponse::Done { state: result.state, left: result.left, late: Some(result.late) },
+        "succeeded" => OutcomeResponse::AlreadySucceeded,
+        "superseded" => result.superseded(|state, left| OutcomeResponse::Superseded { state, left })?,
+        "expired" => OutcomeResponse::Expired,
+        _ => return Err(unexpected()),
+    };
+    Ok((answer, result.has_entry))
 }
 
 /// Reads the reply of the renewal script.
@@ -86,12 +87,14 @@ pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
     }
 }
 
-/// The result of a script: its name and, where they have a meaning, state, remaining time and lateness.
+/// The result of a script: its name and, where they have a meaning, state, remaining time, lateness, and whether the claim may have
+/// an entry in the index of unknown claims.
 struct ScriptResult {
     name: String,
     state: Option<ClaimState>,
     left: Option<Duration>,
     late: bool,
+    has_entry: bool,
 }
 
 impl ScriptResult {
@@ -109,7 +112,8 @@ impl ScriptResult {
         if name == "unreadable" {
             return Err(EngineError::incompatible("a record cannot be read by this release; it was left as it is"));
         }
-        Ok(Self { name, state: value::state_of(&text(1)), left: left(number(2)), late: number(3) == 1 })
+        let (state, left) = (value::state_of(&text(1)), left(number(2)));
+        Ok(Self { name, state, left, late: number(3) == 1, has_entry: number(4) == 1 })
     }
 
     fn superseded<T>(&self, answer: impl FnOnce(ClaimState, Option<Duration>) -> T) -> Result<T, EngineError> {
@@ -290,14 +294,14 @@ mod tests {
         let (state, left) = (Some(ClaimState::Succeeded), Some(Duration::from_millis(5)));
         for (late, is_late) in [(0, false), (1, true), (2, false)] {
             let done = OutcomeResponse::Done { state, left, late: Some(is_late) };
-            assert_eq!(settled(result("done", &[5, late])).unwrap(), done);
+            assert_eq!(settled(result("done", &[5, late])).unwrap(), (done, false));
         }
         let done = OutcomeResponse::Done { state, left: None, late: Some(false) };
-        assert_eq!(settled(result("done", &[])).unwrap(), done, "without an end, and on time");
-        assert_eq!(settled(result("succeeded", &[])).unwrap(), OutcomeResponse::AlreadySucceeded);
-        assert_eq!(settled(result("expired", &[])).unwrap(), OutcomeResponse::Expired);
+        assert_eq!(settled(result("done", &[])).unwrap(), (done, false), "without an end, and on time");
+        assert_eq!(settled(result("succeeded", &[])).unwrap(), (OutcomeResponse::AlreadySucceeded, false));
+        assert_eq!(settled(result("expired", &[])).unwrap(), (OutcomeResponse::Expired, false));
         let superseded = OutcomeResponse::Superseded { state: ClaimState::Succeeded, left };
-        assert_eq!(settled(result("superseded", &[5, 0])).unwrap(), superseded);
+        assert_eq!(settled(result("superseded", &[5, 0])).unwrap(), (superseded, false));
         assert!(settled(result("unreadable", &[])).is_err_and(|why| !why.is_uncertain()));
         assert_eq!(
             renewed(result("renewed", &[5])).unwrap(),

@@ -3,7 +3,8 @@
 -- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the end of the value (a newline and its text, or
 -- nothing); the retention that overrides the claim's, or nothing; the value to record if there is no live claim, without its
 -- result, or nothing; and that record's milliseconds, -1 for ever.
--- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), whether the record is late.
+-- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), whether the record is late, and 1 if it may have an entry in
+-- the index of unknown claims.
 local attempt, outcome, result, retention, late, late_ms = unpack(ARGV)
 
 local function put(value, ms)
@@ -42,10 +43,11 @@ if held.state == 's' then
   return { 'succeeded' }
 end
 
+local has_entry = (held.outlives_lease or held.state == 'u') and 1 or 0
 if outcome == 'f' then
   redis.call('DEL', KEYS[1])
   notify(held)
-  return { 'done', '', -1, 0 }
+  return { 'done', '', -1, 0, has_entry }
 end
 
 if outcome == 'u' then
@@ -64,4 +66,4 @@ if retention ~= '' then
 end
 put(attempt .. ' 1s' .. retention .. held.tail .. result, ms)
 notify(held)
-return { 'done', 's', ms, held.late }
+return { 'done', 's', ms, held.late, has_entry }

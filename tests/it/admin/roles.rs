@@ -72,16 +72,23 @@ async fn view_sees_no_contents_no_results_and_no_configuration() {
         "result": { "number": "secret-result" },
     });
     caller.post(&path, &outcome).await.expect(200);
+    let unknown = caller.claim(json!("secret-coupon")).await.expect(201);
+    caller.report(&unknown, json!({ "outcome": "unknown" })).await.expect(200);
     let named = json!({ "app": "default", "operation": "order.submit", "contents": contents });
     for role in ROLES {
         let operator = operator(&gateway, role);
         let shown = operator.post("/admin/v1/claims/show", &named).await.expect(200);
         let listed = operator.get("/admin/v1/claims?app=default").await.expect(200);
         let engines = operator.get("/admin/v1/engines").await.expect(200);
+        let unknowns = operator.get("/admin/v1/unknowns").await.expect(200);
         let sees = role != "view";
-        for (answer, secret) in
-            [(&shown, "secret-order"), (&shown, "secret-result"), (&listed, "secret-order"), (&engines, "memory:")]
-        {
+        for (answer, secret) in [
+            (&shown, "secret-order"),
+            (&shown, "secret-result"),
+            (&listed, "secret-order"),
+            (&engines, "memory:"),
+            (&unknowns, "secret-coupon"),
+        ] {
             assert_eq!(answer.text.contains(secret), sees, "{role}: {secret} in {}", answer.text);
         }
         assert!(!listed.text.contains("secret-result"), "lists have no results: {}", listed.text);

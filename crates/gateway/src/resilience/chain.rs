@@ -24,7 +24,9 @@ use oncegate_core::engine::{
     BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Determinate, Engine, EngineError,
     Node, RecordChange, RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -226,6 +228,11 @@ impl Engine for Chain {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let view = self.core.fresh_view().await?;
         self.engine(&view)?.list(request).await
+    }
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        let view = self.core.fresh_view().await?;
+        self.engine(&view)?.unknowns(request).await
     }
 
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {

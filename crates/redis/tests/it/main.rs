@@ -11,6 +11,7 @@ mod notifications;
 mod operators;
 mod replies;
 mod tls;
+mod unknowns;
 
 use std::time::Duration;
 

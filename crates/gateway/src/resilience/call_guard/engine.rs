@@ -11,7 +11,9 @@ use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange,
     RecordName, RecordView, Subscription,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_telemetry::metrics::EngineCall;
 use oncegate_telemetry::traces;
@@ -111,6 +113,10 @@ impl Engine for CallGuard {
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list(request)).await
+    }
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.unknowns(request)).await
     }
 
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {

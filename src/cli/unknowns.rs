@@ -1,0 +1,99 @@
+//! `oncegate unknowns`: the claims whose outcome is unknown.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::admin_client::QueryArgs;
+use super::arguments::number;
+use super::output::{self, Column, Out, cell, rows};
+use crate::domain::tenant::AppKey;
+
+const EXAMPLES: &str = "\
+Examples:
+  oncegate unknowns
+  oncegate unknowns --app shop --limit 1000 --output json
+
+The oldest come first. Callers get 409 until each is settled: look its effect up, then `oncegate claim settle`.";
+
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct UnknownsArgs {
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List at most this many, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
+const COLUMNS: &[Column] = &[
+    ("SINCE", |claim| cell(&claim["since"])),
+    ("APP", |claim| cell(&claim["app"])),
+    ("OPERATION", |claim| cell(&claim["operation"])),
+    ("REALM", |claim| cell(&claim["realm"])),
+    ("GLOBAL ID", |claim| cell(&claim["global_id"])),
+    ("ATTEMPT", |claim| cell(&claim["attempt_hash"])),
+    ("CLAIMED AT", |claim| cell(&claim["claimed_at"])),
+    ("EXPIRES AT", |claim| cell(&claim["expires_at"])),
+];
+
+const FAILED: &[Column] =
+    &[("NO ANSWER FOR", |failed| cell(&failed["app"])), ("WHY", |failed| cell(&failed["detail"]))];
+
+pub(super) fn run(args: UnknownsArgs, out: &mut impl Out) -> anyhow::Result<()> {
+    let UnknownsArgs { app, limit, query } = args;
+    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
+    query.show(&format!("/admin/v1/unknowns?limit={limit}{app}"), out, show)
+}
+
+fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let (found, failed) = (rows(answer, "unknowns"), rows(answer, "failed"));
+    if found.is_empty() {
+        writeln!(out, "No unknown claims were found.")?;
+    } else {
+        output::table(found, COLUMNS, out)?;
+    }
+    if answer["more"] == true {
+        writeln!(out, "\nThere are more: --limit.")?;
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    output::table(failed, FAILED, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn apps_without_an_answer_are_named_beside_the_claims() {
+        let shown = |answer: &Value| {
+            let mut out = Vec::new();
+            show(answer, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let at = "2026-10-20T09:30:15.124000Z";
+        let claim = json!({
+            "since": at, "app": "shop", "operation": "coupon.redeem", "realm": "api", "global_id": "28",
+            "attempt_hash": "190db025", "claimed_at": at, "expires_at": null,
+        });
+        let failed = json!([{ "app": "bank", "detail": "no answer" }]);
+        assert_snapshot!(shown(&json!({ "unknowns": [claim], "more": true, "failed": failed })), @r"
+        SINCE                        APP   OPERATION      REALM  GLOBAL ID  ATTEMPT   CLAIMED AT                   EXPIRES AT
+        2026-10-20T09:30:15.124000Z  shop  coupon.redeem  api    28         190db025  2026-10-20T09:30:15.124000Z  -
+
+        There are more: --limit.
+
+        NO ANSWER FOR  WHY
+        bank           no answer
+        ");
+        assert_eq!(shown(&json!({ "unknowns": [], "more": false, "failed": [] })), "No unknown claims were found.\n");
+    }
+}
