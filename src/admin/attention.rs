@@ -7,8 +7,8 @@ use crate::domain::clock::Timestamp;
 use crate::domain::spool::SpoolStatus;
 use crate::domain::suspect::{SuspectKind, UncheckedSuspects};
 use crate::domain::tenant::AppKey;
-use crate::gateway::KnownEngine;
 use crate::gateway::chains::KnownChain;
+use crate::gateway::{KnownEngine, MetUnknownsOf};
 
 /// Most entries of a list. Those of apps are the only ones without a bound of their own.
 const ENTRIES_MAX: usize = 1000;
@@ -47,6 +47,8 @@ pub(super) enum Kind {
     Overlap,
     /// An operation may have been executed twice, and no operator has checked it.
     Double,
+    /// Claims are unknown: their callers are refused until each is settled.
+    Unknown,
     /// Answers of outage policies wait for a store.
     SpoolWaiting,
     /// The configuration was changed, and cannot be used.
@@ -81,6 +83,7 @@ pub(super) fn attention(
     found.extend(chains.iter().filter_map(no_grants));
     found.extend(of_spool(spool));
     found.extend(admin.journal.unchecked_suspects().into_iter().map(unchecked));
+    found.extend(admin.gateway.met_unknowns().into_iter().map(unknown));
     found.extend(admin.audit.failing_since().map(|since| {
         let text =
             "The audit trail cannot be written, so operators can change nothing. Check the disk of server.data_dir.";
@@ -168,6 +171,14 @@ fn unchecked(suspects: UncheckedSuspects) -> Attention {
         ),
     };
     Attention { app: Some(app), count, ..Attention::new(kind, Severity::Critical, Some(oldest_at), text) }
+}
+
+fn unknown(met: MetUnknownsOf) -> Attention {
+    let MetUnknownsOf { app, count, oldest_at } = met;
+    let text = format!(
+        "{count} unknown claims of app `{app}`, as far as this gateway has met them. Callers get 409 until each is settled: look its effect up."
+    );
+    Attention { app: Some(app), count, ..Attention::new(Kind::Unknown, Severity::Warning, Some(oldest_at), text) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Periodic work of a running gateway: metrics, summaries of the log, health checks of the engines.
+//! Periodic work of a running gateway: metrics, summaries of the log, health checks of the engines, lookups of unknown claims.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +52,7 @@ pub(super) async fn run(
             _ = summary.tick() => log.summarize(),
             _ = probe.tick() => {
                 gateway.engines_health().await;
+                gateway.look_up_met_unknowns().await;
                 if let Some(bytes) = free_bytes(&data_dir).await {
                     disk_metrics.set_free(bytes);
                 }

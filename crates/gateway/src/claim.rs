@@ -224,8 +224,17 @@ impl Gateway {
             Ok(answered) => self.claim_answer(request, answered, took),
             Err(error) => Err(failure(error, Some(request.attempt.nonce().clone()))),
         };
-        if let Ok(ClaimAnswer::Granted(_)) = &answer {
-            self.granted.add(app, &request.key, &request.operation);
+        match &answer {
+            Ok(ClaimAnswer::Granted(granted)) => {
+                self.granted.add(app, &request.key, &request.operation);
+                if granted.taken_over {
+                    self.met_unknowns.remove(&request.key);
+                }
+            }
+            Ok(ClaimAnswer::Duplicate(found)) if found.claim.record.state == ClaimState::Unknown => {
+                self.met_unknowns.add(app, &request.key, self.unknown_since(&found.claim));
+            }
+            _ => {}
         }
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.claimed(request.operation.as_ref(), claim_result(&answer), took);

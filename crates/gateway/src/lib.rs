@@ -10,6 +10,7 @@ mod engines;
 mod granted;
 mod known_health;
 pub mod lock;
+mod met_unknowns;
 pub mod operator;
 pub mod outcome;
 pub mod quota;
@@ -48,6 +49,8 @@ use self::granted::GrantedOperations;
 pub use self::known_health::KnownEngine;
 use self::known_health::KnownHealth;
 use self::lock::Locks;
+use self::met_unknowns::MetUnknowns;
+pub use self::met_unknowns::MetUnknownsOf;
 pub use self::renewal::RenewalAnswer;
 use self::result_memory::ResultMemory;
 pub use self::waiters::WaitedClaim;
@@ -67,6 +70,7 @@ pub struct Gateway {
     waiters: Waiters,
     locks: Locks,
     known_health: KnownHealth,
+    met_unknowns: MetUnknowns,
 }
 
 /// A live claim, with its instants by this gateway's clock.
@@ -130,6 +134,7 @@ impl Gateway {
             result_memory: ResultMemory::new(limits),
             waiters: Waiters::new(limits),
             known_health: KnownHealth::default(),
+            met_unknowns: MetUnknowns::default(),
         }
     }
 

@@ -162,6 +162,9 @@ impl Gateway {
         let request = ReleaseRequest { key: Key::new(&app.key, id), attempt, result: None };
         let call = async { self.policies(app)?.release(&request).await };
         let released = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
+        if released != ReleaseResponse::Superseded {
+            self.met_unknowns.remove(&request.key);
+        }
         Ok(match released {
             ReleaseResponse::Done => Changed::Released,
             ReleaseResponse::Absent => Changed::Absent,
@@ -202,6 +205,10 @@ impl Gateway {
         let call = async { self.policies(app)?.settle(&request, context).await };
         let settled = within(app.terms.deadline, call).await.map_err(|error| failure(error, None))?;
         let OutcomeAnswer::Response(settled) = settled.answer else { return Err(Failure::OutcomeUnknown(None)) };
+        match &settled {
+            OutcomeResponse::Done { state: Some(ClaimState::Unknown), .. } | OutcomeResponse::Superseded { .. } => {}
+            _ => self.met_unknowns.remove(&request.key),
+        }
         Ok(match settled {
             OutcomeResponse::Done { state: Some(state), left, .. } => {
                 Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }

@@ -10,7 +10,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::{ClaimId, Contents, Key};
+use oncegate_core::record::{ClaimId, ClaimState, Contents, Key};
 use oncegate_core::suspect::{Cause, MaskedAttempt, Superseded, Suspect};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::OutcomeOnOutage;
@@ -244,6 +244,13 @@ impl Gateway {
                 OutcomeResponse::AlreadySucceeded | OutcomeResponse::Expired => None,
             };
             let expires_at = left.map(|left| self.clock.wall().plus(left));
+            match &settled {
+                OutcomeResponse::Done { state: Some(ClaimState::Unknown), .. } => {
+                    self.met_unknowns.add(app, &request.key, self.clock.wall());
+                }
+                OutcomeResponse::Done { .. } => self.met_unknowns.remove(&request.key),
+                _ => {}
+            }
             Reported::Settled { global_id, settled, expires_at, degraded: policy }
         });
         if let Some(metrics) = self.metrics.load().get(&app.key) {

@@ -100,7 +100,7 @@ impl Gateway {
     }
 
     /// Returns when a claim became unknown: before its retention began, or not before the end of the lease that it was claimed with.
-    fn unknown_since(&self, claim: &LiveClaim) -> Timestamp {
+    pub(super) fn unknown_since(&self, claim: &LiveClaim) -> Timestamp {
         let (record, terms) = (&claim.record, &claim.record.terms);
         match (claim.left, terms.unknown_retention.duration()) {
             (Some(left), Some(retention)) => self.clock.wall().plus(left).minus(retention),

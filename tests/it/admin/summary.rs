@@ -97,6 +97,31 @@ async fn suspects_need_a_person_until_they_are_checked() {
 }
 
 #[tokio::test]
+async fn unknown_claims_need_a_person_until_they_are_settled_at_any_gateway() {
+    let Some(server) = RedisServer::start().await else { return };
+    let on_lease_end = "[defaults]\non_lease_end = \"unknown\"\n";
+    let gateway = operated(&server.url()).config(on_lease_end).start().await;
+    let other = operated(&server.url()).config(on_lease_end).start().await;
+    let client = gateway.client();
+    let reported = client.claim(json!("reported")).await.expect(201);
+    client.report(&reported, json!({ "outcome": "unknown" })).await.expect(200);
+    let unknown = |count: usize| json!([["warning", "unknown", "default", null, count]]);
+    assert_eq!(json!(attention(&gateway).await), unknown(1));
+    let crashed = json!({ "contents": "crashed", "lease": "200ms" });
+    client.post("/v1/claims", &crashed).await.expect(201);
+    until("a repeat meets it", TIMEOUT, async || client.post("/v1/claims", &crashed).await.body["state"] == "unknown")
+        .await;
+    assert_eq!(json!(attention(&gateway).await), unknown(2));
+    assert_eq!(json!(attention(&other).await), json!([]), "it has met none");
+    // One is settled here, and one elsewhere.
+    client.report(&reported, json!({ "outcome": "success" })).await.expect(200);
+    assert_eq!(json!(attention(&gateway).await), unknown(1));
+    let settle = json!({ "app": "default", "contents": "crashed", "outcome": "failure", "reason": "INC-42" });
+    alice(&other).post("/admin/v1/claims/settle", &settle).await.expect(200);
+    needs(&gateway, json!([])).await;
+}
+
+#[tokio::test]
 async fn a_configuration_and_an_audit_trail_that_cannot_be_used_need_a_person() {
     let gateway = operated("memory:").start().await;
     gateway.configure(&format!("{}no_such_key = 1\n", operators()));
