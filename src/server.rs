@@ -38,7 +38,6 @@ use self::signals::{Signal, Signals};
 use self::tls::Certificates;
 use self::watch::Watch;
 use crate::admin::audit::Audit;
-use crate::admin::auth::Tokens;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::summary::Started;
 use crate::admin::{Admin, AdminService};
@@ -153,8 +152,7 @@ impl Server {
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
         gateway.measure_apps(&registry.apps(), config.limits.metric_operations);
-        let tokens = Arc::new(Tokens::default());
-        tokens.replace(operators::of_config(config)?);
+        let tokens = operators::tokens(config)?;
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone(), clock.clone());
         let apps = catalog::start(Dependencies {
             config: live.config.clone(),

@@ -1,12 +1,21 @@
 //! Creates the admin API's tokens and the settings of the console from a configuration.
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 
-use crate::admin::auth::Token;
+use crate::admin::auth::{Token, Tokens};
 use crate::admin::console::ConsoleSettings;
 use crate::admin::role::TokenOptions;
 use crate::config::Config;
 use crate::tenants::secret::SecretDigest;
+
+/// Returns the tokens of operators, which reloads replace.
+pub(super) fn tokens(config: &Config) -> anyhow::Result<Arc<Tokens>> {
+    let tokens = Arc::new(Tokens::default());
+    tokens.replace(of_config(config)?);
+    Ok(tokens)
+}
 
 /// Returns the tokens of a configuration.
 pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<Token>> {
