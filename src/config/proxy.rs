@@ -176,15 +176,8 @@ impl Config {
         for problem in path_problems(route) {
             check(false, problem);
         }
-        match route.methods() {
-            None => check(false, "a method is not valid; write \"POST\" or \"PATCH\"".to_owned()),
-            Some(methods) => {
-                check(!methods.is_empty(), "no method is protected; write methods = [\"POST\"]".to_owned());
-                check(
-                    !methods.iter().any(options::needs_no_key),
-                    "safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE".to_owned(),
-                );
-            }
+        if let Some(problem) = methods_problem(route) {
+            check(false, problem.to_owned());
         }
         check(
             route.key_headers().is_some_and(|names| !names.is_empty()),
@@ -254,6 +247,18 @@ impl Config {
         (!is_permitted).then(|| {
             format!("the retention {retention} is beyond retention_max of its app, or limits.retention_min and _max")
         })
+    }
+}
+
+/// Returns what is wrong with the methods of a route, if anything is.
+fn methods_problem(route: &RouteOptions) -> Option<&'static str> {
+    match route.methods() {
+        None => Some("a method is not valid; write \"POST\" or \"PATCH\""),
+        Some(methods) if methods.is_empty() => Some("no method is protected; write methods = [\"POST\"]"),
+        Some(methods) => methods
+            .iter()
+            .any(options::needs_no_key)
+            .then_some("safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE"),
     }
 }
 

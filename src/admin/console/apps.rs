@@ -20,6 +20,7 @@ pub(super) struct Apps {
 
 /// An app.
 #[derive(Deserialize)]
+#[expect(clippy::struct_field_names, reason = "`app` is its key in the answer")]
 pub(super) struct App {
     pub(super) app: Untrusted,
     chain: Untrusted,

@@ -88,7 +88,7 @@ fn is_id(text: &str) -> bool {
 async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>) -> Result<Answer, Problem> {
     let t = context.texts();
     let Apps { apps } = context.get("/admin/v1/apps").await?;
-    let content = html! {
+    let body = html! {
         h1 { (t.of(Text::Find)) }
         @if let Some(problem) = problem {
             div.notice role="alert" {
@@ -124,5 +124,5 @@ async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>)
         }
         (layout::same_as(t, "POST /admin/v1/claims/show", "oncegate claim show"))
     };
-    Ok(Answer::Page(Text::Find, content))
+    Ok(Answer::Page(Text::Find, body))
 }

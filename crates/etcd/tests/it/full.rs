@@ -21,7 +21,7 @@ fn lock(number: u32, purpose: ChangePurpose) -> RecordChange {
     RecordChange {
         name: RecordName::Lock("shop".parse().unwrap(), format!("n{number}").parse().unwrap()),
         expected: None,
-        new: SharedRecord::versioned(7, &[7; 180 << 10]).unwrap(),
+        new: SharedRecord::versioned(7, &vec![7; 180 << 10]).unwrap(),
         lasts: Some(Duration::from_hours(1)),
         from: Timestamp::default(),
         before: Timestamp::from_micros(u64::MAX),

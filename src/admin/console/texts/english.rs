@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::Text;
 
 /// Returns a text in English.
+#[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
 pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
     match text {
         Text::SkipToContent => "Skip to the content".into(),
