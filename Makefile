@@ -9,18 +9,27 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: test-deps ## install what the tests need, then run all of them: generated clients, the clients' vectors and a sample of the brokers included
+test: test-deps ## install what the tests need, then run all of them: generated clients, the clients' vectors, and samples of the brokers and of the console in a browser included
 	@scripts/run-tests
 	@# The gateway as the tests have compiled it: a build of the program alone would have other features.
 	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" scripts/test-clients vectors
+	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" tests/console/run sample
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway; send it what the documents call valid
 	@tests/generated/run
+
+test-console: test-deps ## open the console of two gateways in a real browser: actions, a store that stops, accessibility
+	@cargo build --quiet --all-features $(LOCKED) --bin oncegate
+	@tests/console/run
+
+console-screenshots: test-deps ## make the pictures of docs/console.md
+	@cargo build --quiet --all-features $(LOCKED) --bin oncegate
+	@tests/console/run screenshots docs/images
 
 test-clients: test-deps ## check, build, install and run the packages of clients/
 	@scripts/test-clients

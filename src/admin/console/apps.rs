@@ -20,9 +20,9 @@ pub(super) struct Apps {
 
 /// An app.
 #[derive(Deserialize)]
-#[expect(clippy::struct_field_names, reason = "`app` is its key in the answer")]
 pub(super) struct App {
-    pub(super) app: Untrusted,
+    #[serde(rename = "app")]
+    pub(super) key: Untrusted,
     chain: Untrusted,
     disabled: bool,
     secrets: Vec<Secret>,
@@ -53,7 +53,7 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
     let rows = html! {
         @for app in apps {
             tr {
-                th scope="row" { (app.app) }
+                th scope="row" { (app.key) }
                 td { a href=(path(&["chains", app.chain.raw()])) { (app.chain) } }
                 td {
                     @if app.disabled { span.bad { "■ " (t.of(Text::Disabled)) } } @else { span.good { "● " (t.of(Text::Enabled)) } }
@@ -72,7 +72,7 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
                         }
                     }
                 }
-                td { a href=(address("/console/locks", &[("app", app.app.raw())])) { (t.of(Text::Locks)) } }
+                td { a href=(address("/console/locks", &[("app", app.key.raw())])) { (t.of(Text::Locks)) } }
             }
         }
     };
@@ -85,7 +85,7 @@ pub(super) fn choose(t: Texts, page: &str, apps: &[App], chosen: &str) -> Markup
         form.inline method="get" action=(page) {
             label for="app" { (t.of(Text::App)) }
             select #app name="app" {
-                @for App { app, .. } in apps { option value=(app.raw()) selected[app.raw() == chosen] { (app.shown()) } }
+                @for App { key, .. } in apps { option value=(key.raw()) selected[key.raw() == chosen] { (key.shown()) } }
             }
             button type="submit" { (t.of(Text::Open)) }
         }

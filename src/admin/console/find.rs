@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::apps::{App, Apps};
 use super::context::{Answer, Context, value};
 use super::layout;
 use super::parts::{address, path};
@@ -19,17 +20,6 @@ use crate::web::problem::{Code, Problem};
 struct Found {
     app: String,
     global_id: String,
-}
-
-/// `GET /admin/v1/apps`.
-#[derive(Deserialize)]
-struct Apps {
-    apps: Vec<App>,
-}
-
-#[derive(Deserialize)]
-struct App {
-    app: Untrusted,
 }
 
 /// What an operator looks for.
@@ -88,7 +78,7 @@ fn is_id(text: &str) -> bool {
 async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>) -> Result<Answer, Problem> {
     let t = context.texts();
     let Apps { apps } = context.get("/admin/v1/apps").await?;
-    let body = html! {
+    let main = html! {
         h1 { (t.of(Text::Find)) }
         @if let Some(problem) = problem {
             div.notice role="alert" {
@@ -101,8 +91,8 @@ async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>)
             p {
                 label for="app" { (t.of(Text::App)) }
                 select #app name="app" required {
-                    @for App { app } in &apps {
-                        option value=(app.raw()) selected[app.raw() == wanted.app] { (app.shown()) }
+                    @for App { key, .. } in &apps {
+                        option value=(key.raw()) selected[key.raw() == wanted.app] { (key.shown()) }
                     }
                 }
             }
@@ -124,5 +114,5 @@ async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>)
         }
         (layout::same_as(t, "POST /admin/v1/claims/show", "oncegate claim show"))
     };
-    Ok(Answer::Page(Text::Find, body))
+    Ok(Answer::Page(Text::Find, main))
 }

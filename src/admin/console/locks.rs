@@ -48,7 +48,7 @@ struct Holder {
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let Apps { apps } = context.get("/admin/v1/apps").await?;
-    let first = apps.first().map(|app| app.app.raw()).unwrap_or_default();
+    let first = apps.first().map(|app| app.key.raw()).unwrap_or_default();
     let app = context.query("app").unwrap_or(first);
     let call = super::parts::address(
         "/admin/v1/locks",

@@ -1,0 +1,235 @@
+// The console in a real browser, with two gateways on one store. See `run`.
+
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { chromium } from 'playwright-core';
+
+import { Lab, TOKENS, post, until } from './lab.mjs';
+
+const AXE = readFileSync(join(dirname(fileURLToPath(import.meta.url)), 'node_modules/axe-core/axe.min.js'), 'utf8');
+const shots = process.argv[2] === 'screenshots' ? process.argv[3] : undefined;
+const isSample = process.argv[2] === 'sample';
+const lab = new Lab();
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] });
+
+/** Signs in at a gateway, with these options of the browser. */
+async function signedIn(gateway, options = {}, role = 'act') {
+  const context = await browser.newContext(options);
+  const page = await context.newPage();
+  page.problems = [];
+  page.on('pageerror', (error) => page.problems.push(`${error}`));
+  page.on('request', (request) => {
+    if (!request.url().startsWith(gateway.console)) page.problems.push(`asks ${request.url()}`);
+  });
+  await page.goto(`${gateway.console}/console/`);
+  await page.fill('#token', TOKENS[role]);
+  await page.click('button[type=submit]');
+  await page.waitForSelector('nav');
+  return page;
+}
+
+const heading = (page) => page.textContent('h1');
+const steps = [];
+const step = (name, run) => steps.push([name, run]);
+
+const { child: redis, port } = await lab.redis();
+const engines = { primary: `redis://127.0.0.1:${port}/0`, spare: `redis://127.0.0.1:${port}/1` };
+const [a, b] = [await lab.gateway('og-a', engines), await lab.gateway('og-b', engines)];
+const order = { operation: 'order.submit', contents: { order_id: 'A-1001' } };
+const hostile = '<img src=x onerror="document.title=1">\u202e\u200b';
+
+step('an order is found from its number, and settled once; a repeat gets the result at the other gateway', async () => {
+  const granted = await post(a, '/v1/claims', order);
+  await post(a, `/v1/claims/${granted.global_id}/outcome`, { attempt: granted.attempt, outcome: 'unknown' });
+  const page = await signedIn(b);
+  await page.click('nav >> text=Find');
+  await page.fill('#text', '{"order_id": "A-1001"}');
+  await page.fill('#operation', 'order.submit');
+  await page.click('main button');
+  assert.match(await page.textContent('.state'), /unknown/);
+  assert.ok(!page.url().includes('A-1001'), 'no contents in an address');
+  await page.click('a.button >> text=Settle');
+  await page.check('input[value=success]');
+  await page.fill('#result', '{"order_number": 90017}');
+  await page.fill('#reason', 'INC-42: found in the ledger');
+  await page.dblclick('main button');
+  await page.waitForURL(/done=success/);
+  assert.match(await page.textContent('.state'), /Done/);
+  const repeat = await post(a, '/v1/claims', order);
+  assert.deepEqual([repeat.status, repeat.state, repeat.result], [409, 'succeeded', { order_number: 90017 }]);
+  await page.goto(`${b.console}/console/audit?action=claim.settle`);
+  assert.equal(await page.locator('tbody tr').count(), 1, 'a double click settles once');
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
+step('two operators on one claim: the second one is told that it has changed', async () => {
+  const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1002' } });
+  const claim = `/console/claims/default/${granted.global_id}`;
+  const [first, second] = [await signedIn(a), await signedIn(b)];
+  for (const [page, gateway] of [[first, a], [second, b]]) {
+    await page.goto(`${gateway.console}${claim}/settle`);
+    await page.check('input[value=failure]');
+    await page.fill('#reason', 'INC-43');
+  }
+  await first.click('main button');
+  assert.match(await first.textContent('main'), /Nothing happened|can be claimed again/);
+  await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1002' } });
+  await second.click('main button');
+  assert.match(await second.textContent('main'), /superseded/);
+  await first.context().close();
+  await second.context().close();
+});
+
+step('text of callers never runs', async () => {
+  const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { note: hostile } });
+  await post(a, `/v1/claims/${granted.global_id}/outcome`, { attempt: granted.attempt, outcome: 'success', result: [hostile] });
+  const page = await signedIn(a);
+  await page.goto(`${a.console}/console/claims/default/${granted.global_id}`);
+  assert.equal(await page.locator('main img').count(), 0);
+  assert.match(await page.textContent('main'), /\\u\{202e\}\\u\{200b\}/);
+  assert.notEqual(await page.title(), '1');
+  await page.context().close();
+});
+
+step('a link on another site leads to the page; a form of another port is refused', async () => {
+  const page = await signedIn(a);
+  const form = `<form method="post" action="${a.console}/console/sign-out"><button>send</button></form>`;
+  const other = createServer((_, answer) => {
+    answer.setHeader('content-type', 'text/html');
+    answer.end(`<a href="${a.console}/console/attention">link</a>${form}`);
+  }).listen(0, '127.0.0.1');
+  await until('the other site listens', async () => other.listening);
+  page.problems.length = 0;
+  await page.goto(`http://localhost:${other.address().port}/`).catch(() => page.goto(`http://127.0.0.1:${other.address().port}/`));
+  await page.click('a');
+  await page.waitForSelector('nav');
+  assert.equal(await heading(page), 'Attention');
+  await page.goto(`http://127.0.0.1:${other.address().port}/`);
+  await page.click('button');
+  assert.match(await page.textContent('body'), /forbidden/);
+  await page.goto(`${a.console}/console/`);
+  assert.ok(await page.locator('nav').count(), 'the session is still there');
+  other.close();
+  await page.context().close();
+});
+
+step('two gateways of one host do not sign each other out', async () => {
+  const page = await signedIn(a);
+  await page.goto(`${b.console}/console/`);
+  await page.fill('#token', TOKENS.view);
+  await page.click('button[type=submit]');
+  for (const gateway of [a, b]) {
+    await page.goto(`${gateway.console}/console/`);
+    assert.ok(await page.locator('nav').count(), gateway.console);
+  }
+  await page.context().close();
+});
+
+const granted = await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon: 'SPRING-25' }, lease: '1h' });
+const pages = [
+  '/console/',
+  '/console/attention',
+  '/console/find',
+  `/console/claims/default/${granted.global_id}`,
+  `/console/claims/default/${granted.global_id}/settle`,
+  `/console/claims/default/${granted.global_id}/release`,
+  '/console/engines',
+  '/console/chains/default',
+  '/console/chains/default/switch',
+  '/console/locks',
+  '/console/apps',
+  '/console/spool',
+  '/console/audit',
+  '/console/nothing',
+];
+
+step('every page in light, dark, narrow and forced colors is accessible, and none is wider than the window', async () => {
+  const looks = [
+    ['light', { colorScheme: 'light', viewport: { width: 1240, height: 900 } }],
+    ['dark', { colorScheme: 'dark', viewport: { width: 1240, height: 900 } }],
+    ['narrow', { colorScheme: 'light', viewport: { width: 320, height: 800 } }],
+    ['forced', { forcedColors: 'active', viewport: { width: 1240, height: 900 } }],
+  ];
+  for (const [look, options] of looks) {
+    // The checker is a script, which the pages' policy refuses.
+    const page = await signedIn(a, { ...options, bypassCSP: true });
+    for (const path of isSample && look !== 'light' ? pages.slice(0, 4) : pages) {
+      await page.goto(a.console + path);
+      await page.evaluate(AXE);
+      const found = await page.evaluate(() => axe.run());
+      assert.deepEqual(found.violations.map(({ id, nodes }) => [id, nodes[0].html]), [], `${look}: ${path}`);
+      const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+      assert.ok(!isWide, `${look}: ${path} is wider than the window`);
+    }
+    await page.context().close();
+  }
+});
+
+step('it works without a script and by the keyboard', async () => {
+  const page = await signedIn(a, { javaScriptEnabled: false });
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Enter');
+  assert.match(page.url(), /#content$/, 'the skip link comes first');
+  await page.goto(`${a.console}/console/find`);
+  await page.focus('#text');
+  await page.keyboard.type(granted.global_id);
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/claims\/default/);
+  assert.match(await page.textContent('.state'), /In progress/);
+  await page.context().close();
+});
+
+step('no page fails while the store does not answer', async () => {
+  const page = await signedIn(a);
+  redis.kill('SIGSTOP');
+  for (const path of pages) {
+    const answer = await page.goto(a.console + path);
+    assert.ok([200, 404, 503].includes(answer.status()), `${path}: ${answer.status()}`);
+    assert.ok(await page.locator('nav').count(), `${path} has its frame`);
+  }
+  await page.goto(`${a.console}/console/`);
+  assert.match(await page.textContent('main'), /does not answer/);
+  redis.kill('SIGCONT');
+  await until('the store is seen again', async () => {
+    await page.reload();
+    return (await page.textContent('main')).includes('● answers');
+  });
+  await page.context().close();
+});
+
+async function screenshots() {
+  mkdirSync(shots, { recursive: true });
+  for (const [name, path, colorScheme] of [['overview', '/console/', 'light'], ['claim', pages[3], 'dark']]) {
+    const page = await signedIn(a, { colorScheme, viewport: { width: 1080, height: 620 } });
+    await page.goto(a.console + path);
+    await page.screenshot({ path: join(shots, `console-${name}.png`) });
+    await page.context().close();
+  }
+}
+
+try {
+  if (shots) {
+    await screenshots();
+  } else {
+    for (const [name, run] of steps) {
+      const begin = Date.now();
+      await run();
+      console.log(`ok ${((Date.now() - begin) / 1000).toFixed(1)} s  ${name}`);
+    }
+  }
+} catch (failure) {
+  console.error(failure);
+  process.exitCode = 1;
+} finally {
+  redis.kill('SIGCONT');
+  await browser.close();
+  lab.stop();
+}
