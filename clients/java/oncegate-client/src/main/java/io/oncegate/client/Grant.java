@@ -28,6 +28,9 @@ public final class Grant implements Claimed, AutoCloseable {
     private volatile Settled settled;
     private volatile boolean reported;
 
+    /** The span of the run, from the grant to the end of its report. */
+    private volatile Trace trace = Trace.NONE;
+
     Grant(Context context, Reporter reporter, ClaimRequest request, Response answer) {
         this(context, reporter, request, answer, false);
     }
@@ -228,6 +231,16 @@ public final class Grant implements Claimed, AutoCloseable {
         if (lease != null) {
             lease.stop();
         }
+        trace.close();
+    }
+
+    Trace trace() {
+        return trace;
+    }
+
+    void trace(Trace run) {
+        run.says(null, false, degraded());
+        trace = run;
     }
 
     /** Reports success, unless the work reported an outcome itself. */

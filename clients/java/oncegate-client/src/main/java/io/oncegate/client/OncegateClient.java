@@ -131,7 +131,7 @@ public final class OncegateClient implements AutoCloseable {
         try {
             T result;
             try {
-                result = work.run(grant);
+                result = Traces.within(grant.trace(), false, trace -> work.run(grant));
             } catch (Throwable thrown) {
                 grant.end(thrown);
                 throw thrown;
@@ -159,7 +159,30 @@ public final class OncegateClient implements AutoCloseable {
     /** Claims the operation. Settle or close a {@link Grant}: it is renewed until then. */
     public Claimed claim(String operation, Object contents, Terms terms)
             throws InterruptedException {
-        return claiming.claim(ClaimRequest.of(context, operation, contents, terms));
+        ClaimRequest request = ClaimRequest.of(context, operation, contents, terms);
+        Claimed claimed =
+                Traces.<Claimed, RuntimeException>call(
+                        "oncegate claim",
+                        operation,
+                        trace -> {
+                            Claimed answer = claiming.claim(request);
+                            note(trace, answer);
+                            return answer;
+                        });
+        if (claimed instanceof Grant grant) {
+            grant.trace(Traces.run(operation));
+        }
+        return claimed;
+    }
+
+    private static void note(Trace trace, Claimed answer) {
+        if (answer instanceof Grant grant) {
+            trace.says("granted", false, grant.degraded());
+        } else if (answer instanceof Duplicate<?> duplicate) {
+            trace.says(duplicate.state(), duplicate.isSucceeded(), duplicate.degraded());
+        } else {
+            trace.says("mismatch", null, null);
+        }
     }
 
     /**

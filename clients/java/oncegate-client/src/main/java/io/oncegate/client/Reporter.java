@@ -72,6 +72,21 @@ final class Reporter {
      * @param otherwise the result to send if the gateway refuses the first one; null: none
      */
     Settled send(Report report, Object result, String omitted, JsonText otherwise) {
+        try {
+            return Traces.<Settled, RuntimeException>call(
+                    "oncegate outcome",
+                    report.subject().operation(),
+                    trace -> {
+                        Settled settled = deliver(report, result, omitted, otherwise);
+                        trace.says(settled.state(), null, settled.degraded());
+                        return settled;
+                    });
+        } catch (InterruptedException never) {
+            throw new IllegalStateException(never);
+        }
+    }
+
+    private Settled deliver(Report report, Object result, String omitted, JsonText otherwise) {
         if (omitted != null) {
             context.events().send("result_omitted", report.subject(), "why", omitted);
         }
@@ -79,7 +94,7 @@ final class Reporter {
             Response answer = answer(report);
             if (report.result() != null && RESULT_REFUSED.contains(answer.status())) {
                 // The operation has succeeded whether or not its result can be stored.
-                return send(report.withResult(otherwise), result, answer.problem(), null);
+                return deliver(report.withResult(otherwise), result, answer.problem(), null);
             }
             if (answer.status() == 409) {
                 String code = answer.text("code");
