@@ -55,6 +55,8 @@ struct Known {
     /// Members, those of the URL first.
     members: Vec<Address>,
     revision: i64,
+    /// A loss of data was reported, and no session has been opened since.
+    is_loss_reported: bool,
 }
 
 /// A connection to a member that has passed its checks. Clones share it.
@@ -83,7 +85,7 @@ impl Store {
             time: StoreTime::new(options.clock.clone()),
             seen: Seen::default(),
             gate: Gate::new(url.grant_until),
-            known: Mutex::new(Known { members, revision: 0 }),
+            known: Mutex::new(Known { members, ..Known::default() }),
             url,
             options,
         }
@@ -116,7 +118,10 @@ impl Store {
     /// Records that the store came back without its data.
     fn lost_data(&self) {
         self.forget();
-        self.server.report_loss();
+        let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
+        if !is_reported {
+            self.server.report_loss();
+        }
     }
 
     /// Records the marker of the store.
@@ -190,6 +195,7 @@ impl Session {
         let listed = session.client.call(MEMBER_LIST, || MemberListRequest {}).await.map_err(refused)?;
         session.store.learn(&listed);
         session.begin().await.map_err(refused)?;
+        session.store.known().is_loss_reported = false;
         session.store.server.set_durable(true);
         Ok(session)
     }
@@ -265,10 +271,12 @@ impl Session {
                 self.store.gate.compare_clocks(clock, sent_at, time.monotonic());
                 Ok(Replied { time: time.observe(clock, sent_at), revision, responses: responses.collect() })
             }
-            _ => {
+            Some(_) => {
                 self.store.lost_data();
                 Err(Failure::lost("etcd came back without its data: its clock or its revision is lower than before"))
             }
+            // The next session creates it, and finds the marker of an empty store.
+            None => Err(Failure::lost("the clock is missing in etcd")),
         }
     }
 

@@ -2,6 +2,7 @@
 //! drop. Members can be frozen, killed and started again.
 
 use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -122,8 +123,21 @@ impl EtcdCluster {
         output.unwrap_or_else(|| panic!("etcdctl {arguments:?} fails"))
     }
 
+    /// Puts a value that is no text.
+    pub fn put(&self, key: &str, value: &[u8]) {
+        let mut input = tempfile::tempfile().expect("a file");
+        input.write_all(value).and_then(|()| input.rewind()).expect("the value is written");
+        let status = self.command(&["put", key]).stdin(input).stdout(Stdio::null()).status();
+        assert!(status.is_ok_and(|status| status.success()), "etcdctl put {key}");
+    }
+
     /// Runs `etcdctl`; `None` if it fails.
     pub fn try_ctl(&self, arguments: &[&str]) -> Option<String> {
+        let output = self.command(arguments).stdin(Stdio::null()).output().expect("etcdctl runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--dial-timeout=1s", "--command-timeout=3s"]);
         if !arguments.contains(&"--endpoints") {
@@ -134,8 +148,8 @@ impl EtcdCluster {
         if let Some(Tls { ca, pair }) = &self.tls {
             command.arg("--cacert").arg(ca).arg("--cert").arg(&pair.certificate).arg("--key").arg(&pair.key);
         }
-        let output = command.args(arguments).stdin(Stdio::null()).output().expect("etcdctl runs");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        command.args(arguments);
+        command
     }
 
     /// Freezes a member: its connections stay open, without any reply.

@@ -85,6 +85,7 @@ async fn a_store_that_was_emptied_is_noticed_and_its_clock_goes_on_above_the_old
     soon("the loss is noticed", async || engine.data_lost() > 0).await;
     serves_again(&engine).await;
     assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
+    assert_eq!(engine.data_lost(), 1, "it is one loss, whoever notices");
     granted(&engine, &again(&request)).await;
 }
 
@@ -102,4 +103,20 @@ async fn a_lease_lasts_for_at_least_its_length_and_ends_soon_after() {
         let lasted = own.monotonic().saturating_sub(sent);
         assert!(lasted >= request.terms.lease, "it has ended after {lasted:?}");
     }
+}
+
+/// As after a restored snapshot: the store has its marker, and its clock is behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_clock_went_back_has_lost_data_and_its_clock_goes_on_above_what_was_seen() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    let (request, name) = (fresh_claim(), RecordName::Metadata("none".into()));
+    granted(&engine, &request).await;
+    let before = engine.get_record(&name, DEADLINE).await.unwrap().now;
+    cluster.put("/oncegate/clock", &1_u64.to_be_bytes());
+    soon("the loss is noticed", async || engine.data_lost() > 0).await;
+    serves_again(&engine).await;
+    assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
+    assert_eq!(engine.data_lost(), 1);
+    assert!(is_duplicate(&engine, &again(&request)).await, "its lease has not ended");
 }

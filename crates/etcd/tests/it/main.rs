@@ -8,6 +8,7 @@ mod conformance;
 mod full;
 mod layout;
 mod measure;
+mod notifications;
 mod quorum;
 mod races;
 mod sweeping;
