@@ -93,7 +93,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
             format!("Chain {chain} is being switched to {to}. Claims and locks are refused until all gateways know it.").into()
         }
         Text::JournalWaits { entries, oldest } => {
-            format!("{entries} answers of outage policies wait for their stores, the oldest for {oldest}.").into()
+            format!("Answers of outage policies that wait for their stores: {entries}, the oldest since {oldest}.").into()
         }
         Text::Suspects { count, more } => {
             let count = if more { format!("{count} or more") } else { count.to_string() };
