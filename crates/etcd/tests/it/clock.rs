@@ -85,7 +85,7 @@ async fn a_store_that_was_emptied_is_noticed_and_its_clock_goes_on_above_the_old
     soon("the loss is noticed", async || engine.data_lost() > 0).await;
     serves_again(&engine).await;
     assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
-    assert_eq!(engine.data_lost(), 1, "it is one loss, whoever notices");
+    assert_eq!(engine.data_lost(), 1, "it is one loss, however often it is noticed");
     granted(&engine, &again(&request)).await;
 }
 
