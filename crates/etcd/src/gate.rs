@@ -20,7 +20,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
 /// What makes this gateway refuse grants.
 pub(super) struct Gate {
-    /// Bytes in use from which on nothing is granted; `None`: 80 % of the quota.
+    /// Grants end at this many bytes in use. `None`: 80 % of the quota.
     grant_until: Option<u64>,
     bytes_used: AtomicU64,
     bytes_max: AtomicU64,

@@ -34,7 +34,7 @@ pub(super) struct Url {
     pub(super) tick: Duration,
     /// No other members are used than those of the URL.
     pub(super) are_members_fixed: bool,
-    /// Bytes in use from which on nothing is granted, if the URL says so.
+    /// Grants end at this many bytes in use, if the URL names a number.
     pub(super) grant_until: Option<u64>,
     /// `Some` for TLS.
     pub(super) tls: Option<Certificates>,

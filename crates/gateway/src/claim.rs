@@ -44,7 +44,7 @@ pub struct ClaimCall {
     pub retention: Option<Retention>,
     /// Take the claim over if it is `unknown`.
     pub take_over: bool,
-    /// The claim becomes `unknown` at the end of its lease, whatever the operation's term says.
+    /// The claim becomes `unknown` at the end of its lease. The operation's term does not count then.
     pub unknown_on_lease_end: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Watches, and what follows when the member is gone that they are at.
+//! Watches, also after the member has gone that served them.
 
 use std::time::Duration;
 
