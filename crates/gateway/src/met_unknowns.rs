@@ -2,7 +2,8 @@
 //! them, so a claim that no caller came back for is not here. A few are looked up at intervals, so that those that were settled
 //! elsewhere go away.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,10 +36,11 @@ pub(super) struct MetUnknowns {
 
 #[derive(Default)]
 struct Met {
-    claims: HashMap<Key, MetClaim>,
+    /// In the order in which they are looked up.
+    claims: BTreeMap<Key, MetClaim>,
     by_app: HashMap<AppKey, usize>,
-    /// The order in which they are looked up. Those that are not among the claims any more are skipped.
-    order: VecDeque<Key>,
+    /// The last one that was looked up.
+    looked_up: Option<Key>,
 }
 
 #[derive(Clone)]
@@ -68,7 +70,6 @@ impl MetUnknowns {
         }
         met.claims.insert(key.clone(), MetClaim { since, chain: app.chain.as_str().into() });
         met.by_app.insert(key.app.clone(), of_app + 1);
-        met.order.push_back(key.clone());
         self.count.store(met.claims.len(), Ordering::Relaxed);
     }
 
@@ -89,18 +90,15 @@ impl MetUnknowns {
         }
     }
 
-    /// Takes the next claims to look up, and puts them last.
+    /// Returns the next claims to look up: those after the last one, then from the beginning.
     fn next(&self) -> Vec<(Key, MetClaim)> {
         let met = &mut *self.met();
-        let (mut next, mut seen) = (Vec::new(), met.order.len());
-        while next.len() < LOOKED_UP && seen > 0 {
-            seen -= 1;
-            let Some(key) = met.order.pop_front() else { break };
-            if let Some(claim) = met.claims.get(&key) {
-                next.push((key.clone(), claim.clone()));
-                met.order.push_back(key);
-            }
-        }
+        let last = met.looked_up.as_ref();
+        let after = met.claims.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let up_to_last = last.into_iter().flat_map(|last| met.claims.range(..=last));
+        let next: Vec<_> =
+            after.chain(up_to_last).take(LOOKED_UP).map(|(key, claim)| (key.clone(), claim.clone())).collect();
+        met.looked_up = next.last().map(|(key, _)| key.clone());
         next
     }
 
@@ -193,7 +191,8 @@ mod tests {
         let shop = App::for_tests("shop", &[], fresh_claim().terms, Duration::from_secs(1));
         let met = MetUnknowns::default();
         assert!(met.next().is_empty());
-        let keys: Vec<_> = (0..LOOKED_UP + 2).map(|_| key(&shop)).collect();
+        let mut keys: Vec<_> = (0..LOOKED_UP + 2).map(|_| key(&shop)).collect();
+        keys.sort();
         for key in &keys {
             met.add(&shop, key, at(1));
         }
@@ -207,5 +206,20 @@ mod tests {
             met.remove(key);
         }
         assert_eq!(next(), keys[..1]);
+    }
+
+    #[test]
+    fn a_claim_that_becomes_unknown_again_and_again_is_looked_up_once_at_a_time() {
+        let shop = App::for_tests("shop", &[], fresh_claim().terms, Duration::from_secs(1));
+        let (key, met) = (key(&shop), MetUnknowns::default());
+        for second in 1..100 {
+            met.add(&shop, &key, at(second));
+            met.remove(&key);
+        }
+        met.add(&shop, &key, at(100));
+        for _ in 0..2 {
+            let next: Vec<_> = met.next().into_iter().map(|(key, _)| key).collect();
+            assert_eq!(next, std::slice::from_ref(&key));
+        }
     }
 }
