@@ -106,7 +106,7 @@ impl Gateway {
         health
     }
 
-    /// Returns the breaker of an engine as it is now.
+    /// Returns the present state of the breaker of an engine.
     pub(super) fn breaker(&self, engine: &dyn Engine) -> Option<BreakerHealth> {
         let now = engine.breaker()?;
         Some(BreakerHealth { state: now.state, since: self.clock.wall().minus(now.lasted) })

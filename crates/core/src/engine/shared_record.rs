@@ -88,8 +88,8 @@ pub struct RecordView {
     pub record: Option<SharedRecord>,
     /// The store's now.
     pub now: Timestamp,
-    /// Most that the store's clock gains on real time, over any span. What is to last for a time by a person's clock ends later by it. Zero, if
-    /// the clock is one that runs by itself.
+    /// Most that the store's clock gains on real time, over any span. Ends of leases are later by it, so that none comes early. Zero for
+    /// a clock that no gateway pushes.
     pub clock_gain: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Watches, also after the member has gone that served them.
+//! Tests of watches, and of the loss of the member that serves them.
 
 use std::time::Duration;
 
