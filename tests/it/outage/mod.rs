@@ -124,6 +124,11 @@ struct Seen {
     last_loss: Duration,
 }
 
+/// Reports whether a call was granted by the store, and for the first time.
+fn is_grant(event: &&Event) -> bool {
+    matches!(event.reply, Reply::Answered(Answer::Granted { repeated: false, .. }))
+}
+
 /// Lets callers work while the store goes away and comes back.
 async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> Seen {
     watch_all(store, fault, &[gateway], workload()).await
@@ -149,13 +154,17 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     store.mend(fault).await;
     let mended = clock.monotonic();
     sleep(AFTER).await;
+    // A busy machine takes longer to serve again; `assert_in_time` says when that is too long.
+    until("a grant once the store is back", AFTER, async || {
+        history.keys().values().flatten().any(|event| is_grant(&event) && event.answered > mended)
+    })
+    .await;
     stop.cancel();
     calling.await.expect("no caller panics");
     print(format_args!("{fault:?}: seed {seed}"));
 
     let events: Vec<Event> = history.keys().into_values().flatten().collect();
     let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(mended));
-    let is_grant = |event: &&Event| matches!(event.reply, Reply::Answered(Answer::Granted { repeated: false, .. }));
     let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
     let is_lost = |event: &&Event| matches!(event.reply, Reply::Unknown | Reply::Refused | Reply::Degraded(..));
     let last = events.iter().filter(is_lost).map(|event| event.answered).max();
