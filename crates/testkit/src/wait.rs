@@ -13,7 +13,7 @@ use crate::output::print;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Shortest time after which a test fails where times are not measured.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reports whether times are measured, and their bounds checked.
 #[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
