@@ -186,7 +186,7 @@ async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
 
 async fn a_claim_is_kept_while_its_work_takes_longer_than_the_lease(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let words = ["one", &url(gateway.api()), "order=A-1", "lease=900ms", "work=2500"];
+    let words = ["one", &url(gateway.api()), "order=A-1", "lease=3s", "work=7000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     let client = gateway.client();

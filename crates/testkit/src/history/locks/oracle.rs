@@ -274,8 +274,9 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
                 is_queued && event.answered < asked && lives && queued.stays(event, grant.answered)
             });
             let Some(seen) = seen else { continue };
-            // A head that could go for a second loses its place: it certainly could not while a hold was in its way.
-            let mut kept = earliest(seen) + HEAD_GRACE;
+            // A head that could go for a second loses its place: it certainly could not while a hold was in its way. While a request
+            // waits, the store may have seen it last when its wait began.
+            let mut kept = seen.started + HEAD_GRACE;
             let mut blocking: Vec<_> =
                 holds.iter().filter(|own| own.excludes(queued)).filter_map(|own| own.certain).collect();
             blocking.sort_unstable();
