@@ -22,7 +22,9 @@ fn kib(gateway: &Gateway, field: &str) -> u64 {
 
 #[tokio::test]
 async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
-    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BATCH_RESULT_BYTES", 16 << 20).start().await;
+    let setup = gateway::on_memory().env("ONCEGATE_LIMITS__BATCH_RESULT_BYTES", 16 << 20);
+    // The test reads its answers one after the other.
+    let gateway = setup.env("ONCEGATE_LIMITS__WRITE_TIMEOUT", "5m").start().await;
     let client = gateway.client();
     let items: Vec<_> = (0..ITEMS).map(|number| json!({ "contents": number, "lease": "10m" })).collect();
     let claims = json!({ "items": items });

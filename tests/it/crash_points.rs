@@ -11,9 +11,10 @@ use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::client::Client;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::history::History;
+use oncegate_testkit::history::check::explained_with_echoes;
 use oncegate_testkit::history::http_service::HttpService;
 use oncegate_testkit::history::workload::{Service, Workload};
-use oncegate_testkit::history::{History, assert_explained};
 use oncegate_testkit::output::print;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -125,6 +126,9 @@ async fn an_outcome_is_there(setup: &Setup) {
     }
 }
 
+/// The shortest lease that callers ask for; half of it is the shortest deadline.
+const SHORTEST_LEASE: Duration = Duration::from_millis(300);
+
 /// Callers continue while one gateway crashes again and again; the store is a folder, or shared with a gateway that stays.
 async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let seed = fresh::number() >> 8;
@@ -142,7 +146,7 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
         keys: 8,
         events_per_key: 14,
         terms,
-        leases: [300, 2000].map(Duration::from_millis).to_vec(),
+        leases: vec![SHORTEST_LEASE, Duration::from_secs(2)],
         retentions: vec![Retention::For(Duration::from_secs(1)), day],
         pace: Duration::from_millis(10),
     };
@@ -165,7 +169,9 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
     let _gateway = setup.start().await;
     stop.cancel();
     calling.await.unwrap();
-    assert_explained(&history);
+    // A gateway that has waited for half of the shortest deadline may have sent a call a second time.
+    let echoes = explained_with_echoes(&history, SHORTEST_LEASE / 4);
+    print(format_args!("{echoes} keys were held for a lease by a call that was sent twice"));
 }
 
 #[cfg(feature = "disk")]
