@@ -24,19 +24,19 @@ import (
 //	client := &http.Client{Transport: &oncehttp.Transport{}}
 //
 // Each call is one operation: it gets a fresh key, unless the request has one, and keeps key and bytes over its tries. A try is repeated after an error of the
-// network, 502 and 504, and after 409 in progress, 425, 429 and 503 when Retry-After says so. An unknown outcome is never repeated: look
+// network, after 408, 425, 429, 502, 503 and 504, and after 409 in progress; Retry-After is obeyed. An unknown outcome is never repeated: look
 // up the effect. Requests of safe methods pass as they are.
 type Transport struct {
 	// Base makes the calls. Default: http.DefaultTransport.
 	Base http.RoundTripper
-	// Within limits all tries of one call, as the context of the request does. Default 30 s.
+	// Within limits all tries of one call, as the context of the request does. Default 60 s.
 	Within time.Duration
 	// BodyBytes limits a body that is kept for repeats. One of GetBody is not kept. Default 1 MiB.
 	BodyBytes int64
 }
 
 const (
-	sendWithin = 30 * time.Second
+	sendWithin = 60 * time.Second
 	pauseMin   = 100 * time.Millisecond
 	pauseMax   = 5 * time.Second
 	// The start of a response that is read to learn its code.
@@ -135,25 +135,27 @@ func pauseAfter(response *http.Response, err error, try int) (time.Duration, boo
 		var wrong *oncegate.ArgumentError
 		return pause, !errors.As(err, &wrong)
 	}
-	after, asked := retryAfter(response.Header.Get("Retry-After"))
+	pause = max(pause, retryAfter(response.Header.Get("Retry-After")))
 	switch response.StatusCode {
-	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		return max(pause, after), true
-	case http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return max(pause, after), asked
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable,
+		http.StatusGatewayTimeout:
+		return pause, true
 	case http.StatusConflict:
-		return max(pause, after), asked && isInProgress(response)
+		return pause, isInProgress(response)
 	}
 	return 0, false
 }
 
-// retryAfter reads a number of seconds or a date.
-func retryAfter(text string) (time.Duration, bool) {
+// retryAfter reads a number of seconds or a date. Anything else asks for nothing.
+func retryAfter(text string) time.Duration {
 	if seconds, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second, true
+		return time.Duration(seconds) * time.Second
 	}
 	at, err := http.ParseTime(text)
-	return max(0, time.Until(at)), err == nil
+	if err != nil {
+		return 0
+	}
+	return max(0, time.Until(at))
 }
 
 // isInProgress reports if a response says that the first request is still running. Its body can be read as before.

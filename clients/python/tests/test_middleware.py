@@ -305,16 +305,6 @@ def test_what_the_rules_leave_out_passes() -> None:
     assert app.runs == 4
 
 
-def test_a_caller_that_said_how_long_it_waits_is_told() -> None:
-    app, key = App(), uuid4().hex
-    with serving(service(app)) as server:
-        first = post(server, key=key, Prefer="wait=5")
-        assert "preference-applied" not in first.headers
-        assert post(server, key=key, Prefer="wait=5").headers["preference-applied"] == "wait=5"
-        assert post(server, key=key, Prefer="wait=999999").headers["preference-applied"] == "wait=20"
-        assert "preference-applied" not in post(server, key=key).headers
-
-
 def test_refusals_as_the_service_wants_them() -> None:
     def render(problem: Problem) -> Response:
         return JSONResponse({"error": problem.code}, problem.status)

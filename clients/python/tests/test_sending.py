@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import requests
+from scripted import VECTORS
 from servers import free_port, listens, until
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,7 +30,7 @@ from test_middleware import client, rules, serving
 from oncegate.contrib import starlette as contrib
 from oncegate.contrib.httpx import AsyncIdempotencyTransport, IdempotencyTransport
 from oncegate.contrib.requests import IdempotencyAdapter
-from oncegate.sending import SendingRules, retry_after
+from oncegate.sending import WITHIN, SendingRules, retry_after
 
 needs_gateway = pytest.mark.skipif("ONCEGATE_URL" not in os.environ, reason="no gateway: run it by scripts/with-gateway")
 
@@ -166,38 +168,22 @@ def test_lost_replies_have_one_effect(sender: Callable[..., Post], by: str, tmp_
 
 @pytest.mark.parametrize("sender", SENDERS)
 def test_what_is_repeated_and_what_is_not(sender: Callable[..., Post]) -> None:
-    def problem(status: int, code: str, state: str, **headers: str) -> Response:
-        return Response(f'{{"code": "{code}", "state": "{state}"}}', status, headers)
-
-    again = [
-        Response("", 502),
-        Response("", 504),
-        Response("", 503, {"Retry-After": "0"}),
-        Response("", 429, {"Retry-After": formatdate(usegmt=True)}),
-        problem(409, "duplicate", "in_progress", **{"Retry-After": "0"}),
-        Response('{"error": {"code": "idempotency_key_in_use"}}', 409, {"Retry-After": "0"}),
-    ]
-    final = [
-        problem(409, "duplicate", "unknown"),
-        problem(409, "duplicate", "unknown", **{"Retry-After": "0"}),
-        problem(409, "response_not_stored", "succeeded"),
-        Response("busy", 503),
-        Response("no", 500),
-        Response("sold out", 409),
-        Response("not so", 422, {"Retry-After": "0"}),
-    ]
+    vectors = json.loads((VECTORS / "shared.json").read_text())["sending"]
+    assert vectors["within_s"] == WITHIN
     service = Service()
     with serving(service.app()) as server:
-        for answer in again:
-            service.answers, service.keys = [answer, answer], []
-            assert sender()(server.url)[0] == 201, answer.status_code
-            assert len(service.keys) == 3
-            assert len(set(service.keys)) == 1
-        for answer in final:
-            service.answers, service.keys = [answer], []
+        for vector in vectors["answers"]:
+            headers = {"Retry-After": vector["retry_after"]} if "retry_after" in vector else {}
+            answer = Response(vector.get("body", ""), vector["status"], headers)
+            service.answers, service.keys = [answer, answer] if vector["repeated"] else [answer], []
             status, text, _ = sender()(server.url)
-            assert (status, text) == (answer.status_code, bytes(answer.body).decode())
-            assert len(service.keys) == 1
+            assert len(service.keys) == (3 if vector["repeated"] else 1), vector
+            assert len(set(service.keys)) == 1
+            if not vector["repeated"]:
+                assert (status, text) == (vector["status"], vector.get("body", ""))
+        # A date that is over asks for nothing.
+        service.answers, service.keys = [Response("", 429, {"Retry-After": formatdate(usegmt=True)})], []
+        assert sender()(server.url)[0] == 201
         # Its own key stays; the time of all tries is bounded.
         service.answers, service.keys = [Response("", 503, {"Retry-After": "100"})], []
         assert sender(1.0)(server.url, **{"Idempotency-Key": "mine"})[0] == 503

@@ -94,7 +94,7 @@ fn http(keys: IdempotencyKeys) -> ClientWithMiddleware {
 #[tokio::test]
 async fn one_operation_has_one_key_and_one_effect_over_lost_replies() {
     let service = Service::default();
-    let lost = &[Lost::Reply, Lost::Status(503, ""), Lost::Status(409, "1"), Lost::Status(429, "0"), Lost::Reply];
+    let lost = &[Lost::Reply, Lost::Status(503, ""), Lost::Status(429, "1"), Lost::Status(425, "0"), Lost::Reply];
     let (url, begin) = (service.clone().start(lost).await, Instant::now());
     let response =
         http(IdempotencyKeys::new()).post(format!("{url}/send")).body("one").send().await.expect("an answer");
@@ -130,6 +130,55 @@ async fn an_unknown_outcome_is_an_answer() {
         assert_eq!(request.send().await.expect("an answer").status(), status);
     }
     assert_eq!(service.requests.lock().expect("no panic").len(), 2, "neither is repeated");
+}
+
+#[tokio::test]
+async fn answers_are_repeated_as_in_every_language() {
+    let shared: serde_json::Value = serde_json::from_str(include_str!("../../vectors/shared.json")).expect("JSON");
+    let sending = &shared["sending"];
+    let within = Duration::from_secs(sending["within_s"].as_u64().expect("a number"));
+    assert!(format!("{:?}", IdempotencyKeys::new()).contains(&format!("{within:?}")));
+    for vector in sending["answers"].as_array().expect("a list") {
+        let tries = Arc::new(AtomicUsize::new(0));
+        let (count, answer) = (Arc::clone(&tries), vector.clone());
+        let handler = async move || {
+            if count.fetch_add(1, Ordering::SeqCst) > 0 {
+                return StatusCode::CREATED.into_response();
+            }
+            let status = u16::try_from(answer["status"].as_u64().expect("a number")).expect("a status");
+            let mut headers = HeaderMap::new();
+            if let Some(after) = answer["retry_after"].as_str() {
+                headers.insert("retry-after", after.parse().expect("a value"));
+            }
+            let body = answer["body"].as_str().unwrap_or_default().to_owned();
+            (StatusCode::from_u16(status).expect("a status"), headers, body).into_response()
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        tokio::spawn(async move { axum::serve(listener, Router::new().route("/", any(handler))).await });
+        let response = http(IdempotencyKeys::new()).post(&url).body("one").send().await.expect("an answer");
+        assert_eq!(response.url().as_str(), url);
+        let status = u64::from(response.status().as_u16());
+        let text = response.text().await.expect("a body");
+        let tries = tries.load(Ordering::SeqCst);
+        if vector["repeated"] == true {
+            assert_eq!((status, tries), (201, 2), "{vector}");
+        } else {
+            let body = vector["body"].as_str().unwrap_or_default();
+            assert_eq!((Some(status), &*text, tries), (vector["status"].as_u64(), body, 1), "{vector}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_long_conflict_is_an_answer_that_can_be_read() {
+    let service =
+        Router::new().route("/", any(async || (StatusCode::CONFLICT, [("retry-after", "0")], "x".repeat(300_000))));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    let response = http(IdempotencyKeys::new()).post(&url).body("one").send().await.expect("an answer");
+    assert_eq!((response.status().as_u16(), response.text().await.expect("a body")), (409, "x".repeat(300_000)));
 }
 
 #[tokio::test]

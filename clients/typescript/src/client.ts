@@ -35,7 +35,7 @@ import {
   SERVERS,
   type Settled,
 } from "./values.js";
-import { newNonce, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
+import { newNonce, noteWaited, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 
 /** One or more gateways in front of the same store. */
 export class Client {
@@ -311,11 +311,14 @@ export class Client {
   /** Repeats the claim while it is in progress and there is time to wait. */
   private async claimAndWait(claim: Claim, stop?: AbortSignal): Promise<Grant | Duplicate | Mismatch> {
     const ends = this.transport.now() + claim.waitMs;
+    let waited = false;
     for (let left = claim.waitMs; ; left = Math.max(1, ends - this.transport.now())) {
       const waitMs = Math.min(left, WAIT_MS_MAX);
       const { result, answer } = await this.tryClaim(claim, this.claimWithinMs, waitMs, stop);
       const waits = result.kind === "duplicate" && result.state === "in_progress";
       const pause = pauseBetweenWaits(waitMs, answer.fields);
+      waited ||= (answer.fields.waited_ms ?? 0) > 0;
+      if (waited) noteWaited(result);
       if (!waits || this.transport.now() + pause + 1 > ends) return this.noticed(claim, result);
       await sleep(pause, stop);
     }

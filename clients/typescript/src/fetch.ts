@@ -25,6 +25,9 @@ export interface Operation {
   send(signal?: AbortSignal): Promise<Response>;
 }
 
+/** @internal As the senders of all languages have it. */
+export const WITHIN_MS = 60_000;
+
 const FIELD = "Idempotency-Key";
 const SAFE = ["GET", "HEAD", "OPTIONS"];
 /** Nothing happened, or the same key finds out what did. */
@@ -64,7 +67,7 @@ async function sendUntilAnswered(
   signal: AbortSignal | undefined,
   options: SendOptions,
 ): Promise<Response> {
-  const { withinMs = 60_000, timeoutMs = 30_000, fetch: send = fetch, onRetry } = options;
+  const { withinMs = WITHIN_MS, timeoutMs = 30_000, fetch: send = fetch, onRetry } = options;
   const ends = now() + withinMs;
   for (let tries = 1; ; tries++) {
     signal?.throwIfAborted();
@@ -110,20 +113,20 @@ async function sendOnce(
 async function pauseAfter(result: Response | Error, tries: number): Promise<number | null> {
   const jitter = Math.random() * Math.min(PAUSE_MS_MAX, PAUSE_MS_MIN * 2 ** tries);
   if (result instanceof Error) return jitter;
-  const isRunning = result.status === 409 && (await stateOf(result)) === "in_progress";
+  const isRunning = result.status === 409 && (await isInProgress(result));
   if (!isRunning && !RETRIED.includes(result.status)) return null;
   return Math.max(jitter, retryAfter(result.headers.get("Retry-After")));
 }
 
-/** The state that a problem document names. */
-async function stateOf(response: Response): Promise<unknown> {
-  const { headers } = response;
-  if (!/json/i.test(headers.get("Content-Type") ?? "")) return undefined;
-  if (Number(headers.get("Content-Length") ?? 0) > PROBLEM_BYTES_MAX) return undefined;
+/** True if a response says that the first request is still running. Its body can be read as before. */
+async function isInProgress(response: Response): Promise<boolean> {
+  if (Number(response.headers.get("Content-Length") ?? 0) > PROBLEM_BYTES_MAX) return false;
   try {
-    return ((await response.clone().json()) as { state?: unknown } | null)?.state;
+    const said = (await response.clone().json()) as { state?: unknown; error?: { code?: unknown } } | null;
+    // The second is that of Stripe, and of the proxy's dialect of it.
+    return said?.state === "in_progress" || said?.error?.code === "idempotency_key_in_use";
   } catch {
-    return undefined;
+    return false;
   }
 }
 

@@ -23,6 +23,18 @@ export function newNonce(): string {
   return random.toString("hex", randomAt - NONCE_BYTES, randomAt);
 }
 
+/** Answers to claims that have waited for another attempt. */
+const waited = new WeakSet<object>();
+
+export function noteWaited(result: object): void {
+  waited.add(result);
+}
+
+/** True if the gateway waited for another attempt before it answered. */
+export function hasWaited(result: object): boolean {
+  return waited.has(result);
+}
+
 export function withWait(body: string, waitMs: number): string {
   return waitMs < 1 ? body : `${body.slice(0, -1)},"wait":"${duration(waitMs)}"}`;
 }

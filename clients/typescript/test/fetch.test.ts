@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -13,7 +13,7 @@ import express from "express";
 import { afterEach, describe, test } from "vitest";
 
 import { idempotent } from "../src/express.js";
-import { idempotentFetch, operation } from "../src/fetch.js";
+import { idempotentFetch, operation, WITHIN_MS } from "../src/fetch.js";
 import { MemoryGateway } from "../src/testing.js";
 import { allOf, listening } from "./frameworks.js";
 import type { Any } from "./gateway.js";
@@ -94,17 +94,21 @@ test("a Retry-After beyond the time gives the response at once", async () => {
   assert.deepEqual([response.status, await response.text(), seen.length], [503, "later", 1]);
 });
 
-for (const [name, status, body] of [
-  ["unknown", 409, { state: "unknown", code: "duplicate" }],
-  ["a success", 201, { state: "in_progress" }],
-  ["a refusal of the service", 409, { error: "sold out" }],
-  ["a mistake", 422, { code: "fingerprint_mismatch" }],
-  ["a failure", 500, {}],
-] as const) {
-  test(`an answer is not repeated: ${name}`, async () => {
-    const { url, seen } = await serve(answer(status, problem, body));
+const SENDING: Any = JSON.parse(readFileSync(new URL("../../vectors/shared.json", import.meta.url), "utf8")).sending;
+
+test("the time of all tries is that of every language", () => {
+  assert.equal(WITHIN_MS, SENDING.within_s * 1000);
+});
+
+for (const { status, retry_after, body = "", repeated } of SENDING.answers) {
+  test(`an answer is ${repeated ? "" : "not "}repeated: ${status} ${retry_after ?? ""} ${body}`, async () => {
+    const { url, seen } = await serve(answer(201), (count, response) => {
+      if (count === 1) response.writeHead(status, retry_after ? { "Retry-After": retry_after } : {}).end(body);
+      return count === 1;
+    });
     const response = await idempotentFetch()(url, { method: "POST" });
-    assert.deepEqual([response.status, await response.json(), seen.length], [status, body, 1]);
+    assert.equal(seen.length, repeated ? 2 : 1);
+    if (!repeated) assert.deepEqual([response.status, await response.text()], [status, body]);
   });
 }
 

@@ -129,6 +129,7 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
         request = Request("POST", "/v1/claims", terms.body(wait))
         answered = yield from call(scope, request, scope.limits.claim_within, wait=seconds)
         answer = claim_answer(scope, terms, answered)
+        scope.has_waited = scope.has_waited or answered.body.get("waited_ms", 0) > 0
         if isinstance(answer, GrantState) and answer.terms.global_id != terms.global_id:
             yield from release(answer)
             raise identity_differs(terms, answer)

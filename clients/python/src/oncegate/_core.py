@@ -157,13 +157,14 @@ USER_AGENT = "oncegate-python/0.1.0"
 
 @dataclass
 class Scope:
-    """One call of the user: its events, its first gateway, and whether the caller was cancelled."""
+    """One call of the user: its events, its first gateway, and whether the caller was cancelled, or has waited for another attempt."""
 
     core: Core
     operation: str
     global_id: str | None
     began: float
     cancelled: bool = False
+    has_waited: bool = False
 
     def __post_init__(self) -> None:
         self.limits = self.core.limits
@@ -269,6 +270,8 @@ class ClaimTerms:
     fields: dict[str, Any]
     fingerprint: str | None
     nonce: str = field(default_factory=fresh_nonce)
+    #: True if the caller of a service has asked for the wait.
+    prefers_wait: bool = False
 
     def body(self, wait: str | None) -> str:
         members = {"operation": self.operation, "attempt_nonce": self.nonce, "wait": wait, **self.fields}

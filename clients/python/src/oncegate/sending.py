@@ -20,6 +20,10 @@ KEY = "Idempotency-Key"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"})
 #: A longer body is not read to learn why a request is refused.
 PROBLEM_BYTES_MAX = 64 * 1024
+#: Seconds for all tries of one operation, as the senders of all languages have it.
+WITHIN = 60.0
+#: Nothing happened, or the same key finds out what did.
+_REPEATED = frozenset({408, 425, 429, 502, 503, 504})
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 
@@ -56,13 +60,8 @@ class Operation:
 
     def after(self, status: int, headers: Mapping[str, str], body: bytes | None) -> float | None:
         """The pause before the next try; None: this is the answer. `body` is that of a 409."""
-        asked = retry_after(headers.get("retry-after"))
-        if status in (502, 504):
-            return self._within(asked or 0.0)
-        if asked is None:
-            return None
-        if status in (425, 429, 503) or (status == 409 and is_in_progress(body)):
-            return self._within(asked)
+        if status in _REPEATED or (status == 409 and is_in_progress(body)):
+            return self._within(retry_after(headers.get("retry-after")) or 0.0)
         # An unknown outcome above all: look up the effect.
         return None
 
@@ -80,7 +79,7 @@ def fresh_key() -> str:
 def asks_why(status: int, headers: Mapping[str, str]) -> bool:
     """Reports whether the body of a response says if it is worth repeating."""
     length = headers.get("content-length", "0")
-    return status == 409 and "retry-after" in headers and length.isdigit() and int(length) <= PROBLEM_BYTES_MAX
+    return status == 409 and length.isdigit() and int(length) <= PROBLEM_BYTES_MAX
 
 
 def retry_after(text: str | None) -> float | None:

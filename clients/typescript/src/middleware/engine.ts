@@ -3,7 +3,7 @@
 import { NotCanonical, Rejected, Unavailable } from "../errors.js";
 import { Grant } from "../grant.js";
 import type { Duplicate, Mismatch } from "../values.js";
-import { WAIT_MS_MAX } from "../waits.js";
+import { hasWaited, WAIT_MS_MAX } from "../waits.js";
 import type { Body, NoBody } from "./body.js";
 import { DEGRADED_FIELD, Exchange } from "./exchange.js";
 import { digest, fingerprintOf, type Incoming, methodOverrides } from "./fingerprint.js";
@@ -128,7 +128,7 @@ export class Engine<Request> {
     const answer = found.kind === "mismatch" ? this.mismatch() : this.repeat(found);
     if (answer.kind === "answer") {
       if ("degraded" in found && found.degraded) answer.reply.fields.push([DEGRADED_FIELD, found.degraded]);
-      if (preferred && waitMs > 0) answer.reply.fields.push(["preference-applied", `wait=${Math.ceil(waitMs / 1000)}`]);
+      if (preferred && hasWaited(found)) answer.reply.fields.push(["preference-applied", `wait=${Math.ceil(waitMs / 1000)}`]);
     }
     return answer;
   }

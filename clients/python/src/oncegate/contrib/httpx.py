@@ -17,11 +17,13 @@ _FINAL = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 class IdempotencyTransport(httpx.BaseTransport):
     """Sends each unsafe request with a fresh `Idempotency-Key`, unless it has one, and keeps key and bytes over its tries.
 
-    A try is repeated after an error of the network, 502 and 504, and after 409 in progress, 425, 429 and 503 if `Retry-After` says so. An
-    unknown outcome is never repeated. `within` limits all tries; `base` makes the calls.
+    A try is repeated after an error of the network, after 408, 425, 429, 502, 503 and 504, and after 409 in progress. `Retry-After` is
+    obeyed. An unknown outcome is never repeated. `within` limits all tries; `base` makes the calls.
     """
 
-    def __init__(self, base: httpx.BaseTransport | None = None, *, within: options.Duration = 30.0, body_bytes: int = 1024 * 1024):
+    def __init__(
+        self, base: httpx.BaseTransport | None = None, *, within: options.Duration = sending.WITHIN, body_bytes: int = 1024 * 1024
+    ):
         self._rules = SendingRules.of(within, body_bytes)
         self._base = base or httpx.HTTPTransport()
 
@@ -55,7 +57,9 @@ class IdempotencyTransport(httpx.BaseTransport):
 class AsyncIdempotencyTransport(httpx.AsyncBaseTransport):
     """As `IdempotencyTransport`, for `httpx.AsyncClient`."""
 
-    def __init__(self, base: httpx.AsyncBaseTransport | None = None, *, within: options.Duration = 30.0, body_bytes: int = 1024 * 1024):
+    def __init__(
+        self, base: httpx.AsyncBaseTransport | None = None, *, within: options.Duration = sending.WITHIN, body_bytes: int = 1024 * 1024
+    ):
         self._rules = SendingRules.of(within, body_bytes)
         self._base = base or httpx.AsyncHTTPTransport()
 

@@ -18,11 +18,11 @@ from ..sending import SendingRules
 class IdempotencyAdapter(HTTPAdapter):
     """Sends each unsafe request with a fresh `Idempotency-Key`, unless it has one, and keeps key and bytes over its tries.
 
-    A try is repeated after an error of the network, 502 and 504, and after 409 in progress, 425, 429 and 503 if `Retry-After` says so. An
-    unknown outcome is never repeated. `within` limits all tries.
+    A try is repeated after an error of the network, after 408, 425, 429, 502, 503 and 504, and after 409 in progress. `Retry-After` is
+    obeyed. An unknown outcome is never repeated. `within` limits all tries.
     """
 
-    def __init__(self, *arguments: Any, within: options.Duration = 30.0, body_bytes: int = 1024 * 1024, **more: Any):
+    def __init__(self, *arguments: Any, within: options.Duration = sending.WITHIN, body_bytes: int = 1024 * 1024, **more: Any):
         self._rules = SendingRules.of(within, body_bytes)
         super().__init__(*arguments, **more)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Union
 
 from .. import _claims, _telemetry, options
@@ -151,7 +152,7 @@ class Engine:
         contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
         mark = incoming.fingerprint(request, body, rules.fingerprint)
         # A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
-        return claim_terms(
+        terms = claim_terms(
             self.core,
             rules.operation,
             contents,
@@ -161,12 +162,12 @@ class Engine:
             on_lease_end="unknown",
             wait=wait,
         )
+        return replace(terms, prefers_wait=bool(preferred))
 
     def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         """Claims the key. Returns the grant, or the response of a repeat or refusal."""
         claimed = yield from self._claim(scope, terms)
-        if isinstance(claimed, Reply) and terms.wait is not None and terms.wait != self._own_wait:
-            # The caller has asked for it.
+        if isinstance(claimed, Reply) and scope.has_waited and terms.prefers_wait and terms.wait is not None:
             seconds = math.ceil(options.duration_seconds(terms.wait))
             claimed.fields.append(("Preference-Applied", f"wait={seconds}"))
         if isinstance(claimed, Reply):

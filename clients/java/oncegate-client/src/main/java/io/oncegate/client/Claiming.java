@@ -31,13 +31,17 @@ final class Claiming {
         if (!context.options().enabled) {
             return Grant.disabled(context, reporter, request);
         }
-        Response answer;
+        Asked asked;
         try {
-            answer = ask(request);
+            asked = ask(request);
         } catch (Failed failed) {
             return proceed(request, failed.error());
         }
+        Response answer = asked.answer();
         Claimed claimed = read(request, answer);
+        if (asked.waited() && claimed instanceof Duplicate<?> duplicate) {
+            return duplicate.afterWait();
+        }
         if (claimed instanceof Grant grant) {
             if (!grant.isLive()) {
                 release(grant);
@@ -54,10 +58,18 @@ final class Claiming {
         return claimed;
     }
 
-    private Response ask(ClaimRequest request) throws Failed, InterruptedException {
+    /**
+     * The answer to a claim.
+     *
+     * @param waited true if one of its calls has waited for another attempt
+     */
+    private record Asked(Response answer, boolean waited) {}
+
+    private Asked ask(ClaimRequest request) throws Failed, InterruptedException {
         Duration wait = request.terms().waiting();
         long start = System.nanoTime();
         Duration rest = wait;
+        boolean waited = false;
         while (true) {
             Duration part = rest.compareTo(WAIT_MAX) < 0 ? rest : WAIT_MAX;
             Duration within = context.options().claimWithin;
@@ -65,17 +77,18 @@ final class Claiming {
                     new Plan(
                             context.rounds().first(), within, true, late -> abandon(request, late));
             Response answer = context.rounds().run(request.call(part), plan);
+            waited |= answer.hasWaited();
             rest = wait.minusNanos(System.nanoTime() - start);
             if (answer.status() != 409
                     || !"in_progress".equals(answer.text("state"))
                     || rest.compareTo(WAIT_MIN) < 0) {
-                return answer;
+                return new Asked(answer, waited);
             }
             Duration pause = Pauses.after(answer, part);
             Pauses.sleep(pause.compareTo(rest) < 0 ? pause : rest, true);
             rest = wait.minusNanos(System.nanoTime() - start);
             if (rest.compareTo(WAIT_MIN) < 0) {
-                return answer;
+                return new Asked(answer, waited);
             }
         }
     }
@@ -95,7 +108,7 @@ final class Claiming {
         }
         if (answer.status() == 409 && answer.text("state") != null) {
             context.events().send("duplicate", request.subject(), "state", answer.text("state"));
-            return new Duplicate<>(answer, id, context.options().resultReader, null);
+            return new Duplicate<>(answer, id, context.options().resultReader, null, false);
         }
         if (answer.status() == 422 && code.endsWith("_mismatch")) {
             context.events().send("mismatch", request.subject(), "code", code);

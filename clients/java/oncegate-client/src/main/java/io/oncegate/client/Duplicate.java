@@ -18,16 +18,19 @@ public final class Duplicate<T> implements Result<T>, Claimed {
     private final String globalId;
     private final BiFunction<JsonText, Type, Object> reader;
     private final Type type;
+    private final boolean waited;
 
     Duplicate(
             Response answer,
             String globalId,
             BiFunction<JsonText, Type, Object> reader,
-            Type type) {
+            Type type,
+            boolean waited) {
         this.answer = answer;
         this.globalId = globalId;
         this.reader = reader;
         this.type = type;
+        this.waited = waited;
     }
 
     /** Returns {@code in_progress}, {@code succeeded} or {@code unknown}. */
@@ -91,6 +94,11 @@ public final class Duplicate<T> implements Result<T>, Claimed {
         return answer.retryAfter();
     }
 
+    /** Returns true if the call waited for the other attempt before it was answered. */
+    public boolean hasWaited() {
+        return waited;
+    }
+
     /** Returns the time of the claim. */
     public Instant claimedAt() {
         return answer.instant("claimed_at");
@@ -122,8 +130,12 @@ public final class Duplicate<T> implements Result<T>, Claimed {
         return globalId;
     }
 
+    Duplicate<T> afterWait() {
+        return new Duplicate<>(answer, globalId, reader, type, true);
+    }
+
     <U> Duplicate<U> of(Type type) {
-        return new Duplicate<>(answer, globalId, reader, type);
+        return new Duplicate<>(answer, globalId, reader, type, waited);
     }
 
     @Override

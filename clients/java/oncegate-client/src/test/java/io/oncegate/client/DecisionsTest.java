@@ -57,7 +57,7 @@ class DecisionsTest {
         }
         var duplicate = object(end.get("duplicate"));
         return new Duplicate<>(
-                new Response(409, duplicate, 0, 0, null), null, PlainResults::read, null);
+                new Response(409, duplicate, 0, 0, null), null, PlainResults::read, null, false);
     }
 
     private static Exception error(Map<String, Object> end) {

@@ -187,9 +187,9 @@ public final class Engine<R> {
                     "This key was used with another request; send a fresh key for each operation.";
             return refuse(Problem.of(422, "fingerprint_mismatch", detail), "mismatch");
         }
-        Answer repeated = repeat((Duplicate<?>) claimed);
-        boolean isApplied = preferred != null && !preferred.isZero() && !rules.observe;
-        return isApplied ? applied(repeated, preferred) : repeated;
+        var duplicate = (Duplicate<?>) claimed;
+        Answer repeated = repeat(duplicate);
+        return preferred != null && duplicate.hasWaited() ? applied(repeated, preferred) : repeated;
     }
 
     /** Says that the repeat waited as its caller prefers (RFC 7240). */

@@ -14,7 +14,7 @@ import okhttp3.Response;
  * gets an {@code Idempotency-Key}, and is repeated under it, with the same bytes, until it is
  * answered. A request that has a key keeps it.
  *
- * <pre>{@code new OkHttpClient.Builder().addInterceptor(new KeyedInterceptor(within)).build()}
+ * <pre>{@code new OkHttpClient.Builder().addInterceptor(new KeyedInterceptor()).build()}
  * </pre>
  *
  * <p>A body that can be written only once is sent once. An outcome that is unknown is never
@@ -27,6 +27,14 @@ public final class KeyedInterceptor implements Interceptor {
     private static final long STEP_MS = 50;
 
     private final Duration within;
+
+    /**
+     * An interceptor for {@code addInterceptor} whose tries of one call take at most 60 s, without
+     * the last one.
+     */
+    public KeyedInterceptor() {
+        this(Tries.WITHIN);
+    }
 
     /**
      * An interceptor for {@code addInterceptor}, not for {@code addNetworkInterceptor}.

@@ -12,12 +12,17 @@ import java.util.UUID;
  * operation, the same key and bytes in each try.
  *
  * <p>It repeats a request without an answer, and those that are answered with 409 and {@code state:
- * in_progress}, 425, 429, 502, 503 or 504, after {@code Retry-After} or a pause that grows. It
+ * in_progress}, 408, 425, 429, 502, 503 or 504, after {@code Retry-After} or a pause that grows. It
  * never repeats a request whose outcome is unknown.
  */
 public final class KeyedSender {
     private final HttpClient client;
     private final Duration within;
+
+    /** A sender whose tries of one request take at most 60 s, without the last one. */
+    public KeyedSender(HttpClient client) {
+        this(client, Tries.WITHIN);
+    }
 
     /**
      * A sender.

@@ -15,6 +15,9 @@ final class Tries {
     /** Of a problem document. */
     static final int BODY_MAX = 64 * 1024;
 
+    /** The limit of all tries, as the senders of all languages have it. */
+    static final Duration WITHIN = Duration.ofSeconds(60);
+
     private static final long PAUSE_MS = 100;
     private static final long PAUSE_MAX_MS = 5000;
 
@@ -37,8 +40,8 @@ final class Tries {
     long after(int status, String retryAfter, Body body) throws IOException {
         boolean canHelp =
                 switch (status) {
-                    case 425, 429, 502, 503, 504 -> true;
-                    case 409 -> "in_progress".equals(state(body.read()));
+                    case 408, 425, 429, 502, 503, 504 -> true;
+                    case 409 -> isInProgress(body.read());
                     default -> false;
                 };
         return canHelp ? inTime(Math.max(pause(), asked(retryAfter.strip()))) : -1;
@@ -72,18 +75,22 @@ final class Tries {
         }
     }
 
-    private static String state(byte[] body) {
+    /** Returns true if a response says that the first request is still running. */
+    private static boolean isInProgress(byte[] body) {
         if (body.length > BODY_MAX) {
-            return null;
+            return false;
         }
         try {
             Object value = new JsonText(new String(body, StandardCharsets.UTF_8)).value();
-            return value instanceof Map<?, ?> members
-                            && members.get("state") instanceof String state
-                    ? state
-                    : null;
+            if (!(value instanceof Map<?, ?> members)) {
+                return false;
+            }
+            // The second is that of Stripe, and of the proxy's dialect of it.
+            return "in_progress".equals(members.get("state"))
+                    || members.get("error") instanceof Map<?, ?> error
+                            && "idempotency_key_in_use".equals(error.get("code"));
         } catch (IllegalArgumentException notJson) {
-            return null;
+            return false;
         }
     }
 }
