@@ -11,23 +11,26 @@ mod chains;
 mod check;
 mod claims;
 mod context;
-mod engines;
 mod entry;
 mod find;
 mod forms;
+mod json;
 mod layout;
 mod locks;
+mod masks;
 mod options;
 mod overview;
 mod parts;
 mod routes;
 mod session;
 mod sign_in;
+mod sign_in_form;
 mod site;
 mod spool;
 mod texts;
 mod times;
 mod untrusted;
+mod waiting;
 
 use std::sync::Arc;
 

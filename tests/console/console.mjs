@@ -67,6 +67,57 @@ step('an order is found from its number, and settled once; a repeat gets the res
   await page.context().close();
 });
 
+step('what needs a person is found on the overview, and worked off together', async () => {
+  const claims = [];
+  for (const number of [1, 2, 3]) {
+    const granted = await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon: `SPRING-${number}` } });
+    await post(a, `/v1/claims/${granted.global_id}/outcome`, { attempt: granted.attempt, outcome: 'unknown' });
+    claims.push(granted);
+  }
+  const page = await signedIn(a);
+  await page.click('.things >> text=What to do');
+  assert.match(await page.textContent('.things details[open]'), /Look the effect up/);
+  await page.click('.things >> text=Open');
+  await page.click('text=Choose all 3 of');
+  assert.equal(await page.locator('input[name=row]:checked').count(), 3);
+  await page.check('input[name=outcome][value=failure]');
+  await page.fill('#settle-reason', 'INC-44: none is in the ledger');
+  await page.fill('#settle-typed', '3');
+  await page.click('text=Settle the chosen ones');
+  assert.match(await page.textContent('[role=status]'), /Settled: 3\./);
+  assert.match(await page.textContent('main'), /No outcome is unknown/);
+  for (const claim of claims) assert.equal((await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon: `SPRING-${claims.indexOf(claim) + 1}` } })).status, 201);
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
+step('a form that meets the end of its session comes back filled', async () => {
+  const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1003' } });
+  const page = await signedIn(a);
+  await page.goto(`${a.console}/console/claims/default/${granted.global_id}/settle`);
+  await page.check('input[value=success]');
+  await page.fill('#reason', 'INC-45: found "it"');
+  await page.context().clearCookies();
+  await page.click('main button');
+  assert.match(await page.textContent('main'), /nothing was executed/);
+  await page.fill('#token', TOKENS.act);
+  await page.click('button[type=submit]');
+  assert.equal(await page.inputValue('#reason'), 'INC-45: found "it"');
+  assert.ok(await page.isChecked('input[value=success]'));
+  await page.click('main button');
+  assert.match(await page.textContent('.state'), /Done/);
+  await page.click('.same a');
+  assert.equal(JSON.parse(await page.textContent('body')).state, 'succeeded');
+  await page.context().close();
+});
+
+step('pages are in Chinese for browsers that prefer it', async () => {
+  const page = await signedIn(a, { locale: 'zh-CN' });
+  assert.equal(await page.getAttribute('html', 'lang'), 'zh-Hans');
+  assert.match(await page.textContent('nav'), /概览/);
+  await page.context().close();
+});
+
 step('two operators on one claim: the second one is told that it has changed', async () => {
   const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1002' } });
   const claim = `/console/claims/default/${granted.global_id}`;

@@ -3,10 +3,16 @@
 
 mod actions;
 mod browser;
+mod drafts;
 mod forms;
 mod hostile;
+mod json;
+mod languages;
+mod overview;
 mod pages;
+mod routes;
 mod sessions;
+mod several;
 
 use std::fmt::Write as _;
 

@@ -44,7 +44,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
         div.heading { h1 { (t.of(Text::Apps)) } span.muted { (t.of(Text::ScopeApps)) } }
         @if apps.is_empty() { p { (t.of(Text::OpenGateway)) } pre { "oncegate app new shop" } }
         @else { (table_of(t, &apps)) }
-        (layout::same_as(t, "GET /admin/v1/apps", "oncegate app list"))
+        (layout::sources(t, &["apps"], "oncegate app list"))
     };
     Ok(Answer::Page(Text::Apps, main))
 }
@@ -79,12 +79,14 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
     table(t, Text::Apps, &[Text::App, Text::Chain, Text::State, Text::Secrets, Text::Locks], &rows)
 }
 
-/// Returns a form that chooses an app.
-pub(super) fn choose(t: Texts, page: &str, apps: &[App], chosen: &str) -> Markup {
+/// Returns a form that chooses an app. With a further parameter of the page, it may be all apps.
+pub(super) fn choose(t: Texts, page: &str, apps: &[App], chosen: &str, further: Option<(&str, &str)>) -> Markup {
     html! {
         form.inline method="get" action=(page) {
+            @if let Some((name, value)) = further { input type="hidden" name=(name) value=(value); }
             label for="app" { (t.of(Text::App)) }
             select #app name="app" {
+                @if further.is_some() { option value="" selected[chosen.is_empty()] { (t.of(Text::AllKinds)) } }
                 @for App { key, .. } in apps { option value=(key.raw()) selected[key.raw() == chosen] { (key.shown()) } }
             }
             button type="submit" { (t.of(Text::Open)) }

@@ -60,7 +60,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             },
             Err(problem) => p.notice role="alert" { (Untrusted::from(problem.detail.clone())) },
         }
-        (layout::same_as(t, "GET /admin/v1/audit", "oncegate audit"))
+        (layout::sources(t, &["audit"], "oncegate audit"))
     };
     Ok(Answer::Page(Text::Audit, main))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::{Method, Request, header};
+use axum::http::{Method, Request, StatusCode, header};
 use serde::de::DeserializeOwned;
 use tower::Service as _;
 
@@ -70,6 +70,9 @@ impl Calls {
         if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
             problem.tell_reason();
             return Err(problem);
+        }
+        if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
+            return Err(Problem::new(Code::NotFound, "The admin API has no such call that only reads."));
         }
         let unread =
             || Problem::new(Code::Internal, "An answer of the admin API could not be read; report the request_id.");

@@ -93,7 +93,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
             Ok(found) => (table_of_chains(&context, &found.chains)),
             Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
         }
-        (layout::same_as(t, "GET /admin/v1/engines, /admin/v1/chains", "oncegate engine list, oncegate chain list"))
+        (layout::sources(t, &["engines", "chains"], "oncegate engine list, oncegate chain list"))
     };
     Ok(Answer::Page(Text::Engines, main))
 }
@@ -163,7 +163,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         ]))
         (table(t, Text::Engines, &[Text::Engine, Text::Active, Text::State], &rows))
         @if may_switch { p { a.button href=(path(&["chains", chain.name.raw(), "switch"])) { (t.of(Text::SwitchIt)) } } }
-        (layout::same_as(t, "GET /admin/v1/chains", "oncegate chain list"))
+        (layout::sources(t, &["chains"], "oncegate chain list"))
     };
     Ok(Answer::Page(Text::Chain, main))
 }

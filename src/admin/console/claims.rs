@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::context::{Answer, Context};
 use super::layout;
+use super::masks::masked;
 use super::parts::{address, facts, path};
 use super::texts::{Text, Texts};
 use super::times;
@@ -21,9 +22,6 @@ use crate::admin::audit::Change;
 use crate::admin::role::Role;
 use crate::domain::tenant::AppKey;
 use crate::web::problem::Problem;
-
-/// What replaces a masked value.
-const MASK: &str = "•••";
 
 /// `POST /admin/v1/claims/show`.
 #[derive(Deserialize)]
@@ -76,6 +74,11 @@ impl Named {
         address(&path(&[&["claims", &*self.app, &*self.id], action].concat()), &[("realm", realm), ("done", done)])
     }
 
+    /// Returns the call of the admin API that shows it, as a query.
+    fn json(&self) -> String {
+        address("claims/show", &[("app", &self.app), ("global_id", &self.id), ("realm", &self.realm)])
+    }
+
     /// Returns the words of a command that name it.
     pub(super) fn command(&self) -> String {
         let realm = if self.realm == "proxy" { " --realm proxy" } else { "" };
@@ -107,7 +110,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (terms(t, claim))
                 h2.apart { (t.of(Text::WhatMayBeDone)) }
                 (actions(&context, &named, claim))
-                (layout::same_as(t, "POST /admin/v1/claims/show", &format!("oncegate claim show {}", named.command())))
+                (layout::sources(t, &[&named.json()], &format!("oncegate claim show {}", named.command())))
             }
         }
         // A released claim is absent.
@@ -207,20 +210,6 @@ fn contents(context: &Context, claim: &Claim) -> Markup {
     }
 }
 
-/// Returns JSON text without the values at these pointers.
-fn masked(json: &RawValue, masks: &[String]) -> Untrusted {
-    if masks.is_empty() {
-        return Untrusted::from(json.get());
-    }
-    let Ok(mut value) = serde_json::from_str::<Value>(json.get()) else { return Untrusted::from(MASK) };
-    for mask in masks {
-        if let Some(hidden) = value.pointer_mut(mask) {
-            *hidden = Value::from(MASK);
-        }
-    }
-    Untrusted::from(value.to_string())
-}
-
 fn terms(t: Texts, claim: &Claim) -> Markup {
     let text = |value: &Untrusted| html! { (value) };
     facts(
@@ -246,20 +235,5 @@ fn actions(context: &Context, named: &Named, claim: &Claim) -> Markup {
     html! {
         @if claim.state != "succeeded" { p { (link("settle", Text::SettleIt)) " " (t.of(Text::SettleWhen)) } }
         p { (link("release", Text::ReleaseIt)) " " (t.of(release::when(&claim.state))) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn masked_values_are_not_shown() {
-        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
-        let json = raw(r#"{"customer":{"email":"a@b","id":7},"big":12345678901234567890123}"#);
-        assert_eq!(masked(&json, &[]).raw(), json.get(), "unchanged");
-        let shown = masked(&json, &["/customer/email".to_owned(), "/none".to_owned()]);
-        assert!(!shown.raw().contains("a@b") && shown.raw().contains(r#""email":"•••""#), "{}", shown.raw());
-        assert_eq!(masked(&raw(r#""a@b""#), &[String::new()]).raw(), "\"•••\"", "the whole value");
     }
 }

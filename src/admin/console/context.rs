@@ -7,6 +7,7 @@ use std::time::Duration;
 use maud::Markup;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::actions::Actions;
 use super::calls::Calls;
@@ -40,6 +41,8 @@ pub(super) struct Context {
     pub(super) query: Vec<(String, String)>,
     /// The fields of a form.
     pub(super) form: Vec<(String, String)>,
+    /// What was typed into the form of this page before its session had ended.
+    pub(super) draft: Vec<(String, String)>,
 }
 
 /// The answer of a page.
@@ -48,6 +51,8 @@ pub(super) enum Answer {
     Page(Text<'static>, Markup),
     /// Another page.
     SeeOther(String),
+    /// An unchanged answer of the admin API.
+    Json(Box<RawValue>),
 }
 
 impl Console {

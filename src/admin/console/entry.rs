@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::RequestExt as _;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
@@ -16,15 +16,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::context::{Answer, Console, Context, value};
-use super::layout;
 use super::site::Site;
 use super::texts::{Language, Text, Texts};
 use super::untrusted::Untrusted;
+use super::{layout, sign_in_form};
 use crate::admin::auth::{Operator, Via};
 use crate::admin::role::Role;
 use crate::web::problem::{Code, Problem};
 use crate::web::request_id::RequestId;
-use crate::web::response::contain;
+use crate::web::response::{self, contain};
 use crate::web::{body, head};
 
 /// Limit of concurrent requests to the console. The admin API has its own.
@@ -35,6 +35,9 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Largest form.
 const FORM_BYTES_MAX: usize = 128 << 10;
+
+/// Largest draft of a form that is kept over a sign-in, as the browser encodes it.
+pub(super) const DRAFT_BYTES_MAX: usize = 16 << 10;
 
 /// Longest time for a form to arrive.
 const FORM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,7 +109,7 @@ fn admitted(guard: &Guard, request: &Request) -> Result<(Site, OwnedSemaphorePer
 
 /// Answers a request to a page: finds the session and its role, draws the page, and draws problems as pages too.
 pub(super) async fn enter(console: Arc<Console>, role: Role, page: Page, request: Request) -> Response {
-    let (language, is_read) = (Language::English, request.method().is_safe());
+    let (language, is_read) = (Language::of(request.headers()), request.method().is_safe());
     if !console.sessions.has_tokens() {
         return no_tokens(language);
     }
@@ -130,6 +133,7 @@ pub(super) async fn enter(console: Arc<Console>, role: Role, page: Page, request
     match drawn {
         Ok(Answer::Page(title, main)) => layout::page(&context, title, &main).into_response(),
         Ok(Answer::SeeOther(to)) => see_other(&to),
+        Ok(Answer::Json(json)) => response::json(&json),
         Err(problem) => draw_problem(&context, &problem),
     }
 }
@@ -175,20 +179,23 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
     let site = request.extensions().get::<Site>().cloned();
     let session = site.as_ref().and_then(|site| site.session(request.headers()));
     let found = session.and_then(|session| console.sessions.find(&session).map(|token| (session, token)));
-    let Some((session, token)) = found else { return Err(signed_out(language, &request)) };
+    let Some((session, token)) = found else { return Err(signed_out(language, request).await) };
     let request_id = request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let operator = Operator { name: token.name, role: token.role, request_id, via: Via::Console };
     let parameters = request.extract_parts::<Path<BTreeMap<String, String>>>().await;
     let query = request.uri().query().unwrap_or_default().as_bytes();
+    let path = request.uri().path();
+    let draft = if request.method().is_safe() { console.sessions.take_draft(&session, path) } else { Vec::new() };
     let mut context = Context {
         console,
         operator,
         session,
         language,
-        path: request.uri().path().to_owned(),
+        path: path.to_owned(),
         parameters: parameters.map(|Path(parameters)| parameters).unwrap_or_default(),
         query: form_urlencoded::parse(query).into_owned().collect(),
         form: Vec::new(),
+        draft,
     };
     if !request.method().is_safe() {
         let (parts, body) = request.into_parts();
@@ -206,19 +213,33 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
 }
 
 /// Leads to the sign-in. A browser that follows a link on another site sends no cookie: the page loads itself
-/// again, and the browser sends it.
-fn signed_out(language: Language, request: &Request) -> Response {
-    let path = request.uri().path_and_query().map_or("/console/", |path| path.as_str());
-    let is_read = request.method() == Method::GET;
-    let path = own_path(path);
+/// again, and the browser sends it. What was typed into a form goes along.
+async fn signed_out(language: Language, request: Request) -> Response {
+    let path = own_path(request.uri().path_and_query().map_or("/console/", |path| path.as_str())).to_owned();
+    if !request.method().is_safe() {
+        return signed_out_with_form(language, &path, request).await;
+    }
     let has_reloaded = path.contains("reloaded=1");
-    if is_read && Site::is_linked(request.headers()) && !has_reloaded {
+    if Site::is_linked(request.headers()) && !has_reloaded {
         let separator = if path.contains('?') { '&' } else { '?' };
         return layout::reload(language, &format!("{path}{separator}reloaded=1")).into_response();
     }
-    let to = if is_read { path.trim_end_matches("reloaded=1").trim_end_matches(['?', '&']) } else { "/console/" };
+    let to = path.trim_end_matches("reloaded=1").trim_end_matches(['?', '&']);
     let ended = if Site::has_any_session(request.headers()) { "&ended=1" } else { "" };
     see_other(&format!("/console/sign-in?to={}{ended}", utf8_percent_encode(to, IN_QUERY)))
+}
+
+/// Shows the sign-in in place of the result of a form, and nothing is executed. The fields go to the browser that has sent them; after the
+/// sign-in they are in the form again.
+async fn signed_out_with_form(language: Language, to: &str, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let fields = form(&parts.headers, body).await.unwrap_or_default();
+    let kept = fields.iter().filter(|(name, _)| !["form_token", "nonce"].contains(&name.as_str()));
+    let kept = form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish();
+    let kept = if kept.len() <= DRAFT_BYTES_MAX { &kept } else { "" };
+    let page = sign_in_form::draw(language, to, Some(Text::SignInAgain), kept);
+    // Without it a response would not be a 401 (RFC 9110, 11.6.1).
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")], page).into_response()
 }
 
 fn forbidden(operator: &Operator, needed: Role) -> Problem {

@@ -23,7 +23,6 @@ struct Found {
 }
 
 /// What an operator looks for.
-#[derive(Default)]
 struct Wanted<'a> {
     app: &'a str,
     realm: &'a str,
@@ -31,16 +30,21 @@ struct Wanted<'a> {
     text: &'a str,
 }
 
+impl<'a> Wanted<'a> {
+    fn of(fields: &'a [(String, String)]) -> Self {
+        let field = |name| value(fields, name).map_or("", str::trim);
+        Self { app: field("app"), realm: field("realm"), operation: field("operation"), text: field("text") }
+    }
+}
+
 /// Draws the page.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
-    draw(&context, &Wanted::default(), None).await
+    draw(&context, &Wanted::of(&context.draft), None).await
 }
 
 /// Leads to the page of the claim, or says that there is none.
 pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
-    let field = |name| value(&context.form, name).map_or("", str::trim);
-    let wanted =
-        Wanted { app: field("app"), realm: field("realm"), operation: field("operation"), text: field("text") };
+    let wanted = Wanted::of(&context.form);
     if is_id(wanted.text) {
         let id = wanted.text.to_ascii_lowercase();
         return Ok(Answer::SeeOther(address(&path(&["claims", wanted.app, &id]), &[("realm", wanted.realm)])));

@@ -20,17 +20,14 @@ pub(super) fn form(
     button: Text<'_>,
 ) -> Markup {
     let t = context.texts();
-    let entropy = &context.console.admin.entropy;
-    let nonce = hex::encode(&[entropy.bits().to_le_bytes(), entropy.bits().to_le_bytes()].concat());
     html! {
         form.action method="post" action=(target) {
-            (layout::form_token(context))
-            input type="hidden" name="nonce" value=(nonce);
-            @for (name, value) in bound { input type="hidden" name=(name) value=(value); }
+            (hidden(context, bound))
             (fields)
             p {
                 label for="reason" { (t.of(Text::Reason)) }
-                input.wide #reason type="text" name="reason" required maxlength="500" autocomplete="off" aria-describedby="reason-hint";
+                input.wide #reason type="text" name="reason" required maxlength="500" autocomplete="off" aria-describedby="reason-hint"
+                    value=[value(&context.draft, "reason")];
                 span.muted #reason-hint { (t.of(Text::ReasonHint)) }
             }
             p { button.primary type="submit" { (t.of(button)) } }
@@ -38,14 +35,27 @@ pub(super) fn form(
     }
 }
 
+/// Returns the hidden fields of a form: where it comes from, what distinguishes it from others, and what it is bound to.
+pub(super) fn hidden(context: &Context, bound: &[(&str, &str)]) -> Markup {
+    let entropy = &context.console.admin.entropy;
+    let nonce = hex::encode(&[entropy.bits().to_le_bytes(), entropy.bits().to_le_bytes()].concat());
+    html! {
+        (layout::form_token(context))
+        input type="hidden" name="nonce" value=(nonce);
+        @for (name, value) in bound { input type="hidden" name=(name) value=(value); }
+    }
+}
+
 /// Returns a choice of one of these values.
 pub(super) fn choice(context: &Context, name: &str, title: Text<'_>, values: &[(&str, Text<'_>)]) -> Markup {
-    let t = context.texts();
+    let (t, draft) = (context.texts(), value(&context.draft, name));
     html! {
         fieldset {
             legend { (t.of(title)) }
             @for (value, text) in values {
-                label.option { input type="radio" name=(name) value=(value) required; " " (t.of(*text)) }
+                label.option {
+                    input type="radio" name=(name) value=(value) required checked[draft == Some(*value)]; " " (t.of(*text))
+                }
             }
         }
     }
@@ -56,7 +66,8 @@ pub(super) fn typed(context: &Context, title: Text<'_>) -> Markup {
     html! {
         p {
             label for="typed" { (context.texts().of(title)) }
-            input #typed type="text" name="typed" required autocomplete="off" spellcheck="false";
+            input #typed type="text" name="typed" required autocomplete="off" spellcheck="false"
+                value=[value(&context.draft, "typed")];
         }
     }
 }
@@ -93,11 +104,19 @@ pub(super) async fn act(
             body[*name] = json!(value);
         }
     }
-    let name = name(&context).ok_or_else(|| Problem::invalid("The form has no `nonce`; open its page again."))?;
     let (console, operator) = (context.console.clone(), context.operator.clone());
     let action = async move {
         console.calls.change::<Value>(&operator, &path, body.to_string()).await?;
         Ok(done)
     };
+    run(&context, action).await
+}
+
+/// Runs the action of a form once. It returns where it leads to.
+pub(super) async fn run(
+    context: &Context,
+    action: impl Future<Output = Result<String, Problem>> + Send + 'static,
+) -> Result<Answer, Problem> {
+    let name = name(context).ok_or_else(|| Problem::invalid("The form has no `nonce`; open its page again."))?;
     context.console.actions.once(name, action).await.map(Answer::SeeOther)
 }

@@ -82,6 +82,20 @@ pub(super) fn same_as(t: Texts, call: &str, command: &str) -> Markup {
     html! { p.muted.same { (t.of(Text::SameAs)) " " code { (call) } " · " code { (command) } } }
 }
 
+/// Returns the line that names the calls of the admin API, each with a link to its answer, and the command that show the same as a page.
+pub(super) fn sources(t: Texts, calls: &[&str], command: &str) -> Markup {
+    html! {
+        p.muted.same {
+            (t.of(Text::SameAs))
+            @for call in calls {
+                @let name = call.split('?').next().unwrap_or_default();
+                " " a href={ "/console/json/" (call) } { code { (if name.ends_with("/show") { "POST" } else { "GET" }) " /admin/v1/" (name) } }
+            }
+            " · " code { (command) }
+        }
+    }
+}
+
 fn document(language: Language, title: &str, refresh: Option<&str>, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::apps::{Apps, choose};
 use super::context::{Answer, Context};
-use super::parts::{facts, pager, path, table};
+use super::parts::{address, facts, pager, path, table};
 use super::texts::Text;
 use super::untrusted::Untrusted;
 use super::{forms, layout, times};
@@ -50,14 +50,14 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let Apps { apps } = context.get("/admin/v1/apps").await?;
     let first = apps.first().map(|app| app.key.raw()).unwrap_or_default();
     let app = context.query("app").unwrap_or(first);
-    let call = super::parts::address(
+    let call = address(
         "/admin/v1/locks",
         &[("app", app), ("after", context.query("after").unwrap_or_default()), ("limit", "50")],
     );
     let found = context.get::<Locks>(&call).await;
     let main = html! {
         div.heading { h1 { (t.of(Text::Locks)) } span.muted { (t.of(Text::ScopeStore)) } }
-        (choose(t, "/console/locks", &apps, app))
+        (choose(t, "/console/locks", &apps, app, None))
         @match &found {
             Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::NoLocks)) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
             Ok(Locks { locks, next }) => {
@@ -72,7 +72,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
             input #name type="text" name="name" required spellcheck="false";
             button type="submit" { (t.of(Text::Open)) }
         }
-        (layout::same_as(t, "GET /admin/v1/locks", &format!("oncegate lock list --app {app}")))
+        (layout::sources(t, &[&address("locks", &[("app", app)])], &format!("oncegate lock list --app {app}")))
     };
     Ok(Answer::Page(Text::Locks, main))
 }
@@ -126,7 +126,11 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             Ok(lock) => (holds(&context, &named, lock)),
             Err(problem) => p { (Untrusted::from(problem.detail.clone())) },
         }
-        (layout::same_as(t, "POST /admin/v1/locks/show", &format!("oncegate lock show --app {} {}", named.app, named.name)))
+        (layout::sources(
+            t,
+            &[&address("locks/show", &[("app", &named.app), ("name", &named.name)])],
+            &format!("oncegate lock show --app {} {}", named.app, named.name),
+        ))
     };
     Ok(Answer::Page(Text::Lock, main))
 }

@@ -1,141 +1,158 @@
-//! `/console/`: whether a person has to act now, and the engines in one line each.
+//! `/console/`: whether a person has to act now, the engines in one line each, and what callers wait for. Its calls reach no store.
 
 use std::sync::Arc;
 
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::attention::Suspects;
 use super::context::{Answer, Context};
-use super::engines::{self, Engines};
+use super::parts::{address, health, path, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
+use super::waiting::{self, Waits};
 use super::{layout, times};
 use crate::web::problem::Problem;
 
-/// Suspects that are counted at most.
-const COUNTED_MAX: usize = 1000;
-
-/// `GET /admin/v1/chains`.
+/// `GET /admin/v1/summary`.
 #[derive(Deserialize)]
-struct Chains {
+struct Summary {
+    engines: Vec<Engine>,
     chains: Vec<Chain>,
+    spool: Spool,
+    attention: Vec<Thing>,
+}
+
+/// An engine, as this gateway has last seen it.
+#[derive(Deserialize)]
+struct Engine {
+    name: Untrusted,
+    /// `None` before the first check.
+    up: Option<bool>,
+    since: Option<String>,
+    detail: Option<Untrusted>,
+    chains: Vec<Untrusted>,
 }
 
 /// A chain.
 #[derive(Deserialize)]
 struct Chain {
     name: Untrusted,
-    switching_to: Option<Untrusted>,
-    held_ms: Option<u64>,
+    active: Untrusted,
+    epoch: u64,
+}
+
+/// The outage journal.
+#[derive(Deserialize)]
+struct Spool {
+    entries: usize,
+    bytes: u64,
 }
 
 /// Something that needs a person.
+#[derive(Deserialize)]
 struct Thing {
-    /// It concerns callers now.
-    is_urgent: bool,
-    word: Text<'static>,
-    sentence: String,
-    link: Option<&'static str>,
+    kind: String,
+    severity: String,
+    since: Option<String>,
+    app: Option<Untrusted>,
+    subject: Option<Untrusted>,
+    text: Untrusted,
 }
 
 /// Draws the page.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let suspects = format!("/admin/v1/suspects?checked=false&limit={COUNTED_MAX}");
-    let (engines, chains, suspects) = tokio::join!(
-        context.get::<Engines>("/admin/v1/engines"),
-        context.get::<Chains>("/admin/v1/chains"),
-        context.get::<Suspects>(&suspects),
-    );
-    let mut things = Vec::new();
-    if let Ok(found) = &engines {
-        things.extend(of_engines(t, found));
-        things.extend(of_journal(&context, found));
-    }
-    things.extend(chains.iter().flat_map(|found| of_chains(t, found)));
-    things.extend(suspects.iter().filter_map(|found| of_suspects(t, found)));
-    let failures: Vec<&Problem> =
-        [engines.as_ref().err(), chains.as_ref().err(), suspects.as_ref().err()].into_iter().flatten().collect();
-    let time = times::time_of_day(context.now());
-    let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&time)));
+    let waits = format!("/admin/v1/waiting?limit={}", waiting::SHOWN);
+    let (summary, waits) = tokio::join!(context.get::<Summary>("/admin/v1/summary"), context.get::<Waits>(&waits));
+    let Summary { engines, chains, spool, attention } = summary?;
+    let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
     let main = html! {
         div.heading {
             h1 {
-                @if things.is_empty() && failures.is_empty() { (t.of(Text::NothingNeedsYou)) }
-                @else { (t.of(Text::ThingsNeedYou(things.len()))) }
+                @if attention.is_empty() { (t.of(Text::NothingNeedsYou)) }
+                @else { (t.of(Text::ThingsNeedYou(attention.len()))) }
             }
             span.muted { (scope) }
         }
-        @for problem in failures { p.notice { (Untrusted::from(problem.detail.clone())) } }
-        (list(t, &things))
-        @if let Ok(found) = &engines {
-            (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
-            (engines::table(t, &found.engines))
+        @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
+        (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
+        (table_of_engines(t, &engines, &chains))
+        p {
+            (t.of(Text::Spool)) ": "
+            @if spool.entries == 0 { (t.of(Text::SpoolEmpty)) }
+            @else { a href="/console/spool" { (t.of(Text::SpoolHas { entries: spool.entries, bytes: spool.bytes })) } }
         }
-        (layout::same_as(t, "GET /admin/v1/engines, /admin/v1/chains, /admin/v1/suspects", "oncegate engine list, oncegate chain list, oncegate suspects list"))
+        (layout::heading(&t.of(Text::WaitingCalls), &t.of(Text::ThisGateway)))
+        @match &waits {
+            Ok(waits) => (waiting::draw(t, waits)),
+            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        }
+        (layout::sources(t, &["summary", "waiting"], "oncegate summary, oncegate waiting"))
     };
     Ok(Answer::Page(Text::Overview, main))
 }
 
-fn list(t: Texts, things: &[Thing]) -> Markup {
+fn item(t: Texts, thing: &Thing) -> Markup {
+    let is_urgent = thing.severity == "critical";
+    let (word, advice, link) = guide(thing);
     html! {
-        @if !things.is_empty() {
-            ul.things {
-                @for thing in things {
-                    li.urgent[thing.is_urgent] {
-                        strong { @if thing.is_urgent { "■ " } @else { "▲ " } (t.of(thing.word)) }
-                        span { (Untrusted::from(thing.sentence.clone())) }
-                        @if let Some(link) = thing.link { a href=(link) { (t.of(Text::LookThemUp)) } }
-                    }
+        li.urgent[is_urgent] {
+            strong { @if is_urgent { "■ " } @else { "▲ " } (t.of(word)) }
+            div {
+                (thing.text)
+                @if let Some(since) = &thing.since { " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) } }
+                @if let Some(advice) = advice {
+                    details { summary { (t.of(Text::WhatToDo)) } p { (t.of(advice)) } }
                 }
             }
+            a href=(link) { (t.of(Text::Open)) }
         }
     }
 }
 
-fn of_engines(t: Texts, found: &Engines) -> impl Iterator<Item = Thing> {
-    found.engines.iter().filter(|engine| !engine.up).map(move |engine| {
-        let since = engine.breaker.as_ref().map(|breaker| times::instant(&breaker.since)).unwrap_or_default();
-        let sentence = t.of(Text::StoreDown { engine: engine.name.raw(), since: &since }).into_owned();
-        Thing { is_urgent: true, word: Text::Store, sentence, link: None }
-    })
-}
-
-fn of_journal(context: &Context, found: &Engines) -> Option<Thing> {
-    let (t, spool) = (context.texts(), &found.spool);
-    let thing = |is_urgent, sentence: Text<'_>| Thing {
-        is_urgent,
-        word: Text::Journal,
-        sentence: t.of(sentence).into_owned(),
-        link: None,
+/// Returns the word for something that needs a person, what to do about it, and the page that has more.
+fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
+    let list = |kind| {
+        let app = thing.app.as_ref().map(Untrusted::raw).unwrap_or_default();
+        address("/console/attention", &[("kind", kind), ("app", app)])
     };
-    if !spool.takes {
-        return Some(thing(true, Text::JournalRefuses));
+    let chain =
+        || thing.subject.as_ref().map_or_else(|| "/console/engines".into(), |chain| path(&["chains", chain.raw()]));
+    match thing.kind.as_str() {
+        "store_down" => (Text::Store, Some(Text::DoStoreDown), "/console/engines".into()),
+        "grants_frozen" => (Text::Chain, Some(Text::DoGrantsFrozen), chain()),
+        "requirements_unmet" => (Text::Chain, Some(Text::DoRequirementsUnmet), chain()),
+        "journal_failing" => (Text::Journal, Some(Text::DoJournalFailing), "/console/spool".into()),
+        "spool_waiting" => (Text::Journal, Some(Text::DoSpoolWaiting), "/console/spool".into()),
+        "audit_failing" => (Text::Audit, Some(Text::DoAuditFailing), "/console/audit".into()),
+        "overlap" => (Text::Check, Some(Text::CheckAdvice), list("overlap")),
+        "double" => (Text::Check, Some(Text::CheckAdvice), list("double")),
+        "unknown" => (Text::SettleIt, Some(Text::SettleAdvice), list("unknown")),
+        "reload_failed" => (Text::Configuration, Some(Text::DoReloadFailed), "/console/audit".into()),
+        _ => (Text::Gateway, None, "/console/engines".into()),
     }
-    let oldest = spool.oldest_at.as_deref().map(times::instant).unwrap_or_default();
-    (spool.entries > 0).then(|| thing(false, Text::JournalWaits { entries: spool.entries, oldest: &oldest }))
 }
 
-fn of_chains(t: Texts, found: &Chains) -> impl Iterator<Item = Thing> {
-    found.chains.iter().filter_map(move |chain| {
-        let name = chain.name.raw();
-        let sentence = match (&chain.switching_to, chain.held_ms) {
-            (Some(to), _) => t.of(Text::ChainSwitching { chain: name, to: to.raw() }),
-            (None, Some(left)) => {
-                let left = times::age(std::time::Duration::from_millis(left));
-                t.of(Text::ChainFrozen { chain: name, left: &left })
+fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain]) -> Markup {
+    let active = |engine: &Engine, name: &Untrusted| {
+        chains.iter().find(|chain| chain.name == *name && chain.active == engine.name).map(|chain| chain.epoch)
+    };
+    let rows = html! {
+        @for engine in engines {
+            tr {
+                th scope="row" { (engine.name) }
+                td { (health(t, engine.up)) }
+                td { @if let Some(since) = &engine.since { (times::instant(since)) } }
+                td {
+                    @for (index, name) in engine.chains.iter().enumerate() {
+                        @if index > 0 { ", " }
+                        a href=(path(&["chains", name.raw()])) { (name) }
+                        @if let Some(epoch) = active(engine, name) { " " (t.of(Text::ActiveInEpoch(epoch))) }
+                    }
+                }
+                td { @if let Some(detail) = engine.detail.as_ref().filter(|_| engine.up == Some(false)) { (detail) } }
             }
-            (None, None) => return None,
-        };
-        Some(Thing { is_urgent: true, word: Text::Chain, sentence: sentence.into_owned(), link: None })
-    })
-}
-
-fn of_suspects(t: Texts, found: &Suspects) -> Option<Thing> {
-    let open = &found.suspects;
-    (!open.is_empty()).then(|| {
-        let sentence = t.of(Text::Suspects { count: open.len(), more: found.next.is_some() }).into_owned();
-        Thing { is_urgent: true, word: Text::Check, sentence, link: Some("/console/attention") }
-    })
+        }
+    };
+    table(t, Text::Engines, &[Text::Engine, Text::State, Text::Since, Text::Chain, Text::Why], &rows)
 }

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::texts::{Text, Texts};
+use super::untrusted::Untrusted;
 
 /// Characters that are escaped in a part of an address.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -24,24 +25,6 @@ pub(super) fn table(t: Texts, title: Text<'_>, columns: &[Text<'_>], rows: &Mark
 pub(super) fn facts(t: Texts, facts: &[(Text<'_>, Markup)]) -> Markup {
     html! {
         dl.facts { @for (name, value) in facts { div { dt { (t.of(*name)) } dd { (value) } } } }
-    }
-}
-
-/// Returns links that choose one of several values of a parameter.
-pub(super) fn choices(
-    t: Texts,
-    page: &str,
-    name: &str,
-    chosen: Option<&str>,
-    all: &[(Option<&str>, Text<'_>)],
-) -> Markup {
-    html! {
-        p.filters {
-            @for (value, title) in all {
-                @let href = address(page, &[(name, value.unwrap_or_default())]);
-                a href=(href) aria-current=[(*value == chosen).then_some("true")] { (t.of(*title)) } " "
-            }
-        }
     }
 }
 
@@ -73,6 +56,12 @@ pub(super) fn address(path: &str, parameters: &[(&str, &str)]) -> String {
     let filled = parameters.iter().filter(|(_, value)| !value.is_empty());
     let query: Vec<_> = filled.map(|(name, value)| format!("{name}={}", escaped(value))).collect();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Returns the address of the page of a claim. The realm is the admin API's.
+pub(super) fn claim_page(app: &Untrusted, global_id: &Untrusted, realm: &str) -> String {
+    let realm = if realm == "proxy" { "proxy" } else { "" };
+    address(&path(&["claims", app.raw(), global_id.raw()]), &[("realm", realm)])
 }
 
 fn escaped(value: &str) -> String {

@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, on};
 use super::context::{Answer, Console, Context};
 use super::entry::{Page, enter};
 use super::texts::Text;
-use super::{apps, attention, audit, chains, check, claims, find, locks, overview, spool};
+use super::{apps, attention, audit, chains, check, claims, find, json, locks, overview, spool};
 use crate::admin::role::Role::{self, Act, View};
 use crate::web::problem::{Code, Problem};
 
@@ -38,6 +38,7 @@ fn rows() -> Vec<Row> {
     vec![
         get(View, "/console/", overview::show),
         get(View, "/console/attention", attention::show),
+        post(Act, "/console/attention", attention::several::act),
         get(Act, "/console/attention/{id}", check::ask),
         post(Act, "/console/attention/{id}", check::act),
         get(View, "/console/find", find::show),
@@ -59,6 +60,7 @@ fn rows() -> Vec<Row> {
         get(View, "/console/apps", apps::list),
         get(View, "/console/spool", spool::show),
         get(View, "/console/audit", audit::show),
+        get(View, "/console/json/{*call}", json::show),
         get(View, "/console/{*rest}", nothing_here),
     ]
 }
@@ -79,4 +81,21 @@ where
 
 async fn nothing_here(context: Arc<Context>) -> Result<Answer, Problem> {
     Err(Problem::new(Code::NotFound, context.texts().of(Text::NoSuchPage)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Integration tests open each row with each role and each method.
+    #[test]
+    fn every_route_is_in_the_table_of_the_tests() {
+        let table = include_str!("../../../tests/it/console/routes.txt");
+        let row = |Row { method, path, role, .. }: Row| format!("{} {method} {path}", role.name());
+        let mut rows: Vec<_> = rows().into_iter().map(row).collect();
+        rows.sort();
+        let mut tested: Vec<_> = table.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        tested.sort();
+        assert_eq!(rows, tested);
+    }
 }

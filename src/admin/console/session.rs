@@ -34,6 +34,14 @@ struct Session {
     begun: Duration,
     /// The last click.
     used: Duration,
+    draft: Option<Draft>,
+}
+
+/// What was typed into a form before its session had ended.
+pub(super) struct Draft {
+    /// The path of the page that has the form.
+    pub(super) path: String,
+    pub(super) fields: Vec<(String, String)>,
 }
 
 /// The ID of a session, which only its cookie has.
@@ -89,7 +97,7 @@ impl Sessions {
         make_room(&mut open, |session| session.accepted.number == accepted.number, SESSIONS_OF_TOKEN_MAX);
         make_room(&mut open, |_| true, SESSIONS_MAX);
         let token = accepted.token.clone();
-        open.push(Session { digest: id.digest(), accepted, begun: now, used: now });
+        open.push(Session { digest: id.digest(), accepted, begun: now, used: now, draft: None });
         Some((id, token))
     }
 
@@ -101,6 +109,24 @@ impl Sessions {
         let session = open.iter_mut().find(|session| session.digest.matches(&digest))?;
         session.used = now;
         Some(session.accepted.token.clone())
+    }
+
+    /// Keeps a draft until its page is opened.
+    pub(super) fn keep(&self, id: &SessionId, draft: Draft) {
+        let digest = id.digest();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = open.iter_mut().find(|session| session.digest.matches(&digest)) {
+            session.draft = Some(draft);
+        }
+    }
+
+    /// Removes the draft for this page, and returns its fields.
+    pub(super) fn take_draft(&self, id: &SessionId, path: &str) -> Vec<(String, String)> {
+        let digest = id.digest();
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = open.iter_mut().find(|session| session.digest.matches(&digest));
+        let draft = session.and_then(|session| session.draft.take_if(|draft| draft.path == path));
+        draft.map(|draft| draft.fields).unwrap_or_default()
     }
 
     /// Ends a session.

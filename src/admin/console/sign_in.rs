@@ -2,26 +2,24 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
-use maud::html;
-
 use super::context::{Console, value};
-use super::entry::{form, no_tokens, own_path, see_other};
-use super::layout;
-use super::session::SessionId;
+use super::entry::{DRAFT_BYTES_MAX, form, no_tokens, own_path, see_other};
+use super::session::{Draft, SessionId};
+use super::sign_in_form;
 use super::site::Site;
-use super::texts::{Language, Text, Texts};
+use super::texts::{Language, Text};
 use crate::admin::audit::Change;
 use crate::admin::auth::{Operator, Token, Via};
 use crate::web::auth_throttle::Failed;
 use crate::web::problem::Problem;
 use crate::web::request_id::RequestId;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 
 /// `GET /console/sign-in?to=…`: the form, or the page itself for those who are signed in.
 pub(super) async fn show(State(console): State<Arc<Console>>, request: Request) -> Response {
-    let language = Language::English;
+    let language = Language::of(request.headers());
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let query: Vec<(String, String)> = form_urlencoded::parse(query).into_owned().collect();
     let to = own_path(value(&query, "to").unwrap_or("/console/"));
@@ -32,12 +30,12 @@ pub(super) async fn show(State(console): State<Arc<Console>>, request: Request) 
         return see_other(to);
     }
     let ended = value(&query, "ended").map(|_| Text::SessionEnded(console.sites.mark()));
-    draw(language, to, ended).into_response()
+    sign_in_form::draw(language, to, ended, "").into_response()
 }
 
 /// `POST /console/sign-in`: begins a session with a new ID, and ends the one that was there.
 pub(super) async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
-    let language = Language::English;
+    let language = Language::of(request.headers());
     if !console.sessions.has_tokens() {
         return Ok(no_tokens(language));
     }
@@ -46,9 +44,10 @@ pub(super) async fn sign_in(State(console): State<Arc<Console>>, request: Reques
     let (parts, body) = request.into_parts();
     let fields = form(&parts.headers, body).await?;
     let to = own_path(value(&fields, "to").unwrap_or("/console/"));
+    let kept = value(&fields, "kept").filter(|kept| kept.len() <= DRAFT_BYTES_MAX).unwrap_or_default();
     let begun = value(&fields, "token").and_then(|token| console.sessions.sign_in(token.trim()));
     let Some((id, token)) = begun else {
-        let page = draw(language, to, Some(Text::WrongToken));
+        let page = sign_in_form::draw(language, to, Some(Text::WrongToken), kept);
         let mut response = (StatusCode::UNAUTHORIZED, page).into_response();
         // Without it a response would not be a 401 (RFC 9110, 11.6.1).
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -57,6 +56,11 @@ pub(super) async fn sign_in(State(console): State<Arc<Console>>, request: Reques
     };
     if let Some((earlier, _)) = earlier {
         console.sessions.end(&earlier);
+    }
+    if !kept.is_empty() {
+        let path = to.split('?').next().unwrap_or_default().to_owned();
+        let fields = form_urlencoded::parse(kept.as_bytes()).into_owned().collect();
+        console.sessions.keep(&id, Draft { path, fields });
     }
     note(&console, token, request_id, "session.begin");
     Ok(with_cookie(see_other(to), site.and_then(|site| site.keep(&id))))
@@ -95,22 +99,4 @@ fn with_cookie(mut response: Response, cookie: Option<HeaderValue>) -> Response 
     let headers: &mut HeaderMap = response.headers_mut();
     headers.extend(cookie.map(|cookie| (header::SET_COOKIE, cookie)));
     response
-}
-
-fn draw(language: Language, to: &str, notice: Option<Text<'_>>) -> maud::Markup {
-    let t = Texts(language);
-    let main = html! {
-        @if let Some(notice) = notice { p.notice role="alert" { (t.of(notice)) } }
-        form method="post" action="/console/sign-in" {
-            input type="hidden" name="to" value=(to);
-            p {
-                label for="token" { (t.of(Text::Token)) }
-                input #token type="password" name="token" required autofocus autocomplete="current-password" spellcheck="false"
-                    aria-describedby="token-hint";
-            }
-            p.muted #token-hint { (t.of(Text::TokenHint)) }
-            p { button.primary type="submit" { (t.of(Text::SignIn)) } }
-        }
-    };
-    layout::bare(language, Text::SignIn, &main)
 }

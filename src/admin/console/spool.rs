@@ -45,7 +45,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         p { (t.of(Text::SpoolAbout)) }
         @if entries.is_empty() { p { (t.of(Text::SpoolEmpty)) } } @else { (rows(t, &entries)) }
         (pager(t, "/console/spool", &[("app", app)], next.as_deref()))
-        (layout::same_as(t, "GET /admin/v1/spool", "oncegate spool waiting"))
+        (layout::sources(t, &["spool"], "oncegate spool waiting"))
     };
     Ok(Answer::Page(Text::Spool, main))
 }

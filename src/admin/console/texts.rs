@@ -1,15 +1,20 @@
 //! The texts of the console. One enum has them all, and each language answers every one of them, so that a missing text does not
 //! compile.
 
+mod chinese;
 mod english;
 
 use std::borrow::Cow;
+
+use axum::http::{HeaderMap, header};
 
 /// A language of the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Language {
     /// English.
     English,
+    /// Simplified Chinese.
+    Chinese,
 }
 
 /// The texts in one language.
@@ -17,10 +22,27 @@ pub(super) enum Language {
 pub(super) struct Texts(pub(super) Language);
 
 impl Language {
+    /// Returns the language that a browser prefers: the first one of `Accept-Language` that the console has, else English.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let known = |tag: &str| {
+            let tag = tag.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+            // Traditional Chinese is another language for readers.
+            let is_traditional = ["zh-tw", "zh-hk", "zh-mo"].contains(&tag.as_str()) || tag.contains("hant");
+            match tag.split('-').next() {
+                Some("en") => Some(Self::English),
+                Some("zh") if !is_traditional => Some(Self::Chinese),
+                _ => None,
+            }
+        };
+        accepted.split(',').find_map(known).unwrap_or(Self::English)
+    }
+
     /// Returns its tag for the `lang` of a page.
     pub(super) fn tag(self) -> &'static str {
         match self {
             Self::English => "en",
+            Self::Chinese => "zh-Hans",
         }
     }
 }
@@ -30,6 +52,7 @@ impl Texts {
     pub(super) fn of(self, text: Text<'_>) -> Cow<'static, str> {
         match self.0 {
             Language::English => english::text(text),
+            Language::Chinese => chinese::text(text),
         }
     }
 }
@@ -76,13 +99,6 @@ pub(super) enum Text<'a> {
     Chain,
     Journal,
     Check,
-    StoreDown { engine: &'a str, since: &'a str },
-    ChainFrozen { chain: &'a str, left: &'a str },
-    ChainSwitching { chain: &'a str, to: &'a str },
-    JournalRefuses,
-    JournalWaits { entries: usize, oldest: &'a str },
-    Suspects { count: usize, more: bool },
-    LookThemUp,
     CheckAdvice,
     AllKinds,
     Overlaps,
@@ -226,4 +242,66 @@ pub(super) enum Text<'a> {
     TypedDiffers(&'a str),
     ChainHasChanged(&'a str, u64),
     LastUsed(&'a str),
+    // What needs a person, what callers wait for, and several at once.
+    Unknowns,
+    MayHaveRunTwice,
+    NoUnknowns,
+    SettleAdvice,
+    OldestOnly,
+    SinceTime(&'a str),
+    SpoolHas { entries: usize, bytes: u64 },
+    ActiveInEpoch(u64),
+    WaitingCalls,
+    NobodyWaits,
+    CallersWait(usize),
+    LongestOnly,
+    Callers,
+    WaitFor,
+    Gateway,
+    Configuration,
+    WhatToDo,
+    DoStoreDown,
+    DoGrantsFrozen,
+    DoRequirementsUnmet,
+    DoJournalFailing,
+    DoSpoolWaiting,
+    DoAuditFailing,
+    DoReloadFailed,
+    Choose,
+    ChooseAll(usize),
+    ChooseSome,
+    ChooseOneOperation,
+    SettleChosen,
+    CheckChosen,
+    TypeNumber,
+    CheckedSeveral(usize),
+    SettledSeveral(usize),
+    LeftSeveral(usize),
+    SignInAgain,
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_first_known_language_of_the_browser_is_taken() {
+        for (accepted, language) in [
+            ("", Language::English),
+            ("de-DE,de;q=0.9", Language::English),
+            ("en-GB,zh-CN;q=0.5", Language::English),
+            ("zh-CN,zh;q=0.9,en;q=0.8", Language::Chinese),
+            ("zh", Language::Chinese),
+            ("ZH-Hans-SG", Language::Chinese),
+            ("zh-TW,zh-Hant;q=0.9,en;q=0.8", Language::English),
+            ("fr,zh-CN;q=0.1", Language::Chinese),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_LANGUAGE, HeaderValue::from_static(accepted));
+            assert_eq!(Language::of(&headers), language, "{accepted}");
+        }
+        assert_eq!(Language::of(&HeaderMap::new()), Language::English);
+    }
 }

@@ -9,7 +9,7 @@ use super::pages::{page_of, succeeded};
 use super::{operated, token};
 
 /// An operation whose outcome is unknown.
-async fn unknown(gateway: &Gateway, contents: &Value) -> Answer {
+pub(super) async fn unknown(gateway: &Gateway, contents: &Value) -> Answer {
     let claim = json!({ "operation": "order.submit", "contents": contents });
     let granted = gateway.client().post("/v1/claims", &claim).await.expect(201);
     gateway.client().settle(&granted, "unknown").await.expect(200);
@@ -17,7 +17,7 @@ async fn unknown(gateway: &Gateway, contents: &Value) -> Answer {
 }
 
 /// Returns the hidden fields of the form of a page, as a body.
-fn bound(page: &Answer) -> String {
+pub(super) fn bound(page: &Answer) -> String {
     let (_, form) = page.text.split_once("class=\"action\"").expect("a form");
     let hidden = form.split("<input type=\"hidden\" name=\"").skip(1);
     let pairs = hidden.map(|input| {
@@ -27,7 +27,7 @@ fn bound(page: &Answer) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-async fn newest(gateway: &Gateway, action: &str) -> Value {
+pub(super) async fn newest(gateway: &Gateway, action: &str) -> Value {
     let path = format!("/admin/v1/audit?action={action}");
     let trail = gateway.admin_client().with_credential(&token("view")).get(&path).await.expect(200);
     trail.body["entries"].clone()

@@ -26,7 +26,8 @@ async fn suspects_are_listed_and_counted() {
         let browser = Browser::signed_in(&gateway, role).await;
         let overview = browser.get("/console/").await.expect(200);
         assert!(
-            overview.text.contains("1 thing needs a person") && overview.text.contains("run twice: 52."),
+            overview.text.contains("1 thing needs a person")
+                && overview.text.contains("52 operations of app `default` may have been executed twice"),
             "{}",
             overview.text
         );

@@ -20,7 +20,7 @@ pub(in crate::admin::console) async fn ask(context: Arc<Context>) -> Result<Answ
         (forms::choice(&context, "outcome", Text::WhatYouFound, &outcomes))
         p {
             label for="result" { (t.of(Text::ResultForRepeats)) }
-            textarea #result name="result" rows="2" spellcheck="false" aria-describedby="result-hint" {}
+            textarea #result name="result" rows="2" spellcheck="false" aria-describedby="result-hint" { (value(&context.draft, "result").unwrap_or_default()) }
             span.muted #result-hint { (t.of(Text::ResultHint)) }
         }
     };

@@ -44,11 +44,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Chain => "Chain".into(),
         Text::Journal => "Journal".into(),
         Text::Check => "Check".into(),
-        Text::JournalRefuses => {
-            "The outage journal does not accept entries, so operations with an outage policy are refused while a store is out. \
-             Look whether the disk of server.data_dir is full or read-only.".into()
-        }
-        Text::LookThemUp => "Look them up".into(),
         Text::CheckAdvice => {
             "Each of these operations may have run twice. Look its effect up in the system that it changes, then record what you \
              have found.".into()
@@ -80,25 +75,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         ).into(),
         Text::ThingsNeedYou(1) => "1 thing needs a person".into(),
         Text::ThingsNeedYou(count) => format!("{count} things need a person").into(),
-        Text::StoreDown { engine, since: "" } => {
-            format!("{engine} does not answer. Callers get what their outage policies say, else 503.").into()
-        }
-        Text::StoreDown { engine, since } => {
-            format!("{engine} does not answer, since {since}. Callers get what their outage policies say, else 503.").into()
-        }
-        Text::ChainFrozen { chain, left } => {
-            format!("Chain {chain} grants nothing for another {left}, since its store has lost data.").into()
-        }
-        Text::ChainSwitching { chain, to } => {
-            format!("Chain {chain} is being switched to {to}. Claims and locks are refused until all gateways know it.").into()
-        }
-        Text::JournalWaits { entries, oldest } => {
-            format!("Answers of outage policies that wait for their stores: {entries}, the oldest since {oldest}.").into()
-        }
-        Text::Suspects { count, more } => {
-            let count = if more { format!("{count} or more") } else { count.to_string() };
-            format!("Operations that may have run twice: {count}. Look each one up in the system that it changes.").into()
-        }
         Text::TwoGrants(policy) => format!("two attempts were granted, one by {policy}").into(),
         Text::Find => "Find".into(),
         Text::Locks => "Locks".into(),
@@ -220,5 +196,40 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::TypedDiffers(word) => format!("Nothing was changed. Type exactly `{word}`, then repeat it.").into(),
         Text::ChainHasChanged(active, epoch) => format!("Nothing was changed: the chain has changed since the page was opened. Its active engine is `{active}` now, in epoch {epoch}.").into(),
         Text::LastUsed(at) => format!("last used {at}").into(),
+        Text::Unknowns => "Unknown outcomes".into(),
+        Text::MayHaveRunTwice => "May have run twice".into(),
+        Text::NoUnknowns => "No outcome is unknown.".into(),
+        Text::SettleAdvice => "Callers of these operations get 409 until each is settled. Look the effect up in the system that the operation changes, then settle it with what you have found.".into(),
+        Text::OldestOnly => "These are the oldest. There may be more.".into(),
+        Text::SinceTime(at) => format!("Since {at} UTC.").into(),
+        Text::SpoolHas { entries, bytes } => format!("{entries} answers wait for a store, {bytes} bytes").into(),
+        Text::ActiveInEpoch(epoch) => format!("(active, epoch {epoch})").into(),
+        Text::WaitingCalls => "Waiting calls".into(),
+        Text::NobodyWaits => "No caller waits for a claim or a lock here.".into(),
+        Text::CallersWait(count) => format!("Calls that wait: {count}. The longest wait is first.").into(),
+        Text::LongestOnly => "There are more than are shown.".into(),
+        Text::Callers => "Calls".into(),
+        Text::WaitFor => "They wait for".into(),
+        Text::Gateway => "Gateway".into(),
+        Text::Configuration => "Configuration".into(),
+        Text::WhatToDo => "What to do".into(),
+        Text::DoStoreDown => "Look whether the store runs and whether this gateway reaches it. Callers get what their outage policies say, else 503, and the gateway resumes by itself. If the store stays away and the chain has another engine, the page of the chain shows what a switch would lose.".into(),
+        Text::DoGrantsFrozen => "The store has lost its data, or is new. Claims from before may still be running, so nothing is granted until their leases have ended. Wait, unless you know that no attempt is running.".into(),
+        Text::DoRequirementsUnmet => "Give the store what `requires` of the chain names, such as a disk or a replica, or change `requires` in the configuration.".into(),
+        Text::DoJournalFailing => "Look whether the disk of server.data_dir is full or read-only. While the journal takes no entries, operations with an outage policy are refused if their store is out.".into(),
+        Text::DoSpoolWaiting => "They are delivered when their store answers. Keep this gateway and its disk until then.".into(),
+        Text::DoAuditFailing => "Look whether the disk of server.data_dir is full or read-only. Until it can be written, no action is possible.".into(),
+        Text::DoReloadFailed => "`oncegate config check` names the line. Correct the file; it is read again within seconds.".into(),
+        Text::Choose => "Choose".into(),
+        Text::ChooseAll(count) => format!("Choose all {count} of").into(),
+        Text::ChooseSome => "Nothing was changed: no row is chosen. Tick the rows first.".into(),
+        Text::ChooseOneOperation => "Nothing was changed: choose up to 50 rows of one app and one operation.".into(),
+        Text::SettleChosen => "Settle the chosen ones".into(),
+        Text::CheckChosen => "Record the check of the chosen ones".into(),
+        Text::TypeNumber => "Type how many you have chosen".into(),
+        Text::CheckedSeveral(count) => format!("Recorded: {count}. They are no longer listed.").into(),
+        Text::SettledSeveral(count) => format!("Settled: {count}.").into(),
+        Text::LeftSeveral(count) => format!("Not changed: {count}. They have changed since the page was opened, or their store does not answer.").into(),
+        Text::SignInAgain => "Your session has ended, and nothing was executed. Sign in: the form comes back with what you have typed.".into(),
     }
 }

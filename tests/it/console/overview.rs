@@ -1,0 +1,67 @@
+//! The overview: what needs a person and what to do about it, and what callers wait for, for each role.
+
+use std::time::Duration;
+
+use oncegate_testkit::wait::until;
+use serde_json::json;
+
+use super::actions::unknown;
+use super::browser::Browser;
+use super::{ROLES, operated};
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn what_needs_a_person_comes_first_with_what_to_do() {
+    let gateway = operated().start().await;
+    let quiet = Browser::signed_in(&gateway, "view").await.get("/console/").await.expect(200);
+    assert!(quiet.text.contains("Nothing needs you") && quiet.text.contains("No caller waits"), "{}", quiet.text);
+    unknown(&gateway, &json!({ "order_id": "secret-order" })).await;
+    super::hostile::suspected(&gateway, "pay", &json!({ "order_id": "A-2" })).await;
+    for role in ROLES {
+        let browser = Browser::signed_in(&gateway, role).await;
+        let page = browser.get("/console/").await.expect(200);
+        let (before, after) = page.text.split_once("2 things need a person").expect("both are named");
+        assert!(!before.contains("<h2>"), "{}", page.text);
+        let check = after.find("■ Check").expect("the double, which is critical");
+        let settle = after.find("▲ Settle").expect("the unknown");
+        assert!(check < settle && settle < after.find("<h2>").unwrap(), "{after}");
+        assert!(after.contains("/console/attention?kind=double&amp;app=default"), "{after}");
+        assert!(after.contains("/console/attention?kind=unknown&amp;app=default"), "{after}");
+        assert_eq!(after.matches("What to do").count(), 2, "{after}");
+        let list = browser.get("/console/attention?kind=unknown&app=default").await.expect(200);
+        assert_eq!(list.text.contains("secret-order"), role != "view", "{role}: {}", list.text);
+        assert!(!list.text.contains("May have run twice"), "{}", list.text);
+        let all = browser.get("/console/attention").await.expect(200);
+        assert!(all.text.contains("what the store has") && all.text.contains("seen by this gateway"), "{}", all.text);
+        assert_eq!(all.text.contains("type=\"checkbox\""), role == "act", "{}", all.text);
+    }
+    gateway.logged("claim.view", 4).await;
+    let trail = std::fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap();
+    assert!(trail.contains("1 unknown claims") && !trail.contains("secret-order"), "{trail}");
+}
+
+#[tokio::test]
+async fn claims_and_locks_that_callers_wait_for_are_shown_until_they_are_answered() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let claim = json!({ "operation": "order.submit", "contents": "A-1", "lease": "10m", "wait": "25s" });
+    let granted = gateway.client().post("/v1/claims", &claim).await.expect(201);
+    let held = gateway.client().post("/v1/locks/report/holds", &json!({ "lease": "10m" })).await.expect(201);
+    let (for_claim, for_lock) = (gateway.client(), gateway.client());
+    let claiming = tokio::spawn(async move { for_claim.post("/v1/claims", &claim).await });
+    let locking = tokio::spawn(async move { for_lock.post("/v1/locks/report/holds", &json!({ "wait": "25s" })).await });
+    let page = async || browser.get("/console/").await.expect(200).text;
+    until("both are shown", SOON, async || page().await.contains("Calls that wait: 2.")).await;
+    let shown = page().await;
+    let id = granted.body["global_id"].as_str().unwrap();
+    assert!(shown.contains(&format!("/console/claims/default/{id}")), "{shown}");
+    assert!(shown.contains("/console/locks/default/report"), "{shown}");
+    gateway.client().settle(&granted, "success").await.expect(200);
+    assert_eq!(claiming.await.unwrap().status, 409);
+    until("one is left", SOON, async || page().await.contains("Calls that wait: 1.")).await;
+    let release = json!({ "attempt": held.body["attempt"] });
+    gateway.client().post("/v1/locks/report/release", &release).await.expect(200);
+    assert_eq!(locking.await.unwrap().status, 201);
+    until("none is left", SOON, async || page().await.contains("No caller waits")).await;
+}
