@@ -14,6 +14,7 @@ COPY crates/core/Cargo.toml crates/core/
 COPY crates/database/Cargo.toml crates/database/
 COPY crates/disk/Cargo.toml crates/disk/
 COPY crates/driver/Cargo.toml crates/driver/
+COPY crates/coordination/Cargo.toml crates/coordination/
 COPY crates/etcd/Cargo.toml crates/etcd/
 COPY crates/folder/Cargo.toml crates/folder/
 COPY crates/gateway/Cargo.toml crates/gateway/

@@ -33,6 +33,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("disk", &[]),
     ("redis", &[]),
     ("postgres", &[]),
+    ("coordination", &[]),
     ("etcd", &[]),
     ("transport", &[]),
     ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres", "etcd"]),

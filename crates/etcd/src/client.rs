@@ -12,9 +12,9 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{self, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use oncegate_coordination::url::{Address, Credentials, Url};
 use oncegate_core::engine::Determinate;
 use prost::Message;
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::body::Body;
@@ -26,11 +26,12 @@ use tower::Service;
 
 use super::failure::{Failure, Remedy};
 use super::proto::{AuthenticateRequest, AuthenticateResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse};
-use super::tls::Certificates;
-use super::url::{Address, Credentials, Url};
 
 /// Largest reply: a batch of reads of the largest values.
 const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// The application protocol of a connection over TLS.
+pub(super) const ALPN: &[u8] = b"h2";
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -59,15 +60,7 @@ impl Client {
         stream.set_nodelay(true).map_err(down)?;
         let sender = match &url.tls {
             None => handshake(stream, member).await?,
-            Some(certificates) => {
-                let certificates = certificates.clone();
-                let server = server_name(&certificates, member)?;
-                let reading = tokio::task::spawn_blocking(move || certificates.connector()).await;
-                let unusable = |why: String| Determinate::Incompatible(why);
-                let connector = reading.map_err(|error| unusable(error.to_string()))?;
-                let connector = connector.map_err(|error| unusable(error.to_string()))?;
-                handshake(connector.connect(server, stream).await.map_err(down)?, member).await?
-            }
+            Some(certificates) => handshake(certificates.connect(member, stream, Some(ALPN)).await?, member).await?,
         };
         let scheme = if url.tls.is_some() { "https" } else { "http" };
         let origin = Uri::try_from(format!("{scheme}://{member}"));
@@ -158,12 +151,6 @@ impl Client {
     fn token(&self) -> Option<Token> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-fn server_name(certificates: &Certificates, member: &Address) -> Result<ServerName<'static>, Determinate> {
-    let name = certificates.server_name.clone().unwrap_or_else(|| member.host.clone());
-    ServerName::try_from(name.clone())
-        .map_err(|_| Determinate::Incompatible(format!("`{name}` is no name of a server for TLS")))
 }
 
 async fn handshake<S>(stream: S, member: &Address) -> Result<SendRequest<Body>, Determinate>

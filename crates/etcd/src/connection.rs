@@ -1,22 +1,19 @@
 //! A connection as the driver uses it: several exchanges at once, each a batch or a single call, at one member.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use oncegate_coordination::operation::Call;
+use oncegate_coordination::queue::{self, Work};
+use oncegate_coordination::slow;
 use oncegate_core::engine::Determinate;
 use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
-use tokio::time::timeout;
 
-use super::batch::{self, Work};
+use super::batch;
 use super::failure::Failure;
-use super::operation::Call;
 use super::session::{Session, Store};
 
 /// Transactions under way at once. etcd makes those that arrive together durable with one write of its log.
 const EXCHANGES_MAX: usize = 4;
-
-/// How long an exchange may take before calls take another connection.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Opens the connections of one worker.
 pub(super) struct Connector {
@@ -46,17 +43,19 @@ pub(super) struct Connection {
 }
 
 impl oncegate_driver::Connection for Connection {
-    type Call = Call;
+    type Call = Call<Session>;
     type Done = ();
 
     fn exchanges_max(&self) -> usize {
         EXCHANGES_MAX
     }
 
-    fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<()>> {
+    fn send(&mut self, queue: &mut Queue<Call<Session>>) -> Option<Exchange<()>> {
         let session = self.session.clone();
-        Some(match batch::next_work(queue.arrived())? {
-            Work::Batch(operations) => self.watch(async move { batch::answer(&session, operations).await }),
+        Some(match queue::next_work(queue.arrived(), batch::BYTES_MAX)? {
+            Work::Batch(operations) => {
+                slow::watch(self.readiness.clone(), async move { batch::answer(&session, operations).await })
+            }
             // A long list is not a slow member: each of its requests has its limit.
             Work::Single(call) => Box::pin(async move { call.run(session).await.map_err(Lost::from) }),
         })
@@ -68,27 +67,12 @@ impl oncegate_driver::Connection for Connection {
             session.check().await?;
             session.measure().await
         };
-        self.watch(async move { beat.await.map_err(|failure: Failure| failure.answer.reason().to_owned()) })
-    }
-
-    fn finish(&mut self, (): (), _: &mut Queue<Call>) -> Fitness {
-        Fitness::Good
-    }
-}
-
-impl Connection {
-    /// Waits for an exchange. While it is slow, calls take other connections.
-    fn watch(&self, exchange: impl Future<Output = Result<(), String>> + Send + 'static) -> Exchange<()> {
-        let readiness = self.readiness.clone();
-        Box::pin(async move {
-            let mut exchange = Box::pin(exchange);
-            if let Ok(done) = timeout(SLOW, &mut exchange).await {
-                return done.map_err(Lost::from);
-            }
-            readiness.set(false);
-            exchange.await?;
-            readiness.set(true);
-            Ok(())
+        slow::watch(self.readiness.clone(), async move {
+            beat.await.map_err(|failure: Failure| failure.answer.reason().to_owned())
         })
+    }
+
+    fn finish(&mut self, (): (), _: &mut Queue<Call<Session>>) -> Fitness {
+        Fitness::Good
     }
 }

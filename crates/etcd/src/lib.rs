@@ -1,31 +1,21 @@
 //! The etcd engine: claims as keys of an etcd cluster, shared by any number of gateways, acknowledged by a quorum.
 //!
-//! Read on in `routes` and `connection` (which connection a call takes), `batch` (the transactions that calls share), `operation`,
-//! `claims` and `records` (what each call needs), `step` (its write and its guards), `time` and `ticker` (the store's clock), and
-//! `session` (which member is used). Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`.
+//! What calls need, and the store's clock, are in `oncegate_coordination`. Read on in `connection`, `batch` (the transactions that calls
+//! share), `step` (a write and its guards as messages), and `session` (which member is used). Reasons:
+//! `docs/adr/0152-one-transaction-for-many-claims.md`.
 
 mod batch;
-mod claims;
 mod client;
 mod connection;
 mod failure;
-mod gate;
 mod keys;
 mod lists;
-mod operation;
-mod options;
 mod proto;
-mod records;
-mod routes;
-mod seen;
 mod session;
 mod step;
 mod sweeper;
 mod ticker;
-mod time;
-mod tls;
 mod url;
-mod value;
 mod version;
 mod watching;
 
@@ -35,6 +25,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use oncegate_coordination::claims::{ClaimCall, Request};
+use oncegate_coordination::operation::{Call, SingleRequest};
+pub use oncegate_coordination::options::Options;
+use oncegate_coordination::records::{ChangeCall, RecordLookup};
+use oncegate_coordination::routes::Routes;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -47,12 +42,7 @@ use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{OpenError, Promise, Scheme};
 use oncegate_driver::{Intervals, Pool, listener};
 
-use self::claims::{ClaimCall, Request};
 use self::connection::Connector;
-use self::operation::{Call, SingleRequest};
-pub use self::options::Options;
-use self::records::{ChangeCall, RecordLookup};
-use self::routes::Routes;
 use self::session::{Session, Store};
 pub use self::url::InvalidUrl;
 use self::url::Url;
@@ -72,8 +62,8 @@ pub static SCHEME: Scheme = Scheme {
     names: &["etcd", "etcds"],
     forms: &[url::FORM],
     parse: |url| Url::parse(url).map(drop).map_err(OpenError::new),
-    check_files: |url| match Url::parse(url).map_err(OpenError::new)?.tls {
-        Some(certificates) => certificates.connector().map(drop).map_err(OpenError::new),
+    check_files: |url| match Url::parse(url).map_err(OpenError::new)?.common.tls {
+        Some(certificates) => certificates.connector(Some(client::ALPN)).map(drop).map_err(OpenError::new),
         None => Ok(()),
     },
     capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
@@ -88,7 +78,7 @@ pub static SCHEME: Scheme = Scheme {
 /// Claims stored in an etcd cluster.
 pub struct Etcd {
     store: Arc<Store>,
-    routes: Arc<Routes>,
+    routes: Arc<Routes<Session>>,
     hub: Arc<Hub>,
 }
 
@@ -113,7 +103,7 @@ impl Etcd {
             first_member: workers.fetch_add(1, Ordering::Relaxed),
         };
         let size = store.options.cores.len().max(CONNECTIONS);
-        let pool: Pool<Call> = Pool::start(size, &store.options.cores, intervals, connector);
+        let pool: Pool<Call<Session>> = Pool::start(size, &store.options.cores, intervals, connector);
         let hub = pool.listen(Watching(store.clone()));
         pool.spawn(|closing| sweeper::run(store.clone(), closing));
         let routes = Routes::new(pool);
@@ -130,7 +120,7 @@ impl Etcd {
 /// Checks that the store answers and has its data.
 struct Probe;
 
-impl SingleRequest for Probe {
+impl SingleRequest<Session> for Probe {
     type Answer = ();
 
     async fn run(self, session: &Session) -> Result<(), EngineError> {

@@ -3,19 +3,20 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use oncegate_coordination::claims::StoredClaim;
+use oncegate_coordination::operation::SingleRequest;
+use oncegate_coordination::records::StoredRecord;
+use oncegate_coordination::step::Stepped;
+use oncegate_coordination::time::Time;
+use oncegate_coordination::value::Found;
 use oncegate_core::engine::EngineError;
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
 
-use super::claims::StoredClaim;
 use super::failure::Failure;
-use super::operation::SingleRequest;
 use super::proto::{RangeRequest, Request, RequestOp, Response};
-use super::records::StoredRecord;
 use super::session::{Replied, Session};
-use super::step::{self, Stepped};
-use super::time::Time;
-use super::value::Found;
+use super::step;
 
 /// Keys of claims in one request. The claims of all apps are read, in the order of their IDs.
 const KEYS: i64 = 4000;
@@ -23,7 +24,7 @@ const KEYS: i64 = 4000;
 /// Values in one request.
 const VALUES: u8 = 100;
 
-impl SingleRequest for ListRequest {
+impl SingleRequest<Session> for ListRequest {
     type Answer = Vec<ListedClaim>;
 
     /// Lists claims. One that cannot be read is left out; a lookup of it reports why.
@@ -68,20 +69,20 @@ async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, Engin
     let Replied { time, responses, .. } = session.run(reads).await.map_err(failed)?;
     let mut claims = Vec::new();
     for (key, response) in keys.iter().zip(responses) {
-        let Stepped::Found(Some(found)) = step::result_of(response).map_err(failed)? else { continue };
+        let Stepped::Found(Some(found)) = step::result_of(response, 0).map_err(failed)? else { continue };
         let live = StoredClaim::read(&found, time).ok().and_then(|stored| stored.live(time));
         claims.extend(live.map(|claim| ListedClaim { global_id: key.global_id, claim }));
     }
     Ok(claims)
 }
 
-impl SingleRequest for LockListRequest {
+impl SingleRequest<Session> for LockListRequest {
     type Answer = LockPage;
 
     async fn run(self, session: &Session) -> Result<LockPage, EngineError> {
         let keys = &session.store().keys;
         let (mut from, end) = keys.locks(&self.app, self.after.as_ref());
-        let mut page = LockPage { records: Vec::new(), now: session.store().time.seen() };
+        let mut page = LockPage { records: Vec::new(), now: session.store().state.time.seen() };
         loop {
             let range = RangeRequest {
                 key: from.clone(),
@@ -114,8 +115,7 @@ pub(super) async fn range_of(
     let Replied { time, responses, .. } = session.run(operation).await?;
     match responses.into_iter().next().and_then(|response| response.response) {
         Some(Response::Range(range)) => {
-            let found =
-                |pair: super::proto::KeyValue| (pair.key, Found { value: pair.value, mod_revision: pair.mod_revision });
+            let found = |pair: super::proto::KeyValue| (pair.key.clone(), step::found(pair));
             Ok((time, range.kvs.into_iter().map(found).collect(), !range.more))
         }
         _ => Err(Failure::lost("etcd's reply does not fit the request")),

@@ -6,6 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use oncegate_coordination::State;
+use oncegate_coordination::gate::Gate;
+use oncegate_coordination::options::Options;
+use oncegate_coordination::seen::Seen;
+use oncegate_coordination::step::{Guard, Stepped, Write};
+use oncegate_coordination::time::{self, StoreTime, Time};
+use oncegate_coordination::url::Address;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -14,17 +21,13 @@ use tokio::time::{sleep, timeout};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::gate::Gate;
 use super::keys::Keys;
-use super::options::Options;
 use super::proto::{
     MemberListRequest, MemberListResponse, RangeRequest, RangeResponse, RequestOp, ResponseOp, StatusRequest,
     StatusResponse, TxnRequest, TxnResponse,
 };
-use super::seen::Seen;
-use super::step::{self, Guard, Stepped, Write};
-use super::time::{self, StoreTime, Time};
-use super::url::{Address, Url};
+use super::step;
+use super::url::{self, Url};
 use super::version;
 
 const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
@@ -33,6 +36,9 @@ const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
+
+/// Quota of an etcd that reports none, which is its default.
+const QUOTA: u64 = 2 << 30;
 
 /// Most members that are known at once.
 const MEMBERS_MAX: usize = 31;
@@ -43,9 +49,7 @@ pub(super) struct Store {
     pub(super) options: Options,
     pub(super) keys: Keys,
     pub(super) server: Arc<Server>,
-    pub(super) time: StoreTime,
-    pub(super) seen: Seen,
-    pub(super) gate: Gate,
+    pub(super) state: Arc<State>,
     known: Mutex<Known>,
 }
 
@@ -77,14 +81,16 @@ pub(super) struct Replied {
 
 impl Store {
     pub(super) fn new(url: Url, options: Options) -> Self {
-        let members: Vec<_> = url.members.clone();
-        let address = members.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let (members, address) = (url.common.members.clone(), url.common.addresses());
+        let state = State {
+            time: StoreTime::new(options.clock.clone()),
+            seen: Seen::default(),
+            gate: Gate::new("etcd", "grant_until"),
+        };
         Self {
             keys: Keys::new(&url.prefix),
             server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
-            time: StoreTime::new(options.clock.clone()),
-            seen: Seen::default(),
-            gate: Gate::new(url.grant_until),
+            state: Arc::new(state),
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
             options,
@@ -101,12 +107,12 @@ impl Store {
 
     /// Adds the members that the cluster lists to those of the URL.
     fn learn(&self, listed: &MemberListResponse) {
-        if self.url.are_members_fixed {
+        if self.url.common.are_members_fixed {
             return;
         }
         let listed = listed.members.iter().filter(|member| !member.is_learner);
-        let listed = listed.flat_map(|member| &member.client_urls).filter_map(|url| Address::of_listed(url));
-        let mut members = self.url.members.clone();
+        let listed = listed.flat_map(|member| &member.client_urls).filter_map(|address| url::listed(address));
+        let mut members = self.url.common.members.clone();
         for address in listed {
             if !members.contains(&address) && members.len() < MEMBERS_MAX {
                 members.push(address);
@@ -124,26 +130,33 @@ impl Store {
         }
     }
 
+    /// Records what a member reports of its size.
+    fn report_size(&self, status: &StatusResponse) {
+        let bytes = |reported: i64| u64::try_from(reported).ok().filter(|bytes| *bytes > 0);
+        let quota = bytes(status.db_size_quota).unwrap_or(QUOTA);
+        let used = bytes(status.db_size_in_use).unwrap_or_default();
+        self.state.gate.report_size(used, self.url.grant_until.unwrap_or(quota / 5 * 4));
+    }
+
     /// Records the marker of the store.
     fn set_marker(&self, marker: Option<&[u8]>) {
         let losses = self.server.data_losses();
-        self.server.set_marker(marker);
+        self.state.set_marker(&self.server, marker);
         if self.server.data_losses() != losses {
-            self.forget();
+            self.known().revision = 0;
         }
     }
 
     /// Forgets what was true of the data that are lost. The clock never goes back.
     fn forget(&self) {
         self.known().revision = 0;
-        self.gate.forget_clock();
-        self.seen.clear();
+        self.state.forget();
     }
 
     /// Adds to the reason of the first call's failure that only one side may speak TLS.
     fn with_tls_hint(&self, why: Determinate) -> Determinate {
         match why {
-            Determinate::Unavailable(why) if self.url.tls.is_none() => {
+            Determinate::Unavailable(why) if self.url.common.tls.is_none() => {
                 Determinate::Unavailable(why + "; if its port speaks TLS only, write etcds:// in place of etcd://")
             }
             other => other,
@@ -182,13 +195,13 @@ impl Session {
     }
 
     async fn open_at(store: Arc<Store>, member: &Address) -> Result<Self, Determinate> {
-        let client = Client::connect(&store.url, member).await?;
+        let client = Client::connect(&store.url.common, member).await?;
         let session = Self { store, client };
         let refused = |failure: Failure| failure.answer.without_effect();
         let status = session.client.call(STATUS, || StatusRequest {}).await;
         let status: StatusResponse = status.map_err(refused).map_err(|why| session.store.with_tls_hint(why))?;
         version::check(&status.version)?;
-        session.store.gate.report_size(&status);
+        session.store.report_size(&status);
         if status.is_learner {
             return Err(Determinate::Unavailable(format!("{member} is a learner")));
         }
@@ -202,7 +215,7 @@ impl Session {
 
     /// Writes marker and clock if they are not there. Needs a quorum.
     async fn begin(&self) -> Result<(), Failure> {
-        let Store { keys, time, .. } = &*self.store;
+        let (keys, time) = (&self.store.keys, &self.store.state.time);
         let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
         let clock = time::encode(time.first_value());
         let create = |key: &Bytes, value: &Bytes| {
@@ -214,12 +227,13 @@ impl Session {
             ..TxnRequest::default()
         };
         let TxnResponse { responses, .. } = self.limited(self.client.txn(build)).await?;
-        if let Some(Ok(Stepped::Found(Some(found)))) = responses.into_iter().nth(1).map(step::result_of)
+        if let Some(Ok(Stepped::Found(Some(found)))) =
+            responses.into_iter().nth(1).map(|response| step::result_of(response, 0))
             && time::decode(&found.value).is_none_or(|clock| clock < time.seen())
         {
             self.store.lost_data();
             // The store was restored. Its clock continues above every value that was seen.
-            let guards = vec![Guard::Revision(found.mod_revision)];
+            let guards = vec![Guard::Unchanged(found.mark)];
             let write = Write { guards, put: Some(clock.clone()), is_remembered: false };
             let advance =
                 || TxnRequest { success: vec![step::conditional(keys, &keys.clock, &write)], ..TxnRequest::default() };
@@ -231,7 +245,7 @@ impl Session {
     /// Checks that the store answers, and that it still has its data.
     pub(super) async fn check(&self) -> Result<(), Failure> {
         let Replied { responses, .. } = self.run(|| vec![step::read(&self.store.keys.marker)]).await?;
-        let marker = responses.into_iter().next().and_then(|response| step::result_of(response).ok());
+        let marker = responses.into_iter().next().and_then(|response| step::result_of(response, 0).ok());
         let marker = match marker {
             Some(Stepped::Found(marker)) => marker,
             _ => None,
@@ -243,13 +257,13 @@ impl Session {
     /// Asks the member for its size.
     pub(super) async fn measure(&self) -> Result<(), Failure> {
         let status = self.limited(self.client.call(STATUS, || StatusRequest {})).await?;
-        self.store.gate.report_size(&status);
+        self.store.report_size(&status);
         Ok(())
     }
 
     /// Runs a transaction of these operations that also reads the clock.
     pub(super) async fn run(&self, operations: impl Fn() -> Vec<RequestOp>) -> Result<Replied, Failure> {
-        let Store { keys, time, .. } = &*self.store;
+        let (keys, time) = (&self.store.keys, &self.store.state.time);
         let build = || {
             let mut success = vec![step::read(&keys.clock)];
             success.extend(operations());
@@ -259,7 +273,7 @@ impl Session {
         let TxnResponse { header, responses, .. } = self.limited(self.client.txn(build)).await?;
         let revision = header.map_or(0, |header| header.revision);
         let mut responses = responses.into_iter();
-        let clock = match responses.next().map(step::result_of) {
+        let clock = match responses.next().map(|response| step::result_of(response, revision)) {
             Some(Ok(Stepped::Found(Some(clock)))) => time::decode(&clock.value),
             _ => None,
         };
@@ -268,7 +282,7 @@ impl Session {
                 let mut known = self.store.known();
                 known.revision = known.revision.max(revision);
                 drop(known);
-                self.store.gate.compare_clocks(clock, sent_at, time.monotonic());
+                self.store.state.gate.compare_clocks(clock, sent_at, time.monotonic());
                 Ok(Replied { time: time.observe(clock, sent_at), revision, responses: responses.collect() })
             }
             Some(_) => {
@@ -296,7 +310,7 @@ impl Session {
 
     /// Returns what no later reply may be below.
     fn floor(&self) -> (Timestamp, i64) {
-        (self.store.time.seen(), self.store.known().revision)
+        (self.store.state.time.seen(), self.store.known().revision)
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

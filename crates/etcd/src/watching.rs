@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use hashbrown::HashMap;
+use oncegate_coordination::value::Head;
 use oncegate_core::engine::Channel;
 use oncegate_core::engine::notification::{Hub, Upstream};
 use oncegate_driver::listener::{Changes, Listener};
@@ -15,7 +16,6 @@ use super::proto::{
     Event, EventType, WatchCancelRequest, WatchCommand, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use super::session::{Session, Store};
-use super::value::Head;
 
 /// Watches keys at a member.
 pub(super) struct Watching(pub(super) Arc<Store>);

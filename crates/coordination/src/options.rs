@@ -7,7 +7,7 @@ use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_driver::OnDataLoss;
 use tokio::runtime::Handle;
 
-/// Timeouts and intervals of an etcd engine.
+/// Timeouts and intervals of an engine on a coordination service.
 #[derive(Clone)]
 pub struct Options {
     /// Limit of opening and checking a connection.

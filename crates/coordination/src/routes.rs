@@ -10,22 +10,24 @@ use tokio::runtime::Handle;
 use super::operation::{Call, Operation, Single, SingleRequest};
 
 /// The connections of an engine.
-pub(super) struct Routes {
-    pool: Pool<Call>,
+pub struct Routes<S> {
+    pool: Pool<Call<S>>,
     next: AtomicUsize,
 }
 
-impl Routes {
-    pub(super) fn new(pool: Pool<Call>) -> Arc<Self> {
+impl<S: Send + Sync + 'static> Routes<S> {
+    /// Creates the routes of these workers.
+    pub fn new(pool: Pool<Call<S>>) -> Arc<Self> {
         Arc::new(Self { pool, next: AtomicUsize::new(0) })
     }
 
-    pub(super) fn pool(&self) -> &Pool<Call> {
+    /// Returns the workers.
+    pub fn pool(&self) -> &Pool<Call<S>> {
         &self.pool
     }
 
     /// Sends an operation on a key.
-    pub(super) async fn call<Answer>(
+    pub async fn call<Answer>(
         &self,
         operation: impl FnOnce(Reply<Answer>) -> Box<dyn Operation>,
     ) -> Result<Answer, EngineError> {
@@ -33,15 +35,15 @@ impl Routes {
     }
 
     /// Sends a request that concerns no key.
-    pub(super) async fn run<S: SingleRequest>(&self, request: S) -> Result<S::Answer, EngineError> {
+    pub async fn run<R: SingleRequest<S>>(&self, request: R) -> Result<R::Answer, EngineError> {
         self.worker()?.call(|reply| Call::Single(Box::new(Single { request, reply }))).await
     }
 
     /// Returns the worker for a call: a ready one on this core, else the next ready one, else the one that became unready last.
-    fn worker(&self) -> Result<&Worker<Call>, EngineError> {
+    fn worker(&self) -> Result<&Worker<Call<S>>, EngineError> {
         let workers = self.pool.workers();
         let core = Handle::try_current().ok().map(|core| core.id());
-        let ready = |worker: &&Worker<Call>| worker.readiness().is_ready();
+        let ready = |worker: &&Worker<Call<S>>| worker.readiness().is_ready();
         let own = workers.iter().filter(ready).find(|worker| Some(worker.core()) == core);
         let next = || {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % workers.len().max(1);

@@ -1,6 +1,8 @@
 //! The stored value of a claim or a shared record: a head of fixed length, then the record. The head begins with a version of 16
 //! bytes, which is zero: a place for stores that are merged.
 
+use std::time::Duration;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
@@ -18,32 +20,55 @@ const NEVER: u64 = u64::MAX;
 
 /// What stands before the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
+pub struct Head {
     /// The fence of the attempt; `None`: the revision of the write itself.
-    pub(super) fence: Option<i64>,
+    pub fence: Option<i64>,
     /// The end, as an instant of the store's clock; `None`: the record has no end.
-    pub(super) end: Option<Timestamp>,
+    pub end: Option<Timestamp>,
     /// The time in microseconds from the write to the end, without what is added to it for the clock.
-    pub(super) lasts_us: u64,
+    pub lasts_us: u64,
     /// Subscriptions are notified of the write.
-    pub(super) notifies: bool,
+    pub notifies: bool,
+    /// There is no record, since its end: the key is kept for a while, where a store uses marks again.
+    pub is_tombstone: bool,
 }
+
+/// Flags of a head.
+const NOTIFIES: u8 = 1;
+const TOMBSTONE: u8 = 2;
 
 /// A key as the store holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
-    pub(super) value: Bytes,
-    /// The revision that wrote it.
-    pub(super) mod_revision: i64,
+pub struct Found {
+    /// The stored value.
+    pub value: Bytes,
+    /// The revision of the whole store that wrote it.
+    pub revision: i64,
+    /// What a later step recognises it by.
+    pub mark: Mark,
+}
+
+/// A number that a key has until it is written again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mark {
+    /// The number.
+    pub number: i64,
+    /// When the request was sent that has shown it, by this gateway's monotonic clock. Some stores use a number again after a deletion.
+    pub seen_at: Duration,
 }
 
 impl Head {
+    /// Returns the head of a key without a record, from this instant on.
+    pub fn tombstone(since: Timestamp) -> Self {
+        Self { fence: None, end: Some(since), lasts_us: 0, notifies: true, is_tombstone: true }
+    }
+
     /// Returns the stored value of a record.
-    pub(super) fn encode(self, record: &[u8]) -> Bytes {
+    pub fn encode(self, record: &[u8]) -> Bytes {
         let mut value = BytesMut::with_capacity(HEAD_BYTES + record.len());
         value.put_slice(&VERSION);
         value.put_u8(LAYOUT);
-        value.put_u8(u8::from(self.notifies));
+        value.put_u8((u8::from(self.notifies) * NOTIFIES) | (u8::from(self.is_tombstone) * TOMBSTONE));
         value.put_i64(self.fence.unwrap_or_default());
         value.put_u64(self.end.map_or(NEVER, Timestamp::as_micros));
         value.put_u64(self.lasts_us);
@@ -55,8 +80,12 @@ impl Head {
     ///
     /// # Errors
     /// A later release has written it in another layout, or another program has.
-    pub(super) fn decode(value: &Bytes) -> Result<(Self, Bytes), EngineError> {
-        let unreadable = || EngineError::incompatible("a value in etcd cannot be read by this release");
+    pub fn decode(value: &Bytes) -> Result<(Self, Bytes), EngineError> {
+        let unreadable = || {
+            EngineError::incompatible(
+                "a value in the store cannot be read: a later release or another program has written it; use another prefix, or delete it",
+            )
+        };
         let number = |at: usize| -> Option<[u8; 8]> { value.get(at..at + 8)?.try_into().ok() };
         let at = VERSION.len();
         if value.len() < HEAD_BYTES || value.get(at) != Some(&LAYOUT) {
@@ -64,12 +93,14 @@ impl Head {
         }
         let fence = number(at + 2).map(i64::from_be_bytes).ok_or_else(unreadable)?;
         let end = number(at + 10).map(u64::from_be_bytes).ok_or_else(unreadable)?;
+        let flags = value.get(at + 1).copied().unwrap_or_default();
         let lasts_us = number(at + 18).map(u64::from_be_bytes).ok_or_else(unreadable)?;
         let head = Self {
             fence: (fence != 0).then_some(fence),
             end: (end != NEVER).then(|| Timestamp::from_micros(end)),
             lasts_us,
-            notifies: value.get(at + 1).is_some_and(|flags| flags & 1 == 1),
+            notifies: flags & NOTIFIES != 0,
+            is_tombstone: flags & TOMBSTONE != 0,
         };
         Ok((head, value.slice(HEAD_BYTES..)))
     }
@@ -83,8 +114,9 @@ mod tests {
     fn a_value_reads_back_as_written() {
         let end = Some(Timestamp::from_micros(1_700_000_000_000_000));
         for head in [
-            Head { fence: None, end, lasts_us: 7, notifies: false },
-            Head { fence: Some(3), end: None, lasts_us: 0, notifies: true },
+            Head { fence: None, end, lasts_us: 7, notifies: false, is_tombstone: false },
+            Head { fence: Some(3), end: None, lasts_us: 0, notifies: true, is_tombstone: false },
+            Head::tombstone(Timestamp::from_micros(7)),
         ] {
             let value = head.encode(b"record");
             assert_eq!(&value[..16], &[0; 16], "merged values have their version here");
@@ -94,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_value_of_another_layout_is_refused_and_never_absent() {
-        let good = Head { fence: None, end: None, lasts_us: 0, notifies: false }.encode(b"");
+        let good = Head { fence: None, end: None, lasts_us: 0, notifies: false, is_tombstone: false }.encode(b"");
         let mut later = good.to_vec();
         later[16] = 2;
         for bad in [Bytes::new(), good.slice(..good.len() - 1), later.into()] {

@@ -15,7 +15,7 @@ use oncegate_driver::Reply;
 use super::operation::Operation;
 use super::step::{Guard, Write};
 use super::time::Time;
-use super::value::{Found, Head};
+use super::value::{Found, Head, Mark};
 
 /// Fences are integers that every JSON reader reads as the same number.
 const FENCES_END: i64 = 1 << 53;
@@ -24,7 +24,7 @@ const FENCES_END: i64 = 1 << 53;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A request on a claim.
-pub(super) trait Request: Send + Sync + 'static {
+pub trait Request: Send + Sync + 'static {
     /// The answer to it.
     type Answer: Send + Sync + 'static;
 
@@ -34,6 +34,7 @@ pub(super) trait Request: Send + Sync + 'static {
     /// Whether its write grants the claim.
     const IS_GRANT: bool = false;
 
+    /// Returns the key of the claim.
     fn key(&self) -> &Key;
 
     /// Returns about how many bytes it stores, beyond its key.
@@ -147,11 +148,13 @@ impl Request for Key {
 }
 
 /// A stored claim at an instant of the store.
-pub(super) struct StoredClaim {
+pub struct StoredClaim {
     head: Head,
     text: Bytes,
-    record: Record,
-    mod_revision: i64,
+    /// `None`: a tombstone.
+    record: Option<Record>,
+    revision: i64,
+    mark: Mark,
     has_ended: bool,
 }
 
@@ -160,33 +163,38 @@ impl StoredClaim {
     ///
     /// # Errors
     /// The value cannot be read.
-    pub(super) fn read(found: &Found, time: Time) -> Result<Self, EngineError> {
+    pub fn read(found: &Found, time: Time) -> Result<Self, EngineError> {
         let (head, text) = Head::decode(&found.value)?;
-        let record = value::decode(&text)?;
+        let record = if head.is_tombstone { None } else { Some(value::decode(&text)?) };
         let has_ended = head.end.is_some_and(|end| end <= time.clock);
-        Ok(Self { head, text, record, mod_revision: found.mod_revision, has_ended })
+        Ok(Self { head, text, record, revision: found.revision, mark: found.mark, has_ended })
     }
 
     /// Returns whether nothing is left of the claim.
-    pub(super) fn is_over(&self) -> bool {
-        self.has_ended && !self.record.outlives_lease()
+    pub fn is_over(&self) -> bool {
+        self.record.as_ref().is_none_or(|record| self.has_ended && !record.outlives_lease())
+    }
+
+    /// Returns since when nothing is left of it, if it is over.
+    pub fn over_since(&self) -> Option<Timestamp> {
+        self.head.end.filter(|_| self.is_over())
     }
 
     /// Returns the live claim.
-    pub(super) fn live(&self, time: Time) -> Option<LiveClaim> {
+    pub fn live(&self, time: Time) -> Option<LiveClaim> {
         let left = |end| if self.has_ended { Duration::ZERO } else { time.left(end, self.head.lasts_us) };
         let left = self.head.end.map(left);
-        LiveClaim::of_stored(self.record.clone(), left, fence_of(self.fence()))
+        LiveClaim::of_stored(self.record.clone()?, left, fence_of(self.fence()))
     }
 
     fn fence(&self) -> i64 {
-        self.head.fence.unwrap_or(self.mod_revision)
+        self.head.fence.unwrap_or(self.revision)
     }
 
     /// Returns what must still hold in the step that changes it: it was not written since, and has not ended since.
     fn guards(&self) -> Vec<Guard> {
-        let before = self.head.end.filter(|_| !self.has_ended).map(Guard::Before);
-        std::iter::once(Guard::Revision(self.mod_revision)).chain(before).collect()
+        let before = self.head.end.filter(|_| !self.has_ended && self.record.is_some()).map(Guard::Before);
+        std::iter::once(Guard::Unchanged(self.mark)).chain(before).collect()
     }
 }
 
@@ -202,7 +210,7 @@ fn write_of(effect: Effect, stored: Option<&StoredClaim>, live: Option<&LiveClai
         Effect::Delete => Some(Write { guards, put: None, is_remembered: false }),
         Effect::Extend(lease) => stored.map(|stored| {
             let (end, lasts_us) = lasting(Some(lease));
-            let head = Head { fence: Some(stored.fence()), end, lasts_us, notifies: false };
+            let head = Head { fence: Some(stored.fence()), end, lasts_us, notifies: false, is_tombstone: false };
             Write { guards, put: Some(head.encode(&stored.text)), is_remembered: true }
         }),
         Effect::Put(record, lasts) => {
@@ -216,7 +224,7 @@ fn write_of(effect: Effect, stored: Option<&StoredClaim>, live: Option<&LiveClai
             };
             // The fence of a new attempt is the revision of this write.
             let fence = stored.filter(|_| live.is_some() && !is_in_progress).map(StoredClaim::fence);
-            let head = Head { fence, end, lasts_us, notifies: live.is_some() };
+            let head = Head { fence, end, lasts_us, notifies: live.is_some(), is_tombstone: false };
             let put = Some(head.encode(value::encode(&record).as_bytes()));
             Some(Write { guards, put, is_remembered: is_in_progress })
         }
@@ -229,7 +237,7 @@ fn fence_of(revision: i64) -> Option<u64> {
 }
 
 /// A request on a claim, with its reply channel.
-pub(super) struct ClaimCall<R: Request> {
+pub struct ClaimCall<R: Request> {
     request: R,
     key: Bytes,
     reply: Reply<R::Answer>,
@@ -238,7 +246,8 @@ pub(super) struct ClaimCall<R: Request> {
 }
 
 impl<R: Request> ClaimCall<R> {
-    pub(super) fn new(request: R, key: Bytes, reply: Reply<R::Answer>) -> Self {
+    /// Creates the call of a request on the claim under this key of the store.
+    pub fn new(request: R, key: Bytes, reply: Reply<R::Answer>) -> Self {
         Self { request, key, reply, answer: None }
     }
 }
@@ -295,6 +304,7 @@ mod tests {
     use super::*;
 
     const SEC: Duration = Duration::from_secs(1);
+    const MARK: Mark = Mark { number: 9, seen_at: SEC };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000)
@@ -302,8 +312,9 @@ mod tests {
 
     /// The store's time at this second, and a claim that ends at the hundredth.
     fn stored(now: u64, record: &Record) -> (Time, StoredClaim) {
-        let head = Head { fence: Some(3), end: Some(at(100)), lasts_us: 30_000_000, notifies: false };
-        let found = Found { value: head.encode(value::encode(record).as_bytes()), mod_revision: 7 };
+        let head =
+            Head { fence: Some(3), end: Some(at(100)), lasts_us: 30_000_000, notifies: false, is_tombstone: false };
+        let found = Found { value: head.encode(value::encode(record).as_bytes()), revision: 7, mark: MARK };
         let time = Time { clock: at(now), latest: at(now) };
         (time, StoredClaim::read(&found, time).unwrap())
     }
@@ -313,10 +324,10 @@ mod tests {
         let record = fresh_claim().record();
         let (time, live) = stored(99, &record);
         assert!(live.live(time).is_some() && !live.is_over());
-        assert_eq!(live.guards(), [Guard::Revision(7), Guard::Before(at(100))]);
+        assert_eq!(live.guards(), [Guard::Unchanged(MARK), Guard::Before(at(100))]);
         let (time, ended) = stored(100, &record);
         assert!(ended.live(time).is_none() && ended.is_over());
-        assert_eq!(ended.guards(), [Guard::Revision(7)], "what has ended stays ended");
+        assert_eq!(ended.guards(), [Guard::Unchanged(MARK)], "what has ended stays ended");
         assert_eq!(write_of(Effect::Put(record, Some(SEC)), None, None, time).unwrap().guards, [Guard::Absent]);
     }
 

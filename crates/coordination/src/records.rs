@@ -8,14 +8,14 @@ use oncegate_driver::Reply;
 use super::operation::Operation;
 use super::step::{Guard, Write};
 use super::time::{GAIN_MAX, Time};
-use super::value::{Found, Head};
+use super::value::{Found, Head, Mark};
 
 /// A stored record at an instant of the store.
-pub(super) struct StoredRecord {
+pub struct StoredRecord {
     /// `None`: it has ended.
-    pub(super) record: Option<SharedRecord>,
+    pub record: Option<SharedRecord>,
     head: Head,
-    mod_revision: i64,
+    mark: Mark,
 }
 
 impl StoredRecord {
@@ -23,28 +23,34 @@ impl StoredRecord {
     ///
     /// # Errors
     /// The value cannot be read.
-    pub(super) fn read(found: &Found, time: Time) -> Result<Self, EngineError> {
+    pub fn read(found: &Found, time: Time) -> Result<Self, EngineError> {
         let (head, bytes) = Head::decode(&found.value)?;
-        let is_live = head.end.is_none_or(|end| time.clock < end);
+        let is_live = !head.is_tombstone && head.end.is_none_or(|end| time.clock < end);
         let record = is_live.then(|| SharedRecord::from_stored(&bytes[..])).transpose()?;
-        Ok(Self { record, head, mod_revision: found.mod_revision })
+        Ok(Self { record, head, mark: found.mark })
+    }
+
+    /// Returns since when nothing is left of it, if it is over.
+    pub fn over_since(&self) -> Option<Timestamp> {
+        self.head.end.filter(|_| self.record.is_none())
     }
 
     fn guards(&self) -> Vec<Guard> {
         let before = self.head.end.filter(|_| self.record.is_some()).map(Guard::Before);
-        std::iter::once(Guard::Revision(self.mod_revision)).chain(before).collect()
+        std::iter::once(Guard::Unchanged(self.mark)).chain(before).collect()
     }
 }
 
 /// A lookup of a record.
-pub(super) struct RecordLookup {
+pub struct RecordLookup {
     key: Bytes,
     reply: Reply<RecordView>,
     record: Option<SharedRecord>,
 }
 
 impl RecordLookup {
-    pub(super) fn new(key: Bytes, reply: Reply<RecordView>) -> Self {
+    /// Creates the lookup of the record under this key of the store.
+    pub fn new(key: Bytes, reply: Reply<RecordView>) -> Self {
         Self { key, reply, record: None }
     }
 }
@@ -79,7 +85,7 @@ impl Operation for RecordLookup {
 }
 
 /// A change of a record.
-pub(super) struct ChangeCall {
+pub struct ChangeCall {
     key: Bytes,
     change: RecordChange,
     reply: Reply<ChangeResponse>,
@@ -88,7 +94,8 @@ pub(super) struct ChangeCall {
 }
 
 impl ChangeCall {
-    pub(super) fn new(key: Bytes, change: RecordChange, reply: Reply<ChangeResponse>) -> Self {
+    /// Creates the call of a change of the record under this key of the store.
+    pub fn new(key: Bytes, change: RecordChange, reply: Reply<ChangeResponse>) -> Self {
         Self { key, change, reply, answer: None }
     }
 
@@ -142,6 +149,7 @@ impl Operation for ChangeCall {
             end: lasts.map(|lasts| time.end_of(lasts)),
             lasts_us: lasts.map_or(0, micros),
             notifies,
+            is_tombstone: false,
         };
         Ok(Some(Write { guards, put: Some(head.encode(self.change.new.as_stored())), is_remembered: true }))
     }

@@ -1,5 +1,5 @@
-//! The store's time. etcd offers no clock that may decide, so the clock is a key that gateways push by the time that passes for them: see
-//! `docs/adr/0151-a-clock-that-gateways-push.md`.
+//! The store's time. Coordination services offer no clock that may decide, so the clock is a key that gateways push by the time that
+//! passes for them: see `docs/adr/0151-a-clock-that-gateways-push.md`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use bytes::Bytes;
 use oncegate_core::clock::{Clock, Timestamp, micros};
 
 /// Most that one write adds to the clock.
-pub(super) const STEP_MAX: Duration = Duration::from_millis(250);
+pub const STEP_MAX: Duration = Duration::from_millis(250);
 
 /// Most that the clock gains on real time, over any span: a write in flight, and the one after it.
-pub(super) const GAIN_MAX: Duration = Duration::from_millis(500);
+pub const GAIN_MAX: Duration = Duration::from_millis(500);
 
 /// The store's time as one reply has shown it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Time {
+pub struct Time {
     /// The clock, once read. What has ended by it has ended.
-    pub(super) clock: Timestamp,
+    pub clock: Timestamp,
     /// No clock is ahead of this now. New ends are counted from here.
-    pub(super) latest: Timestamp,
+    pub latest: Timestamp,
 }
 
 /// The newest value of the clock that this gateway has read.
-pub(super) struct StoreTime {
+pub struct StoreTime {
     own: Arc<dyn Clock>,
     view: Mutex<View>,
 }
@@ -38,32 +38,33 @@ struct View {
 }
 
 impl StoreTime {
-    pub(super) fn new(own: Arc<dyn Clock>) -> Self {
+    /// Creates the time of a store that was not read yet.
+    pub fn new(own: Arc<dyn Clock>) -> Self {
         Self { own, view: Mutex::default() }
     }
 
     /// Returns this gateway's monotonic time.
-    pub(super) fn monotonic(&self) -> Duration {
+    pub fn monotonic(&self) -> Duration {
         self.own.monotonic()
     }
 
     /// Returns the value at which a clock starts that is not there: above everything that was seen, and the wall clock.
-    pub(super) fn first_value(&self) -> Timestamp {
+    pub fn first_value(&self) -> Timestamp {
         self.own.wall().max(self.view().clock.plus(GAIN_MAX))
     }
 
     /// Returns the newest value of the clock.
-    pub(super) fn seen(&self) -> Timestamp {
+    pub fn seen(&self) -> Timestamp {
         self.view().clock
     }
 
     /// Returns the time by what was read before now.
-    pub(super) fn now(&self) -> Time {
+    pub fn now(&self) -> Time {
         self.time_of(&mut self.view())
     }
 
     /// Records what a linearizable read has shown, which was sent at this monotonic time.
-    pub(super) fn observe(&self, clock: Timestamp, sent_at: Duration) -> Time {
+    pub fn observe(&self, clock: Timestamp, sent_at: Duration) -> Time {
         let mut view = self.view();
         if clock >= view.clock {
             *view = View { clock, sent_at, ..*view };
@@ -84,39 +85,42 @@ impl StoreTime {
 
 impl Time {
     /// Returns the end of what lasts this long from now on, at least.
-    pub(super) fn end_of(self, lasts: Duration) -> Timestamp {
+    pub fn end_of(self, lasts: Duration) -> Timestamp {
         self.latest.plus(lasts)
     }
 
     /// Returns how long it lasts until `end`, at least. What was to last for `lasts_us` lasts no longer than that.
-    pub(super) fn left(self, end: Timestamp, lasts_us: u64) -> Duration {
+    pub fn left(self, end: Timestamp, lasts_us: u64) -> Duration {
         end.since(self.latest).min(Duration::from_micros(lasts_us)).max(Duration::from_micros(1))
     }
 }
 
 /// Returns the stored form of an instant: its bytes compare as it does.
-pub(super) fn encode(instant: Timestamp) -> Bytes {
+pub fn encode(instant: Timestamp) -> Bytes {
     Bytes::copy_from_slice(&instant.as_micros().to_be_bytes())
 }
 
 /// Reads an instant; `None` if it is none.
-pub(super) fn decode(stored: &[u8]) -> Option<Timestamp> {
+pub fn decode(stored: &[u8]) -> Option<Timestamp> {
     stored.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_micros)
 }
 
 /// What this gateway knows of the clock's last write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LastTick {
-    pub(super) clock: Timestamp,
-    pub(super) mod_revision: i64,
+pub struct LastTick {
+    /// The value that it wrote.
+    pub clock: Timestamp,
+    /// The mark that it left.
+    pub mark: i64,
     /// The clock is advanced by the time since then: the sending of an own write that was answered, the receipt of another's.
-    pub(super) since: Duration,
-    pub(super) is_own: bool,
+    pub since: Duration,
+    /// This gateway wrote it.
+    pub is_own: bool,
 }
 
 impl LastTick {
     /// Returns the next value, at this monotonic time.
-    pub(super) fn next(self, now: Duration) -> Timestamp {
+    pub fn next(self, now: Duration) -> Timestamp {
         let passed = now.saturating_sub(self.since).min(STEP_MAX);
         Timestamp::from_micros(self.clock.as_micros().saturating_add(micros(passed)))
     }
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_tick_adds_the_time_that_has_passed_and_no_more_than_the_largest_step() {
-        let last = LastTick { clock: at(1000), mod_revision: 1, since: 50 * MS, is_own: true };
+        let last = LastTick { clock: at(1000), mark: 1, since: 50 * MS, is_own: true };
         assert_eq!(last.next(150 * MS), at(1100));
         assert_eq!(last.next(40 * MS), at(1000));
         assert_eq!(last.next(9000 * MS), at(1250), "a gateway that was stopped");

@@ -7,20 +7,19 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::Reply;
 
 use super::seen::Seen;
-use super::session::Session;
 use super::step::Write;
 use super::time::Time;
 use super::value::Found;
 
 /// A call in the queue of a connection.
-pub(super) enum Call {
+pub enum Call<S> {
     /// On one key.
     Keyed(Box<dyn Operation>),
     /// With its own requests.
-    Single(Box<dyn SingleCall>),
+    Single(Box<dyn SingleCall<S>>),
 }
 
-impl oncegate_driver::Call for Call {
+impl<S: 'static> oncegate_driver::Call for Call<S> {
     fn refuse(self, why: &Determinate) {
         match self {
             Self::Keyed(operation) => operation.fail(why.clone().into()),
@@ -30,7 +29,8 @@ impl oncegate_driver::Call for Call {
 }
 
 /// A call on one key. It decides by what the key holds, as often as it takes until its write is done or there is nothing to write.
-pub(super) trait Operation: Send + Sync {
+pub trait Operation: Send + Sync {
+    /// Returns the key of the store.
     fn key(&self) -> &Bytes;
 
     /// Returns whether the caller has dropped the call.
@@ -63,33 +63,36 @@ pub(super) trait Operation: Send + Sync {
     /// Sends the answer of the last decision. `revision` is that of its write, if there was one.
     fn answer(self: Box<Self>, revision: Option<i64>, time: Time);
 
+    /// Answers that it has failed.
     fn fail(self: Box<Self>, why: EngineError);
 }
 
 /// A request with its own requests to the store.
-pub(super) trait SingleRequest: Send + 'static {
+pub trait SingleRequest<S>: Send + 'static {
     /// The answer to it.
     type Answer: Send + 'static;
 
-    fn run(self, session: &Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+    /// Sends what it takes.
+    fn run(self, session: &S) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 }
 
 /// A single call, for any request.
-pub(super) trait SingleCall: Send {
+pub trait SingleCall<S>: Send {
     /// Runs and answers it. An error is the reason for which the member must be left.
-    fn run(self: Box<Self>, session: Session) -> BoxFuture<'static, Result<(), String>>;
+    fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>>;
 
+    /// Answers that it was not sent.
     fn refuse(self: Box<Self>, why: &Determinate);
 }
 
 /// A request with its reply channel.
-pub(super) struct Single<S: SingleRequest> {
-    pub(super) request: S,
-    pub(super) reply: Reply<S::Answer>,
+pub struct Single<R, Answer> {
+    pub(super) request: R,
+    pub(super) reply: Reply<Answer>,
 }
 
-impl<S: SingleRequest> SingleCall for Single<S> {
-    fn run(self: Box<Self>, session: Session) -> BoxFuture<'static, Result<(), String>> {
+impl<S: Send + Sync + 'static, R: SingleRequest<S>> SingleCall<S> for Single<R, R::Answer> {
+    fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async move {
             let answer = self.request.run(&session).await;
             let lost = answer.as_ref().err().filter(|why| why.is_unavailable()).map(ToString::to_string);

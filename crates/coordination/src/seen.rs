@@ -17,7 +17,7 @@ const VALUE_BYTES_MAX: usize = 2048;
 
 /// The remembered values, by key.
 #[derive(Default)]
-pub(super) struct Seen(Mutex<Generations>);
+pub struct Seen(Mutex<Generations>);
 
 /// When the young ones are half of what is remembered, they become the old ones, and those are forgotten.
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Generations {
 
 impl Seen {
     /// Remembers what was written.
-    pub(super) fn remember(&self, key: &Bytes, found: Found) {
+    pub fn remember(&self, key: &Bytes, found: Found) {
         if found.value.len() > VALUE_BYTES_MAX {
             return self.forget(key);
         }
@@ -41,20 +41,20 @@ impl Seen {
     }
 
     /// Returns what was written last, as far as is known.
-    pub(super) fn get(&self, key: &Bytes) -> Option<Found> {
+    pub fn get(&self, key: &Bytes) -> Option<Found> {
         let generations = self.generations();
         generations.young.get(key).or_else(|| generations.old.get(key)).cloned()
     }
 
     /// Forgets a key.
-    pub(super) fn forget(&self, key: &Bytes) {
+    pub fn forget(&self, key: &Bytes) {
         let mut generations = self.generations();
         generations.young.remove(key);
         generations.old.remove(key);
     }
 
     /// Forgets all.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         *self.generations() = Generations::default();
     }
 
@@ -66,13 +66,14 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Mark;
 
     fn key(number: usize) -> Bytes {
         number.to_string().into()
     }
 
     fn found(bytes: usize) -> Found {
-        Found { value: vec![0; bytes].into(), mod_revision: 1 }
+        Found { value: vec![0; bytes].into(), revision: 1, mark: Mark::default() }
     }
 
     #[test]
