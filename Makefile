@@ -120,9 +120,10 @@ demo: ## run the flash sale: many buyers, few items, every order once
 fmt: ## format the code
 	@$(CARGO) fmt --all
 
-lint: ## what the continuous check says about style: formatting and clippy, warnings are errors
+lint: ## what the continuous check says about style: formatting, clippy, shell scripts, spelling, unused dependencies
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --quiet --workspace --all-targets --all-features $(LOCKED) -- -D warnings
+	@scripts/lint
 
 docs: ## build the documentation of the crate, warnings are errors, and the site of docs/ if mdbook is installed
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace --all-features --lib --bins --examples $(LOCKED)

@@ -15,5 +15,5 @@ pub mod workload;
 #[cfg(test)]
 mod tests;
 
-pub use self::check::{SKEW, assert_explained};
+pub use self::check::SKEW;
 pub use self::record::{Answer, Call, Event, History, Reply};
