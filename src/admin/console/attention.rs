@@ -27,7 +27,7 @@ const CONTENTS_CHARS: usize = 80;
 
 /// `GET /admin/v1/unknowns`.
 #[derive(Deserialize)]
-struct Unknowns {
+struct UnknownsPage {
     unknowns: Vec<Unknown>,
     more: bool,
     failed: Vec<Unanswered>,
@@ -134,8 +134,8 @@ async fn suspects(context: &Context, kind: &str, app: &str) -> Result<Suspects, 
     context.get(&address("/admin/v1/suspects", &filters)).await
 }
 
-async fn unknowns(context: &Context, app: &str) -> Result<Unknowns, Problem> {
-    let found: Unknowns = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
+async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
+    let found: UnknownsPage = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
     if found.unknowns.iter().any(|unknown| unknown.contents.is_some()) {
         // The looks of one page are one entry, so that a list cannot fill the trail.
         let change = Change {
@@ -177,9 +177,9 @@ fn done(context: &Context) -> Markup {
     }
 }
 
-fn of_unknowns(context: &Context, found: &Result<Unknowns, Problem>) -> Markup {
+fn of_unknowns(context: &Context, found: &Result<UnknownsPage, Problem>) -> Markup {
     let t = context.texts();
-    let Unknowns { unknowns, more, failed } = match found {
+    let UnknownsPage { unknowns, more, failed } = match found {
         Ok(found) => found,
         Err(problem) => return html! { p.notice { (Untrusted::from(problem.detail.clone())) } },
     };

@@ -125,7 +125,7 @@ struct Seen {
 }
 
 /// Reports whether a call was granted by the store, and for the first time.
-fn is_grant(event: &&Event) -> bool {
+fn is_grant(event: &Event) -> bool {
     matches!(event.reply, Reply::Answered(Answer::Granted { repeated: false, .. }))
 }
 
@@ -156,7 +156,7 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
     sleep(AFTER).await;
     // A busy machine takes longer to serve again; `assert_in_time` says when that is too long.
     until("a grant once the store is back", AFTER, async || {
-        history.keys().values().flatten().any(|event| is_grant(&event) && event.answered > mended)
+        history.keys().values().flatten().any(|event| is_grant(event) && event.answered > mended)
     })
     .await;
     stop.cancel();
@@ -165,7 +165,8 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
 
     let events: Vec<Event> = history.keys().into_values().flatten().collect();
     let since = |at: Option<Duration>| at.map(|at| at.saturating_sub(mended));
-    let first = events.iter().filter(is_grant).map(|event| event.answered).filter(|at| *at > mended).min();
+    let first =
+        events.iter().filter(|event| is_grant(event)).map(|event| event.answered).filter(|at| *at > mended).min();
     let is_lost = |event: &&Event| matches!(event.reply, Reply::Unknown | Reply::Refused | Reply::Degraded(..));
     let last = events.iter().filter(is_lost).map(|event| event.answered).max();
     let (first_grant, last_loss) = (since(first), since(last).unwrap_or_default());
