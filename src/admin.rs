@@ -7,6 +7,7 @@ pub mod auth;
 mod backup;
 mod chains;
 mod claims;
+pub mod config;
 pub mod console;
 mod engines;
 pub mod health;

@@ -3,6 +3,7 @@
 //! modules.
 
 mod console;
+mod effective;
 mod environment;
 mod explain;
 mod file;
@@ -28,6 +29,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::effective::{EffectiveSetting, Loaded, Origins};
 pub use self::environment::{ADMIN_URL_VARIABLE, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
 pub use self::fingerprint::Fingerprint;
 pub use self::flags::Flags;

@@ -43,7 +43,7 @@ use crate::admin::summary::Started;
 use crate::admin::{Admin, AdminService};
 use crate::api::concurrency::ConcurrencyLimit;
 use crate::api::{Api, ApiService};
-use crate::config::{Config, Fingerprint, Problems};
+use crate::config::{Config, Fingerprint, Loaded, Origins, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
@@ -59,10 +59,12 @@ use crate::web;
 pub struct Source {
     /// Fingerprint from before the first load.
     pub known: Fingerprint,
+    /// Where the values of the first load were set.
+    pub origins: Origins,
     /// Returns the current fingerprint of the files.
     pub read: Box<dyn Fn() -> Fingerprint + Send + Sync>,
     /// Loads the configuration.
-    pub load: Box<dyn Fn() -> Result<Config, Problems> + Send + Sync>,
+    pub load: Box<dyn Fn() -> Result<Loaded, Problems> + Send + Sync>,
 }
 
 /// Runs a gateway until SIGTERM or SIGINT, and drains it. The configuration is reloaded at every SIGHUP and whenever
@@ -76,6 +78,7 @@ pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
     let server = Server::start(&config, api, admin, telemetry).await?;
+    server.live.set_origins(source.origins);
     let name = loop {
         tokio::select! {
             signal = signals.next() => match signal {
@@ -238,9 +241,9 @@ impl Server {
 
     /// Applies a reloaded configuration: certificates, and everything that needs no restart. Each part is applied if it
     /// is valid.
-    async fn reload(&self, read: Result<Config, Problems>) {
+    async fn reload(&self, read: Result<Loaded, Problems>) {
         systemd::notify(&systemd::reloading());
-        if let Ok(config) = &read {
+        if let Ok(Loaded { config, .. }) = &read {
             self.certificates.reload(config);
         }
         self.live.reload(read, &self.data_dir).await;

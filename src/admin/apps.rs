@@ -1,5 +1,7 @@
 //! Apps for operators: apps and their secrets. Only the response to its creation shows a secret.
 
+mod in_force;
+
 use std::sync::Arc;
 
 use axum::Extension;
@@ -10,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use self::in_force::InForce;
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
@@ -25,6 +28,17 @@ use crate::web::response::json;
 #[derive(Serialize)]
 struct AppsBody {
     apps: Vec<ListedApp>,
+}
+
+/// An app, with what this gateway applies to its calls.
+#[derive(Serialize)]
+struct AppBody {
+    #[serde(flatten)]
+    app: ListedApp,
+    /// Operators can change it here, rather than in the configuration file.
+    changeable: bool,
+    /// `None` if this gateway does not know the app yet.
+    in_force: Option<InForce>,
 }
 
 /// A new secret. No other response contains it.
@@ -68,7 +82,9 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> 
         Problem::new(Code::NotFound, detail)
     };
     let app = apps.into_iter().find(|app| app.key == key).ok_or_else(unknown)?;
-    Ok(json(&app))
+    let known = admin.registry.apps().into_iter().find(|app| app.key == key);
+    let in_force = known.map(|app| InForce::of(&app, admin.clock.monotonic()));
+    Ok(json(&AppBody { app, changeable: admin.apps.is_changeable(), in_force }))
 }
 
 #[derive(Deserialize)]

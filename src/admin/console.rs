@@ -10,6 +10,7 @@ mod calls;
 mod chains;
 mod check;
 mod claims;
+mod config;
 mod context;
 mod entry;
 mod find;

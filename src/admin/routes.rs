@@ -11,8 +11,10 @@ use axum::routing::{self, MethodRouter};
 use axum::{Extension, Router};
 
 use super::auth::Operator;
-use super::role::Role::{self, Act, View};
-use super::{Admin, apps, audit, backup, chains, claims, engines, locks, spool, summary, suspects, unknowns, waiting};
+use super::role::Role::{self, Act, Read, View};
+use super::{
+    Admin, apps, audit, backup, chains, claims, config, engines, locks, spool, summary, suspects, unknowns, waiting,
+};
 use crate::web::problem::{Code, Problem};
 
 /// A route: its method and path, and the least role that may call it.
@@ -40,6 +42,7 @@ pub(super) fn paths() -> &'static [&'static str] {
 fn rows() -> Vec<Row> {
     vec![
         get(View, "/admin/v1/summary", summary::show),
+        get(Read, "/admin/v1/config", config::show),
         get(View, "/admin/v1/apps", apps::list),
         post(Act, "/admin/v1/apps", apps::create),
         get(View, "/admin/v1/apps/{app}", apps::show),

@@ -1,4 +1,6 @@
-//! `oncegate config`: checks the configuration, or prints it with all its layers merged.
+//! `oncegate config`: checks the configuration, or prints it with all its layers merged. `show` asks a gateway that runs.
+
+mod show;
 
 use std::io::Write;
 use std::net::ToSocketAddrs as _;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Subcommand;
 
+use super::output::Out;
 use super::{environment, load};
 use crate::config::{Config, Flags};
 use crate::engines::promise_of;
@@ -17,7 +20,8 @@ const EXAMPLES: &str = "\
 Examples:
   oncegate config check --config oncegate.toml
   oncegate config check --config new.toml --against oncegate.toml
-  ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml";
+  ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml
+  oncegate config show --changed";
 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
@@ -26,6 +30,8 @@ pub(super) enum Action {
     Check(CheckArgs),
     /// Print the configuration with all layers merged, without secrets
     Print(Flags),
+    /// Show the settings that a running gateway uses, and where each was set
+    Show(show::ShowArgs),
 }
 
 #[derive(clap::Args)]
@@ -38,10 +44,10 @@ pub(super) struct CheckArgs {
     against: Option<PathBuf>,
 }
 
-pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
     match action {
         Action::Check(CheckArgs { flags, against }) => {
-            let config = Config::load_to_serve(&flags, environment())?;
+            let config = Config::load_to_serve(&flags, environment())?.config;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
             if let Some(file) = flags.overlooked_file(environment()) {
@@ -80,6 +86,7 @@ pub(super) fn run(action: Action, out: &mut impl Write) -> anyhow::Result<()> {
             }
         }
         Action::Print(flags) => out.write_all(load(&flags)?.redacted_toml()?.as_bytes())?,
+        Action::Show(args) => show::run(args, out)?,
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 
 use super::environment;
-use crate::config::{Config, Flags};
+use crate::config::{Config, Flags, Loaded};
 use crate::server::{self, Source};
 use crate::telemetry::Telemetry;
 use crate::telemetry::logging::Log;
@@ -20,11 +20,12 @@ pub(super) fn run(flags: Flags) -> anyhow::Result<()> {
     }
     // Taken before the files are read, so that a change in between is noticed.
     let known = flags.fingerprint(environment());
-    let config = Config::load_to_serve(&flags, environment())?;
+    let Loaded { config, origins } = Config::load_to_serve(&flags, environment())?;
     let overlooked = flags.overlooked_file(environment());
     let again = flags.clone();
     let read = move || flags.fingerprint(environment());
-    let source = Source { known, read: Box::new(read), load: Box::new(move || super::load(&again)) };
+    let load = move || Config::load_with_origins(&again, environment());
+    let source = Source { known, origins, read: Box::new(read), load: Box::new(load) };
     let (traces, layer) = Traces::new(&config.traces)?;
     let log = Log::start(&config.log, super::may_color(), layer)?;
     if let Some(file) = overlooked {

@@ -12,7 +12,7 @@ use super::file::File;
 use super::layers::{Layer, Layers};
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
-use super::{ChainOptions, Config, Flags, secret_files};
+use super::{ChainOptions, Config, Flags, Loaded, Origins, secret_files};
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 
@@ -25,6 +25,14 @@ impl Config {
     /// # Errors
     /// All problems, each with its origin and what to do.
     pub fn load(flags: &Flags, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, Problems> {
+        Ok(Self::load_with_origins(flags, environment)?.config)
+    }
+
+    /// Like [`Config::load`], and also returns where the values were set.
+    pub fn load_with_origins(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Loaded, Problems> {
         Self::load_checked(flags, environment, Self::validate)
     }
 
@@ -33,7 +41,7 @@ impl Config {
     pub fn load_to_serve(
         flags: &Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Self, Problems> {
+    ) -> Result<Loaded, Problems> {
         Self::load_checked(flags, environment, |config| {
             let problems = config.validate();
             if problems.is_empty() { config.check_files() } else { problems }
@@ -44,7 +52,7 @@ impl Config {
         flags: &Flags,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         check: impl Fn(&Self) -> Vec<Problem>,
-    ) -> Result<Self, Problems> {
+    ) -> Result<Loaded, Problems> {
         let environment: Vec<_> = environment.into_iter().collect();
         let (mut layers, mut problems) = layers(flags, &environment)?;
         move_default_engine(&mut layers);
@@ -66,7 +74,11 @@ impl Config {
         for problem in &mut problems {
             problem.source = problem.key.as_ref().and_then(|key| layers.origin(key));
         }
-        if problems.is_empty() { Ok(config) } else { Err(Problems(problems)) }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let origins = Origins::of(&config, &layers);
+        Ok(Loaded { config, origins })
     }
 }
 

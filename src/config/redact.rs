@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Config;
+use crate::tenants::secret::SecretDigest;
 
 /// Replacement of a secret.
 const REDACTED: &str = "***";
@@ -11,14 +12,23 @@ const REDACTED: &str = "***";
 impl Config {
     /// Returns the configuration as TOML, without secrets.
     pub fn redacted_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(&self.without_secrets(|_| format!("sha256:{REDACTED}")))
+    }
+
+    /// Returns the configuration without secrets, with the IDs of secrets and tokens in place of their digests.
+    pub(super) fn with_secret_ids(&self) -> Self {
+        self.without_secrets(|digest| digest.parse::<SecretDigest>().map_or_else(|_| REDACTED.to_owned(), |of| of.id()))
+    }
+
+    fn without_secrets(&self, shown_digest: impl Fn(&str) -> String) -> Self {
         let mut shown = self.clone();
         shown.engines = self.redacted_engines();
         shown.registry.url = redacted_url(&shown.registry.url);
         let tokens = shown.admin.tokens.values_mut().map(|token| &mut token.digest);
         for digest in shown.apps.values_mut().flat_map(|app| &mut app.secrets).chain(tokens) {
-            *digest = format!("sha256:{REDACTED}");
+            *digest = shown_digest(digest);
         }
-        toml::to_string_pretty(&shown)
+        shown
     }
 
     /// Returns the URLs of the engines by name, without secrets.

@@ -9,6 +9,15 @@ use crate::telemetry::logging::LogOptions;
 /// Tables that apply without a restart.
 const LIVE: [&str; 3] = ["admin", "apps", "defaults"];
 
+/// Reports whether a change of this key applies without a restart.
+pub(super) fn is_live(key: &KeyPath) -> bool {
+    match key.names() {
+        [table, name] if table == "log" => name == "level",
+        [table, ..] => LIVE.contains(&table.as_str()),
+        [] => false,
+    }
+}
+
 impl Config {
     /// Returns this configuration with the reloadable part of `new`, checked against the rest.
     pub fn with_live_of(&self, new: &Self) -> Result<Self, Problems> {

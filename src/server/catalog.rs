@@ -48,6 +48,10 @@ struct ConfigCatalog(Arc<Registry>);
 
 #[async_trait]
 impl Catalog for ConfigCatalog {
+    fn is_changeable(&self) -> bool {
+        false
+    }
+
     async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let mut apps = self.0.apps();
         apps.sort_by(|a, b| a.key.cmp(&b.key));

@@ -9,8 +9,9 @@ use tokio::sync::Notify;
 use super::data_dir::DataDir;
 use super::{apps, operators};
 use crate::admin::auth::Tokens;
+use crate::admin::config::Setting;
 use crate::admin::reloads::Reloads;
-use crate::config::{Config, Problems};
+use crate::config::{Config, EffectiveSetting, Loaded, Origins, Problems};
 use crate::domain::clock::Clock;
 use crate::gateway::Gateway;
 use crate::proxy::identities;
@@ -31,8 +32,9 @@ pub(super) struct Live {
     log: Log,
     clock: Arc<dyn Clock>,
     metrics: ReloadMetrics,
-    /// The last reload, for operators.
+    /// The settings in effect and the last reload, for operators.
     pub(super) reloads: Arc<Reloads>,
+    origins: ArcSwap<Origins>,
     /// Notified when the apps of a registry must be rebuilt because their defaults have changed.
     pub(super) config_changed: Arc<Notify>,
 }
@@ -57,17 +59,26 @@ impl Live {
             clock,
             metrics: ReloadMetrics::default(),
             reloads: Arc::default(),
+            origins: ArcSwap::default(),
             config_changed: Arc::default(),
         }
     }
 
+    /// Sets where the values of the configuration were set.
+    pub(super) fn set_origins(&self, origins: Origins) {
+        self.origins.store(Arc::new(origins));
+        let settings = self.config.load().settings(&self.origins.load());
+        self.reloads.set_settings(settings.into_iter().map(shown).collect());
+    }
+
     /// Applies the reloadable parts of a configuration. If it is invalid, nothing changes.
-    pub(super) async fn reload(&self, read: Result<Config, Problems>, data_dir: &DataDir) {
-        let taken = read.and_then(|new| {
+    pub(super) async fn reload(&self, read: Result<Loaded, Problems>, data_dir: &DataDir) {
+        let taken = read.and_then(|Loaded { config: new, origins }| {
             let running = self.config.load_full();
             let mut changes = identities::changes(&running.proxy, &new.proxy);
             changes.truncate(CHANGES_LOGGED);
-            Ok(((running.restart_needed_for(&new), changes), running.with_live_of(&new)?))
+            let origins = self.origins.load().with_live_of(&origins);
+            Ok(((running.restart_needed_for(&new), changes, origins), running.with_live_of(&new)?))
         });
         let applied = match taken {
             Ok((at_restart, config)) => match data_dir.make_ready_for(&config).await {
@@ -77,9 +88,11 @@ impl Live {
             Err(problems) => Err(problems.into()),
         };
         self.metrics.reloaded(applied.is_ok());
-        self.reloads.reloaded(self.clock.wall(), applied.is_ok());
+        let at = self.clock.wall();
         match applied {
-            Ok((restart_needed, changes)) => {
+            Ok((restart_needed, changes, origins)) => {
+                self.set_origins(origins);
+                self.reloads.reloaded(at, Ok(restart_needed.clone()));
                 tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in force");
                 if !restart_needed.is_empty() {
                     let tables = restart_needed.join(", ");
@@ -91,6 +104,7 @@ impl Live {
             }
             Err(error) => {
                 let error = format!("{error:#}");
+                self.reloads.reloaded(at, Err(&error));
                 tracing::error!(error, "Configuration not reloaded: it cannot be used, so nothing changes");
             }
         }
@@ -111,4 +125,10 @@ impl Live {
         self.config_changed.notify_one();
         Ok(())
     }
+}
+
+/// Returns a setting as operators see it.
+fn shown(setting: EffectiveSetting) -> Setting {
+    let EffectiveSetting { key, value, origin, needs_restart } = setting;
+    Setting { key, value, origin, needs_restart }
 }

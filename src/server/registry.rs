@@ -126,6 +126,10 @@ pub(super) struct DatabaseCatalog {
 
 #[async_trait]
 impl Catalog for DatabaseCatalog {
+    fn is_changeable(&self) -> bool {
+        true
+    }
+
     async fn list(&self) -> Result<Vec<ListedApp>, CatalogError> {
         let snapshot = self.follower.database().read().await?;
         Ok(snapshot.apps.into_iter().map(|stored| self.listed(stored)).collect())

@@ -1,9 +1,11 @@
 //! The admin API over sockets: who is let in, what operators can do to claims, and the trail that they leave.
 
 mod access;
+mod apps;
 mod claims;
 mod commands;
 mod roles;
+mod settings;
 mod summary;
 mod suspects;
 mod trail;

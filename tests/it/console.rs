@@ -2,7 +2,9 @@
 //! shown and never runs.
 
 mod actions;
+mod apps;
 mod browser;
+mod config;
 mod drafts;
 mod forms;
 mod hostile;

@@ -12,6 +12,9 @@ use crate::web::problem::{Code, Problem};
 /// Results that are kept.
 const RESULTS_MAX: usize = 256;
 
+/// Secrets that are kept until they are shown.
+const SECRETS_MAX: usize = 16;
+
 /// The result of an action: where it leads, or why it was refused.
 type Done = Result<String, Problem>;
 
@@ -19,6 +22,8 @@ type Done = Result<String, Problem>;
 #[derive(Default)]
 pub(super) struct Actions {
     results: Mutex<VecDeque<(String, Shared<BoxFuture<'static, Done>>)>>,
+    /// Secrets that were made and not shown yet, by the name of their action.
+    secrets: Mutex<VecDeque<(String, String)>>,
 }
 
 impl Actions {
@@ -43,6 +48,22 @@ impl Actions {
             self.results.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != name);
         }
         done
+    }
+
+    /// Keeps the secret that an action has made, until it is shown: a browser may have given up the request that made it.
+    pub(super) fn hand_over(&self, name: String, secret: String) {
+        let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        if secrets.len() == SECRETS_MAX {
+            secrets.pop_front();
+        }
+        secrets.push_back((name, secret));
+    }
+
+    /// Removes the secret that an action has made.
+    pub(super) fn take(&self, name: &str) -> Option<String> {
+        let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = secrets.iter().position(|(known, _)| known == name)?;
+        secrets.remove(index).map(|(_, secret)| secret)
     }
 
     /// Reports whether an action with this name is running or was successful.

@@ -1,4 +1,7 @@
-//! `/console/apps`: the apps, their chains and secrets.
+//! `/console/apps`: the apps, their chains and secrets. `show` is one of them, and `change` changes it.
+
+pub(super) mod change;
+pub(super) mod show;
 
 use std::sync::Arc;
 
@@ -33,6 +36,7 @@ pub(super) struct App {
 #[derive(Deserialize)]
 struct Secret {
     secret_id: Untrusted,
+    created_at: Option<String>,
     last_used_at: Option<String>,
 }
 
@@ -53,12 +57,9 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
     let rows = html! {
         @for app in apps {
             tr {
-                th scope="row" { (app.key) }
+                th scope="row" { a href=(path(&["apps", app.key.raw()])) { (app.key) } }
                 td { a href=(path(&["chains", app.chain.raw()])) { (app.chain) } }
-                td {
-                    @if app.disabled { span.bad { "■ " (t.of(Text::Disabled)) } } @else { span.good { "● " (t.of(Text::Enabled)) } }
-                    @if let Some(problem) = &app.problem { br; (problem) }
-                }
+                td { (state(t, app.disabled, app.problem.as_ref())) }
                 td {
                     @for secret in &app.secrets {
                         div {
@@ -77,6 +78,14 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
         }
     };
     table(t, Text::Apps, &[Text::App, Text::Chain, Text::State, Text::Secrets, Text::Locks], &rows)
+}
+
+/// Returns whether the callers of an app are accepted, and why its settings cannot be used.
+fn state(t: Texts, disabled: bool, problem: Option<&Untrusted>) -> Markup {
+    html! {
+        @if disabled { span.bad { "■ " (t.of(Text::Disabled)) } } @else { span.good { "● " (t.of(Text::Enabled)) } }
+        @if let Some(problem) = problem { br; (problem) }
+    }
 }
 
 /// Returns a form that chooses an app. With a further parameter of the page, it may be all apps.

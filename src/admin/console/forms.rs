@@ -82,13 +82,14 @@ pub(super) fn check_typed(context: &Context, word: &str) -> Result<(), Problem> 
 
 /// Reports whether this form was sent before, and not refused.
 pub(super) fn has_run(context: &Context) -> bool {
-    name(context).is_some_and(|name| context.console.actions.has(&name))
+    name(context).is_ok_and(|name| context.console.actions.has(&name))
 }
 
 /// Returns what distinguishes this form from all others.
-fn name(context: &Context) -> Option<String> {
-    let nonce = value(&context.form, "nonce").filter(|nonce| nonce.len() == 32)?;
-    Some(format!("{} {nonce}", context.session.form_token()))
+pub(super) fn name(context: &Context) -> Result<String, Problem> {
+    let nonce = value(&context.form, "nonce").filter(|nonce| nonce.len() == 32);
+    let nonce = nonce.ok_or_else(|| Problem::invalid("The form has no `nonce`; open its page again."))?;
+    Ok(format!("{} {nonce}", context.session.form_token()))
 }
 
 /// Makes the call of an action once, and leads to `done`. Fields of the form with these names are added to the body.
@@ -117,6 +118,5 @@ pub(super) async fn run(
     context: &Context,
     action: impl Future<Output = Result<String, Problem>> + Send + 'static,
 ) -> Result<Answer, Problem> {
-    let name = name(context).ok_or_else(|| Problem::invalid("The form has no `nonce`; open its page again."))?;
-    context.console.actions.once(name, action).await.map(Answer::SeeOther)
+    context.console.actions.once(name(context)?, action).await.map(Answer::SeeOther)
 }

@@ -7,17 +7,19 @@ use super::context::Context;
 use super::texts::{Language, Text, Texts};
 use super::times;
 use crate::admin::health::Stage;
+use crate::admin::role::Role;
 
-/// The pages of the navigation: path and title.
-const PAGES: &[(&str, Text<'static>)] = &[
-    ("/console/", Text::Overview),
-    ("/console/attention", Text::Attention),
-    ("/console/find", Text::Find),
-    ("/console/engines", Text::Engines),
-    ("/console/locks", Text::Locks),
-    ("/console/apps", Text::Apps),
-    ("/console/spool", Text::Spool),
-    ("/console/audit", Text::Audit),
+/// The pages of the navigation: path, title and least role.
+const PAGES: &[(&str, Text<'static>, Role)] = &[
+    ("/console/", Text::Overview, Role::View),
+    ("/console/attention", Text::Attention, Role::View),
+    ("/console/find", Text::Find, Role::View),
+    ("/console/engines", Text::Engines, Role::View),
+    ("/console/locks", Text::Locks, Role::View),
+    ("/console/apps", Text::Apps, Role::View),
+    ("/console/spool", Text::Spool, Role::View),
+    ("/console/config", Text::Configuration, Role::Read),
+    ("/console/audit", Text::Audit, Role::View),
 ];
 
 /// Returns a page for a signed-in operator.
@@ -37,7 +39,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
                 }
             }
             nav {
-                @for (path, title) in PAGES {
+                @for (path, title, _) in PAGES.iter().filter(|(_, _, role)| operator.role >= *role) {
                     a href=(path) aria-current=[(context.path == *path).then_some("page")] { (t.of(*title)) }
                 }
             }

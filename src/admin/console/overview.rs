@@ -128,7 +128,7 @@ fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
         "overlap" => (Text::Check, Some(Text::CheckAdvice), list("overlap")),
         "double" => (Text::Check, Some(Text::CheckAdvice), list("double")),
         "unknown" => (Text::SettleIt, Some(Text::SettleAdvice), list("unknown")),
-        "reload_failed" => (Text::Configuration, Some(Text::DoReloadFailed), "/console/audit".into()),
+        "reload_failed" => (Text::Configuration, Some(Text::DoReloadFailed), "/console/config".into()),
         _ => (Text::Gateway, None, "/console/engines".into()),
     }
 }

@@ -10,8 +10,8 @@ use axum::routing::{MethodFilter, on};
 use super::context::{Answer, Console, Context};
 use super::entry::{Page, enter};
 use super::texts::Text;
-use super::{apps, attention, audit, chains, check, claims, find, json, locks, overview, spool};
-use crate::admin::role::Role::{self, Act, View};
+use super::{apps, attention, audit, chains, check, claims, config, find, json, locks, overview, spool};
+use crate::admin::role::Role::{self, Act, Read, View};
 use crate::web::problem::{Code, Problem};
 
 /// A page: its method and path, and the least role that may open it.
@@ -58,7 +58,17 @@ fn rows() -> Vec<Row> {
         get(Act, "/console/locks/{app}/{name}/release/{hash}", locks::ask),
         post(Act, "/console/locks/{app}/{name}/release/{hash}", locks::act),
         get(View, "/console/apps", apps::list),
+        get(View, "/console/apps/{app}", apps::show::show),
+        get(Act, "/console/apps/{app}/rotate", apps::change::ask_rotate),
+        post(Act, "/console/apps/{app}/rotate", apps::change::rotate),
+        get(Act, "/console/apps/{app}/revoke/{secret}", apps::change::ask_revoke),
+        post(Act, "/console/apps/{app}/revoke/{secret}", apps::change::revoke),
+        get(Act, "/console/apps/{app}/disable", apps::change::ask_disable),
+        post(Act, "/console/apps/{app}/disable", apps::change::disable),
+        get(Act, "/console/apps/{app}/enable", apps::change::ask_enable),
+        post(Act, "/console/apps/{app}/enable", apps::change::enable),
         get(View, "/console/spool", spool::show),
+        get(Read, "/console/config", config::show),
         get(View, "/console/audit", audit::show),
         get(View, "/console/json/{*call}", json::show),
         get(View, "/console/{*rest}", nothing_here),

@@ -162,6 +162,17 @@ impl App {
         limit.is_none_or(|limit| self.usage.charged.responses.add(kind, bytes, limit, retention, now))
     }
 
+    /// Returns the number of requests in flight.
+    pub fn requests_in_flight(&self) -> usize {
+        self.usage.charged.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of stored responses that count against their quota. `None` without a quota, where nothing is counted. `now` is
+    /// monotonic.
+    pub fn stored_response_bytes(&self, now: Duration) -> Option<u64> {
+        self.quota.response_bytes_total.map(|_| self.usage.charged.responses.total(now))
+    }
+
     /// Refunds bytes that were charged and not stored.
     pub fn refund_bytes(&self, bytes: u64) {
         if let Some(rate) = self.quota.claim_bytes_per_second.filter(|_| bytes > 0) {

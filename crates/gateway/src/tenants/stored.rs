@@ -65,6 +65,9 @@ pub struct ListedSecret {
 /// Changes that operators can make to apps.
 #[async_trait]
 pub trait Catalog: Send + Sync + 'static {
+    /// Reports whether the apps can be changed here. Otherwise they are changed in the configuration file.
+    fn is_changeable(&self) -> bool;
+
     /// Returns all apps, by name.
     async fn list(&self) -> Result<Vec<ListedApp>, CatalogError>;
 

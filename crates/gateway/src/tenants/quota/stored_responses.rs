@@ -61,14 +61,26 @@ impl StoredResponses {
         }
         has_room
     }
+
+    /// Returns the bytes of all responses whose retention has not ended. `now` is monotonic.
+    pub(super) fn total(&self, now: Duration) -> u64 {
+        let Counts { all, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.drop_ended(now);
+        all.total
+    }
 }
 
 impl Count {
-    /// Reports whether this many bytes are within the limit, beside those that are still kept.
-    fn has_room(&mut self, bytes: u64, limit: u64, now: Duration) -> bool {
+    /// Removes the responses whose retention has ended.
+    fn drop_ended(&mut self, now: Duration) {
         let kept = self.ends.split_off(&now);
         let ended: u64 = std::mem::replace(&mut self.ends, kept).values().sum();
         self.total -= ended;
+    }
+
+    /// Reports whether this many bytes are within the limit, beside those that are still kept.
+    fn has_room(&mut self, bytes: u64, limit: u64, now: Duration) -> bool {
+        self.drop_ended(now);
         self.total.checked_add(bytes).is_some_and(|total| total <= limit)
     }
 
@@ -105,6 +117,7 @@ mod tests {
         assert!(!stored.add(Other, 1, 100, Some(DAY), DAY + DAY / 64), "60 bytes, and one that is kept for ever");
         assert!(stored.add(Other, 60, 100, Some(DAY), 4 * DAY));
         assert!(!stored.add(Other, 61, 100, Some(DAY), 9 * DAY), "one is kept for ever");
+        assert_eq!((stored.total(4 * DAY), stored.total(9 * DAY)), (100, 40));
     }
 
     #[test]
