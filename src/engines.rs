@@ -1,5 +1,5 @@
 //! The table of engines, and the lookup of an engine by its URL: `memory:`, `disk:PATH`, `redis://…`, `rediss://…`, `postgres://…`,
-//! `etcd://…`. Errors say what to write instead, and never repeat a password or the content of a file.
+//! `etcd://…`, `zookeeper://…`. Errors say what to write instead, and never repeat a password or the content of a file.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ static SCHEMES: &[&Scheme] = &[
     &oncegate_postgres::SCHEME,
     #[cfg(feature = "etcd")]
     &oncegate_etcd::SCHEME,
+    #[cfg(feature = "zookeeper")]
+    &oncegate_zookeeper::SCHEME,
 ];
 
 /// The scheme of the memory engine, which is part of `core`.
@@ -51,6 +53,8 @@ const OPTIONAL: &[&str] = &[
     "postgresql",
     "etcd",
     "etcds",
+    "zookeeper",
+    "zookeepers",
 ];
 
 /// Checks that [`open`] would accept a URL. Opens nothing, and connects to no server.

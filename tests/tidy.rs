@@ -35,8 +35,9 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("postgres", &[]),
     ("coordination", &[]),
     ("etcd", &[]),
+    ("zookeeper", &[]),
     ("transport", &[]),
-    ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres", "etcd"]),
+    ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres", "etcd", "zookeeper"]),
     // Modules of `crates/gateway`, and that crate itself.
     ("crash", &[]),
     ("tenants", &["domain", "database"]),
@@ -122,7 +123,7 @@ const FLOORS: &[(&str, &[&str])] = &[
 
 /// The crates of engines. Only the table of engines names one, and the engine of `core`, `memory`: all other code takes an
 /// `Arc<dyn Engine>`.
-const ENGINES: &[&str] = &["disk", "redis", "postgres", "etcd"];
+const ENGINES: &[&str] = &["disk", "redis", "postgres", "etcd", "zookeeper"];
 
 /// The table of engines.
 const ENGINES_TABLE: &str = "src/engines.rs";

@@ -139,9 +139,9 @@ fn engine_of(answer: &Value, asked: Option<String>) -> anyhow::Result<String> {
             Err(usage(format!("--engine: the gateway has no engine `{asked}`; it has: {all}")))
         }
         (None, [only]) => Ok(only.clone()),
-        (None, []) => {
-            Err(state("the gateway has no disk engine. Back up Redis, PostgreSQL and etcd with their own tools"))
-        }
+        (None, []) => Err(state(
+            "the gateway has no disk engine. Back up Redis, PostgreSQL, etcd and ZooKeeper with their own tools",
+        )),
         (None, several) => {
             let several = several.join(", ");
             Err(usage(format!("the gateway has several disk engines: name one with --engine: {several}")))

@@ -130,12 +130,15 @@ impl Config {
     fn cannot(&self, engine: &str, required: Capability) -> String {
         let scheme = self.engines.get(engine).and_then(|url| url.split_once(':')).map_or("", |(scheme, _)| scheme);
         let (lacks, instead) = match required {
-            Capability::Durable => {
-                ("keeps nothing across a restart", "disk:, postgres://, etcd://, redis:// with appendfsync always")
+            Capability::Durable => (
+                "keeps nothing across a restart",
+                "disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always",
+            ),
+            Capability::StrictFence => ("has no fences", "disk:, postgres://, etcd://, zookeeper://"),
+            Capability::Forever => {
+                ("cannot keep claims for ever", "disk:, redis://, postgres://, etcd://, zookeeper://")
             }
-            Capability::StrictFence => ("has no fences", "disk:, postgres://, etcd://"),
-            Capability::Forever => ("cannot keep claims for ever", "disk:, redis://, postgres://, etcd://"),
-            Capability::Shared => ("serves a single gateway", "redis://, postgres://, etcd://"),
+            Capability::Shared => ("serves a single gateway", "redis://, postgres://, etcd://, zookeeper://"),
         };
         format!("engine `{engine}` ({scheme}:) {lacks}; use another one ({instead})")
     }

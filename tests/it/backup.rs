@@ -150,7 +150,7 @@ async fn other_engines_make_no_backups() {
     let gateway = operated("memory:").data_dir(&root.path().join("data")).start().await;
     let none = backup(&gateway, root.path(), &["--to", "a.backup"]).expect(3);
     assert!(
-        none.err.contains("no disk engine. Back up Redis, PostgreSQL and etcd with their own tools"),
+        none.err.contains("no disk engine. Back up Redis, PostgreSQL, etcd and ZooKeeper with their own tools"),
         "{}",
         none.err
     );

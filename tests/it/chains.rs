@@ -17,6 +17,8 @@ use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 use oncegate_testkit::wait::{in_time, until};
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -348,8 +350,17 @@ async fn a_chain_is_switched_from_redis_to_etcd_and_back() {
     a_chain_is_switched_from_redis_and_back(&redis, cluster.url()).await;
 }
 
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn a_chain_is_switched_from_redis_to_zookeeper_and_back() {
+    let (Some(redis), Some(cluster)) = (RedisServer::start().await, ZooKeeperCluster::start_one().await) else {
+        return;
+    };
+    a_chain_is_switched_from_redis_and_back(&redis, cluster.url()).await;
+}
+
 /// To an engine with fences, which can list its claims.
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "zookeeper"))]
 async fn a_chain_is_switched_from_redis_and_back(redis: &RedisServer, url: String) {
     let setup = over(&[("fast", redis.url()), ("other", url)]);
     let (here, there) = (setup.start().await, setup.start().await);

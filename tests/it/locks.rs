@@ -15,6 +15,8 @@ use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -120,12 +122,18 @@ async fn on_etcd_two_gateways_take_turns_and_share_permits() {
     permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
 }
 
-/// The clock of the store moves in steps, and may gain: the end of a hold lies behind that.
-#[cfg(feature = "etcd")]
+#[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_etcd_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
-    let Some(cluster) = EtcdCluster::start_one().await else { return };
-    let (here, there) = (gateway::on(cluster.url()).start().await, gateway::on(cluster.url()).start().await);
+async fn on_zookeeper_two_gateways_take_turns_and_share_permits() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    fair_requests_at_two_gateways_take_turns(&cluster.url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
+}
+
+/// The clock of the store moves in steps, and may gain: the end of a hold lies behind that.
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+async fn a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(url: &str) {
+    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
     let clock = SystemClock::new();
     for round in 0..8 {
         let (name, sent) = (format!("lease{round}"), clock.monotonic());
@@ -136,6 +144,20 @@ async fn on_etcd_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
         let lasted = clock.monotonic().saturating_sub(sent);
         assert!(lasted >= lease, "granted again after {lasted:?} of {lease:?}");
     }
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_etcd_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.url()).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_zookeeper_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

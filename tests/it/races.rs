@@ -9,11 +9,14 @@ use std::time::Duration;
 use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;
+use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Setup;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -74,12 +77,21 @@ impl Stage {
         Some(Self::gateways_on(cluster.url(), 2, Box::new(cluster)).await)
     }
 
+    #[cfg(feature = "zookeeper")]
+    async fn two_gateways_on_zookeeper() -> Option<Self> {
+        let cluster = ZooKeeperCluster::start_one().await?;
+        Some(Self::gateways_on(cluster.url(), 2, Box::new(cluster)).await)
+    }
+
     /// Gateways that share a store.
     async fn gateways_on(url: String, count: usize, store: Box<dyn Any>) -> Self {
         let mut stage = Self { clients: Vec::new(), keep: Vec::new() };
         for _ in 0..count {
             let gateway = patient(gateway::on(&url)).start().await;
-            stage.clients.push(gateway.client());
+            let client = gateway.client();
+            until("service", Duration::from_secs(20), async || client.claim(fresh::contents()).await.status == 201)
+                .await;
+            stage.clients.push(client);
             stage.keep.push(Box::new(gateway));
         }
         stage.keep.push(store);
@@ -111,6 +123,9 @@ races!(two_gateways_on_postgres: one_of_two_hundred_is_granted one_holder_at_a_t
 
 #[cfg(feature = "etcd")]
 races!(two_gateways_on_etcd: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
+
+#[cfg(feature = "zookeeper")]
+races!(two_gateways_on_zookeeper: one_of_two_hundred_is_granted one_holder_at_a_time one_nonce_is_one_attempt batches_race_singles a_success_stays);
 
 /// Runs the same call from that many callers at once, spread over the gateways; their answers in no order.
 async fn at_once<Answers, Call>(

@@ -11,6 +11,8 @@ use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::{in_time, until};
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -99,6 +101,13 @@ async fn on_postgres_an_outcome_answers_callers_at_other_gateways() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_etcd_an_outcome_answers_callers_at_other_gateways() {
     let Some(cluster) = EtcdCluster::start_one().await else { return };
+    an_outcome_at_one_gateway_answers_the_caller_at_the_other(&cluster.url()).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_zookeeper_an_outcome_answers_callers_at_other_gateways() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
     an_outcome_at_one_gateway_answers_the_caller_at_the_other(&cluster.url()).await;
 }
 

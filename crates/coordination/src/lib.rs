@@ -3,6 +3,7 @@
 //! no engine. Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`, `docs/adr/0185-one-crate-for-coordination-services.md`.
 
 pub mod claims;
+mod connection;
 pub mod gate;
 pub mod item;
 pub mod operation;
@@ -11,7 +12,7 @@ pub mod queue;
 pub mod records;
 pub mod routes;
 pub mod seen;
-pub mod slow;
+pub mod service;
 pub mod step;
 pub mod sweep;
 pub mod tick;

@@ -18,6 +18,8 @@ pub struct Options {
     pub heartbeat_interval: Duration,
     /// Pause between two sweeps over all records, which delete those that have ended.
     pub sweep_interval: Duration,
+    /// How long what has ended is kept, where a store may use marks again. No mark is used after 20 s.
+    pub linger: Duration,
     /// Measures elapsed time. The store's clock is advanced by it.
     pub clock: Arc<dyn Clock>,
     /// Runtimes for connections; if empty, the current one is used.
@@ -33,6 +35,7 @@ impl Default for Options {
             response_timeout: Duration::from_millis(330),
             heartbeat_interval: Duration::from_millis(500),
             sweep_interval: Duration::from_secs(10),
+            linger: Duration::from_mins(2),
             clock: Arc::new(SystemClock::new()),
             cores: Vec::new(),
             on_data_loss: None,

@@ -11,7 +11,7 @@ pub mod client;
 pub mod connector;
 #[cfg(feature = "etcd")]
 pub mod etcd_cluster;
-#[cfg(any(feature = "etcd", feature = "gateway", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "gateway", feature = "postgres", feature = "redis", feature = "zookeeper"))]
 mod folder;
 pub mod fresh;
 #[cfg(feature = "gateway")]
@@ -36,3 +36,7 @@ pub mod small_disk;
 pub mod strace;
 pub mod tcp_proxy;
 pub mod wait;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper_cluster;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper_nodes;

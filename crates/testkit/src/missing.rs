@@ -1,5 +1,6 @@
 //! Programs that a test needs and that may not be installed.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Skips a test that needs a program.
@@ -23,6 +24,17 @@ pub fn tool(name: &str) -> Option<Command> {
     }
     skip(name);
     None
+}
+
+/// Returns the library that shows a process another time, or `None` if it is not installed: the test is to be skipped.
+pub fn faketime() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
+    let library = libraries.find(|library| library.exists());
+    if library.is_none() {
+        skip("faketime");
+    }
+    library
 }
 
 /// Reads the environment of the run, not of the build: a build may be shared.

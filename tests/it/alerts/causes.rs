@@ -1,7 +1,5 @@
 //! Alerts on the host of a gateway, on its files and on its callers: each fires on a gateway to which it happens.
 
-use std::path::PathBuf;
-
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::wait::until;
@@ -51,7 +49,7 @@ async fn a_log_that_nobody_reads() {
 
 #[tokio::test]
 async fn a_clock_that_is_set() {
-    let Some(library) = faketime() else { return missing::skip("faketime") };
+    let Some(library) = missing::faketime() else { return };
     let folder = tempfile::tempdir().unwrap();
     let clock = folder.path().join("clock");
     std::fs::write(&clock, "+0").unwrap();
@@ -60,12 +58,6 @@ async fn a_clock_that_is_set() {
     let gateway = setup.start().await;
     let Some(prometheus) = watched(&[&gateway]).await else { return };
     fires(&prometheus, "OncegateClockStepped", async || std::fs::write(&clock, "+1h").unwrap()).await;
-}
-
-/// Returns the library that shows a process another time.
-fn faketime() -> Option<PathBuf> {
-    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
-    folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
 }
 
 #[tokio::test]

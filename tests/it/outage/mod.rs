@@ -1,8 +1,8 @@
 //! The fault matrix: a store fails in every way that we know, while 64 callers work. Their answers must be
 //! explained and in time, and service must return soon. One table of faults for each store.
 
-#[cfg(feature = "etcd")]
-mod etcd;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod coordination;
 mod noop;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 mod policies;

@@ -2,7 +2,6 @@
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Determinate, Engine, EngineError};
-use oncegate_etcd::Etcd;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 
 use super::{granted, open, serves_again, soon};
@@ -29,7 +28,7 @@ fn with_user(cluster: &EtcdCluster, user: &str) -> String {
 }
 
 /// Waits until the engine says why it does not serve.
-async fn refusal(engine: &Etcd) -> String {
+async fn refusal(engine: &impl Engine) -> String {
     let mut why = String::new();
     soon("a refusal", async || {
         match engine.claim(&fresh_claim(), DEADLINE).await {

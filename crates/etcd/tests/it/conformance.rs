@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
-use oncegate_core::engine::{Engine as _, RecordName};
-use oncegate_etcd::Etcd;
+use oncegate_core::engine::{Engine, RecordName};
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::shared::Shared;
 
@@ -18,7 +17,7 @@ const LATE: Duration = Duration::from_millis(400);
 async fn subject() -> Option<Subject> {
     static CLUSTER: Shared<EtcdCluster> = Shared::new();
     let cluster = CLUSTER.get(EtcdCluster::start_one()).await?;
-    let engine = Arc::new(Etcd::open(&cluster.url(), options()).unwrap());
+    let engine = Arc::new(oncegate_etcd::open(&cluster.url(), options()).unwrap());
     let clock = engine.clone();
     Some(Subject {
         engine,
@@ -30,7 +29,7 @@ async fn subject() -> Option<Subject> {
 }
 
 /// Waits until the store's clock has advanced. On a busy machine it is slow.
-async fn advanced(engine: Arc<Etcd>, span: Duration) {
+async fn advanced(engine: Arc<dyn Engine>, span: Duration) {
     let now = async || engine.get_record(&RecordName::Metadata("none".into()), DEADLINE).await.unwrap().now;
     let end = now().await.plus(span);
     while now().await < end {

@@ -17,8 +17,9 @@ mod tls;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::Engine;
 use oncegate_core::terms::Terms;
-use oncegate_etcd::{Etcd, Options};
+use oncegate_etcd::Options;
 
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
 
@@ -32,8 +33,8 @@ fn options() -> Options {
     }
 }
 
-fn open(url: &str) -> Etcd {
-    Etcd::open(url, options()).expect("a good URL")
+fn open(url: &str) -> impl Engine + use<> {
+    oncegate_etcd::open(url, options()).expect("a good URL")
 }
 
 /// Waits until something holds.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_etcd::{Etcd, Options};
+use oncegate_etcd::Options;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::output::print;
 
@@ -19,7 +19,7 @@ const TIME: Duration = Duration::from_secs(4);
 #[ignore = "a measurement"]
 async fn measure_claims_and_outcomes() {
     let Some(cluster) = EtcdCluster::start().await else { return };
-    let engine = Arc::new(Etcd::open(&cluster.url(), Options::default()).unwrap());
+    let engine = Arc::new(oncegate_etcd::open(&cluster.url(), Options::default()).unwrap());
     super::serves_again(&*engine).await;
     for callers in [1, 16, 64, 256] {
         for settles in [false, true] {

@@ -5,13 +5,13 @@ use std::time::Duration;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Channel, Engine, Subscription};
 use oncegate_core::record::Key;
-use oncegate_etcd::{Etcd, Options};
+use oncegate_etcd::Options;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 
 use super::{granted, serves_again, settle, soon, success};
 
 /// Subscribes until the subscription is live.
-async fn subscribed(engine: &Etcd, key: &Key) -> Subscription {
+async fn subscribed(engine: &impl Engine, key: &Key) -> Subscription {
     let mut live = None;
     soon("a live subscription", async || {
         let subscription = engine.subscribe(&Channel::of_claim(key)).await;
@@ -40,7 +40,7 @@ async fn freeze_member_of(subscription: &Subscription, cluster: &EtcdCluster) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_ends_with_its_member_and_the_next_one_is_at_another() {
     let Some(cluster) = EtcdCluster::start().await else { return };
-    let engine = Etcd::open(&cluster.url(), Options::default()).unwrap();
+    let engine = oncegate_etcd::open(&cluster.url(), Options::default()).unwrap();
     serves_again(&engine).await;
     let request = fresh_claim();
     granted(&engine, &request).await;

@@ -2,7 +2,7 @@
 
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_etcd::{Etcd, Options};
+use oncegate_etcd::Options;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 
 use super::{again, granted, is_duplicate, serves_again};
@@ -10,7 +10,7 @@ use super::{again, granted, is_duplicate, serves_again};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_nothing_is_granted_and_nothing_is_read() {
     let Some(cluster) = EtcdCluster::start().await else { return };
-    let engine = Etcd::open(&cluster.url(), Options::default()).unwrap();
+    let engine = oncegate_etcd::open(&cluster.url(), Options::default()).unwrap();
     serves_again(&engine).await;
     let request = fresh_claim();
     granted(&engine, &request).await;

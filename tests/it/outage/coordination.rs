@@ -1,11 +1,14 @@
-//! An etcd cluster of three, and what can happen to a member or to all: two gateways work at it all the while.
+//! A coordination service of three members, and what can happen to a member or to all: two gateways work at it all the while.
 
 use std::time::Duration;
 
+#[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::history::check::explained_within;
 use oncegate_testkit::output::print;
 use oncegate_testkit::wait::until;
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
 use super::{SHORTEST_LEASE, Seen, Store, gateway, watch_all, workload};
 
@@ -30,17 +33,68 @@ enum Fault {
 const FAULTS: [Fault; 5] =
     [Fault::LeaderKilled, Fault::LeaderStopped, Fault::FollowerKilled, Fault::FollowerStopped, Fault::QuorumStopped];
 
-/// A cluster, and the members that a fault has struck.
-struct Etcd {
-    cluster: EtcdCluster,
-    struck: Vec<usize>,
+/// Members that a test can stop.
+trait Members {
+    fn url(&self) -> String;
+    fn size(&self) -> usize;
+    fn leader(&self) -> Option<usize>;
+    fn kill(&mut self, member: usize);
+    fn restart(&mut self, member: usize);
+    fn freeze(&mut self, member: usize);
+    fn thaw(&mut self, member: usize);
+    async fn is_ready(&mut self) -> bool;
 }
 
-impl Etcd {
-    async fn start() -> Option<Self> {
-        Some(Self { cluster: EtcdCluster::start().await?, struck: Vec::new() })
-    }
+macro_rules! members {
+    ($cluster:ident) => {
+        impl Members for $cluster {
+            fn url(&self) -> String {
+                self.url()
+            }
 
+            fn size(&self) -> usize {
+                self.size()
+            }
+
+            fn leader(&self) -> Option<usize> {
+                self.leader()
+            }
+
+            fn kill(&mut self, member: usize) {
+                self.kill(member);
+            }
+
+            fn restart(&mut self, member: usize) {
+                self.restart(member);
+            }
+
+            fn freeze(&mut self, member: usize) {
+                $cluster::freeze(self, member);
+            }
+
+            fn thaw(&mut self, member: usize) {
+                $cluster::thaw(self, member);
+            }
+
+            async fn is_ready(&mut self) -> bool {
+                self.is_ready().await
+            }
+        }
+    };
+}
+
+#[cfg(feature = "etcd")]
+members!(EtcdCluster);
+#[cfg(feature = "zookeeper")]
+members!(ZooKeeperCluster);
+
+/// A cluster, and the members that a fault has struck.
+struct Struck<C> {
+    cluster: C,
+    members: Vec<usize>,
+}
+
+impl<C: Members> Struck<C> {
     /// Returns the leader, once there is one.
     async fn leader(&self) -> usize {
         let mut leader = None;
@@ -53,7 +107,7 @@ impl Etcd {
     }
 }
 
-impl Store for Etcd {
+impl<C: Members> Store for Struck<C> {
     type Fault = Fault;
 
     fn url(&self) -> String {
@@ -67,21 +121,28 @@ impl Store for Etcd {
     async fn strike(&mut self, fault: Fault) {
         let leader = self.leader().await;
         let follower = (leader + 1) % self.cluster.size();
-        self.struck = match fault {
+        self.members = match fault {
             Fault::LeaderKilled | Fault::LeaderStopped => vec![leader],
             Fault::FollowerKilled | Fault::FollowerStopped => vec![follower],
             Fault::QuorumStopped => vec![leader, follower],
         };
-        for member in self.struck.clone() {
+        for member in self.members.clone() {
             match fault {
                 Fault::LeaderKilled | Fault::FollowerKilled => self.cluster.kill(member),
                 Fault::LeaderStopped | Fault::FollowerStopped | Fault::QuorumStopped => self.cluster.freeze(member),
             }
         }
+        if fault == Fault::LeaderStopped {
+            // The stopped one comes back as a leader that does not know of it.
+            until("another leader", Duration::from_secs(30), async || {
+                self.cluster.leader().is_some_and(|other| other != leader)
+            })
+            .await;
+        }
     }
 
     async fn mend(&mut self, fault: Fault) {
-        for member in std::mem::take(&mut self.struck) {
+        for member in std::mem::take(&mut self.members) {
             match fault {
                 Fault::LeaderKilled | Fault::FollowerKilled => self.cluster.restart(member),
                 Fault::LeaderStopped | Fault::FollowerStopped | Fault::QuorumStopped => self.cluster.thaw(member),
@@ -100,22 +161,38 @@ fn assert_promises(seen: &Seen, fault: Fault) {
     seen.assert_in_time(&fault, false, Duration::ZERO);
 }
 
-async fn run(rounds: usize) {
-    let Some(mut etcd) = Etcd::start().await else { return };
-    let gateways = [gateway(&etcd, "").await, gateway(&etcd, "").await];
+async fn run(cluster: Option<impl Members>, rounds: usize) {
+    let Some(cluster) = cluster else { return };
+    let mut struck = Struck { cluster, members: Vec::new() };
+    let gateways = [gateway(&struck, "").await, gateway(&struck, "").await];
     for fault in FAULTS.into_iter().flat_map(|fault| std::iter::repeat_n(fault, rounds)) {
-        let seen = watch_all(&mut etcd, fault, &[&gateways[0], &gateways[1]], workload()).await;
+        let seen = watch_all(&mut struck, fault, &[&gateways[0], &gateways[1]], workload()).await;
         assert_promises(&seen, fault);
     }
 }
 
+#[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_is_true_under_faults_of_an_etcd_cluster() {
-    run(1).await;
+    run(EtcdCluster::start().await, 1).await;
 }
 
+#[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: make test-coordination"]
 async fn every_answer_is_true_under_many_faults_of_an_etcd_cluster() {
-    run(20).await;
+    run(EtcdCluster::start().await, 20).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_is_true_under_faults_of_zookeeper() {
+    run(ZooKeeperCluster::start().await, 1).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: make test-coordination"]
+async fn every_answer_is_true_under_many_faults_of_zookeeper() {
+    run(ZooKeeperCluster::start().await, 20).await;
 }

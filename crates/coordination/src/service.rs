@@ -1,0 +1,200 @@
+//! The engine on a coordination service: the parts that do not depend on its messages.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use oncegate_core::claim::{
+    ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+};
+use oncegate_core::engine::notification::Hub;
+use oncegate_core::engine::{
+    Capabilities, ChangeResponse, Channel, Determinate, Engine, EngineError, RecordChange, RecordName, RecordView,
+    Subscription,
+};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{Key, LiveClaim};
+use oncegate_driver::listener::{self, Listener};
+use oncegate_driver::{Intervals, Pool, Server};
+use tokio_util::sync::CancellationToken;
+
+use super::claims::{ClaimCall, Request};
+use super::connection::Connector;
+use super::operation::SingleRequest;
+use super::options::Options;
+use super::queue::Operations;
+use super::records::{ChangeCall, RecordLookup};
+use super::routes::Routes;
+
+/// Connections, if the process says nothing of its cores.
+const CONNECTIONS: usize = 2;
+
+/// What all engines of this kind promise at best. Whether answers are durable depends on the server.
+pub const CAPABILITIES: Capabilities =
+    Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true };
+
+/// What such an engine survives, for operators.
+pub const PROMISE: &str = "Survives kill -9, power loss and the loss of any minority of the cluster's members. Leases end up to a second \
+                           late, and later while no gateway runs; never early.";
+
+/// The parts of an engine that depend on the messages of its servers.
+pub trait Backend: Send + Sync + 'static {
+    /// An open session at a member. Clones share it.
+    type Session: Clone + Send + Sync + 'static;
+
+    /// Most bytes in a batch, by a rough count.
+    const BATCH_BYTES_MAX: usize;
+
+    /// Returns the options of the engine.
+    fn options(&self) -> &Options;
+
+    /// Returns what is known of the servers.
+    fn server(&self) -> &Server;
+
+    /// Returns the key of a claim.
+    fn claim_key(&self, key: &Key) -> Bytes;
+
+    /// Returns the key of a shared record.
+    fn record_key(&self, name: &RecordName) -> Bytes;
+
+    /// Opens a session at the first member that is fit, beginning with this one.
+    fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
+
+    /// Answers operations. An error is the reason for which the member must be left.
+    fn answer(session: &Self::Session, operations: Operations) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Checks that the store answers, and that it still has its data.
+    fn check(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+
+    /// Does the same from time to time, and asks for the room that is left.
+    fn look_after(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+}
+
+/// An engine on a coordination service.
+pub struct Service<B: Backend> {
+    backend: Arc<B>,
+    routes: Arc<Routes<B::Session>>,
+    hub: Arc<Hub>,
+}
+
+impl<B: Backend> Service<B> {
+    /// Starts the connections of an engine, and its tasks: one that listens, one that sweeps, and one that advances the clock.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime: the connections live in their own tasks.
+    pub fn start<S, T>(
+        backend: Arc<B>,
+        listener: impl Listener,
+        sweep: impl FnOnce(CancellationToken) -> S,
+        tick: impl FnOnce(Weak<Routes<B::Session>>, CancellationToken) -> T,
+    ) -> Self
+    where
+        S: Future<Output = ()> + Send + 'static,
+        T: Future<Output = ()> + Send + 'static,
+    {
+        let options = backend.options();
+        let intervals = Intervals { heartbeat: options.heartbeat_interval, check: None };
+        let workers = AtomicUsize::new(0);
+        let connector = |readiness| Connector {
+            backend: backend.clone(),
+            readiness,
+            first_member: workers.fetch_add(1, Ordering::Relaxed),
+        };
+        let pool = Pool::start(options.cores.len().max(CONNECTIONS), &options.cores, intervals, connector);
+        let hub = pool.listen(listener);
+        pool.spawn(sweep);
+        let routes = Routes::new(pool);
+        routes.pool().spawn(|closing| tick(Arc::downgrade(&routes), closing));
+        Self { backend, routes, hub }
+    }
+
+    async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
+        let key = self.backend.claim_key(request.key());
+        self.routes.call(|reply| Box::new(ClaimCall::new(request, key, reply))).await
+    }
+}
+
+/// Checks that the store answers and has its data.
+struct Probe<B>(std::marker::PhantomData<B>);
+
+impl<B: Backend> SingleRequest<B::Session> for Probe<B> {
+    type Answer = ();
+
+    async fn run(self, session: &B::Session) -> Result<(), EngineError> {
+        B::check(session).await
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Engine for Service<B>
+where
+    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
+    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
+{
+    async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn renew(&self, request: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
+        self.call(key.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
+        self.call(request.clone()).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
+    async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
+        let key = self.backend.record_key(name);
+        self.routes.call(|reply| Box::new(RecordLookup::new(key, reply))).await.map_err(EngineError::of_read)
+    }
+
+    async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
+        let key = self.backend.record_key(&change.name);
+        self.routes.call(|reply| Box::new(ChangeCall::new(key, change.clone(), reply))).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        listener::subscribe(&self.hub, channel).await
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.routes.run(Probe::<B>(std::marker::PhantomData)).await.map_err(EngineError::of_read)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.backend.server().is_durable(), ..CAPABILITIES }
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.backend.server().data_losses()
+    }
+
+    async fn close(&self) {
+        self.routes.pool().close().await;
+    }
+}
+
+impl<B: Backend> fmt::Debug for Service<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("server", self.backend.server()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,267 @@
+//! A ZooKeeper for one test, of one server or several, on free ports of the loopback interface and in temporary folders; killed on drop.
+//! Servers can be frozen, killed and started again.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::zookeeper_nodes::Nodes;
+use crate::{folder, fresh, missing, wait};
+
+/// How long the servers may take until they serve.
+const START: Duration = Duration::from_mins(1);
+
+/// Where `scripts/install-test-deps` puts the jars.
+const JARS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/zookeeper-3.9.4");
+
+/// Running servers.
+pub struct ZooKeeperCluster {
+    members: Vec<Member>,
+    settings: Vec<String>,
+    /// Environment of each server, such as a clock that is wrong.
+    env: Vec<(String, String)>,
+    scheme: &'static str,
+}
+
+/// A server, whether it runs or not.
+struct Member {
+    folder: TempDir,
+    client_port: u16,
+    peer_port: u16,
+    election_port: u16,
+    child: Option<Child>,
+}
+
+impl ZooKeeperCluster {
+    /// Starts one server: enough where none fails. `None` if ZooKeeper is not installed: skip the test then. On CI it fails.
+    pub async fn start_one() -> Option<Self> {
+        Self::start_with(1, &[]).await
+    }
+
+    /// Starts three servers.
+    pub async fn start() -> Option<Self> {
+        Self::start_with(3, &[]).await
+    }
+
+    /// Starts servers with more lines for their `zoo.cfg`.
+    pub async fn start_with(count: usize, settings: &[&str]) -> Option<Self> {
+        Self::start_as(count, settings.iter().map(ToString::to_string).collect(), "zookeeper").await
+    }
+
+    /// Starts one server over TLS, with the settings of its keys.
+    pub async fn start_tls(settings: Vec<String>) -> Option<Self> {
+        Self::start_as(1, settings, "zookeepers").await
+    }
+
+    async fn start_as(count: usize, settings: Vec<String>, scheme: &'static str) -> Option<Self> {
+        missing::tool("java")?;
+        if !Path::new(JARS).is_dir() {
+            missing::skip("ZooKeeper");
+            return None;
+        }
+        let mut cluster = Self { members: Vec::new(), settings, env: Vec::new(), scheme };
+        for _ in 0..5 {
+            // Another process may take a port first. Then a server exits.
+            let member = || Member {
+                folder: folder::temporary(),
+                client_port: fresh::port(),
+                peer_port: fresh::port(),
+                election_port: fresh::port(),
+                child: None,
+            };
+            cluster.members = (0..count).map(|_| member()).collect();
+            (0..count).for_each(|member| cluster.launch(member));
+            if cluster.is_ready().await {
+                cluster.warm_up();
+                return Some(cluster);
+            }
+            cluster.members.iter_mut().for_each(Member::kill);
+        }
+        panic!("ZooKeeper does not start");
+    }
+
+    /// Returns the URL of the engine on it.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.addresses().join(","))
+    }
+
+    /// Returns the addresses of all servers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.members.iter().map(Member::address).collect()
+    }
+
+    /// Returns the number of servers.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns the position of the leader, as the servers see it.
+    pub fn leader(&self) -> Option<usize> {
+        let is_leader = |member: &usize| {
+            self.ask(*member, "srvr").is_some_and(|answer| answer.lines().any(|line| line == "Mode: leader"))
+        };
+        (0..self.size()).find(is_leader)
+    }
+
+    /// Asks a server with a four-letter word.
+    pub fn ask(&self, member: usize, word: &str) -> Option<String> {
+        let address = self.members[member].address().parse().expect("an address");
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        stream.write_all(word.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    /// Freezes a server: its connections stay open, without any reply.
+    pub fn freeze(&self, member: usize) {
+        self.members[member].signal("STOP");
+    }
+
+    /// Resumes a frozen server.
+    pub fn thaw(&self, member: usize) {
+        self.members[member].signal("CONT");
+    }
+
+    /// Kills a server.
+    pub fn kill(&mut self, member: usize) {
+        self.members[member].kill();
+    }
+
+    /// Starts a server again that was killed, with its data.
+    pub fn restart(&mut self, member: usize) {
+        self.members[member].kill();
+        self.launch(member);
+    }
+
+    /// Starts a server again, with this in its environment.
+    pub fn restart_with(&mut self, member: usize, env: &[(&str, &str)]) {
+        self.env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.restart(member);
+        self.env = Vec::new();
+    }
+
+    /// Waits until all servers serve.
+    pub async fn is_ready(&mut self) -> bool {
+        let mut has_exited = false;
+        wait::until("ZooKeeper serves", START, async || {
+            has_exited = self.members.iter_mut().any(Member::has_exited);
+            has_exited || (0..self.size()).all(|member| self.serves(member))
+        })
+        .await;
+        !has_exited
+    }
+
+    /// Opens sessions and writes a little: the first of each take a server much longer than the next, since Java loads code then.
+    fn warm_up(&self) {
+        if self.scheme == "zookeepers" {
+            return;
+        }
+        for (number, address) in (0..).zip(self.addresses()) {
+            let (mut nodes, path) = (Nodes::connect(&address, None), format!("/warm-{number}"));
+            nodes.create(&path, b"", false);
+            for _ in 0..100 {
+                nodes.set(&path, b"warm");
+                nodes.get(&path);
+            }
+            nodes.delete(&path);
+        }
+    }
+
+    /// Returns whether a server serves clients. Over TLS: whether it listens, which it does once it has started.
+    fn serves(&self, member: usize) -> bool {
+        if self.scheme == "zookeepers" {
+            return TcpStream::connect(self.members[member].address()).is_ok();
+        }
+        self.ask(member, "srvr").is_some_and(|answer| answer.contains("Mode: "))
+    }
+
+    fn launch(&mut self, position: usize) {
+        let member = &self.members[position];
+        let data = member.folder.path().join("data");
+        fs::create_dir_all(&data).expect("a folder");
+        fs::write(data.join("myid"), (position + 1).to_string()).expect("an id");
+        let (settings, port) = (member.folder.path().join("zoo.cfg"), member.client_port);
+        let mut text = format!(
+            "dataDir={}\nclientPortAddress=127.0.0.1\ntickTime=200\ninitLimit=50\nsyncLimit=10\n\
+             minSessionTimeout=2000\nmaxSessionTimeout=20000\nmaxClientCnxns=0\nadmin.enableServer=false\n\
+             4lw.commands.whitelist=srvr,mntr,ruok,conf\n",
+            data.display()
+        );
+        let kind = if self.scheme == "zookeepers" { "secureClientPort" } else { "clientPort" };
+        let _ = writeln!(text, "{kind}={port}");
+        if self.scheme == "zookeepers" {
+            text = text.replace("clientPortAddress", "secureClientPortAddress");
+        }
+        if self.members.len() > 1 {
+            for (number, peer) in (1..).zip(&self.members) {
+                let (own, election) = (peer.peer_port, peer.election_port);
+                let _ = writeln!(text, "server.{number}=127.0.0.1:{own}:{election}");
+            }
+        }
+        for line in &self.settings {
+            let _ = writeln!(text, "{line}");
+        }
+        fs::write(&settings, text).expect("the settings are written");
+        let log = File::create(member.folder.path().join("log")).expect("a log");
+        let mut command = Command::new("java");
+        // Small and soon warm: many run at once.
+        command.args([
+            "-Xmx128m",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Dzookeeper.4lw.commands.whitelist=*",
+        ]);
+        command.args(["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.fsync.warningthresholdms=100000"]);
+        command.args(
+            ["-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"]
+                .iter()
+                .filter(|_| self.scheme == "zookeepers"),
+        );
+        command.args(["-cp", &classes(), "org.apache.zookeeper.server.quorum.QuorumPeerMain"]).arg(&settings);
+        command.envs(self.env.iter().cloned());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        self.members[position].child = Some(child.expect("ZooKeeper starts"));
+    }
+}
+
+fn classes() -> String {
+    PathBuf::from(JARS).join("*").display().to_string()
+}
+
+impl Member {
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    fn has_exited(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Uses the shell, because sending a signal takes unsafe code.
+    fn signal(&self, name: &str) {
+        let id = self.child.as_ref().expect("it runs").id();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+}
+
+impl Drop for ZooKeeperCluster {
+    fn drop(&mut self) {
+        self.members.iter_mut().for_each(Member::kill);
+    }
+}

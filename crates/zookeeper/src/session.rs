@@ -1,0 +1,330 @@
+//! A session: a connection to a member that is fit to be used, how one is found, and the exchanges that it runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use oncegate_coordination::time::{self, Time};
+use oncegate_coordination::url::Address;
+use oncegate_coordination::value::Mark;
+use oncegate_core::attempt::{Entropy as _, SystemEntropy};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::Determinate;
+use tokio::time::{sleep, timeout};
+
+use super::client::{Client, Events};
+use super::failure::Failure;
+use super::keys;
+use super::members;
+use super::proto::{self, Body, Change, Reply, Request, Stat, code};
+use super::store::{ClockSeen, FIVE_US, Store, five_of};
+use super::words;
+
+/// Pause before the next member is tried as well, while one does not answer.
+const NEXT_MEMBER: Duration = Duration::from_millis(100);
+
+/// A mark is not used after this time. Nothing is deleted so soon after it has ended, so its node is still the same.
+const MARK_AGE_MAX: Duration = Duration::from_secs(20);
+
+/// One part of a server's heap is data, and another three of the same size its objects.
+const DATA_IN_HEAP: u64 = 4;
+
+/// A connection to a member that has passed its checks. Clones share it.
+#[derive(Clone)]
+pub(super) struct Session {
+    store: Arc<Store>,
+    client: Client,
+    member: Address,
+    opened_at: Duration,
+}
+
+/// The replies to an exchange, after the time in it.
+pub(super) struct Replied {
+    pub(super) time: Time,
+    /// When it was sent, by this gateway's monotonic clock.
+    pub(super) sent_at: Duration,
+    /// Of each group of changes.
+    pub(super) changed: Vec<Result<Body, i32>>,
+    /// Of each node that was read; `None`: it is not there.
+    pub(super) found: Vec<Result<Option<(Bytes, Stat)>, i32>>,
+}
+
+impl Session {
+    /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others
+    /// by [`NEXT_MEMBER`].
+    pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<(Self, Events), Determinate> {
+        let mut attempts = FuturesUnordered::new();
+        for (position, member) in store.members(from).into_iter().enumerate() {
+            let store = store.clone();
+            let wait = NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX);
+            attempts.push(async move {
+                sleep(wait).await;
+                let limit = store.options.connect_timeout;
+                let why = format!("{member} does not answer within {limit:?}, or has no quorum");
+                let opened = timeout(limit, Self::open_at(store, member)).await;
+                opened.unwrap_or(Err(Determinate::Unavailable(why)))
+            });
+        }
+        let mut refusal = Determinate::Unavailable("it has no members".into());
+        while let Some(opened) = attempts.next().await {
+            match opened {
+                Ok(session) => return Ok(session),
+                // What an operator must change is the better reason.
+                Err(why) if refusal.is_unavailable() => refusal = why,
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn open_at(store: Arc<Store>, member: Address) -> Result<(Self, Events), Determinate> {
+        let opened_at = store.state.time.monotonic();
+        let connecting = Client::connect(&store.url.common, &member, store.url.session);
+        let ((client, events), srvr) = tokio::try_join!(connecting, async {
+            // One that says nothing of itself may serve all the same.
+            let asking = words::ask(&store.url.common, &member, "srvr");
+            Ok(timeout(store.options.connect_timeout / 2, asking).await.ok().flatten())
+        })?;
+        let session = Self { store, client, member, opened_at };
+        session.begin().await.map_err(|failure| failure.answer.without_effect())?;
+        session.learn_members().await;
+        session.store.known().is_loss_reported = false;
+        session.report_durability(srvr.as_deref());
+        Ok((session, events))
+    }
+
+    /// Records whether what this member acknowledges is durable.
+    fn report_durability(&self, srvr: Option<&str>) {
+        let version = srvr.and_then(words::version);
+        let is_durable = version.is_some_and(words::is_durable);
+        if !is_durable {
+            let (member, version) = (self.member.to_string(), version.unwrap_or("unknown"));
+            tracing::warn!(
+                member,
+                version,
+                "This ZooKeeper may lose writes that it has acknowledged, or does not allow srvr, which shows its version. Use 3.9.4 or later"
+            );
+        }
+        self.store.server.set_durable(is_durable);
+    }
+
+    /// Creates what is not there: the root, folders, marker and clock. Needs a quorum.
+    async fn begin(&self) -> Result<(), Failure> {
+        let Store { keys, url, state, .. } = &*self.store;
+        let create = |path: &str, value: Bytes| Request::Change(vec![Change::Create(path.to_owned(), value)]);
+        let chroot = url.common.path.len();
+        let ends = url.root.match_indices('/').map(|(at, _)| at).chain([url.root.len()]);
+        let above: Vec<_> = ends.filter(|end| *end > chroot).map(|end| url.root[..end].to_owned()).collect();
+        let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
+        let clock = state.time.first_value();
+        let folders = above.iter().chain([&keys.claims, &keys.locks, &keys.metadata]);
+        let mut requests: Vec<_> = folders.map(|folder| create(folder, Bytes::new())).collect();
+        requests.push(create(&keys.marker, marker));
+        requests.push(Request::Change(vec![
+            Change::Create(keys.clock.clone(), time::encode(clock)),
+            Change::Create(keys.clock5.clone(), time::encode(five_of(clock))),
+        ]));
+        let replies = self.limited(self.client.send(requests)).await?;
+        let mut denied = None;
+        for (reply, path) in replies.iter().zip(above.iter().chain([&keys.claims])) {
+            match reply.body {
+                // The node above may belong to others. The next request shows whether this one is there.
+                Err(code::NO_AUTH) if *path != keys.claims => denied = denied.or(Some(path)),
+                Ok(Body::Refused(_, code::NO_NODE)) => return Err(self.not_there(path, denied.map(String::as_str))),
+                Err(code) => return Err(Failure::of_code(code, path)),
+                Ok(_) => {}
+            }
+        }
+        self.restore_clock(clock).await?;
+        self.check().await
+    }
+
+    /// Returns why a folder cannot be created: the node above it is not there.
+    fn not_there(&self, path: &str, denied: Option<&str>) -> Failure {
+        if let Some(denied) = denied {
+            return Failure::of_code(code::NO_AUTH, keys::parent(denied));
+        }
+        let (above, chroot) = (keys::parent(path), &self.store.url.common.path);
+        Failure::unfit_store(format!(
+            "{above} is not there; create the chroot {chroot} in ZooKeeper, or leave it out of the URL"
+        ))
+    }
+
+    /// Lets the clock continue above all that was seen, if it is behind that: the store was restored.
+    async fn restore_clock(&self, first: Timestamp) -> Result<(), Failure> {
+        let keys = &self.store.keys;
+        let replies = self.limited(self.client.send(vec![Request::Get(keys.clock.clone())])).await?;
+        let Some(Ok(Body::Data(value, stat))) = replies.into_iter().next().map(|reply| reply.body) else {
+            return Err(Failure::unfit());
+        };
+        if time::decode(&value).is_some_and(|clock| clock >= self.store.state.time.seen()) {
+            return Ok(());
+        }
+        self.store.lost_data();
+        let changes = vec![
+            Change::Set(keys.clock.clone(), time::encode(first), stat.version),
+            Change::Set(keys.clock5.clone(), time::encode(five_of(first)), -1),
+        ];
+        self.limited(self.client.send(vec![Request::Change(changes)])).await.map(drop)
+    }
+
+    /// Checks that the store answers, and that it still has its data.
+    pub(super) async fn check(&self) -> Result<(), Failure> {
+        let marker = self.store.keys.marker.clone();
+        let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone()]).await?;
+        match found.into_iter().next() {
+            Some(Ok(found)) => {
+                self.store.set_marker(found.as_ref().map(|(value, _)| &value[..]));
+                Ok(())
+            }
+            Some(Err(code)) => Err(Failure::of_code(code, &marker)),
+            None => Err(Failure::unfit()),
+        }
+    }
+
+    /// Asks the member for its size, if the URL says what it has room for.
+    pub(super) async fn measure(&self) {
+        let Some(heap) = self.store.url.heap else { return };
+        let asking = words::ask(&self.store.url.common, &self.member, "mntr");
+        let answer = timeout(self.store.options.response_timeout, asking).await.ok().flatten();
+        if let Some(used) = answer.as_deref().and_then(words::data_bytes) {
+            self.store.state.gate.report_size(used, heap / DATA_IN_HEAP);
+        }
+    }
+
+    /// Adds the members of the configuration that the servers share, if it names addresses for clients.
+    async fn learn_members(&self) {
+        if self.store.url.common.are_members_fixed {
+            return;
+        }
+        let request = vec![Request::Get(members::CONFIGURATION.into())];
+        let Ok(replies) = self.limited(self.client.send(request)).await else { return };
+        let Some(Ok(Body::Data(value, _))) = replies.into_iter().next().map(|reply| reply.body) else { return };
+        let learnt = members::with_listed(&self.store.url.common.members, &value);
+        self.store.known().members = learnt;
+    }
+
+    /// Sends groups of changes, each made as a whole or not at all, and reads of nodes behind them.
+    ///
+    /// A change that is refused is decided by a quorum as well, so what is read behind one is as new as the exchange. Without a change, one
+    /// is sent that changes nothing.
+    pub(super) async fn run(&self, changes: Vec<Vec<Change>>, gets: Vec<String>) -> Result<Replied, Failure> {
+        let keys = &self.store.keys;
+        let groups = changes.len().max(1);
+        let mut requests: Vec<_> = changes.into_iter().map(Request::Change).collect();
+        if requests.is_empty() {
+            requests.push(Request::Change(vec![Change::Check(keys.clock.clone(), -1)]));
+        }
+        requests.extend([&keys.clock, &keys.clock5].map(|path| Request::Get(path.clone())));
+        requests.extend(gets.into_iter().map(Request::Get));
+        let (sent_at, floor) = (self.store.state.time.monotonic(), self.floor());
+        let mut replies = self.limited(self.client.send(requests)).await?.into_iter();
+        let replied: Vec<_> = replies.by_ref().take(groups).collect();
+        self.require_decision(&replied)?;
+        let (clock, five) = (replies.next().map(data_of), replies.next().map(data_of));
+        let (Some(Ok(Some(clock))), Some(Ok(Some(five)))) = (clock, five) else {
+            // The next session creates it, and finds the marker of an empty store.
+            return Err(Failure::lost("the clock is missing in ZooKeeper"));
+        };
+        let zxid = replied.iter().map(|reply| reply.zxid).max().unwrap_or_default();
+        let time = self.observe(sent_at, &clock, &five, zxid, floor)?;
+        let changed = replied.into_iter().map(|reply| reply.body).collect();
+        Ok(Replied { time, sent_at, changed, found: replies.map(data_of).collect() })
+    }
+
+    /// Checks that a quorum has decided at least one change: a request that was thrown away proves nothing for the reads behind it.
+    fn require_decision(&self, replied: &[Reply]) -> Result<(), Failure> {
+        if replied.iter().any(|reply| reply.body.is_ok()) {
+            return Ok(());
+        }
+        let codes = replied.iter().filter_map(|reply| reply.body.as_ref().err());
+        let mut failures = codes.map(|code| Failure::of_code(*code, &self.store.url.root));
+        let first = failures.next().unwrap_or_else(Failure::unfit);
+        Err(failures.find(|failure| failure.answer.is_uncertain()).unwrap_or(first))
+    }
+
+    /// Records the clock, and that no reply may be older than this one.
+    fn observe(
+        &self,
+        sent_at: Duration,
+        (clock, clock_stat): &(Bytes, Stat),
+        (five, five_stat): &(Bytes, Stat),
+        zxid: i64,
+        floor: (Timestamp, i64),
+    ) -> Result<Time, Failure> {
+        let (Some(clock), Some(five)) = (time::decode(clock), time::decode(five)) else {
+            return Err(Failure::unfit_store("the clock in ZooKeeper cannot be read by this release"));
+        };
+        if clock < floor.0 || zxid < floor.1 {
+            self.store.lost_data();
+            return Err(Failure::lost(
+                "ZooKeeper came back without its data: its clock or its zxid is lower than before",
+            ));
+        }
+        let time = &self.store.state.time;
+        let mut known = self.store.known();
+        known.zxid = known.zxid.max(zxid);
+        if known.clock.is_none_or(|seen| seen.seen_at <= sent_at) {
+            known.clock = Some(ClockSeen {
+                clock,
+                version: clock_stat.version,
+                five_version: five_stat.version,
+                five_end: Timestamp::from_micros(five.as_micros().saturating_add(FIVE_US)),
+                seen_at: sent_at,
+            });
+        }
+        drop(known);
+        self.store.state.gate.compare_clocks(clock, sent_at, time.monotonic());
+        Ok(time.observe(clock, sent_at))
+    }
+
+    /// Sends requests that are not about the clock, and need no quorum: what they read may be a little old.
+    pub(super) async fn send(&self, requests: Vec<Request>) -> Result<Vec<Reply>, Failure> {
+        self.limited(self.client.send(requests)).await
+    }
+
+    /// Returns the clock's nodes as they were read, if that may still be used.
+    pub(super) fn clock_seen(&self) -> Option<ClockSeen> {
+        let seen = self.store.known().clock?;
+        self.is_fresh(seen.seen_at).then_some(seen)
+    }
+
+    /// Returns the version that a mark stands for, if it may still be used.
+    pub(super) fn version_of(&self, mark: Mark) -> Option<i32> {
+        i32::try_from(mark.number).ok().filter(|_| self.is_fresh(mark.seen_at))
+    }
+
+    /// Returns whether what was seen at this time may still be used: not long ago, and in the time of this session. The session of a gateway
+    /// that was suspended has ended.
+    fn is_fresh(&self, seen_at: Duration) -> bool {
+        let now = self.store.state.time.monotonic();
+        seen_at >= self.opened_at && now.saturating_sub(seen_at) <= MARK_AGE_MAX
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Returns what no later reply may be below.
+    fn floor(&self) -> (Timestamp, i64) {
+        (self.store.state.time.seen(), self.store.known().zxid)
+    }
+
+    async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let limit = self.store.options.response_timeout;
+        let why = || Failure::lost(format!("ZooKeeper did not answer within {limit:?}"));
+        timeout(limit, call).await.unwrap_or_else(|_elapsed| Err(why()))
+    }
+}
+
+/// Returns the value of a node, as a reply has it.
+fn data_of(reply: Reply) -> Result<Option<(Bytes, Stat)>, i32> {
+    match reply.body {
+        Ok(Body::Data(value, stat)) => Ok(Some((value, stat))),
+        Err(code::NO_NODE) => Ok(None),
+        Err(code) => Err(code),
+        Ok(_) => Err(proto::UNFIT),
+    }
+}

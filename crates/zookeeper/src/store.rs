@@ -1,0 +1,145 @@
+//! What all sessions of an engine have in common: the servers, the folders that are there, and the clock as it was read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hashbrown::HashSet;
+use oncegate_coordination::State;
+use oncegate_coordination::gate::Gate;
+use oncegate_coordination::options::Options;
+use oncegate_coordination::seen::Seen;
+use oncegate_coordination::time::StoreTime;
+use oncegate_coordination::url::Address;
+use oncegate_core::clock::Timestamp;
+use oncegate_driver::Server;
+
+use super::keys::Keys;
+use super::url::Url;
+
+/// Most folders that are known to be there. After that they are created again, which changes nothing.
+const FOLDERS_MAX: usize = 20_000;
+
+/// The clock's node `clock5` is written when the clock comes to the next of these.
+pub(super) const FIVE_US: u64 = 5_000_000;
+
+/// What all sessions of an engine have in common.
+pub(super) struct Store {
+    pub(super) url: Url,
+    pub(super) options: Options,
+    pub(super) keys: Keys,
+    pub(super) server: Arc<Server>,
+    pub(super) state: Arc<State>,
+    /// Held while this gateway advances the clock, or wants that it does not.
+    pub(super) ticking: tokio::sync::Mutex<()>,
+    known: Mutex<Known>,
+}
+
+/// What was seen of the servers.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Members, those of the URL first.
+    pub(super) members: Vec<Address>,
+    /// The newest transaction that a reply has shown.
+    pub(super) zxid: i64,
+    pub(super) clock: Option<ClockSeen>,
+    folders: HashSet<String>,
+    /// A loss of data was reported, and no session has been opened since.
+    pub(super) is_loss_reported: bool,
+}
+
+/// The nodes of the clock as they were read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ClockSeen {
+    pub(super) clock: Timestamp,
+    /// The version of the clock.
+    pub(super) version: i32,
+    /// The version of `clock5`, and until when it has that: the clock is before this instant.
+    pub(super) five_version: i32,
+    pub(super) five_end: Timestamp,
+    pub(super) seen_at: Duration,
+}
+
+/// Returns the beginning of the five seconds in which an instant is.
+pub(super) fn five_of(clock: Timestamp) -> Timestamp {
+    Timestamp::from_micros(clock.as_micros() / FIVE_US * FIVE_US)
+}
+
+impl Store {
+    pub(super) fn new(url: Url, options: Options) -> Self {
+        let (members, address) = (url.common.members.clone(), url.common.addresses());
+        let state = State {
+            time: StoreTime::new(options.clock.clone()),
+            seen: Seen::default(),
+            gate: Gate::new("ZooKeeper", "heap"),
+        };
+        Self {
+            keys: Keys::new(&url.root),
+            server: Arc::new(Server::new("zookeeper", address, options.on_data_loss.clone())),
+            state: Arc::new(state),
+            ticking: tokio::sync::Mutex::default(),
+            known: Mutex::new(Known { members, ..Known::default() }),
+            url,
+            options,
+        }
+    }
+
+    /// Returns the members, beginning with this one.
+    pub(super) fn members(&self, from: usize) -> Vec<Address> {
+        let mut members = self.known().members.clone();
+        let count = members.len().max(1);
+        members.rotate_left(from % count);
+        members
+    }
+
+    /// Records that the store came back without its data.
+    pub(super) fn lost_data(&self) {
+        self.forget();
+        let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
+        if !is_reported {
+            self.server.report_loss();
+        }
+    }
+
+    /// Records the marker of the store.
+    pub(super) fn set_marker(&self, marker: Option<&[u8]>) {
+        let losses = self.server.data_losses();
+        self.state.set_marker(&self.server, marker);
+        if self.server.data_losses() != losses {
+            self.forget();
+        }
+    }
+
+    /// Forgets what was true of the data that are lost.
+    fn forget(&self) {
+        self.state.forget();
+        let mut known = self.known();
+        *known = Known {
+            members: std::mem::take(&mut known.members),
+            is_loss_reported: known.is_loss_reported,
+            ..Known::default()
+        };
+    }
+
+    /// Returns whether a folder is known to be there.
+    pub(super) fn has_folder(&self, path: &str) -> bool {
+        self.known().folders.contains(path)
+    }
+
+    /// Records that a folder is there.
+    pub(super) fn add_folder(&self, path: &str) {
+        let mut known = self.known();
+        if known.folders.len() >= FOLDERS_MAX {
+            known.folders.clear();
+        }
+        known.folders.insert(path.to_owned());
+    }
+
+    /// Forgets which folders are there: one is not.
+    pub(super) fn forget_folders(&self) {
+        self.known().folders.clear();
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,154 @@
+//! Deletes what has ended. All gateways sweep together, a page at a time: how far they have come is a node.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use oncegate_coordination::claims::StoredClaim;
+use oncegate_coordination::records::StoredRecord;
+use oncegate_coordination::sweep::{self, Cursor};
+use oncegate_coordination::time::Time;
+use oncegate_coordination::value::{Found, Mark};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use super::lists;
+use super::proto::Change;
+use super::session::{Replied, Session};
+use super::store::Store;
+
+/// Records in one page: a million are looked at in ten minutes.
+const PAGE: usize = 500;
+/// Folders whose children one page lists.
+const FOLDERS: usize = 32;
+/// Nodes in one exchange.
+const NODES: usize = 100;
+
+/// Sweeps until `closing` is cancelled.
+pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
+    while closing.run_until_cancelled(sleep(sweep::pause(store.options.sweep_interval))).await.is_some() {
+        let Some(Ok((session, _))) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
+        let swept = closing.run_until_cancelled(sweep_all(&store, &session)).await;
+        if let Some(Err(failure)) = swept {
+            tracing::debug!(reason = failure.answer.reason(), "A sweep failed; trying again");
+        }
+    }
+}
+
+/// Sweeps for as long as the session is good.
+async fn sweep_all(store: &Store, session: &Session) -> Result<(), Failure> {
+    loop {
+        sweep_next(store, session).await?;
+        sleep(sweep::pause(store.options.sweep_interval)).await;
+    }
+}
+
+/// Sweeps the next page, if it is due.
+async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
+    let path = &store.keys.sweep;
+    let Replied { time, found, .. } = session.run(Vec::new(), vec![path.clone()]).await?;
+    let Some(Ok(stored)) = found.into_iter().next() else { return Err(Failure::unfit()) };
+    let cursor = stored.as_ref().map(|(value, _)| Cursor::decode(value)).unwrap_or_default();
+    if time.clock < cursor.due {
+        return Ok(());
+    }
+    let next = sweep_page(store, session, &Place::of(&cursor.from)).await?;
+    let cursor = Cursor::after_page(time.clock, next.map(Place::encode), store.options.sweep_interval).encode();
+    let change = match stored {
+        Some((_, stat)) => Change::Set(path.clone(), cursor, stat.version),
+        None => Change::Create(path.clone(), cursor),
+    };
+    // If another gateway was faster, its cursor stays.
+    session.run(vec![vec![change]], Vec::new()).await.map(drop)
+}
+
+/// Where a page begins: in this folder, after this name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Place {
+    folder: String,
+    after: String,
+}
+
+impl Place {
+    fn of(stored: &Bytes) -> Self {
+        let text = std::str::from_utf8(stored).unwrap_or_default();
+        let (folder, after) = text.split_once('\n').unwrap_or((text, ""));
+        Self { folder: folder.to_owned(), after: after.to_owned() }
+    }
+
+    fn encode(self) -> Bytes {
+        format!("{}\n{}", self.folder, self.after).into()
+    }
+}
+
+/// Deletes what has ended in the page from here on. Returns where the next one begins; `None` after the last one.
+async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Option<Place>, Failure> {
+    let keys = &store.keys;
+    let mut folders = Vec::new();
+    for above in [&keys.claims, &keys.locks] {
+        let names = lists::children(session, above).await?;
+        folders.extend(names.into_iter().map(|name| format!("{above}/{name}")));
+    }
+    let mut folders = folders.into_iter().filter(|folder| *folder >= from.folder);
+    let some: Vec<_> = folders.by_ref().take(FOLDERS).collect();
+    let next_folder = folders.next();
+    let mut left = PAGE;
+    for (folder, mut names) in some.iter().zip(lists::all_children(session, &some).await?) {
+        if *folder == from.folder {
+            names.retain(|name| *name > from.after);
+        }
+        let is_cut = names.len() > left;
+        names.truncate(left);
+        left -= names.len();
+        sweep_nodes(store, session, folder, &names).await?;
+        if is_cut {
+            let after = names.pop().unwrap_or_default();
+            return Ok(Some(Place { folder: folder.clone(), after }));
+        }
+    }
+    Ok(next_folder.map(|folder| Place { folder, after: String::new() }))
+}
+
+/// Deletes what has ended of these nodes.
+async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<(), Failure> {
+    let is_lock = folder.starts_with(&store.keys.locks);
+    for some in names.chunks(NODES) {
+        let paths: Vec<_> = some.iter().map(|name| format!("{folder}/{name}")).collect();
+        let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths.clone()).await?;
+        let mut deletions = Vec::new();
+        for (path, found) in paths.into_iter().zip(found) {
+            let Ok(Some((value, stat))) = found else { continue };
+            let mark = Mark { number: stat.version.into(), seen_at: sent_at };
+            let found = Found { value, revision: stat.mzxid, mark };
+            if is_over(&found, time, is_lock, store.options.linger) {
+                deletions.push(vec![Change::Delete(path, stat.version)]);
+            }
+        }
+        if !deletions.is_empty() {
+            session.run(deletions, Vec::new()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether nothing has been left of a record for so long that no gateway remembers a version of its node.
+fn is_over(found: &Found, time: Time, is_lock: bool, linger: std::time::Duration) -> bool {
+    let since = if is_lock {
+        StoredRecord::read(found, time).ok().and_then(|stored| stored.over_since())
+    } else {
+        StoredClaim::read(found, time).ok().and_then(|stored| stored.over_since())
+    };
+    since.is_some_and(|since| since.plus(linger) <= time.clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_reads_back_and_a_damaged_one_is_the_first() {
+        let place = Place { folder: "/oncegate/c/0ff".into(), after: "x.shop".into() };
+        assert_eq!(Place::of(&place.clone().encode()), place);
+        assert_eq!(Place::of(&Bytes::from_static(b"\xff")), Place::default());
+    }
+}

@@ -1,0 +1,68 @@
+//! Advances the store's clock.
+
+use std::sync::{Arc, Weak};
+
+use oncegate_coordination::operation::SingleRequest;
+use oncegate_coordination::routes::Routes;
+use oncegate_coordination::tick;
+use oncegate_coordination::time::{self, LastTick};
+use oncegate_coordination::value::Mark;
+use oncegate_core::engine::EngineError;
+use tokio_util::sync::CancellationToken;
+
+use super::proto::{Body, Change};
+use super::session::{Replied, Session};
+use super::store::{Store, five_of};
+
+/// Advances the clock until `closing` is cancelled.
+pub(super) async fn run(store: Arc<Store>, routes: Weak<Routes<Session>>, closing: CancellationToken) {
+    let (state, every) = (store.state.clone(), store.url.common.tick);
+    let push = |last| {
+        let (store, routes) = (store.clone(), routes.clone());
+        async move {
+            let _one_at_a_time = store.ticking.lock().await;
+            Some(routes.upgrade()?.run(Tick(last)).await)
+        }
+    };
+    tick::run(state, every, closing, push).await;
+}
+
+/// A write of the clock by what is known of its last one, or a look at it.
+struct Tick(Option<LastTick>);
+
+impl SingleRequest<Session> for Tick {
+    type Answer = LastTick;
+
+    async fn run(self, session: &Session) -> Result<LastTick, EngineError> {
+        let (keys, time) = (&session.store().keys, &session.store().state.time);
+        let (now, mut changes, mut next) = (time.monotonic(), Vec::new(), None);
+        if let Some(last) = self.0
+            && let Some(version) = session.version_of(Mark { number: last.mark, seen_at: last.since })
+        {
+            let clock = last.next(now);
+            let mut change = vec![Change::Set(keys.clock.clone(), time::encode(clock), version)];
+            if five_of(clock) != five_of(last.clock) {
+                // In the same step: while this has its version, the clock is within these five seconds.
+                change.push(Change::Set(keys.clock5.clone(), time::encode(five_of(clock)), -1));
+            }
+            changes.push(change);
+            next = Some(clock);
+        }
+        let replied = session.run(changes, vec![keys.clock.clone()]).await.map_err(|failure| failure.answer)?;
+        let Replied { changed, found, .. } = replied;
+        if let (Some(clock), Some(Ok(Body::Changed(stats)))) = (next, changed.into_iter().next())
+            && let Some(stat) = stats.first()
+        {
+            // It had this value after the write was sent.
+            time.observe(clock, now);
+            return Ok(LastTick { clock, mark: stat.version.into(), since: now, is_own: true });
+        }
+        // Another gateway has written it, or this one does not know.
+        let Some(Ok(Some((value, stat)))) = found.into_iter().next() else {
+            return Err(EngineError::unavailable("the clock is missing in ZooKeeper"));
+        };
+        let unreadable = || EngineError::incompatible("the clock in ZooKeeper cannot be read by this release");
+        let clock = time::decode(&value).ok_or_else(unreadable)?;
+        Ok(LastTick { clock, mark: stat.version.into(), since: time.monotonic(), is_own: false })
+    }
+}

@@ -1,0 +1,57 @@
+//! A ZooKeeper that is nearly full: grants end early, so that outcomes go on.
+
+use std::time::Duration;
+
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{
+    ChangePurpose, ChangeResponse, Determinate, Engine, EngineError, RecordChange, RecordName, SharedRecord,
+};
+use oncegate_testkit::calls::renew;
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
+
+use super::{again, granted, is_duplicate, nodes, open, settle, soon, success};
+
+fn is_full<T: std::fmt::Debug>(answer: &Result<T, EngineError>) -> bool {
+    matches!(answer, Err(EngineError::Determinate(Determinate::Full(why))) if why.contains("heap"))
+}
+
+fn lock(number: u32, purpose: ChangePurpose) -> RecordChange {
+    RecordChange {
+        name: RecordName::Lock("shop".parse().unwrap(), format!("n{number}").parse().unwrap()),
+        expected: None,
+        new: SharedRecord::versioned(7, &vec![7; 180 << 10]).unwrap(),
+        lasts: Some(Duration::from_hours(1)),
+        from: Timestamp::default(),
+        before: Timestamp::from_micros(u64::MAX),
+        purpose,
+        lease_max: Duration::ZERO,
+        notifies: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_room_nothing_is_granted_and_all_else_goes_on() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let engine = open(&format!("{}?heap=24MiB", cluster.url()));
+    let (held, done) = (fresh_claim(), fresh_claim());
+    granted(&engine, &held).await;
+    granted(&engine, &done).await;
+    for number in 0..40 {
+        let stored = engine.change_record(&lock(number, ChangePurpose::Keep), DEADLINE).await;
+        assert!(matches!(stored, Ok(ChangeResponse::Stored(_))), "{stored:?}");
+    }
+    soon("grants end", async || is_full(&engine.claim(&fresh_claim(), DEADLINE).await)).await;
+    assert!(is_full(&engine.change_record(&lock(100, ChangePurpose::Grant), DEADLINE).await));
+    assert!(is_duplicate(&engine, &again(&held)).await, "what is there is reported");
+    engine.renew(&renew(&held, None), DEADLINE).await.unwrap();
+    engine.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
+    engine.change_record(&lock(101, ChangePurpose::Keep), DEADLINE).await.unwrap();
+    // A claim call that was repeated finds its own claim.
+    let repeated = engine.claim(&held, DEADLINE).await;
+    assert!(matches!(repeated, Ok(ClaimResponse::Granted(_))), "{repeated:?}");
+
+    nodes(&cluster).delete("/oncegate/l/shop");
+    soon("grants are made again", async || engine.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
+}

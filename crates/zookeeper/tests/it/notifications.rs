@@ -1,0 +1,54 @@
+//! Tests of watches, and of the loss of the member that serves them.
+
+use std::time::Duration;
+
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Channel, Engine, Subscription};
+use oncegate_core::record::Key;
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
+use oncegate_zookeeper::Options;
+
+use super::{granted, serves_again, settle, soon, success};
+
+/// Subscribes until the subscription is live.
+async fn subscribed(engine: &impl Engine, key: &Key) -> Subscription {
+    let mut live = None;
+    soon("a live subscription", async || {
+        let subscription = engine.subscribe(&Channel::of_claim(key)).await;
+        live = subscription.is_live().then_some(subscription);
+        live.is_some()
+    })
+    .await;
+    live.unwrap()
+}
+
+/// Freezes the member that a subscription is at. The others still have a quorum.
+async fn freeze_member_of(subscription: &Subscription, cluster: &ZooKeeperCluster) {
+    for member in 0..cluster.size() {
+        cluster.freeze(member);
+        for _ in 0..100 {
+            if !subscription.is_live() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        cluster.thaw(member);
+    }
+    panic!("the subscription is at no member");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_ends_with_its_member_and_the_next_one_is_at_another() {
+    let Some(cluster) = ZooKeeperCluster::start().await else { return };
+    let engine = oncegate_zookeeper::open(&cluster.url(), Options::default()).unwrap();
+    serves_again(&engine).await;
+    let request = fresh_claim();
+    granted(&engine, &request).await;
+    let subscription = subscribed(&engine, &request.key).await;
+    freeze_member_of(&subscription, &cluster).await;
+    drop(subscription);
+    let mut subscription = subscribed(&engine, &request.key).await;
+    soon("the outcome is stored", async || engine.settle(&settle(&request, success("1")), DEADLINE).await.is_ok())
+        .await;
+    tokio::time::timeout(DEADLINE, subscription.notified()).await.expect("the outcome is notified");
+}
