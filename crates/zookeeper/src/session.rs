@@ -221,25 +221,25 @@ impl Session {
         requests.extend(gets.into_iter().map(Request::Get));
         let (sent_at, floor) = (self.store.state.time.monotonic(), self.floor());
         let mut replies = self.limited(self.client.send(requests)).await?.into_iter();
-        let replied: Vec<_> = replies.by_ref().take(groups).collect();
-        self.require_decision(&replied)?;
+        let decided: Vec<_> = replies.by_ref().take(groups).collect();
+        self.require_decision(&decided)?;
         let (clock, five) = (replies.next().map(data_of), replies.next().map(data_of));
         let (Some(Ok(Some(clock))), Some(Ok(Some(five)))) = (clock, five) else {
             // The next session creates it, and finds the marker of an empty store.
             return Err(Failure::lost("the clock is missing in ZooKeeper"));
         };
-        let zxid = replied.iter().map(|reply| reply.zxid).max().unwrap_or_default();
+        let zxid = decided.iter().map(|reply| reply.zxid).max().unwrap_or_default();
         let time = self.observe(sent_at, &clock, &five, zxid, floor)?;
-        let changed = replied.into_iter().map(|reply| reply.body).collect();
-        Ok(Replied { time, sent_at, changed, found: replies.map(data_of).collect() })
+        let bodies = decided.into_iter().map(|reply| reply.body).collect();
+        Ok(Replied { time, sent_at, changed: bodies, found: replies.map(data_of).collect() })
     }
 
     /// Checks that a quorum has decided at least one change: a request that was thrown away proves nothing for the reads behind it.
-    fn require_decision(&self, replied: &[Reply]) -> Result<(), Failure> {
-        if replied.iter().any(|reply| reply.body.is_ok()) {
+    fn require_decision(&self, decided: &[Reply]) -> Result<(), Failure> {
+        if decided.iter().any(|reply| reply.body.is_ok()) {
             return Ok(());
         }
-        let codes = replied.iter().filter_map(|reply| reply.body.as_ref().err());
+        let codes = decided.iter().filter_map(|reply| reply.body.as_ref().err());
         let mut failures = codes.map(|code| Failure::of_code(*code, &self.store.url.root));
         let first = failures.next().unwrap_or_else(Failure::unfit);
         Err(failures.find(|failure| failure.answer.is_uncertain()).unwrap_or(first))

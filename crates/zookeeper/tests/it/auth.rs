@@ -17,7 +17,7 @@ async fn refusal(engine: &impl Engine) -> String {
     soon("a refusal", async || {
         match engine.claim(&fresh_claim(), DEADLINE).await {
             Err(EngineError::Determinate(Determinate::Incompatible(text) | Determinate::Unavailable(text))) => {
-                why = text
+                why = text;
             }
             other => assert!(other.is_err(), "{other:?}"),
         }
