@@ -6,8 +6,12 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
@@ -31,13 +35,26 @@ final class Bench {
         var http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
         Callable<?> once = () -> client.once("order.submit", Map.of("order_id", order()), grant -> 7);
         Callable<?> byHand = () -> byHand(http);
-        // In turns, so that both meet the same machine; the first round warms up.
-        for (int round = 0; round < 4; round++) {
+        // In turns, so that both meet the same machine; the first rounds warm up.
+        var ratios = new TreeMap<Integer, List<Double>>();
+        for (int round = 0; round < 9; round++) {
             for (int threads : new int[] {1, 64}) {
-                run(round, "by hand", threads, seconds, byHand);
-                run(round, "once", threads, seconds, once);
+                boolean isFirst = round % 2 == 0;
+                double first = run(round, threads, seconds, isFirst ? "by hand" : "once", isFirst ? byHand : once);
+                double second = run(round, threads, seconds, isFirst ? "once" : "by hand", isFirst ? once : byHand);
+                if (round > 1) {
+                    double ratio = isFirst ? second / first : first / second;
+                    ratios.computeIfAbsent(threads, none -> new ArrayList<>()).add(ratio);
+                }
             }
         }
+        ratios.forEach(
+                (threads, all) -> {
+                    Collections.sort(all);
+                    System.out.printf(
+                            "%2d threads: once takes %.2f times the CPU of the calls by hand (median of %d rounds, %.2f to %.2f)%n",
+                            threads, all.get(all.size() / 2), all.size(), all.get(0), all.get(all.size() - 1));
+                });
     }
 
     private static String order() {
@@ -67,7 +84,7 @@ final class Bench {
         return answer.body();
     }
 
-    private static void run(int round, String name, int threads, long seconds, Callable<?> call) throws Exception {
+    private static double run(int round, int threads, long seconds, String name, Callable<?> call) throws Exception {
         var system = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         long[][] times = new long[threads][];
         var ended = new CountDownLatch(threads);
@@ -89,6 +106,7 @@ final class Bench {
         System.out.printf(
                 "round %d %-8s %2d threads: %6.0f calls/s, p50 %6.2f ms, p99 %6.2f ms, %5.0f us CPU of the client%n",
                 round, name, threads, all.length / took, all[all.length / 2] / 1e6, all[all.length * 99 / 100] / 1e6, used / all.length);
+        return used / all.length;
     }
 
     private static long[] calls(long until, Callable<?> call) {

@@ -20,7 +20,7 @@ final class Background implements AutoCloseable {
         clock.setExecuteExistingDelayedTasksAfterShutdownPolicy(false);
     }
 
-    private static ThreadFactory named(String prefix) {
+    static ThreadFactory named(String prefix) {
         var count = new AtomicLong();
         return task -> {
             var thread = new Thread(task, prefix + count.incrementAndGet());

@@ -9,12 +9,12 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpTimeoutException;
 import java.nio.channels.UnresolvedAddressException;
-import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
@@ -30,6 +30,16 @@ final class Transport {
     private final Options options;
     private final HttpClient http;
 
+    /**
+     * What all requests have. They have no timeout of their own: it would wake the thread of all
+     * connections for each call.
+     */
+    private final HttpRequest.Builder template;
+
+    /** Threads of exchanges. They are daemons, and end when they are idle. */
+    private final Executor threads =
+            Executors.newCachedThreadPool(Background.named("oncegate-http-"));
+
     Transport(Options options) {
         this.options = options;
         http =
@@ -37,6 +47,10 @@ final class Transport {
                         .version(HttpClient.Version.HTTP_1_1)
                         .connectTimeout(options.timeout)
                         .build();
+        template = HttpRequest.newBuilder().header("User-Agent", "oncegate-java/" + VERSION);
+        if (options.credential != null) {
+            template.header("Authorization", "Bearer " + options.credential);
+        }
     }
 
     private static String version() {
@@ -63,12 +77,14 @@ final class Transport {
         }
         // A lease counts from here: the answer may take long.
         long sent = options.nanoTime.getAsLong();
-        var answering = http.sendAsync(request(call, url, nanos), info -> new BoundedBody());
+        long ends = System.nanoTime() + nanos;
+        var exchange = new Exchange(http, request(call, url));
+        threads.execute(exchange);
         try {
-            HttpResponse<String> answer = await(answering, nanos, interruptible);
-            return read(call, url, gateway, sent, answer);
+            return read(call, url, gateway, sent, await(exchange, ends, interruptible));
         } catch (InterruptedException interrupted) {
-            answering.thenAccept(
+            exchange.abandon(
+                    ends,
                     answer -> {
                         try {
                             abandoned.accept(read(call, url, gateway, sent, answer));
@@ -78,13 +94,10 @@ final class Transport {
                     });
             throw interrupted;
         } catch (ExecutionException failed) {
-            Throwable why =
-                    failed.getCause() instanceof CompletionException wrapped
-                            ? wrapped.getCause()
-                            : failed.getCause();
+            Throwable why = failed.getCause();
             throw new NoAnswer(new Cause(url, kind(why), String.valueOf(why)));
         } catch (TimeoutException late) {
-            answering.cancel(true);
+            exchange.cancel(true);
             throw new NoAnswer(
                     new Cause(url, Kind.TIMEOUT, "no answer within " + nanos / 1_000_000 + " ms"));
         }
@@ -100,17 +113,11 @@ final class Transport {
         return read(call, url, gateway, sent, answer.status(), answer.body(), "", null);
     }
 
-    private HttpRequest request(Call call, String url, long nanos) {
-        var request =
-                HttpRequest.newBuilder(URI.create(url + call.path()))
-                        .timeout(Duration.ofNanos(nanos));
-        request.header("User-Agent", "oncegate-java/" + VERSION);
+    private HttpRequest request(Call call, String url) {
+        var request = template.copy().uri(URI.create(url + call.path()));
         if (call.body() != null) {
             request.header("Content-Type", "application/json")
                     .POST(HttpRequest.BodyPublishers.ofString(call.body()));
-        }
-        if (options.credential != null) {
-            request.header("Authorization", "Bearer " + options.credential);
         }
         String traceparent = options.traceparent.get();
         if (traceparent != null) {
@@ -119,10 +126,9 @@ final class Transport {
         return request.build();
     }
 
-    /** The request's own timeout ends with the head of the answer; this one covers its body too. */
-    private static <T> T await(CompletableFuture<T> future, long nanos, boolean interruptible)
+    /** Waits for the whole answer, its body too. */
+    private static <T> T await(Future<T> future, long ends, boolean interruptible)
             throws ExecutionException, TimeoutException, InterruptedException {
-        long ends = System.nanoTime() + nanos;
         boolean interrupted = false;
         try {
             while (true) {

@@ -8,6 +8,7 @@ import io.oncegate.client.micrometer.OncegateMetrics;
 import io.oncegate.spring.webflux.HandledErrors;
 import java.util.List;
 import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.beans.factory.config.BeanDefinition;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
@@ -16,6 +17,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplicat
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.context.annotation.Role;
 import org.springframework.web.reactive.result.method.annotation.RequestMappingHandlerAdapter;
 
 /** Makes an {@link OncegateClient} of {@code oncegate.*}, and the aspect of {@link Once}. */
@@ -61,8 +63,9 @@ public class OncegateAutoConfiguration {
         return new OncegateClient(options);
     }
 
-    /** Makes the aspect of {@link Once}. */
+    /** Makes the aspect of {@link Once}. It is made early, as Spring's own advisors are. */
     @Bean
+    @Role(BeanDefinition.ROLE_INFRASTRUCTURE)
     @ConditionalOnMissingBean
     public static OnceAspect onceAspect(
             ObjectProvider<OncegateClient> client,
