@@ -160,6 +160,9 @@ func ReleaseOn(isHarmless func(error) bool) ClaimOption {
 func (c *Client) Once(
 	ctx context.Context, operation string, contents any, work func(context.Context, *Grant) (any, error), opts ...ClaimOption,
 ) (Result, error) {
+	if work == nil {
+		return nil, noWork()
+	}
 	result, err := c.Claim(ctx, operation, contents, opts...)
 	grant, ok := result.(*Grant)
 	if err != nil || !ok {
@@ -195,6 +198,10 @@ func (c *Client) Once(
 		return nil, err
 	}
 	return done, nil
+}
+
+func noWork() error {
+	return argument("there is no work: write func(ctx context.Context, grant *oncegate.Grant) (…, error)")
 }
 
 // Claim claims the operation. A *Grant is renewed until it is reported or stopped. Once does all of that by itself.

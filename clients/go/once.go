@@ -39,6 +39,9 @@ func Once[T any](
 	if err := storable(reflect.TypeFor[T]()); err != nil {
 		return nil, err
 	}
+	if work == nil {
+		return nil, noWork()
+	}
 	once := &OnceResult[T]{}
 	result, err := c.Once(ctx, operation, contents, func(ctx context.Context, grant *Grant) (any, error) {
 		returned, err := work(ctx, grant)

@@ -124,6 +124,17 @@ func tryType[T any](ctx context.Context, client *oncegate.Client, contents any) 
 	return err
 }
 
+func TestACallWithoutWorkClaimsNothing(t *testing.T) {
+	ctx, gateway := context.Background(), oncegatetest.New(t)
+	contents := oncegate.Map{"parcel_id": "P-1"}
+	_, err := gateway.Client().Once(ctx, "label.print", contents, nil)
+	_, typed := oncegate.Once[int](ctx, gateway.Client(), "label.print", contents, nil)
+	var wrong *oncegate.ArgumentError
+	if !errors.As(err, &wrong) || !errors.As(typed, &wrong) || len(gateway.Claims()) != 0 {
+		t.Error(err, typed, gateway.Claims())
+	}
+}
+
 func TestWorkThatReturnsAChannelHasNotEnded(t *testing.T) {
 	gateway := oncegatetest.New(t)
 	_, err := gateway.Client().Once(context.Background(), "label.print", oncegate.Map{"parcel_id": "P-1"},

@@ -99,6 +99,9 @@ public final class OncegateClient implements AutoCloseable {
      * <p>If the work throws {@link NothingHappened}, the operation is released. Anything else may
      * have come after the effect, so its outcome is {@code unknown}. Both are thrown again.
      *
+     * <p>Work that returns a future, stream, iterator or publisher has not ended: its outcome is
+     * {@code unknown}, and the call throws {@link IllegalStateException}.
+     *
      * @throws Unavailable if no gateway answered; the work was not started
      * @throws OutcomeRefused if the outcome was refused: after a success, perhaps done twice
      * @throws NotSettled if no gateway accepted the outcome
@@ -119,6 +122,7 @@ public final class OncegateClient implements AutoCloseable {
     public <T, E extends Exception> Result<T> once(
             String operation, Object contents, Terms terms, Type type, Work<T, E> work)
             throws E, InterruptedException {
+        requireWork(work);
         Claimed claimed = claim(operation, contents, terms);
         if (claimed instanceof Duplicate<?> duplicate) {
             return duplicate.of(type);
@@ -136,6 +140,11 @@ public final class OncegateClient implements AutoCloseable {
                 grant.end(thrown);
                 throw thrown;
             }
+            if (EndsLater.is(result)) {
+                var ends = EndsLater.error(result);
+                grant.end(ends);
+                throw ends;
+            }
             return grant.done(result);
         } finally {
             grant.stop();
@@ -152,8 +161,15 @@ public final class OncegateClient implements AutoCloseable {
             Object contents,
             Terms terms,
             Function<Grant, ? extends CompletionStage<T>> work) {
+        requireWork(work);
         var run = new AsyncRun<>(this, context, work);
         return run.start(operation, contents, terms);
+    }
+
+    private static void requireWork(Object work) {
+        if (work == null) {
+            throw new IllegalArgumentException("There is no work; write grant -> …");
+        }
     }
 
     /** Claims the operation. Settle or close a {@link Grant}: it is renewed until then. */
