@@ -10,6 +10,7 @@ import { pipeline } from "node:stream/promises";
 import { fileURLToPath } from "node:url";
 import { createGunzip, gzipSync } from "node:zlib";
 
+import multipart from "@fastify/multipart";
 import express from "express";
 import fastify from "fastify";
 import Koa from "koa";
@@ -389,6 +390,34 @@ describe("fastify", () => {
       await scope.register(oncegate, options);
     });
     await assert.rejects(async () => scoped.ready(), /registered twice/);
+  });
+
+  test("forms that multipart attaches, and streams that the handler reads, are compared whole", async () => {
+    const app = fastify({ forceCloseConnections: true });
+    await app.register(multipart, { attachFieldsToBody: true });
+    app.addContentTypeParser("application/x-raw", (_request, payload, done) => done(null, payload));
+    await app.register(oncegate, { client: new MemoryGateway().client(), operation: "order.place", sharedKeys: true });
+    app.post("/form", async ({ body }: Any) => `${body.note.value} ${await body.file.toBuffer()}`);
+    app.post("/raw", async ({ body }: Any) => `${await allOf(body)}`);
+    const { port } = await start(app);
+    const form = (boundary: string, file: string) =>
+      `${[
+        "Content-Disposition: form-data; name=note\r\n\r\nhi",
+        `Content-Disposition: form-data; name=file; filename=f\r\n\r\n${file}`,
+      ]
+        .map((part) => `--${boundary}\r\n${part}\r\n`)
+        .join("")}--${boundary}--\r\n`;
+    const send = async (path: string, type: string, body: string) => {
+      const headers = { "idempotency-key": path, "content-type": type };
+      const response = await fetch(`http://127.0.0.1:${port}${path}`, { method: "POST", headers, body });
+      return [response.status, response.headers.get("idempotent-replayed"), response.ok ? await response.text() : ""];
+    };
+    assert.deepEqual(await send("/form", "multipart/form-data; boundary=A", form("A", "one")), [200, null, "hi one"]);
+    assert.deepEqual(await send("/form", "multipart/form-data; boundary=B", form("B", "one")), [200, "true", "hi one"]);
+    assert.deepEqual(await send("/form", "multipart/form-data; boundary=C", form("C", "two")), [422, null, ""]);
+    assert.deepEqual(await send("/raw", "application/x-raw", "one"), [200, null, "one"]);
+    assert.deepEqual(await send("/raw", "application/x-raw", "one"), [200, "true", "one"]);
+    assert.deepEqual(await send("/raw", "application/x-raw", "two"), [422, null, ""]);
   });
 
   test("two scopes may have one each, and a wrong option stops the start", async () => {
