@@ -56,14 +56,24 @@ async fn what_has_ended_is_deleted_and_all_else_is_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_released_stays_for_a_while_and_is_absent_to_all() {
     let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
-    let engine = open(&cluster.url());
+    let patient = Options { linger: Duration::from_hours(1), ..options() };
+    let engine = oncegate_zookeeper::open(&cluster.url(), patient).unwrap();
     let request = fresh_claim();
     let fence = granted(&engine, &request).await.fence;
     engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
+    let (mut sweeps, mut last) = (0, None);
+    oncegate_testkit::wait::until("it is swept many times", Duration::from_secs(30), async || {
+        let cursor = nodes(&cluster).get("/oncegate/sweep");
+        sweeps += usize::from(cursor != last);
+        last = cursor;
+        sweeps > 15
+    })
+    .await;
     assert!(nodes(&cluster).get(&key(&request)).is_some(), "its versions must not start again at 0");
     assert_eq!(engine.read(&request.key).await, Ok(None));
     assert!(granted(&engine, &again(&request)).await.fence > fence);
-    engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await.unwrap();
+    engine.close().await;
+    let engine = open(&cluster.url());
     let other = fresh_claim();
     granted(&engine, &other).await;
     engine.settle(&settle(&other, Outcome::Failure), DEADLINE).await.unwrap();
