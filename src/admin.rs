@@ -14,6 +14,7 @@ pub mod health;
 mod locks;
 mod middleware;
 mod query;
+mod recent;
 pub mod reloads;
 pub mod role;
 mod routes;
@@ -56,6 +57,7 @@ use crate::transport::{HttpService, Incoming, Rejection};
 use crate::web;
 use crate::web::body::JsonBytes;
 use crate::web::nothing;
+use crate::web::recent::Recent;
 use crate::web::problem::{Code, Problem, ProblemBase};
 
 /// Dependencies and settings of the admin listener.
@@ -64,6 +66,8 @@ pub struct Admin {
     pub gateway: Arc<Gateway>,
     /// The apps.
     pub registry: Arc<Registry>,
+    /// What has happened to calls lately.
+    pub recent: Arc<Recent>,
     /// The metrics of this process.
     pub metrics: Arc<Metrics>,
     /// The stage of the process: starting, ready or draining.

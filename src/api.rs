@@ -38,6 +38,7 @@ use crate::tenants::{CachedCredential, Registry};
 use crate::transport::{CallerWatch, ConnectionState, HttpService, Incoming, Rejection};
 use crate::web;
 use crate::web::problem::ProblemBase;
+use crate::web::recent::Recent;
 use crate::web::response::{DEGRADED, written};
 
 /// Dependencies and settings of the API.
@@ -66,6 +67,8 @@ pub struct Api {
     pub access: Option<AccessLog>,
     /// Creates the spans of requests.
     pub traces: Traces,
+    /// What has happened to calls lately.
+    pub recent: Arc<Recent>,
 }
 
 /// The API as the service of a listener.
@@ -127,6 +130,9 @@ pub fn success<Body: answer::Success>(body: &Body) -> Response {
     }
     if let Some(degraded) = body.degraded() {
         response.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+    }
+    if let Some(noted) = body.noted() {
+        response.extensions_mut().insert(noted);
     }
     response
 }

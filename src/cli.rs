@@ -26,6 +26,7 @@ mod once;
 mod output;
 mod progress;
 mod proxy;
+mod recent;
 mod restore;
 mod serve;
 mod spool;
@@ -121,6 +122,8 @@ enum Command {
     Unknowns(unknowns::UnknownsArgs),
     /// List the claims and locks that callers of a gateway wait for
     Waiting(waiting::WaitingArgs),
+    /// List what has happened to calls lately: repeats, refusals, late outcomes
+    Recent(recent::RecentArgs),
     /// Run a command once: with a claim before it, and an outcome after it
     Once(once::OnceArgs),
     /// List the engines of a gateway
@@ -187,6 +190,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Once(args) => return finish(once::run(args, &mut io::stdin().lock())),
         Command::Unknowns(args) => unknowns::run(args, out),
         Command::Waiting(args) => waiting::run(args, out),
+        Command::Recent(args) => recent::run(args, out),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Suspects(action) => suspects::run(action, out),

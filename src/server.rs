@@ -54,6 +54,7 @@ use crate::telemetry::traces::Traces;
 use crate::tenants::auth_throttle::AuthThrottle;
 use crate::transport::listener;
 use crate::web;
+use crate::web::recent::Recent;
 
 /// Source of the configuration, for reloads.
 pub struct Source {
@@ -169,7 +170,11 @@ impl Server {
         })?;
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let (open, api_connections) = (registry.is_open(), TaskTracker::new());
+        let recent = Arc::new(Recent::new(clock.clone()));
+        let keeping = recent.clone();
+        tokio::spawn(async move { keeping.run().await });
         let admin_service = AdminService::new(Arc::new(Admin {
+            recent: recent.clone(),
             erase: Box::new(crate::proxy::eraser(&config.proxy)),
             gateway: gateway.clone(),
             registry: registry.clone(),
@@ -204,6 +209,7 @@ impl Server {
             authentication: AuthenticationMetrics::default(),
             access: log.access(),
             traces: traces.clone(),
+            recent,
         });
         traces.start();
         serve_admin(admin, admin_service, config, &certificates, stop_admin.clone());

@@ -11,6 +11,7 @@ pub mod lock;
 pub mod nothing;
 pub mod prefer;
 pub mod problem;
+pub mod recent;
 pub mod record;
 pub mod rejection;
 pub mod request_id;

@@ -22,6 +22,7 @@ mod masks;
 mod options;
 mod overview;
 mod parts;
+mod recent;
 mod routes;
 mod session;
 mod sign_in;

@@ -18,6 +18,7 @@ use crate::gateway::outcome::Reported;
 use crate::gateway::{ClaimView, RenewalAnswer};
 use crate::web::fields::millis;
 use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
+use crate::web::recent::{Kind, Noted};
 use crate::web::record::raw;
 
 /// Longest Retry-After for an operation in progress. Most operations end long before their lease.
@@ -33,6 +34,9 @@ pub trait Success: Serialize {
 
     /// Returns the outage policy that answered in place of the store.
     fn degraded(&self) -> Option<OutagePolicy>;
+
+    /// Returns what operators want to know of it. Nothing of a plain success.
+    fn noted(&self) -> Option<Noted>;
 
     /// Appends its JSON text.
     fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
@@ -67,6 +71,14 @@ impl Success for OutcomeBody {
     fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
     }
+
+    fn noted(&self) -> Option<Noted> {
+        match (self.degraded, self.late) {
+            (Some(policy), _) => Some(Noted::of(Kind::Degraded, policy.name(), self.global_id)),
+            (None, Some(true)) => Some(Noted::of(Kind::Late, self.state, self.global_id)),
+            _ => None,
+        }
+    }
 }
 
 impl Success for RenewalBody {
@@ -76,6 +88,10 @@ impl Success for RenewalBody {
 
     fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
+    }
+
+    fn noted(&self) -> Option<Noted> {
+        self.degraded.map(|policy| Noted::of(Kind::Degraded, policy.name(), self.global_id))
     }
 }
 
@@ -131,6 +147,7 @@ fn duplicate(found: ClaimView) -> Problem {
         result_omitted: result_omitted.then_some(true),
         waited_ms: None,
         contents_verified: (record.contents == Contents::Unverified).then_some(false),
+        operation: record.operation,
     };
     let members = Members::Duplicate(Box::new(members));
     Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }

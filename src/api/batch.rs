@@ -12,6 +12,7 @@ use crate::tenants::App;
 use crate::tenants::quota::Purpose;
 use crate::web::body::{self, JsonBytes};
 use crate::web::problem::Problem;
+use crate::web::recent::Noted;
 use crate::web::response::written;
 
 #[derive(Deserialize)]
@@ -68,6 +69,9 @@ pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
 /// Returns the response with the results in order.
 pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &Call<'_>) -> Response {
     let base = &call.api.problem_base;
+    for noted in results.iter().filter_map(noted) {
+        call.api.recent.note(&call.app.key, call.request_id, noted);
+    }
     written(|text| {
         text.reserve(results.len() * GRANT_BYTES);
         let mut separator = "{\"items\":[";
@@ -83,6 +87,13 @@ pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &
         text.extend_from_slice(b"]}");
         Ok(())
     })
+}
+
+fn noted<Body: Success>(result: &Result<Body, Problem>) -> Option<Noted> {
+    match result {
+        Ok(body) => body.noted(),
+        Err(problem) => Noted::of_problem(problem),
+    }
 }
 
 /// Writes the body of the single call, with its status before its own fields.

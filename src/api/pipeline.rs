@@ -24,6 +24,7 @@ use crate::web::auth_throttle::throttled;
 use crate::web::body::JsonBytes;
 use crate::web::head;
 use crate::web::problem::{Code, Members, Problem};
+use crate::web::recent::Noted;
 use crate::web::request_id::RequestId;
 use crate::web::response::{contain, finish};
 
@@ -122,6 +123,7 @@ pub(super) async fn serve(service: &ApiService, mut request: Request<Incoming>, 
         Err(problem) => problem.into_response(),
     };
     let response = with_rate_limits(response, &context, api);
+    note(api, &context, request.uri().path(), &response);
     let response =
         finish(throttled(&api.throttle, &api.authentication, response).await, &context.id, &api.problem_base);
     let took = api.clock.monotonic().saturating_sub(started_at);
@@ -233,6 +235,20 @@ fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api)
         rate_limit::write(response.headers_mut(), app, exceeded, || api.clock.monotonic());
     }
     response
+}
+
+/// Notes a response that operators want to know of. A plain grant or success has nothing that says so.
+fn note(api: &Api, context: &RequestContext, path: &str, response: &Response) {
+    let (false, Some(app)) = (response.extensions().is_empty(), &context.app) else { return };
+    let noted = match (response.extensions().get::<Problem>(), response.extensions().get::<Noted>()) {
+        (Some(problem), _) => Noted::of_problem(problem),
+        (None, noted) => noted.cloned(),
+    };
+    if let Some(mut noted) = noted {
+        let of_path = || context.routing.route().and_then(|route| route.claim(path).ok());
+        noted.global_id = noted.global_id.or_else(of_path);
+        api.recent.note(&app.key, &context.id, noted);
+    }
 }
 
 /// Records the response in its trace and in the logs.

@@ -24,6 +24,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
 use crate::domain::spool::SpoolStatus;
+use crate::domain::tenant::Operation;
 use crate::gateway::EngineHealth;
 use crate::tenants::quota::QuotaName;
 
@@ -237,6 +238,9 @@ pub struct DuplicateMembers {
     /// `false` if its contents could not be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) contents_verified: Option<bool>,
+    /// Its operation, for operators.
+    #[serde(skip)]
+    pub(crate) operation: Option<Operation>,
 }
 
 impl fmt::Debug for Members {

@@ -185,6 +185,7 @@ const granted = await post(a, '/v1/claims', { operation: 'coupon.redeem', conten
 const pages = [
   '/console/',
   '/console/attention',
+  '/console/recent',
   '/console/find',
   `/console/claims/default/${granted.global_id}`,
   `/console/claims/default/${granted.global_id}/settle`,

@@ -12,6 +12,7 @@ mod json;
 mod languages;
 mod overview;
 mod pages;
+mod recent;
 mod routes;
 mod sessions;
 mod several;

@@ -15,12 +15,15 @@ use super::context::{Answer, Context};
 use super::layout;
 use super::masks::masked;
 use super::parts::{address, facts, path};
+use super::recent::{Group, Recent};
 use super::texts::{Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
 use crate::admin::audit::Change;
 use crate::admin::role::Role;
+use crate::domain::clock::Timestamp;
 use crate::domain::tenant::AppKey;
+use crate::domain::terms::Retention;
 use crate::web::problem::Problem;
 
 /// `POST /admin/v1/claims/show`.
@@ -94,7 +97,10 @@ impl Named {
 /// Draws the page. A look at contents is in the audit trail.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let (t, named) = (context.texts(), Named::of(&context));
-    let claim = named.claim(&context).await;
+    let recent = address("/admin/v1/recent", &[("app", &named.app), ("global_id", &named.id), ("limit", "1000")]);
+    let (claim, recent) = tokio::join!(named.claim(&context), context.get::<Recent>(&recent));
+    let recent = recent.ok();
+    let seen = recent.as_ref().map(Recent::groups).unwrap_or_default();
     let done = done(context.query("done"));
     let main = match &claim {
         Ok(claim) => {
@@ -103,8 +109,8 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (heading(claim))
                 @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
                 (state(t, claim))
-                (layout::heading(&t.of(Text::Timeline), &t.of(Text::ScopeStore)))
-                (timeline(t, claim))
+                (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
+                (timeline(t, claim, &seen))
                 (contents(&context, claim))
                 (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
                 (terms(t, claim))
@@ -113,11 +119,15 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (layout::sources(t, &[&named.json()], &format!("oncegate claim show {}", named.command())))
             }
         }
-        // A released claim is absent.
-        Err(problem) if done.is_some() => html! {
+        // A released claim is absent; a store that does not answer says nothing.
+        Err(problem) if done.is_some() || !seen.is_empty() => html! {
             h1 { (t.of(Text::Claim)) }
             @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
             p { (Untrusted::from(problem.detail.clone())) }
+            @if !seen.is_empty() {
+                p { (t.of(Text::NotHereAnyMore)) }
+                ol.timeline { @for group in &seen { li { "○ " (group.draw(t)) } } }
+            }
         },
         Err(problem) => return Err(problem.clone()),
     };
@@ -172,21 +182,36 @@ pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
     html! { p.state { span class=(class) { (shape) " " } (t.of(sentence)) } }
 }
 
-fn timeline(t: Texts, claim: &Claim) -> Markup {
+/// Returns what the store and this gateway know, in the order of time.
+fn timeline(t: Texts, claim: &Claim, seen: &[Group<'_>]) -> Markup {
     let end = match claim.state.as_str() {
         "in_progress" if claim.on_lease_end == "unknown" => Text::BecomesUnknown,
         _ => Text::CanBeClaimed,
     };
-    html! {
-        ol.timeline {
-            li {
-                (times::instant(&claim.claimed_at)) " · "
-                @if claim.late { (t.of(Text::RecordedLate)) } @else { (t.of(Text::Claimed)) }
-                " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) }
-            }
-            @if let Some(at) = &claim.expires_at { li { (times::instant(at)) " · " (t.of(end)) } }
-        }
-    }
+    let claimed = html! {
+        "● " (times::instant(&claim.claimed_at)) " · "
+        @if claim.late { (t.of(Text::RecordedLate)) } @else { (t.of(Text::Claimed)) }
+        " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) }
+    };
+    let mut lines = vec![(claim.claimed_at.clone(), claimed)];
+    lines.extend(succeeded_at(claim).map(|at| {
+        let line = html! { "● " (times::instant(&at)) " · " (t.of(Text::SucceededAt)) };
+        (at, line)
+    }));
+    lines.extend(seen.iter().map(|group| (group.from.to_owned(), html! { "○ " (group.draw(t)) })));
+    lines.extend(claim.expires_at.iter().map(|at| (at.clone(), html! { "● " (times::instant(at)) " · " (t.of(end)) })));
+    // Instants in UTC sort as text.
+    lines.sort_by(|(one, _), (other, _)| one.cmp(other));
+    html! { ol.timeline { @for (_, line) in &lines { li { (line) } } } }
+}
+
+/// Returns when a claim succeeded: the end of its retention, less the retention. The store keeps no other instant.
+fn succeeded_at(claim: &Claim) -> Option<String> {
+    let Ok(Retention::For(retention)) = claim.retention.raw().parse() else { return None };
+    let end = claim.expires_at.as_ref().filter(|_| claim.state == "succeeded" && !claim.late)?;
+    let micros = u64::try_from(end.parse::<jiff::Timestamp>().ok()?.as_microsecond()).ok()?;
+    let at = micros.checked_sub(u64::try_from(retention.as_micros()).ok()?)?;
+    Some(Timestamp::from_micros(at).to_string())
 }
 
 fn contents(context: &Context, claim: &Claim) -> Markup {

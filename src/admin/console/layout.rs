@@ -14,6 +14,7 @@ const PAGES: &[(&str, Text<'static>, Role)] = &[
     ("/console/", Text::Overview, Role::View),
     ("/console/attention", Text::Attention, Role::View),
     ("/console/find", Text::Find, Role::View),
+    ("/console/recent", Text::Recent, Role::View),
     ("/console/engines", Text::Engines, Role::View),
     ("/console/locks", Text::Locks, Role::View),
     ("/console/apps", Text::Apps, Role::View),

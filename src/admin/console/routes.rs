@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, on};
 use super::context::{Answer, Console, Context};
 use super::entry::{Page, enter};
 use super::texts::Text;
-use super::{apps, attention, audit, chains, check, claims, config, find, json, locks, overview, spool};
+use super::{apps, attention, audit, chains, check, claims, config, find, json, locks, overview, recent, spool};
 use crate::admin::role::Role::{self, Act, Read, View};
 use crate::web::problem::{Code, Problem};
 
@@ -41,6 +41,7 @@ fn rows() -> Vec<Row> {
         post(Act, "/console/attention", attention::several::act),
         get(Act, "/console/attention/{id}", check::ask),
         post(Act, "/console/attention/{id}", check::act),
+        get(View, "/console/recent", recent::show),
         get(View, "/console/find", find::show),
         post(View, "/console/find", find::find),
         get(View, "/console/claims/{app}/{id}", claims::show),

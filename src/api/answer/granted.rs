@@ -14,6 +14,7 @@ use crate::domain::outage_policy::OutagePolicy;
 use crate::domain::record::ClaimState;
 use crate::gateway::claim::Granted;
 use crate::web::problem::Code;
+use crate::web::recent::{Kind, Noted};
 
 /// Body of the 201 response to a claim call.
 #[derive(Serialize)]
@@ -50,6 +51,10 @@ impl Success for WaitedBody {
     fn degraded(&self) -> Option<OutagePolicy> {
         self.granted.degraded()
     }
+
+    fn noted(&self) -> Option<Noted> {
+        self.granted.noted()
+    }
 }
 
 impl GrantedBody {
@@ -76,6 +81,14 @@ impl Success for GrantedBody {
 
     fn degraded(&self) -> Option<OutagePolicy> {
         self.degraded
+    }
+
+    fn noted(&self) -> Option<Noted> {
+        match (self.degraded, self.would_be) {
+            (None, None) => None,
+            (Some(policy), _) => Some(Noted::of(Kind::Degraded, policy.name(), self.global_id)),
+            (None, Some(code)) => Some(Noted::of(Kind::Observed, code, self.global_id)),
+        }
     }
 
     /// Appends the same text as its `Serialize`, from parts. It is the most frequent response, and none of its fields needs an

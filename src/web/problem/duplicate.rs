@@ -113,6 +113,7 @@ mod tests {
             result_omitted: None,
             waited_ms: None,
             contents_verified: None,
+            operation: None,
         };
         let full = DuplicateMembers {
             state: ClaimState::Succeeded,

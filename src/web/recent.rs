@@ -1,0 +1,333 @@
+//! What has happened to calls lately: repeats, mismatches, refusals, late and superseded outcomes, answers of outage policies. A plain
+//! grant or success is never among it, so most calls do not come here.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use super::problem::{Code, Members, Problem};
+use super::request_id::RequestId;
+use crate::domain::attempt::AttemptHash;
+use crate::domain::clock::{Clock, Timestamp};
+use crate::domain::global_id::GlobalId;
+use crate::domain::tenant::{AppKey, Operation};
+
+/// Events that wait to be kept. Those beyond are counted, and lost.
+const QUEUED_MAX: usize = 4096;
+
+/// Events that are kept, of all apps.
+const KEPT_MAX: usize = 20_000;
+
+/// Time between two rounds that keep what waits.
+const ROUND: Duration = Duration::from_millis(250);
+
+/// Kind of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A repeat was answered from the claim that stands. Detail: its state.
+    Duplicate,
+    /// A repeat had other contents, or another fingerprint. Detail: the code of the answer.
+    Mismatch,
+    /// A call was refused: by a quota, a limit, or because of its store. Detail: the code of the answer.
+    Refused,
+    /// An outcome came after its claim had ended. Detail: the state that was recorded.
+    Late,
+    /// An outcome or a renewal of an attempt that does not hold the claim. Detail: the code of the answer.
+    Superseded,
+    /// An outage policy answered in place of a store. Detail: the policy.
+    Degraded,
+    /// In observe mode, a call was let through that would have been stopped. Detail: the code that enforcing answers.
+    Observed,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Duplicate,
+        Self::Mismatch,
+        Self::Refused,
+        Self::Late,
+        Self::Superseded,
+        Self::Degraded,
+        Self::Observed,
+    ];
+
+    /// Returns its name in the admin API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Mismatch => "mismatch",
+            Self::Refused => "refused",
+            Self::Late => "late",
+            Self::Superseded => "superseded",
+            Self::Degraded => "degraded",
+            Self::Observed => "observed",
+        }
+    }
+}
+
+/// What an answer says of the call, for operators.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Noted {
+    /// Its kind.
+    pub kind: Kind,
+    /// More about it, by kind.
+    pub detail: &'static str,
+    /// The operation, where the answer has it.
+    pub operation: Option<Operation>,
+    /// The claim, where the answer has it.
+    pub global_id: Option<GlobalId>,
+    /// The attempt that holds the claim.
+    pub attempt_hash: Option<AttemptHash>,
+}
+
+impl Noted {
+    /// Returns an event of a claim.
+    pub fn of(kind: Kind, detail: &'static str, global_id: GlobalId) -> Self {
+        Self { kind, detail, operation: None, global_id: Some(global_id), attempt_hash: None }
+    }
+
+    /// Returns what a problem says of its call. Errors of the caller say nothing.
+    pub fn of_problem(problem: &Problem) -> Option<Self> {
+        let (kind, detail) = match (problem.degraded, problem.code) {
+            (Some(policy), _) => (Kind::Degraded, policy.name()),
+            (None, Code::Duplicate) => (Kind::Duplicate, ""),
+            (None, code @ (Code::ContentsMismatch | Code::FingerprintMismatch)) => (Kind::Mismatch, code.name()),
+            (None, code @ (Code::Superseded | Code::AlreadySucceeded | Code::LeaseLost | Code::Expired)) => {
+                (Kind::Superseded, code.name())
+            }
+            (
+                None,
+                code @ (Code::QuotaExceeded
+                | Code::StoreUnavailable
+                | Code::StoreFull
+                | Code::StoreIncompatible
+                | Code::OutcomeUnknown
+                | Code::Draining
+                | Code::Overloaded),
+            ) => (Kind::Refused, code.name()),
+            _ => return None,
+        };
+        let noted = Self { kind, detail, operation: None, global_id: None, attempt_hash: None };
+        Some(match &problem.members {
+            Members::Duplicate(found) => Self {
+                detail: if kind == Kind::Duplicate { found.state.name() } else { detail },
+                operation: found.operation.clone(),
+                global_id: Some(found.global_id),
+                attempt_hash: Some(found.attempt_hash),
+                ..noted
+            },
+            _ => noted,
+        })
+    }
+}
+
+/// An event.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Event {
+    /// Its number in this process, which rises.
+    pub id: u64,
+    /// When the call was answered.
+    pub at: Timestamp,
+    /// Its kind.
+    pub kind: Kind,
+    /// More about it, by kind.
+    pub detail: &'static str,
+    /// The app of the caller.
+    pub app: AppKey,
+    /// The operation, where the answer has it.
+    pub operation: Option<Operation>,
+    /// The claim, where the call names it.
+    pub global_id: Option<GlobalId>,
+    /// The attempt that holds the claim.
+    pub attempt_hash: Option<AttemptHash>,
+    /// The ID of the request.
+    pub request_id: String,
+}
+
+/// What an operator looks for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Of this kind.
+    pub kind: Option<Kind>,
+    /// Of this app.
+    pub app: Option<AppKey>,
+    /// Of this operation.
+    pub operation: Option<Operation>,
+    /// Of this claim.
+    pub global_id: Option<GlobalId>,
+    /// Older than the one with this number.
+    pub before: Option<u64>,
+}
+
+impl Wanted {
+    fn has(&self, event: &Event) -> bool {
+        self.kind.is_none_or(|kind| kind == event.kind)
+            && self.app.as_ref().is_none_or(|app| *app == event.app)
+            && self.operation.as_ref().is_none_or(|operation| Some(operation) == event.operation.as_ref())
+            && self.global_id.is_none_or(|id| Some(id) == event.global_id)
+            && self.before.is_none_or(|before| event.id < before)
+    }
+}
+
+/// The events of this process, the newest of them.
+pub struct Recent {
+    sender: Sender<Event>,
+    queued: Mutex<Receiver<Event>>,
+    kept: Mutex<Kept>,
+    lost: AtomicU64,
+    clock: Arc<dyn Clock>,
+}
+
+/// Events by app. If there are too many, the app that has the most loses its oldest.
+#[derive(Default)]
+struct Kept {
+    newest: u64,
+    count: usize,
+    by_app: HashMap<AppKey, VecDeque<Event>>,
+    /// Number of events of each app.
+    counts: BTreeSet<(usize, AppKey)>,
+}
+
+impl Recent {
+    /// Returns the list without an event.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let (sender, queued) = channel(QUEUED_MAX);
+        Self { sender, queued: Mutex::new(queued), kept: Mutex::default(), lost: AtomicU64::new(0), clock }
+    }
+
+    /// Notes an event. Never waits.
+    pub fn note(&self, app: &AppKey, request_id: &RequestId, noted: Noted) {
+        let Noted { kind, detail, operation, global_id, attempt_hash } = noted;
+        let (app, request_id) = (app.clone(), request_id.as_str().to_owned());
+        let event =
+            Event { id: 0, at: self.clock.wall(), kind, detail, app, operation, global_id, attempt_hash, request_id };
+        if self.sender.try_send(event).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of events that were lost, since too many came at once.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns up to `limit` events, the newest first.
+    pub fn find(&self, wanted: &Wanted, limit: usize) -> Vec<Event> {
+        self.keep();
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let lists = kept.by_app.iter().filter(|(app, _)| wanted.app.as_ref().is_none_or(|wanted| wanted == *app));
+        let mut found: Vec<&Event> = lists
+            .flat_map(|(_, events)| events.iter().rev().filter(|event| wanted.has(event)).take(limit))
+            .collect();
+        found.sort_unstable_by_key(|event| std::cmp::Reverse(event.id));
+        found.into_iter().take(limit).cloned().collect()
+    }
+
+    /// Keeps what waits, again and again.
+    pub async fn run(&self) {
+        loop {
+            tokio::time::sleep(ROUND).await;
+            self.keep();
+        }
+    }
+
+    fn keep(&self) {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Bounded, so that a flood does not hold the locks.
+        for _ in 0..QUEUED_MAX {
+            let Ok(event) = queued.try_recv() else { return };
+            kept.push(event);
+        }
+    }
+}
+
+impl Kept {
+    fn push(&mut self, event: Event) {
+        self.newest += 1;
+        let app = event.app.clone();
+        let event = Event { id: self.newest, ..event };
+        self.change(&app, |events| events.push_back(event));
+        self.count += 1;
+        if self.count > KEPT_MAX
+            && let Some((_, most)) = self.counts.last().cloned()
+        {
+            self.change(&most, |events| {
+                events.pop_front();
+            });
+            self.count -= 1;
+        }
+    }
+
+    /// Changes the events of an app, and their number.
+    fn change(&mut self, app: &AppKey, change: impl FnOnce(&mut VecDeque<Event>)) {
+        let events = self.by_app.entry(app.clone()).or_default();
+        let before = events.len();
+        change(events);
+        let after = events.len();
+        self.counts.remove(&(before, app.clone()));
+        if after == 0 {
+            self.by_app.remove(app);
+        } else {
+            self.counts.insert((after, app.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::attempt::SystemEntropy;
+    use crate::domain::clock::ManualClock;
+
+    fn recent() -> Recent {
+        Recent::new(Arc::new(ManualClock::at(Timestamp::from_micros(7))))
+    }
+
+    fn note(recent: &Recent, app: &str, id: u8) {
+        let noted = Noted::of(Kind::Duplicate, "succeeded", GlobalId::from_bytes([id; 16]));
+        recent.note(&app.parse().unwrap(), &RequestId::random(&SystemEntropy), noted);
+    }
+
+    #[test]
+    fn the_newest_come_first_and_filters_apply() {
+        let recent = recent();
+        for (app, id) in [("shop", 1), ("bank", 2), ("shop", 3)] {
+            note(&recent, app, id);
+        }
+        let ids = |wanted: Wanted, limit| recent.find(&wanted, limit).iter().map(|event| event.id).collect::<Vec<_>>();
+        assert_eq!(ids(Wanted::default(), 9), [3, 2, 1]);
+        assert_eq!(ids(Wanted::default(), 2), [3, 2]);
+        assert_eq!(ids(Wanted { app: Some("shop".parse().unwrap()), ..Wanted::default() }, 9), [3, 1]);
+        assert_eq!(ids(Wanted { before: Some(3), ..Wanted::default() }, 1), [2]);
+        assert_eq!(ids(Wanted { kind: Some(Kind::Late), ..Wanted::default() }, 9), [] as [u64; 0]);
+        let one = Wanted { global_id: Some(GlobalId::from_bytes([2; 16])), ..Wanted::default() };
+        assert_eq!(recent.find(&one, 9)[0].app.to_string(), "bank");
+    }
+
+    #[test]
+    fn the_app_that_has_the_most_gives_way_and_a_flood_is_counted() {
+        let recent = recent();
+        note(&recent, "quiet", 1);
+        for _ in 0..KEPT_MAX / 1000 + 1 {
+            for _ in 0..1000 {
+                note(&recent, "loud", 2);
+            }
+            recent.keep();
+        }
+        assert_eq!(recent.kept.lock().unwrap().count, KEPT_MAX);
+        let quiet = Wanted { app: Some("quiet".parse().unwrap()), ..Wanted::default() };
+        assert_eq!(recent.find(&quiet, 9).len(), 1, "it is the oldest, and stays");
+        assert_eq!(recent.lost(), 0);
+        for _ in 0..QUEUED_MAX + 5 {
+            note(&recent, "loud", 2);
+        }
+        assert_eq!(recent.lost(), 5);
+    }
+}
