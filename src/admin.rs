@@ -11,6 +11,7 @@ pub mod config;
 pub mod console;
 mod engines;
 pub mod health;
+mod history;
 mod locks;
 mod middleware;
 mod query;
@@ -48,6 +49,7 @@ use crate::domain::global_id::GlobalId;
 use crate::domain::limits::Limits;
 use crate::gateway::Gateway;
 use crate::resilience::degrade::OutageJournal;
+use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::tenants::Registry;
@@ -66,6 +68,8 @@ pub struct Admin {
     pub gateway: Arc<Gateway>,
     /// The apps.
     pub registry: Arc<Registry>,
+    /// Rates and latencies of the last weeks.
+    pub history: Arc<History>,
     /// What has happened to calls lately.
     pub recent: Arc<Recent>,
     /// The metrics of this process.

@@ -15,6 +15,7 @@ mod failure;
 mod gateway_client;
 mod generate;
 mod health;
+mod history;
 mod http_client;
 mod id;
 mod job;
@@ -122,6 +123,8 @@ enum Command {
     Unknowns(unknowns::UnknownsArgs),
     /// List the claims and locks that callers of a gateway wait for
     Waiting(waiting::WaitingArgs),
+    /// Show rates and latencies of the last hour, day or two weeks
+    History(history::HistoryArgs),
     /// List what has happened to calls lately: repeats, refusals, late outcomes
     Recent(recent::RecentArgs),
     /// Run a command once: with a claim before it, and an outcome after it
@@ -191,6 +194,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Unknowns(args) => unknowns::run(args, out),
         Command::Waiting(args) => waiting::run(args, out),
         Command::Recent(args) => recent::run(args, out),
+        Command::History(args) => history::run(args, out),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),
         Command::Suspects(action) => suspects::run(action, out),

@@ -8,6 +8,7 @@ mod cores;
 mod data_dir;
 mod descriptors;
 mod engines;
+mod history;
 mod live;
 mod maintenance;
 mod operators;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -48,6 +50,7 @@ use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};
 use crate::gateway::Gateway;
 use crate::telemetry::Telemetry;
+use crate::telemetry::history::History;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::tenants::AuthenticationMetrics;
 use crate::telemetry::traces::Traces;
@@ -67,6 +70,9 @@ pub struct Source {
     /// Loads the configuration.
     pub load: Box<dyn Fn() -> Result<Loaded, Problems> + Send + Sync>,
 }
+
+/// Longest time for the history to be written at the end.
+const HISTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs a gateway until SIGTERM or SIGINT, and drains it. The configuration is reloaded at every SIGHUP and whenever
 /// its files have changed.
@@ -121,6 +127,8 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     stop_api: CancellationToken,
     stop_admin: CancellationToken,
+    /// Ends when the history is written, after `stop_admin`.
+    history: JoinHandle<()>,
     api_connections: TaskTracker,
     /// Exchanges of the proxy. Some have no connection any more.
     exchanges: TaskTracker,
@@ -170,11 +178,14 @@ impl Server {
         })?;
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let (open, api_connections) = (registry.is_open(), TaskTracker::new());
+        let history_file = history::file(&config.server.data_dir);
+        let history = Arc::new(History::load(&history_file));
         let recent = Arc::new(Recent::new(clock.clone()));
         let keeping = recent.clone();
         tokio::spawn(async move { keeping.run().await });
         let admin_service = AdminService::new(Arc::new(Admin {
             recent: recent.clone(),
+            history: history.clone(),
             erase: Box::new(crate::proxy::eraser(&config.proxy)),
             gateway: gateway.clone(),
             registry: registry.clone(),
@@ -217,6 +228,8 @@ impl Server {
         let (tls, stop) = (certificates.api.clone(), stop_api.clone());
         let (all_cores, connections) = (cores.handles.clone(), api_connections.clone());
         tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
+        let history_stop = stop_admin.clone();
+        let history = tokio::spawn(history::run(history, metrics.clone(), clock.clone(), history_file, history_stop));
         tokio::spawn(maintenance::run(
             gateway.clone(),
             journal.clone(),
@@ -238,6 +251,7 @@ impl Server {
             lifecycle,
             stop_api,
             stop_admin,
+            history,
             api_connections,
             exchanges,
             traces,
@@ -279,6 +293,9 @@ impl Server {
         self.data_dir.journal.close().await;
         self.traces.close().await;
         self.stop_admin.cancel();
+        if tokio::time::timeout(HISTORY_TIMEOUT, self.history).await.is_err() {
+            tracing::debug!("The history was not written in time; a restart begins with an earlier one");
+        }
     }
 }
 

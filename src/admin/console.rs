@@ -8,6 +8,7 @@ mod attention;
 mod audit;
 mod calls;
 mod chains;
+mod chart;
 mod check;
 mod claims;
 mod config;
@@ -31,6 +32,7 @@ mod site;
 mod spool;
 mod texts;
 mod times;
+mod traffic;
 mod untrusted;
 mod waiting;
 

@@ -13,7 +13,7 @@ use axum::{Extension, Router};
 use super::auth::Operator;
 use super::role::Role::{self, Act, Read, View};
 use super::{
-    Admin, apps, audit, backup, chains, claims, config, engines, locks, recent, spool, summary, suspects, unknowns, waiting,
+    Admin, apps, audit, backup, chains, claims, config, engines, history, locks, recent, spool, summary, suspects, unknowns, waiting,
 };
 use crate::web::problem::{Code, Problem};
 
@@ -69,6 +69,7 @@ fn rows() -> Vec<Row> {
         get(View, "/admin/v1/unknowns", unknowns::list),
         get(View, "/admin/v1/waiting", waiting::list),
         get(View, "/admin/v1/recent", recent::list),
+        get(View, "/admin/v1/history", history::show),
         get(View, "/admin/v1/spool", spool::list),
         get(View, "/admin/v1/suspects", suspects::list),
         post(Act, "/admin/v1/suspects/{id}/check", suspects::check),

@@ -1,5 +1,6 @@
 //! Metrics, logs and traces. A leaf: it knows nothing of the other modules.
 
+pub mod history;
 pub mod logging;
 pub mod metrics;
 pub mod traces;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::context::{Answer, Context};
 use super::parts::{address, health, path, table};
 use super::texts::{Text, Texts};
+use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
 use super::{layout, times};
@@ -63,7 +64,11 @@ struct Thing {
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let waits = format!("/admin/v1/waiting?limit={}", waiting::SHOWN);
-    let (summary, waits) = tokio::join!(context.get::<Summary>("/admin/v1/summary"), context.get::<Waits>(&waits));
+    let (summary, waits, history) = tokio::join!(
+        context.get::<Summary>("/admin/v1/summary"),
+        context.get::<Waits>(&waits),
+        context.get::<History>("/admin/v1/history"),
+    );
     let Summary { engines, chains, spool, attention } = summary?;
     let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
     let main = html! {
@@ -75,6 +80,11 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             span.muted { (scope) }
         }
         @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
+        (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
+        @match &history {
+            Ok(history) => (traffic::draw(t, history)),
+            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        }
         (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
         (table_of_engines(t, &engines, &chains))
         p {
@@ -87,7 +97,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             Ok(waits) => (waiting::draw(t, waits)),
             Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
         }
-        (layout::sources(t, &["summary", "waiting"], "oncegate summary, oncegate waiting"))
+        (layout::sources(t, &["summary", "history", "waiting"], "oncegate summary, oncegate history, oncegate waiting"))
     };
     Ok(Answer::Page(Text::Overview, main))
 }

@@ -350,6 +350,17 @@ pub(super) enum Text<'a> {
     StoreAndHere,
     SucceededAt,
     NotHereAnyMore,
+    // What callers see.
+    Traffic,
+    NoCallsYet,
+    Now,
+    Highest,
+    LastHour,
+    GrantedCalls,
+    RefusedCalls,
+    MedianLatency,
+    HighLatency,
+    PerSecond,
 }
 
 #[cfg(test)]

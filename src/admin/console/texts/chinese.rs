@@ -289,5 +289,15 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::StoreAndHere => "● 存储 · ○ 本网关".into(),
         Text::SucceededAt => "成功（保留期结束时间减去保留期）".into(),
         Text::NotHereAnyMore => "不过本网关见过它：".into(),
+        Text::Traffic => "调用方看到的情况".into(),
+        Text::NoCallsYet => "尚无调用计数。启动约二十秒后出现第一个点。".into(),
+        Text::Now => "现在".into(),
+        Text::Highest => "最高".into(),
+        Text::LastHour => "最近一小时".into(),
+        Text::GrantedCalls => "授予".into(),
+        Text::RefusedCalls => "拒绝（503）".into(),
+        Text::MedianLatency => "延迟 p50".into(),
+        Text::HighLatency => "延迟 p99".into(),
+        Text::PerSecond => "次/秒".into(),
     }
 }

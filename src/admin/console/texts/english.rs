@@ -301,5 +301,15 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::StoreAndHere => "● the store · ○ this gateway".into(),
         Text::SucceededAt => "succeeded (the end of its retention, less the retention)".into(),
         Text::NotHereAnyMore => "This gateway has seen it, though:".into(),
+        Text::Traffic => "What callers see".into(),
+        Text::NoCallsYet => "No calls are counted yet. The first point comes some twenty seconds after the start.".into(),
+        Text::Now => "Now".into(),
+        Text::Highest => "Highest".into(),
+        Text::LastHour => "Last hour".into(),
+        Text::GrantedCalls => "Granted".into(),
+        Text::RefusedCalls => "Refused, 503".into(),
+        Text::MedianLatency => "Latency p50".into(),
+        Text::HighLatency => "Latency p99".into(),
+        Text::PerSecond => "/s".into(),
     }
 }

@@ -1,0 +1,63 @@
+//! What callers of this gateway have seen in the last hour, as the overview shows it.
+
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::chart::sparkline;
+use super::parts::table;
+use super::texts::{Text, Texts};
+
+/// `GET /admin/v1/history`.
+#[derive(Deserialize)]
+pub(super) struct History {
+    series: Vec<Series>,
+}
+
+/// A series.
+#[derive(Deserialize)]
+struct Series {
+    name: String,
+    values: Vec<Option<f32>>,
+}
+
+/// Returns the lines of an hour with their last and highest values.
+pub(super) fn draw(t: Texts, history: &History) -> Markup {
+    let known = |series: &&Series| series.values.iter().any(Option::is_some);
+    if !history.series.iter().any(|series| known(&series)) {
+        return html! { p { (t.of(Text::NoCallsYet)) } };
+    }
+    let columns = [Text::AnswerOf, Text::Now, Text::Highest, Text::LastHour];
+    let rows = html! {
+        @for series in history.series.iter().filter(known) {
+            @let title = t.of(title(&series.name));
+            tr {
+                th scope="row" { (title) }
+                td.number { (value(t, &series.name, series.values.iter().rev().flatten().next().copied())) }
+                td.number { (value(t, &series.name, series.values.iter().flatten().copied().reduce(f32::max))) }
+                td { (sparkline(&title, &series.values)) }
+            }
+        }
+    };
+    table(t, Text::Traffic, &columns, &rows)
+}
+
+fn title(name: &str) -> Text<'static> {
+    match name {
+        "granted" => Text::GrantedCalls,
+        "duplicate" => Text::Repeats,
+        "mismatch" => Text::Mismatches,
+        "refused" => Text::RefusedCalls,
+        "degraded" => Text::PolicyAnswers,
+        "p50" => Text::MedianLatency,
+        _ => Text::HighLatency,
+    }
+}
+
+fn value(t: Texts, name: &str, value: Option<f32>) -> String {
+    match (value, name) {
+        (None, _) => "–".to_owned(),
+        (Some(value), "p50" | "p99") => format!("≤ {:.1} ms", value * 1000.0),
+        (Some(value), _) if value >= 10.0 => format!("{value:.0} {}", t.of(Text::PerSecond)),
+        (Some(value), _) => format!("{value:.2} {}", t.of(Text::PerSecond)),
+    }
+}
