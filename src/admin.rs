@@ -59,8 +59,8 @@ use crate::transport::{HttpService, Incoming, Rejection};
 use crate::web;
 use crate::web::body::JsonBytes;
 use crate::web::nothing;
-use crate::web::recent::Recent;
 use crate::web::problem::{Code, Problem, ProblemBase};
+use crate::web::recent::Recent;
 
 /// Dependencies and settings of the admin listener.
 pub struct Admin {

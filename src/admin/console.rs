@@ -1,5 +1,5 @@
 //! The console: pages for operators, in a browser. It draws the answers of the admin API and keeps nothing but its sessions.
-//! Without JavaScript; each page is whole.
+//! Each page is whole without JavaScript; a script keeps regions fresh.
 
 mod actions;
 mod apps;
@@ -18,6 +18,7 @@ mod find;
 mod forms;
 mod json;
 mod layout;
+mod live;
 mod locks;
 mod masks;
 mod options;
@@ -49,6 +50,7 @@ use self::actions::Actions;
 use self::calls::Calls;
 use self::context::Console;
 use self::entry::Guard;
+use self::live::Live;
 pub use self::options::{ConsoleOptions, InvalidOrigin};
 use self::session::Sessions;
 use self::site::Sites;
@@ -76,13 +78,16 @@ pub(super) fn router(admin: &Arc<Admin>, api: Router<Arc<Admin>>) -> Router<Arc<
         calls: Calls::new(api, admin.clone()),
         sessions: Sessions::new(admin.tokens.clone(), admin.clock.clone(), admin.entropy.clone()),
         actions: Actions::default(),
+        live: Live::default(),
         sites: Sites::new(&settings.options, settings.has_tls, settings.mark.clone()),
     });
     routes::router()
         .route("/console", get(async || Redirect::permanent("/console/")))
         .route("/console/sign-in", get(sign_in::show).post(sign_in::sign_in))
         .route("/console/sign-out", post(sign_in::sign_out))
+        .route("/console/live", get(live::open))
         .route(&assets::STYLE_PATH, get(assets::style))
+        .route(&assets::SCRIPT_PATH, get(assets::script))
         .route("/", get(root))
         .layer(from_fn_with_state(Guard::new(console.clone()), entry::guard))
         .with_state(console)

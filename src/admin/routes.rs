@@ -13,7 +13,8 @@ use axum::{Extension, Router};
 use super::auth::Operator;
 use super::role::Role::{self, Act, Read, View};
 use super::{
-    Admin, apps, audit, backup, chains, claims, config, engines, history, locks, recent, spool, summary, suspects, unknowns, waiting,
+    Admin, apps, audit, backup, chains, claims, config, engines, history, locks, recent, spool, summary, suspects,
+    unknowns, waiting,
 };
 use crate::web::problem::{Code, Problem};
 

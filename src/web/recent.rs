@@ -47,15 +47,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
-        Self::Duplicate,
-        Self::Mismatch,
-        Self::Refused,
-        Self::Late,
-        Self::Superseded,
-        Self::Degraded,
-        Self::Observed,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Duplicate, Self::Mismatch, Self::Refused, Self::Late, Self::Superseded, Self::Degraded, Self::Observed];
 
     /// Returns its name in the admin API.
     pub fn name(self) -> &'static str {
@@ -222,9 +215,8 @@ impl Recent {
         self.keep();
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let lists = kept.by_app.iter().filter(|(app, _)| wanted.app.as_ref().is_none_or(|wanted| wanted == *app));
-        let mut found: Vec<&Event> = lists
-            .flat_map(|(_, events)| events.iter().rev().filter(|event| wanted.has(event)).take(limit))
-            .collect();
+        let mut found: Vec<&Event> =
+            lists.flat_map(|(_, events)| events.iter().rev().filter(|event| wanted.has(event)).take(limit)).collect();
         found.sort_unstable_by_key(|event| std::cmp::Reverse(event.id));
         found.into_iter().take(limit).cloned().collect()
     }

@@ -111,6 +111,43 @@ step('a form that meets the end of its session comes back filled', async () => {
   await page.context().close();
 });
 
+step('the overview keeps itself fresh, and leaves alone what a person has open', async () => {
+  const page = await signedIn(a);
+  const more = async (number) => {
+    const granted = await post(a, '/v1/claims', { operation: 'pay', contents: { number } });
+    await post(a, `/v1/claims/${granted.global_id}/outcome`, { attempt: granted.attempt, outcome: 'unknown' });
+  };
+  await more(1);
+  await page.waitForSelector('.things >> text=1 unknown claim', { timeout: 60_000 });
+  await page.click('.things summary');
+  const loaded = page.waitForResponse((answer) => answer.request().resourceType() === 'xhr', { timeout: 60_000 });
+  await more(2);
+  await (await loaded).finished();
+  assert.equal(await page.locator('.things details[open]').count(), 1, 'an open text stays');
+  await page.click('.things summary');
+  await page.evaluate(() => document.activeElement.blur());
+  await more(3);
+  await page.waitForSelector('.things >> text=3 unknown claim', { timeout: 60_000 });
+  await page.keyboard.press('/');
+  await page.waitForURL(/console\/find/);
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
+step('seven tabs of one browser all load, also with their streams', async () => {
+  const first = await signedIn(a);
+  const tabs = [];
+  for (let tab = 0; tab < 7; tab++) {
+    const page = await first.context().newPage();
+    await page.goto(`${a.console}/console/`, { timeout: 60_000 });
+    assert.ok(await page.locator('nav').count(), `tab ${tab}`);
+    tabs.push(page);
+  }
+  await tabs[6].goto(`${a.console}/console/engines`, { timeout: 60_000 });
+  assert.ok(await tabs[6].locator('nav').count());
+  await first.context().close();
+});
+
 step('pages are in Chinese for browsers that prefer it', async () => {
   const page = await signedIn(a, { locale: 'zh-CN' });
   assert.equal(await page.getAttribute('html', 'lang'), 'zh-Hans');

@@ -10,6 +10,7 @@ mod forms;
 mod hostile;
 mod json;
 mod languages;
+mod live;
 mod overview;
 mod pages;
 mod recent;
@@ -39,6 +40,13 @@ fn operators(roles: &[&str]) -> String {
         writeln!(lines, "{role} = {{ digest = \"sha256:{digest}\", role = \"{role}\" }}").unwrap();
         lines
     })
+}
+
+/// Returns a page without the tag of the console's own script, which each page has once.
+fn without_own_script(page: &str) -> String {
+    let (before, rest) = page.split_once("<script src=\"/console/assets/").expect("the script of the console");
+    let (_, after) = rest.split_once(".js\" defer></script>").expect("the end of its tag");
+    format!("{before}{after}")
 }
 
 /// A gateway on the engine in memory with an operator of each role.

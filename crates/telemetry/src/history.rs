@@ -213,17 +213,30 @@ mod tests {
         let history = History::default();
         let many = |count: u32| {
             (0..500).fold(String::new(), |text, operation| {
-                text + &format!("oncegate_claims_total{{app=\"shop\",operation=\"o{operation}\",result=\"granted\"}} {count}\n")
+                text + &format!(
+                    "oncegate_claims_total{{app=\"shop\",operation=\"o{operation}\",result=\"granted\"}} {count}\n"
+                )
             })
         };
         for round in 0..400_u32 {
             let second = u64::from(round) * 10;
-            history.take(second, Duration::from_secs(second), &if round < 2 { many(round * 10) } else { text(round * 10, 0) });
+            history.take(
+                second,
+                Duration::from_secs(second),
+                &if round < 2 { many(round * 10) } else { text(round * 10, 0) },
+            );
         }
         assert!(history.names().len() <= SERIES_MAX, "{}", history.names().len());
         let other = history.points("other/granted", 0, 0, 1).unwrap_or_default();
         assert_eq!(history.points("granted", 1, 0, 0).unwrap()[0].map(|value| value > 1.0), Some(true), "{other:?}");
         let state = history.state();
-        assert!(state.series.values().flatten().zip(POINTS.into_iter().cycle()).all(|(ring, most)| ring.values.len() <= most));
+        assert!(
+            state
+                .series
+                .values()
+                .flatten()
+                .zip(POINTS.into_iter().cycle())
+                .all(|(ring, most)| ring.values.len() <= most)
+        );
     }
 }

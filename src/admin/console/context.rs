@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::actions::Actions;
 use super::calls::Calls;
+use super::live::Live;
 use super::session::{SessionId, Sessions};
 use super::site::Sites;
 use super::texts::{Language, Text, Texts};
@@ -26,6 +27,7 @@ pub(super) struct Console {
     pub(super) calls: Calls,
     pub(super) sessions: Sessions,
     pub(super) actions: Actions,
+    pub(super) live: Live,
     pub(super) sites: Sites,
 }
 

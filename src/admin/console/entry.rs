@@ -42,6 +42,9 @@ pub(super) const DRAFT_BYTES_MAX: usize = 16 << 10;
 /// Longest time for a form to arrive.
 const FORM_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The field of requests that a page's script makes without a click.
+const LIVE: &str = "oncegate-live";
+
 /// Characters that a value of a query may have as they are.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -178,7 +181,11 @@ pub(super) async fn form(headers: &HeaderMap, body: Body) -> Result<Vec<(String,
 async fn context(console: Arc<Console>, language: Language, mut request: Request) -> Result<Context, Response> {
     let site = request.extensions().get::<Site>().cloned();
     let session = site.as_ref().and_then(|site| site.session(request.headers()));
-    let found = session.and_then(|session| console.sessions.find(&session).map(|token| (session, token)));
+    let is_click = !request.headers().contains_key(LIVE);
+    let found = session.and_then(|session| {
+        let token = if is_click { console.sessions.find(&session) } else { console.sessions.peek(&session) };
+        token.map(|token| (session, token))
+    });
     let Some((session, token)) = found else { return Err(signed_out(language, request).await) };
     let request_id = request.extensions().get::<RequestId>().map_or("", RequestId::as_str).to_owned();
     let operator = Operator { name: token.name, role: token.role, request_id, via: Via::Console };

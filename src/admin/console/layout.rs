@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, html};
 
-use super::assets::STYLE_PATH;
+use super::assets::{SCRIPT_PATH, STYLE_PATH};
 use super::context::Context;
 use super::texts::{Language, Text, Texts};
 use super::times;
@@ -46,6 +46,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
             }
         }
         main #content {
+            p.muted #live hidden { (t.of(Text::NotLive)) }
             @match context.console.admin.lifecycle.stage() {
                 Stage::Ready => {}
                 Stage::Starting => { p.notice { (t.of(Text::Starting)) } }
@@ -110,6 +111,7 @@ fn document(language: Language, title: &str, refresh: Option<&str>, body: &Marku
                 @if let Some(to) = refresh { meta http-equiv="refresh" content={ "0; url=" (to) }; }
                 title { (title) " · Oncegate" }
                 link rel="stylesheet" href=(*STYLE_PATH);
+                script src=(*SCRIPT_PATH) defer {}
             }
             body { (body) }
         }

@@ -72,30 +72,38 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let Summary { engines, chains, spool, attention } = summary?;
     let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
     let main = html! {
-        div.heading {
-            h1 {
-                @if attention.is_empty() { (t.of(Text::NothingNeedsYou)) }
-                @else { (t.of(Text::ThingsNeedYou(attention.len()))) }
+        div data-live="summary" {
+            div.heading {
+                h1 {
+                    @if attention.is_empty() { (t.of(Text::NothingNeedsYou)) }
+                    @else { (t.of(Text::ThingsNeedYou(attention.len()))) }
+                }
+                span.muted { (scope) }
             }
-            span.muted { (scope) }
+            @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
         }
-        @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
-        (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
-        @match &history {
-            Ok(history) => (traffic::draw(t, history)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        div data-live="history" {
+            (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
+            @match &history {
+                Ok(history) => (traffic::draw(t, history)),
+                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            }
         }
-        (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
-        (table_of_engines(t, &engines, &chains))
-        p {
-            (t.of(Text::Spool)) ": "
-            @if spool.entries == 0 { (t.of(Text::SpoolEmpty)) }
-            @else { a href="/console/spool" { (t.of(Text::SpoolHas { entries: spool.entries, bytes: spool.bytes })) } }
+        div data-live="engines" {
+            (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
+            (table_of_engines(t, &engines, &chains))
+            p {
+                (t.of(Text::Spool)) ": "
+                @if spool.entries == 0 { (t.of(Text::SpoolEmpty)) }
+                @else { a href="/console/spool" { (t.of(Text::SpoolHas { entries: spool.entries, bytes: spool.bytes })) } }
+            }
         }
-        (layout::heading(&t.of(Text::WaitingCalls), &t.of(Text::ThisGateway)))
-        @match &waits {
-            Ok(waits) => (waiting::draw(t, waits)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        div data-live="waiting" {
+            (layout::heading(&t.of(Text::WaitingCalls), &t.of(Text::ThisGateway)))
+            @match &waits {
+                Ok(waits) => (waiting::draw(t, waits)),
+                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            }
         }
         (layout::sources(t, &["summary", "history", "waiting"], "oncegate summary, oncegate history, oncegate waiting"))
     };

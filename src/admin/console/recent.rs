@@ -58,7 +58,8 @@ impl Recent {
     pub(super) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for event in self.events.iter().rev() {
-            match groups.last_mut().filter(|last| last.newest.kind == event.kind && last.newest.detail == event.detail) {
+            match groups.last_mut().filter(|last| last.newest.kind == event.kind && last.newest.detail == event.detail)
+            {
                 Some(last) => {
                     last.to = &event.at;
                     last.count += 1;

@@ -103,11 +103,22 @@ impl Sessions {
 
     /// Returns the token of a session, and counts this as a click.
     pub(super) fn find(&self, id: &SessionId) -> Option<Token> {
+        self.look_up(id, true)
+    }
+
+    /// Returns the token of a session, for what a page does without a click.
+    pub(super) fn peek(&self, id: &SessionId) -> Option<Token> {
+        self.look_up(id, false)
+    }
+
+    fn look_up(&self, id: &SessionId, is_click: bool) -> Option<Token> {
         let (digest, now) = (id.digest(), self.clock.monotonic());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|session| self.lives(session, now));
         let session = open.iter_mut().find(|session| session.digest.matches(&digest))?;
-        session.used = now;
+        if is_click {
+            session.used = now;
+        }
         Some(session.accepted.token.clone())
     }
 
@@ -219,6 +230,11 @@ mod tests {
         let id = lab.sign_in("alice");
         lab.clock.advance(IDLE_MAX);
         assert!(!lab.lives(&id), "30 minutes without a click");
+        let id = lab.sign_in("alice");
+        lab.clock.advance(IDLE_MAX / 2);
+        assert!(lab.sessions.peek(&id).is_some());
+        lab.clock.advance(IDLE_MAX / 2);
+        assert!(lab.sessions.peek(&id).is_none(), "a look of the page's script is no click");
     }
 
     #[test]

@@ -361,6 +361,8 @@ pub(super) enum Text<'a> {
     MedianLatency,
     HighLatency,
     PerSecond,
+    // Live regions.
+    NotLive,
 }
 
 #[cfg(test)]

@@ -31,7 +31,8 @@ async fn the_rates_are_those_of_the_workload_and_survive_a_restart() {
     let usual = history(&gateway, "").await;
     assert_eq!((&usual["step_ms"], usual["series"].as_array().unwrap().len()), (&json!(10_000), 7));
     // The first reading is the base of the rates.
-    let is_read = async || history(&gateway, "").await["names"].as_array().unwrap().iter().any(|name| name == "granted");
+    let is_read =
+        async || history(&gateway, "").await["names"].as_array().unwrap().iter().any(|name| name == "granted");
     let mut grants = 0;
     until("the second reading", SOON, async || {
         gateway.client().claim(fresh::contents()).await.expect(201);

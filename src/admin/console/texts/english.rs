@@ -311,5 +311,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::MedianLatency => "Latency p50".into(),
         Text::HighLatency => "Latency p99".into(),
         Text::PerSecond => "/s".into(),
+        Text::NotLive => "Not live: load the page again to see what has changed.".into(),
     }
 }

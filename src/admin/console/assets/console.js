@@ -1,0 +1,74 @@
+// Keeps regions of a page fresh. An event names what has changed; the page is then loaded, and only regions of that name are replaced.
+'use strict';
+(() => {
+  const regions = () => [...document.querySelectorAll('[data-live]')];
+  const notice = document.getElementById('live');
+  let source;
+  let isLoading = false;
+  let changed = new Set();
+
+  // A region in which a person types, reads or selects stays as it is.
+  const isUsed = (region) => {
+    const selection = document.getSelection();
+    const isSelected = selection && !selection.isCollapsed && selection.containsNode(region, true);
+    return isSelected || region.contains(document.activeElement) || region.querySelector('details[open]');
+  };
+
+  const show = (isLive) => {
+    if (notice) notice.hidden = isLive;
+  };
+
+  const replace = (page, names) => {
+    for (const region of regions()) {
+      const name = region.dataset.live;
+      const fresh = names.has(name) && page.querySelector(`[data-live="${name}"]`);
+      if (!fresh || fresh.innerHTML === region.innerHTML) continue;
+      if (isUsed(region)) changed.add(name);
+      else region.replaceWith(document.importNode(fresh, true));
+    }
+  };
+
+  const load = () => {
+    if (isLoading || !changed.size || document.hidden) return;
+    isLoading = true;
+    const names = changed;
+    changed = new Set();
+    const request = new XMLHttpRequest();
+    request.open('GET', location.href);
+    request.responseType = 'document';
+    request.timeout = 5000;
+    request.setRequestHeader('oncegate-live', '1');
+    request.onloadend = () => {
+      isLoading = false;
+      if (request.status === 200 && request.response) replace(request.response, names);
+      else show(false);
+    };
+    request.send();
+  };
+
+  const open = () => {
+    source = new EventSource('/console/live');
+    source.onopen = () => show(true);
+    source.onmessage = (event) => {
+      for (const name of event.data.split(' ')) changed.add(name);
+      load();
+    };
+    source.onerror = () => show(source.readyState !== EventSource.CLOSED);
+  };
+
+  document.addEventListener('keydown', (event) => {
+    const isTyping = event.target.closest('input, textarea, select');
+    if (event.key === '/' && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      location.assign('/console/find');
+    }
+  });
+  if (!regions().length || !window.EventSource) return;
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden) source.close();
+    else open();
+  });
+  addEventListener('pagehide', () => source.close());
+  addEventListener('pageshow', (event) => event.persisted && open());
+  open();
+})();

@@ -1,0 +1,105 @@
+//! Streams of what has changed: only for a session, while it lives, and only so many.
+
+use std::time::Duration;
+
+use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::actions::unknown;
+use super::browser::Browser;
+use super::{operated, operators};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// An open stream, and what came so far.
+struct Stream {
+    socket: TcpStream,
+    text: String,
+}
+
+impl Stream {
+    /// Opens a stream with this cookie, and reads the head of the answer.
+    async fn open(gateway: &Gateway, cookie: &str) -> Self {
+        let mut socket = TcpStream::connect(gateway.admin()).await.unwrap();
+        let head = format!("GET /console/live HTTP/1.1\r\nhost: {}\r\ncookie: {cookie}\r\n\r\n", gateway.admin());
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut stream = Self { socket, text: String::new() };
+        stream.read_until("\r\n\r\n").await;
+        stream
+    }
+
+    /// Reads until this text has come. Returns false if the stream ends before.
+    async fn read_until(&mut self, text: &str) -> bool {
+        let read = async {
+            while !self.text.contains(text) {
+                let mut bytes = [0; 4096];
+                match self.socket.read(&mut bytes).await {
+                    Ok(count) if count > 0 => self.text.push_str(&String::from_utf8_lossy(&bytes[..count])),
+                    _ => return false,
+                }
+            }
+            true
+        };
+        tokio::time::timeout(SOON, read).await.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.text))
+    }
+
+    fn status(&self) -> &str {
+        self.text.split(' ').nth(1).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_names_what_has_changed_and_ends_with_its_session() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let stranger = Stream::open(&gateway, "").await;
+    assert_eq!(stranger.status(), "204", "{}", stranger.text);
+    let mut stream = Stream::open(&gateway, &browser.cookie).await;
+    assert!(stream.status() == "200" && stream.text.contains("text/event-stream"), "{}", stream.text);
+    assert!(stream.read_until(": open").await);
+    unknown(&gateway, &json!({ "order_id": "secret-order" })).await;
+    assert!(stream.read_until("data: summary").await);
+    assert!(!stream.text.contains("secret-order") && !stream.text.contains("default"), "names of regions only");
+    gateway.configure(&operators(&["act"]));
+    gateway.signal("HUP");
+    assert!(!stream.read_until("never").await, "it ends with the token of its session");
+}
+
+#[tokio::test]
+async fn a_fifth_stream_of_a_session_is_refused_until_another_one_ends() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(Stream::open(&gateway, &browser.cookie).await);
+    }
+    assert!(streams.iter().all(|stream| stream.status() == "200"));
+    assert_eq!(Stream::open(&gateway, &browser.cookie).await.status(), "204");
+    let other = Browser::signed_in(&gateway, "view").await;
+    assert_eq!(Stream::open(&gateway, &other.cookie).await.status(), "200", "another session");
+    streams.pop();
+    let has_room = async || Stream::open(&gateway, &browser.cookie).await.status() == "200";
+    until("a place is free", SOON, has_room).await;
+}
+
+#[tokio::test]
+async fn a_page_that_its_script_loads_is_no_click() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let live = browser.send("GET", "/console/", &[("oncegate-live", "1")], "").await.expect(200);
+    assert!(
+        live.text.contains("data-live=\"summary\"") && live.text.contains("data-live=\"waiting\""),
+        "{}",
+        live.text
+    );
+    let (_, rest) = live.text.split_once("<script src=\"").expect("a script");
+    let script = Browser::at(&gateway).get(rest.split('"').next().unwrap()).await.expect(200);
+    assert!(script.text.len() <= 4 << 10, "{}", script.text.len());
+    assert_eq!(script.headers["content-type"], "text/javascript; charset=utf-8");
+    for banned in ["innerHTML =", "eval(", "http://", "https://", "document.write"] {
+        assert!(!script.text.contains(banned), "{banned}");
+    }
+}
