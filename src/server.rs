@@ -84,8 +84,7 @@ pub async fn run(config: Config, source: Source, telemetry: Telemetry) -> anyhow
     let mut watch = Watch::new(source.known, source.read);
     let api = bind(config.server.listen, "server.listen")?;
     let admin = bind(config.server.admin_listen, "server.admin_listen")?;
-    let server = Server::start(&config, api, admin, telemetry).await?;
-    server.live.set_origins(source.origins);
+    let server = Server::start(&config, source.origins, api, admin, telemetry).await?;
     let name = loop {
         tokio::select! {
             signal = signals.next() => match signal {
@@ -144,6 +143,7 @@ impl Server {
     /// An engine cannot be opened. An unavailable store is no error.
     pub async fn start(
         config: &Config,
+        origins: Origins,
         api: TcpListener,
         admin: TcpListener,
         telemetry: Telemetry,
@@ -166,6 +166,7 @@ impl Server {
         gateway.measure_apps(&registry.apps(), config.limits.metric_operations);
         let tokens = operators::tokens(config)?;
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone(), clock.clone());
+        live.set_origins(origins);
         let apps = catalog::start(Dependencies {
             config: live.config.clone(),
             config_changed: live.config_changed.clone(),
