@@ -19,8 +19,8 @@ const POINTS: [usize; 3] = [360, 1440, 1344];
 /// Series that are kept. Operations beyond share the series `other/…`.
 const SERIES_MAX: usize = 320;
 
-/// Series that operations beyond [`SERIES_MAX`] share.
-const OTHER_MAX: usize = 8;
+/// Series that have room in any case: the totals, and those that further operations share.
+const RESERVED: usize = 16;
 
 /// What a series measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,8 +34,7 @@ pub enum Unit {
 impl Unit {
     /// Returns the unit of a series of this name.
     pub fn of(name: &str) -> Self {
-        let own = name.rsplit('/').next().unwrap_or(name);
-        if matches!(own, "p50" | "p99") { Self::Seconds } else { Self::PerSecond }
+        if matches!(own_name(name), "p50" | "p99") { Self::Seconds } else { Self::PerSecond }
     }
 
     /// Returns its name in the admin API.
@@ -80,8 +79,11 @@ impl History {
             return;
         }
         let mut values: BTreeMap<String, f64> = BTreeMap::new();
+        let mut room = (SERIES_MAX - RESERVED).saturating_sub(state.series.len());
         for (name, value) in totals.since(&previous, seconds) {
-            let name = state.kept_name(name);
+            let is_kept = !name.contains('/') || state.series.contains_key(&name) || values.contains_key(&name);
+            let name = if is_kept || room > 0 { name } else { format!("other/{}", own_name(&name)) };
+            room = room.saturating_sub(usize::from(!is_kept));
             let known = values.entry(name.clone()).or_insert(0.0);
             *known = if Unit::of(&name) == Unit::Seconds { known.max(value) } else { *known + value };
         }
@@ -111,15 +113,9 @@ impl History {
     }
 }
 
-impl State {
-    /// Returns the series that a value goes to.
-    fn kept_name(&self, name: String) -> String {
-        let is_total = !name.contains('/');
-        if is_total || self.series.contains_key(&name) || self.series.len() < SERIES_MAX - OTHER_MAX {
-            return name;
-        }
-        format!("other/{}", name.rsplit('/').next().unwrap_or_default())
-    }
+/// Returns what a series measures, without its app and operation.
+fn own_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 impl Ring {
