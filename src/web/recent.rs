@@ -29,7 +29,7 @@ const ROUND: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A repeat was answered from the claim that stands. Detail: its state.
+    /// A repeat of a live claim. Detail: the state of the claim.
     Duplicate,
     /// A repeat had other contents, or another fingerprint. Detail: the code of the answer.
     Mismatch,
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// What an answer says of the call, for operators.
+/// Facts about a call that operators want to know, from its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Noted {
     /// Its kind.
@@ -85,7 +85,7 @@ impl Noted {
         Self { kind, detail, operation: None, global_id: Some(global_id), attempt_hash: None }
     }
 
-    /// Returns what a problem says of its call. Errors of the caller say nothing.
+    /// Returns the facts in a problem. Errors of the caller have none.
     pub fn of_problem(problem: &Problem) -> Option<Self> {
         let (kind, detail) = match (problem.degraded, problem.code) {
             (Some(policy), _) => (Kind::Degraded, policy.name()),

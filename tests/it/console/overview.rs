@@ -37,8 +37,10 @@ async fn what_needs_a_person_comes_first_with_what_to_do() {
         assert_eq!(all.text.contains("type=\"checkbox\""), role == "act", "{}", all.text);
     }
     gateway.logged("claim.view", 4).await;
-    let trail = std::fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap();
-    assert!(trail.contains("1 unknown claims") && !trail.contains("secret-order"), "{trail}");
+    // The looks are written without being waited for.
+    let trail = || std::fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap();
+    until("the looks are in the trail", SOON, async || trail().matches("1 unknown claims").count() == 4).await;
+    assert!(!trail().contains("secret-order"), "{}", trail());
 }
 
 #[tokio::test]
