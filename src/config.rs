@@ -6,6 +6,7 @@ mod console;
 mod effective;
 mod environment;
 mod explain;
+mod failover;
 mod file;
 mod fingerprint;
 mod flags;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::effective::{EffectiveSetting, Loaded, Origins};
 pub use self::environment::{ADMIN_URL_VARIABLE, CREDENTIAL_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
+pub use self::failover::{FailoverModeOption, FailoverOptions};
 pub use self::fingerprint::Fingerprint;
 pub use self::flags::Flags;
 pub use self::path::KeyPath;
@@ -88,4 +90,7 @@ pub struct ChainOptions {
     /// Treatment of claims after its store has lost its data.
     #[serde(default)]
     pub on_data_loss: OnDataLoss,
+    /// Automatic switch.
+    #[serde(default)]
+    pub failover: Option<FailoverOptions>,
 }

@@ -159,7 +159,8 @@ impl Server {
         let data_dir = DataDir::open(config, &clock).await?;
         let journal = data_dir.journal.clone();
         let cores = Cores::start()?;
-        let engines = engines::open(config, &clock, &entropy, &journal, &cores.handles).await?;
+        let audit = Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone()));
+        let engines = engines::open(config, &clock, &entropy, &journal, &audit, &cores.handles).await?;
         data_dir.warn_of_unknown_chains();
         let issuer = Issuer::new(clock.clone(), entropy.clone());
         let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
@@ -202,7 +203,7 @@ impl Server {
             tokens: tokens.clone(),
             apps,
             journal: journal.clone(),
-            audit: Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone())),
+            audit,
             console: operators::console(config),
         }));
         let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);

@@ -207,6 +207,7 @@ mod tests {
             phase: Phase::Open,
             switching_to: None,
             frozen_for: None,
+            failover: None,
         };
         KnownChain { name: "default".to_owned(), status, frozen_ms, requirements_met }
     }

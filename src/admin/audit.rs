@@ -1,6 +1,7 @@
 //! The audit trail: operator, change, time, reason and result. A change is recorded, with fsync, before it begins; if that
 //! fails, it does not begin. Never contains contents, attempts or secrets.
 
+pub mod automatic;
 mod trail;
 
 use std::collections::VecDeque;
@@ -241,6 +242,7 @@ fn via(operator: &Operator) -> Option<&'static str> {
     match operator.via {
         Via::Api => None,
         Via::Console => Some("console"),
+        Via::Gateway => Some("gateway"),
     }
 }
 

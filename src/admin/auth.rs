@@ -35,6 +35,8 @@ pub enum Via {
     Api,
     /// The console, with a session.
     Console,
+    /// None: the gateway itself acts.
+    Gateway,
 }
 
 /// The accepted tokens, at first none. They can be replaced at any time.

@@ -110,7 +110,7 @@ impl From<SwitchError> for Problem {
             ChainSwitchError::UnknownEngine { .. } => Code::InvalidRequest,
             ChainSwitchError::AlreadyActive(_) => Code::AlreadyActive,
             ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
-            ChainSwitchError::Unavailable { .. } => Code::StoreUnavailable,
+            ChainSwitchError::Unavailable { .. } | ChainSwitchError::WitnessOut { .. } => Code::StoreUnavailable,
             ChainSwitchError::Incomplete { .. } => {
                 return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_soon();
             }

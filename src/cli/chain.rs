@@ -91,16 +91,43 @@ fn show(chain: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         ("Epoch", cell(&chain["epoch"])),
         ("Status", status(chain)),
     ];
-    output::record(&fields, out)
+    let failover = &chain["failover"];
+    let more = [
+        ("Witness", up(&failover["witness"])),
+        ("Next switch", cell(&failover["next_switch"])),
+        ("Last switch", last_switch(&failover["last_switch"])),
+        ("Gateways", rows(failover, "views").iter().map(view).collect::<Vec<_>>().join(", ")),
+    ];
+    let more = if failover.is_object() { &more[..] } else { &[] };
+    output::record(&[&fields, more].concat(), out)
+}
+
+/// Returns who made the last switch, when and why.
+fn last_switch(switch: &Value) -> String {
+    if !switch.is_object() {
+        return "none".to_owned();
+    }
+    let [cause, from, to, at, gateway, reason] =
+        ["cause", "from", "to", "at", "gateway", "reason"].map(|name| cell(&switch[name]));
+    format!("{cause}, from {from} to {to}, at {at}, by gateway {gateway}: {reason}")
+}
+
+/// Returns a gateway with the engines that it sees out.
+fn view(view: &Value) -> String {
+    let out: Vec<_> = rows(view, "out").iter().map(cell).collect();
+    let gateway = cell(&view["gateway"]);
+    if out.is_empty() { gateway } else { format!("{gateway} (without {})", out.join(" and ")) }
 }
 
 /// Returns the engines in order, each with its health.
 fn engines(chain: &Value) -> String {
-    let engine = |engine: &Value| {
-        let up = if engine["up"] == true { "up" } else { "down" };
-        format!("{} ({up})", cell(&engine["engine"]))
-    };
-    rows(chain, "health").iter().map(engine).collect::<Vec<_>>().join(", ")
+    rows(chain, "health").iter().map(up).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns an engine with its health.
+fn up(engine: &Value) -> String {
+    let up = if engine["up"] == true { "up" } else { "down" };
+    format!("{} ({up})", cell(&engine["engine"]))
 }
 
 fn status(chain: &Value) -> String {
@@ -108,7 +135,11 @@ fn status(chain: &Value) -> String {
         return format!("switching to {}", output::escaped(to));
     }
     match chain["held_ms"].as_u64() {
-        Some(held_ms) => format!("no grants for {} s: its store lost its data", held_ms / 1000 + 1),
+        Some(held_ms) => {
+            let is_automatic = chain["failover"]["last_switch"]["cause"] == "automatic";
+            let why = if is_automatic { "it was switched automatically" } else { "its store lost its data" };
+            format!("no grants for {} s: {why}", held_ms / 1000 + 1)
+        }
         None => "in use".to_owned(),
     }
 }

@@ -283,5 +283,6 @@ fn open_chain(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
         entropy: Arc::new(SystemEntropy),
         times: Times::default(),
         requirement: None,
+        failover: None,
     })
 }

@@ -135,7 +135,10 @@ fn drop_unused_defaults(mut config: Config, layers: &Layers) -> Config {
         config.chains.remove(chain);
     }
     let engine = default_engine();
-    let names = |chain: &ChainOptions| chain.engines.iter().any(|name| name == engine.last());
+    let names = |chain: &ChainOptions| {
+        let witness = chain.failover.as_ref().map(|failover| &failover.witness);
+        chain.engines.iter().chain(witness).any(|name| name == engine.last())
+    };
     if layers.is_default(&engine) && !config.chains.values().any(names) {
         config.engines.remove(engine.last());
     }

@@ -29,6 +29,8 @@ pub struct TermsOptions {
     pub unknown_retention: Retention,
     /// Meaning of a lease's end.
     pub on_lease_end: LeaseEnd,
+    /// Accept that a switch forgets claims that are `unknown`, or would become so.
+    pub accept_loss: bool,
     /// Size above which contents are stored as their digest.
     pub contents_stored_bytes: u32,
     /// Deadline of each call.
@@ -55,6 +57,7 @@ macro_rules! partial_terms {
             pub(crate) retention: Option<Retention>,
             pub(crate) unknown_retention: Option<Retention>,
             pub(crate) on_lease_end: Option<LeaseEnd>,
+            pub(crate) accept_loss: Option<bool>,
             pub(crate) contents_stored_bytes: Option<u32>,
             pub(crate) deadline: Option<Span>,
             pub(crate) on_outage: Option<OnOutageOptions>,
@@ -96,13 +99,14 @@ impl AppOptions {
     /// Returns the terms that are set.
     pub(super) fn own_terms(&self) -> OperationOptions {
         let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
-        let Self { contents_stored_bytes, deadline, on_outage, .. } = *self;
+        let Self { accept_loss, contents_stored_bytes, deadline, on_outage, .. } = *self;
         OperationOptions {
             mode,
             lease,
             retention,
             unknown_retention,
             on_lease_end,
+            accept_loss,
             contents_stored_bytes,
             deadline,
             on_outage,
@@ -120,6 +124,7 @@ impl TermsOptions {
             retention: Some(self.retention),
             unknown_retention: Some(self.unknown_retention),
             on_lease_end: Some(self.on_lease_end),
+            accept_loss: Some(self.accept_loss),
             contents_stored_bytes: Some(self.contents_stored_bytes),
             deadline: Some(self.deadline),
             on_outage: Some(OnOutageOptions { claim: Some(claim), outcome: Some(outcome) }),
@@ -149,6 +154,7 @@ impl Config {
                 unknown_retention: first(&own, |own| own.unknown_retention, defaults.unknown_retention),
                 on_lease_end: first(&own, |own| own.on_lease_end, defaults.on_lease_end),
             },
+            accept_loss: first(&own, |own| own.accept_loss, defaults.accept_loss),
             // A number above the address space means no limit anyway.
             contents_stored_bytes: usize::try_from(stored_bytes).unwrap_or(usize::MAX),
             deadline: first(&own, |own| own.deadline, defaults.deadline).0,

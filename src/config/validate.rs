@@ -39,6 +39,8 @@ impl Config {
         self.check_registry(&mut findings);
         self.check_engines_and_chains(&mut findings);
         findings.0.extend(self.check_promises());
+        findings.0.extend(self.check_failover());
+        findings.0.extend(self.check_forgotten());
         findings.0.extend(self.check_proxy());
         findings.0.extend(self.check_console());
         self.check_quotas(&mut findings);
@@ -68,6 +70,7 @@ impl Config {
     /// Returns the problems of the apps, and of the routes for them. Reads no file, since it is called for each app of a registry.
     pub(super) fn validate_apps(&self) -> Vec<Problem> {
         let mut findings = Findings(self.check_promises());
+        findings.0.extend(self.check_forgotten());
         findings.0.extend(self.check_masks());
         self.check_quotas(&mut findings);
         self.check_apps(&mut findings);

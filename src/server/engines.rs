@@ -5,7 +5,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio::runtime::Handle;
 
-use crate::config::Config;
+use crate::admin::audit::Audit;
+use crate::admin::audit::automatic::AutomaticSwitches;
+use crate::config::{Config, FailoverModeOption, FailoverOptions};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::domain::terms::OnDataLoss;
@@ -14,7 +16,7 @@ use crate::engines;
 use crate::gateway::resilience::requirement::Requirement;
 use crate::gateway::{Engines, NamedChain, NamedEngine};
 use crate::resilience::call_guard::CallGuard;
-use crate::resilience::chain::{Chain, Setup, Times};
+use crate::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, Times};
 use crate::resilience::degrade::{OutageJournal, OutagePolicies};
 
 /// Opens every engine with its guard, and creates every chain with its outage policies.
@@ -23,6 +25,7 @@ pub(super) async fn open(
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
     journal: &Arc<OutageJournal>,
+    audit: &Arc<Audit>,
     cores: &[Handle],
 ) -> anyhow::Result<Engines> {
     // Deadline of lookups and of operators' calls; claims and outcomes have their own.
@@ -41,6 +44,15 @@ pub(super) async fn open(
             let named = engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
             anyhow::Ok((name.clone(), named.engine.clone()))
         };
+        let failover = |failover: &FailoverOptions| {
+            let recorder = Arc::new(AutomaticSwitches(audit.clone()));
+            let mode = match failover.mode {
+                FailoverModeOption::Automatic => FailoverMode::Automatic,
+                FailoverModeOption::Manual => FailoverMode::Manual,
+            };
+            let after = failover.after.0;
+            anyhow::Ok(FailoverSetup { witness: opened(&failover.witness)?, mode, after, recorder })
+        };
         let switched = Arc::new(Chain::start(Setup {
             name: chain.clone(),
             engines: options.engines.iter().map(opened).collect::<Result<_, _>>()?,
@@ -51,6 +63,7 @@ pub(super) async fn open(
             times: Times::default(),
             requirement: (!options.requires.is_empty())
                 .then(|| Requirement::new(chain, options.requires.iter().copied())),
+            failover: options.failover.as_ref().map(failover).transpose()?,
         }));
         // A chain of a single engine that refuses no grants adds nothing.
         let is_plain =

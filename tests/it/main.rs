@@ -44,6 +44,8 @@ mod edge;
 #[cfg(feature = "postgres")]
 mod engine_postgres;
 mod example_proxy;
+#[cfg(all(feature = "redis", feature = "etcd"))]
+mod failover;
 #[cfg(feature = "redis")]
 mod grants;
 mod isolation;

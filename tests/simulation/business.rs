@@ -144,6 +144,7 @@ fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> 
         let own = OperationTerms {
             terms: *terms,
             mode: Mode::Enforce,
+            accept_loss: false,
             contents_stored_bytes: 1024,
             deadline,
             claim_on_outage,

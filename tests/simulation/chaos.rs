@@ -203,7 +203,7 @@ impl Chaos {
 
     async fn switches(&self) {
         let rng = &self.world.rng;
-        let (place, to) = (rng.index(self.hosts.len()), rng.index(self.stores.len()));
+        let (place, to) = (rng.index(self.hosts.len()), rng.index(self.stores.len().min(ENGINES.len())));
         let gateway = Place::Network(u16::try_from(place).expect("few gateways"));
         self.world.announce(gateway, "switch", to as u64);
         let switched = self.hosts[place].switch(ENGINES[to]).await;

@@ -65,6 +65,13 @@ const OUTAGES_WITHOUT_ROOM: Scenario =
 const SWITCHES: Scenario =
     Scenario::of("stores are switched", &[Switches, Network, Network, Server, Gateways]).in_a(Kind::Switched);
 
+/// Gateways switch between two stores with a witness, and operators do too.
+const FAILOVERS: Scenario = Scenario::of(
+    "stores are switched automatically",
+    &[Switches, Network, Network, Network, Server, Server, Server, Gateways],
+)
+.in_a(Kind::Failover);
+
 /// Outage policies, and operators that switch to another store when one is unavailable.
 const OUTAGES_AND_SWITCHES: Scenario =
     Scenario::of("policies answer, stores are switched", &[Switches, Network, Network, Server, Server, Gateways])
@@ -154,6 +161,17 @@ fn promises_hold_while_stores_are_switched() {
 }
 
 #[test]
+fn promises_hold_while_stores_are_switched_automatically() {
+    FAILOVERS.assert_promises(0..4, OPERATIONS);
+}
+
+#[test]
+fn a_world_of_failovers_switches_automatically() {
+    let tally = FAILOVERS.run(1, OPERATIONS).tally;
+    assert!(tally.contains_key(&("chain", "switched automatically")), "{tally:?}");
+}
+
+#[test]
 fn promises_hold_while_policies_answer_and_stores_are_switched() {
     OUTAGES_AND_SWITCHES.assert_promises(0..2, OPERATIONS_FEWER);
 }
@@ -206,6 +224,7 @@ fn promises_hold_from_new_seeds() {
         OUTAGES_WITHOUT_ROOM,
         OUTAGES_AND_SWITCHES,
         SWITCHES,
+        FAILOVERS,
         GRANT_FREEZES,
         SHARDS,
         SHARDS_WITHOUT_ACKNOWLEDGEMENT,
@@ -222,6 +241,7 @@ fn a_seed_replays_exactly_and_another_differs() {
         OUTAGES,
         OUTAGES_WITHOUT_ROOM,
         SWITCHES,
+        FAILOVERS,
         GRANT_FREEZES,
         SHARDS,
         SHARDS_WITHOUT_ACKNOWLEDGEMENT,
@@ -308,6 +328,8 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     // If both stores grant, either promise may be broken first.
     (Bug::SwitchedAtOnce, SWITCHES, &["switch", "S1"]),
     (Bug::SwitchNotSeen, SWITCHES, &["switch", "S1", "S3"]),
+    (Bug::SwitchedAtOnce, FAILOVERS, &["switch", "S1"]),
+    (Bug::SwitchNotSeen, FAILOVERS, &["switch", "S1", "S3"]),
     (Bug::GrantFreezeForgotten, GRANT_FREEZES, &["freeze", "S1"]),
     (Bug::GrantFreezeTooShort, GRANT_FREEZES, &["freeze", "S1"]),
     (Bug::MovedTakenAsClaimed, SHARDS, &["S9"]),

@@ -287,7 +287,7 @@ impl World {
             known.of(number).ledger.record_holder(trial.call.0, &answer);
         }
         let Executed { store_now, at, store, holder, .. } = *executed;
-        if let (Kind::GrantFreeze, Some(found)) = (self.kind, Q::found(&executed.answer)) {
+        if let (Kind::GrantFreeze | Kind::Failover, Some(found)) = (self.kind, Q::found(&executed.answer)) {
             let known = &mut *self.known();
             let number = known.number(request.key());
             let is_claim =
@@ -536,7 +536,7 @@ impl World {
             // The journal's disk may have been too slow, or its content may be uncertain.
             Kind::Policies => now + TIMER_GRAIN >= call.started + call.deadline || is_unsure,
             // The result of a call on a store that was left, or that lost its data, is not reported.
-            Kind::Switched | Kind::PoliciesAndSwitches | Kind::GrantFreeze => true,
+            Kind::Switched | Kind::PoliciesAndSwitches | Kind::Failover | Kind::GrantFreeze => true,
         };
         check_failure(call, open, failure, now, may_be_unknown)
     }

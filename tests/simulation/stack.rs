@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::clock::Clock;
 use oncegate::domain::limits::Limits;
@@ -14,7 +15,7 @@ use oncegate::engine::sharded::Sharded;
 use oncegate::gateway::claim::{ClaimAnswer, Granted};
 use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use oncegate::resilience::call_guard::CallGuard;
-use oncegate::resilience::chain::{Chain, Setup, Times};
+use oncegate::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times};
 use oncegate::resilience::degrade::{OutageJournal, OutagePolicies};
 use oncegate::resilience::journal::memory::{Disk, Flaw};
 use oncegate::resilience::journal::{Bounds, Journal, Recovered};
@@ -39,6 +40,9 @@ const CHAIN: &str = "default";
 /// Its engines.
 pub(crate) const ENGINES: [&str; 2] = ["primary", "spare"];
 
+/// The witness of a failover.
+const WITNESS: &str = "arbiter";
+
 /// Longest lease of a request.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
 
@@ -47,6 +51,15 @@ pub(crate) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 
 /// A journal for a dozen grants or outcomes, which an outage of a second or two fills; the part of one app is smaller.
 pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 5_000 };
+
+/// An audit trail that keeps nothing.
+struct NoTrail;
+
+impl SwitchRecorder for NoTrail {
+    fn record(&self, _: String, _: String, switch: SwitchAction) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { switch.await.map(drop).map_err(|why| why.to_string()) })
+    }
+}
 
 /// A machine that runs a gateway.
 pub(crate) struct Host {
@@ -164,6 +177,16 @@ impl Host {
             }
             stores = vec![Arc::new(Sharded::new(stores))];
         }
+        let witness = (kind == Kind::Failover).then(|| stores.pop()).flatten();
+        let witness = witness.map(|store| {
+            let guarded = CallGuard::new(store, WITNESS, DEADLINE, clock.clone(), entropy.clone());
+            FailoverSetup {
+                witness: (WITNESS.into(), plant(Layer::Engine, Arc::new(guarded))),
+                mode: FailoverMode::Automatic,
+                after: Duration::from_secs(1),
+                recorder: Arc::new(NoTrail),
+            }
+        });
         for (name, store) in ENGINES.iter().zip(stores) {
             let guarded = CallGuard::new(store, name, DEADLINE, clock.clone(), entropy.clone());
             let guarded: Arc<dyn Engine> = Arc::new(guarded);
@@ -184,6 +207,7 @@ impl Host {
             entropy: entropy.clone(),
             times: self.bug.map_or(times, |bug| bug.of_times(times)),
             requirement: None,
+            failover: witness,
         }));
         let journal = Arc::new(if kind.has_policies() {
             let (journal, recovered) = self.journal();

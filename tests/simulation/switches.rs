@@ -17,6 +17,8 @@ use crate::world::{Kind, World};
 pub(crate) struct Switches {
     /// Opened switches in order: number of the switch, store and time.
     opened: Vec<(u64, u16, Duration)>,
+    /// Numbers of the automatic ones, after which grants are frozen.
+    automatic: Vec<u64>,
     /// Latest switch in the metadata of each store.
     seen: BTreeMap<u16, u64>,
     /// Latest switch whose store has granted a claim to a caller.
@@ -56,7 +58,9 @@ impl World {
     pub(crate) fn agreed(&self, store: u16, metadata: &Metadata) {
         let Ok(agreed) = serde_json::from_str::<serde_json::Value>(metadata.as_str()) else { return };
         let Some(epoch) = agreed["epoch"].as_u64() else { return };
-        let is_open = agreed["phase"] == "open" && agreed["active"] == ENGINES[usize::from(store)];
+        let is_open =
+            agreed["phase"] == "open" && ENGINES.get(usize::from(store)).is_some_and(|own| agreed["active"] == *own);
+        let mut is_automatic = false;
         {
             let switches = &mut self.known().switches;
             let seen = switches.seen.entry(store).or_default();
@@ -65,6 +69,13 @@ impl World {
                 return;
             }
             switches.opened.push((epoch, store, self.time.now()));
+            if agreed["freeze_ms"].is_u64() {
+                switches.automatic.push(epoch);
+                is_automatic = true;
+            }
+        }
+        if is_automatic {
+            *self.known().tally.entry(("chain", "switched automatically")).or_default() += 1;
         }
         self.announce(Place::Store(store), "opened", epoch);
         self.lost(store);
@@ -85,15 +96,36 @@ impl World {
                 })
             }
             Kind::Switched | Kind::PoliciesAndSwitches => switches.check_grant(gateway, store, at),
+            Kind::Failover => switches.check_grant_with_witness(store, at),
         }
     }
 }
 
 impl Switches {
-    fn check_grant(&mut self, gateway: u16, store: u16, at: Duration) -> Result<(), Broken> {
+    /// Returns the switch by which a store was in use at this time; 0: it is the first one.
+    fn switch_of(&self, store: u16, at: Duration) -> Option<u64> {
         let own = self.opened.iter().filter(|(_, to, opened_at)| *to == store && *opened_at <= at);
-        let own = own.map(|(epoch, ..)| *epoch).max().or((store == 0).then_some(0));
-        let Some(own) = own else {
+        own.map(|(epoch, ..)| *epoch).max().or((store == 0).then_some(0))
+    }
+
+    /// With a witness each gateway knows of the switch, or grants nothing; and after an automatic one it waits.
+    fn check_grant_with_witness(&mut self, store: u16, at: Duration) -> Result<(), Broken> {
+        let Some(own) = self.switch_of(store, at) else {
+            return ensure(false, "switch", || format!("granted on store {store}, which was never in use"));
+        };
+        ensure(own >= self.newest, "switch", || {
+            format!("granted at {at:?} on store {store} of switch {own}, and switch {} is in use", self.newest)
+        })?;
+        let opened = self.opened.iter().find(|(epoch, ..)| *epoch == own && self.automatic.contains(epoch));
+        ensure(opened.is_none_or(|(.., opened_at)| at >= *opened_at + LEASE_MAX), "freeze", || {
+            format!("granted at {at:?} on store {store}, which became active automatically: {opened:?}")
+        })?;
+        self.newest = self.newest.max(own);
+        Ok(())
+    }
+
+    fn check_grant(&mut self, gateway: u16, store: u16, at: Duration) -> Result<(), Broken> {
+        let Some(own) = self.switch_of(store, at) else {
             return ensure(false, "switch", || format!("granted on store {store}, which was never in use"));
         };
         // A gateway that reaches no store with the switch cannot know of it.

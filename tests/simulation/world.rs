@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Switched,
     /// Two stores, between which operators switch, with outage policies.
     PoliciesAndSwitches,
+    /// Two stores and a witness, with which gateways switch automatically, and operators too.
+    Failover,
     /// One store, with a grant freeze after a loss of data.
     GrantFreeze,
     /// One store of three shards.
@@ -54,7 +56,8 @@ impl Kind {
     pub(crate) fn stores(self) -> u16 {
         match self {
             Self::Switched | Self::PoliciesAndSwitches => 2,
-            Self::Sharded => 3,
+            // The last store of a failover is the witness.
+            Self::Sharded | Self::Failover => 3,
             Self::Plain | Self::Policies | Self::GrantFreeze | Self::Locks => 1,
         }
     }

@@ -182,6 +182,9 @@ impl Gateway {
             check_retention(app, retention)?;
         }
         let own = app.terms_of(&operation);
+        if unknown_on_lease_end && !own.accept_loss && self.forgets_by_itself(app) {
+            return Err(Failure::ChainForgets);
+        }
         let terms = Terms {
             lease: lease.unwrap_or(own.terms.lease),
             retention: retention.unwrap_or(own.terms.retention),
@@ -337,6 +340,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
             Failure::OutcomeUnknown(_)
             | Failure::NonceInContents
             | Failure::NonceReserved
+            | Failure::ChainForgets
             | Failure::RetentionTooLong(_)
             | Failure::QuotaExceeded(_)
             | Failure::TooManyLocks(_),

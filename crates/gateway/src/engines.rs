@@ -135,6 +135,11 @@ impl Gateway {
         self.engines.chains.get(&app.chain).ok_or_else(absent)
     }
 
+    /// Returns whether the chain of an app switches automatically, and then forgets claims.
+    pub(super) fn forgets_by_itself(&self, app: &App) -> bool {
+        self.named_chain(app).is_ok_and(|named| named.chain.switches_by_itself())
+    }
+
     /// Returns the chain of an app.
     pub(super) fn policies(&self, app: &App) -> Result<&OutagePolicies, EngineError> {
         Ok(&self.named_chain(app)?.policies)

@@ -105,6 +105,11 @@ pub enum Failure {
     /// The retention is longer than the app allows its callers.
     #[error("the longest retention of this app is {0} (retention_max)")]
     RetentionTooLong(Retention),
+    /// The chain of the app forgets claims when it switches automatically, and the operation does not accept that.
+    #[error(
+        "the chain of this app switches automatically and then forgets claims, so none of this operation may become `unknown`"
+    )]
+    ChainForgets,
     /// The app uses as many locks as it may; nothing was done.
     #[error("the app uses {0} locks of other names at this gateway, and may not use more")]
     TooManyLocks(usize),

@@ -328,6 +328,7 @@ fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
             | Failure::NotItsContents
             | Failure::NonceInContents
             | Failure::NonceReserved
+            | Failure::ChainForgets
             | Failure::RetentionTooLong(_)
             | Failure::QuotaExceeded(_)
             | Failure::TooManyLocks(_),

@@ -59,6 +59,8 @@ pub struct OperationTerms {
     pub terms: Terms,
     /// Enforce or observe.
     pub mode: Mode,
+    /// A claim may be `unknown` although its chain switches automatically, and then forgets it.
+    pub accept_loss: bool,
     /// Size above which contents are stored as their digest.
     pub contents_stored_bytes: usize,
     /// Deadline of each call.

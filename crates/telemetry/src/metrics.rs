@@ -116,6 +116,10 @@ names! {
         "1 during a grant freeze, after the chain's store lost its data, else 0";
     describe_gauge CHAIN_REQUIREMENTS_MET = "oncegate_chain_requirements_met",
         "1 if the chain's engine has what the chain requires, else 0";
+    describe_gauge CHAIN_WITNESS_UP = "oncegate_chain_witness_up",
+        "1 if the witness of a chain answers and has its record, else 0";
+    describe_counter CHAIN_SWITCHES = "oncegate_chain_switches_total",
+        "Switches of a chain with a witness that this gateway completed, by new engine and cause";
     describe_gauge BUILD_INFO = "oncegate_build_info", "1, labelled with the gateway's version";
     describe_counter LOG_LINES_DROPPED = "oncegate_log_lines_dropped_total",
         "Log lines that were not written, by reason";

@@ -13,7 +13,7 @@ fn an_unknown_key_names_its_origin_and_the_nearest_known_one() {
     let refused = Given { file, environment: &environment, ..Given::default() }.refused();
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: unknown setting; did you mean ONCEGATE_SERVER__LISTEN? Separate tables and keys by `__`
-    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, contents_stored_bytes, deadline, on_outage, retention_max, quota
+    environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, accept_loss, contents_stored_bytes, deadline, on_outage, retention_max, quota
     oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, console, engines, chains, defaults, registry, apps, limits, proxy, log, traces
     oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, problem_base, tls, admin_tls
     "#);
@@ -387,6 +387,91 @@ fn what_newcomers_write_gets_a_hint() {
         let refused = refused(file);
         assert!(refused.contains(part), "{file}: {refused}");
     }
+}
+
+/// A chain that switches automatically, with another text in place of a line of it.
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
+fn failover(line: &str, instead: &str) -> String {
+    let file = "[engines]\na = \"redis://a\"\nb = \"redis://b\"\nw = \"etcd://w\"\n[chains.default]\nengines = [\"a\", \"b\"]\n\
+                [chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\nmirror = false\naccept_loss = true\n\
+                after = \"3s\"\n";
+    assert!(file.contains(line), "{line}");
+    file.replace(line, instead)
+}
+
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[test]
+fn a_chain_that_switches_by_itself_says_all_that_this_means() {
+    for (line, instead) in [
+        ("", ""),
+        ("w = \"etcd://w\"", "w = \"postgres://w/w\""),
+        ("b = \"redis://b\"", "b = \"etcd://b\""),
+        ("after = \"3s\"", "after = \"60s\""),
+        ("mode = \"automatic\"", "mode = \"manual\""),
+        ("after = \"3s\"", "after = \"1s\"\n[defaults]\non_lease_end = \"unknown\"\naccept_loss = true"),
+    ] {
+        let loaded = file(&failover(line, instead)).load();
+        assert!(loaded.is_ok(), "{instead}: {:?}", loaded.err().map(|problems| problems.to_string()));
+    }
+    for (line, instead, part) in [
+        ("witness = \"w\"\n", "", "`witness` is missing"),
+        ("witness = \"w\"", "witness = \"x\"", "there is no engine `x` in [engines]"),
+        ("witness = \"w\"", "witness = \"b\"", "engine `b` is in chain `default`"),
+        ("etcd://w", "redis://w", "engine `w` (redis:) may lose what it has acknowledged"),
+        ("etcd://w", "memory:", "engine `w` (memory:) may lose"),
+        ("etcd://w", "disk:./w", "engine `w` (disk:) may lose"),
+        ("redis://b", "etcd://w", "engine `w` is the same server as engine `b`"),
+        ("mode = \"automatic\"", "mode = \"magic\"", "write \"automatic\" or \"manual\""),
+        ("mirror = false\n", "", "write mirror = false"),
+        ("mirror = false", "mirror = true", "this release does not mirror"),
+        ("accept_loss = true\n", "", "Write accept_loss = true if that is better than waiting"),
+        ("accept_loss = true", "accept_loss = false", "Write accept_loss = true"),
+        ("after = \"3s\"", "after = \"999ms\"", "999ms is not from 1s to 60s"),
+        ("after = \"3s\"", "after = \"61s\"", "61s is not from 1s to 60s"),
+        ("after = \"3s\"", "afer = \"3s\"", "did you mean `after`?"),
+        ("[\"a\", \"b\"]", "[\"a\"]", "has a table failover and 1 engines; it needs two"),
+        ("redis://b", "disk:./b", "engine `b` (disk:) serves a single gateway"),
+        ("redis://b", "memory:", "engine `b` (memory:) serves a single gateway"),
+        ("redis://b", "redis+cluster://b", "engine `b` (redis+cluster:) loses one shard at a time"),
+    ] {
+        let refused = refused(&failover(line, instead));
+        assert!(refused.contains(part), "{instead}: {refused}");
+    }
+}
+
+#[cfg(all(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[test]
+fn claims_that_may_become_unknown_are_not_kept_where_a_switch_forgets_them() {
+    let app = format!("after = \"3s\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\n");
+    let operation = "[apps.shop.operations.\"a.b\"]\non_lease_end = \"unknown\"\n";
+    for (more, key) in [
+        ("after = \"3s\"\n[defaults]\non_lease_end = \"unknown\"".to_owned(), "defaults.on_lease_end"),
+        (format!("{app}on_lease_end = \"unknown\"\n"), "apps.shop.on_lease_end"),
+        (format!("{app}{operation}"), "apps.shop.operations.\"a.b\".on_lease_end"),
+        (
+            format!("{app}accept_loss = true\n{operation}accept_loss = false\n"),
+            "apps.shop.operations.\"a.b\".on_lease_end",
+        ),
+    ] {
+        let refused = refused(&failover("after = \"3s\"", &more));
+        assert!(
+            refused.contains(key) && refused.contains("chain `default` switches automatically and then forgets it"),
+            "{refused}"
+        );
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+    for accepted in [format!("{app}{operation}accept_loss = true\n"), format!("{app}accept_loss = true\n{operation}")] {
+        assert!(file(&failover("after = \"3s\"", &accepted)).load().is_ok(), "{accepted}");
+    }
+    let manual = failover("mode = \"automatic\"", "mode = \"manual\"");
+    assert!(
+        file(&format!("{manual}[defaults]\non_lease_end = \"unknown\"\n")).load().is_ok(),
+        "people know what they do"
+    );
+    let route = "[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:9000\"]\n[[proxy.routes]]\nname = \"orders\"\napp = \"shop\"\n\
+                 path = \"/orders\"\nmethods = [\"POST\"]\nupstream = \"orders\"\nprincipal = [\"authorization\"]\n";
+    let refused = refused(&failover("after = \"3s\"", &format!("{app}{route}")));
+    assert!(refused.contains("route `orders`: a claim may become `unknown`"), "{refused}");
 }
 
 #[cfg(feature = "etcd")]

@@ -26,6 +26,9 @@ impl From<Failure> for Problem {
         match &failure {
             Failure::NonceInContents | Failure::NonceReserved => Self::invalid(format!("attempt_nonce: {failure}")),
             Failure::RetentionTooLong(_) => Self::invalid(format!("`retention`: {failure}; ask for that or less.")),
+            Failure::ChainForgets => Self::invalid(format!(
+                "`on_lease_end`: {failure}; leave it out, or ask the operators to set accept_loss = true for the operation."
+            )),
             Failure::QuotaExceeded(exceeded) => {
                 let advice = match exceeded.quota {
                     QuotaName::RequestsPerSecond => "send fewer in a second",

@@ -1,6 +1,8 @@
 //! Alerts on what happens to stores, and on what gateways owe them: each fires on gateways to which it happens.
 
 use oncegate::domain::hex;
+#[cfg(feature = "etcd")]
+use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
 use oncegate_testkit::redis_cluster::RedisCluster;
@@ -13,6 +15,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{SOON, fast_rules, fires, is_firing, watched, watched_by, with};
 use crate::support::caller::{self, caller};
+#[cfg(feature = "etcd")]
+use crate::support::exposition::Page;
 use crate::support::gateway;
 
 /// A gateway whose app `shop` obeys these policies.
@@ -154,6 +158,32 @@ async fn a_gateway_that_does_not_follow_a_switch() {
         drop(alice.post("/admin/v1/chains/default/switch", &order).await);
     })
     .await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn a_witness_that_is_out_and_a_chain_that_switches_by_itself() {
+    let (Some(mut a), Some(b)) = (RedisServer::start().await, RedisServer::start().await) else { return };
+    let Some(mut witness) = EtcdCluster::start_one().await else { return };
+    let setup = gateway::on_configured().config(&format!(
+        "[engines]\na = \"{}\"\nb = \"{}\"\nw = \"{}\"\n[chains.default]\nengines = [\"a\", \"b\"]\n\
+         [chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\nmirror = false\naccept_loss = true\nafter = \"1s\"\n",
+        a.url(),
+        b.url(),
+        witness.url()
+    ));
+    let gateway = setup.start().await;
+    let Some(prometheus) = watched(&[&gateway]).await else { return };
+    until("claims are granted", SOON, async || gateway.client().claim(fresh::contents()).await.status == 201).await;
+    let page = async || Page::get(&gateway.admin_client()).await.sum("oncegate_chain_witness_up", &[]);
+    until("the witness has its record", SOON, async || page().await == 1).await;
+    until("its alert is over", SOON, async || !is_firing(&prometheus, "OncegateWitnessOut")).await;
+    witness.kill(0);
+    fires(&prometheus, "OncegateWitnessOut", async || {}).await;
+    witness.restart(0);
+    until("the witness is back", SOON, async || page().await == 1).await;
+    a.kill();
+    fires(&prometheus, "OncegateChainSwitched", async || {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

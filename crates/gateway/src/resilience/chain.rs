@@ -2,6 +2,7 @@
 //! followed, wherever it was made. What this promises: `docs/adr/0020-switching-a-chain.md`.
 
 mod core;
+mod failover;
 mod follow;
 mod freeze;
 mod setup;
@@ -31,8 +32,12 @@ use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, View};
-pub use self::setup::{Setup, Times};
-pub use self::status::{ChainStatus, ChainSwitchError, Phase, Switched};
+pub use self::setup::{FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times};
+pub use self::status::{
+    ChainStatus, ChainSwitchError, FailoverMode, FailoverStatus, LastSwitch, Phase, SwitchCause, Switched, ViewStatus,
+    WitnessStatus,
+};
+use self::switch::Order;
 use super::batch_part::BatchPart;
 use crate::resilience::requirement::Requirement;
 
@@ -52,9 +57,12 @@ impl Chain {
         let core = Arc::new(Core::new(setup));
         let stop = CancellationToken::new();
         if core.is_switchable() {
-            for at in 0..core.members.len() {
+            for at in 0..core.places().count() {
                 tokio::spawn(follow::follow(core.clone(), at, stop.clone()));
             }
+        }
+        if core.failover.is_some() {
+            tokio::spawn(failover::run(core.clone(), stop.clone()));
         }
         if core.freeze.is_enabled() {
             tokio::spawn(freeze::watch(core.clone(), stop.clone()));
@@ -74,7 +82,12 @@ impl Chain {
     /// # Errors
     /// Why it was not done, and whether it may still happen.
     pub async fn switch(&self, to: &str) -> Result<Switched, ChainSwitchError> {
-        self.core.switch(to).await
+        self.core.switch(to, Order::Operator).await
+    }
+
+    /// Returns whether gateways switch the chain automatically.
+    pub(crate) fn switches_by_itself(&self) -> bool {
+        self.core.failover.as_ref().is_some_and(failover::Failover::is_automatic)
     }
 
     /// Returns what the chain requires of its engine, if anything.

@@ -24,6 +24,7 @@ impl App {
             terms: OperationTerms {
                 terms,
                 mode: Mode::Enforce,
+                accept_loss: false,
                 contents_stored_bytes: 1024,
                 deadline,
                 claim_on_outage: ClaimOnOutage::FailClosed,

@@ -1,8 +1,8 @@
-//! Metrics of chains: the engine in use, the grant freeze, and unmet requirements.
+//! Metrics of chains: the engine in use, the grant freeze, unmet requirements, and failover.
 
-use metrics::{Gauge, gauge};
+use metrics::{Gauge, counter, gauge};
 
-use super::{CHAIN_ACTIVE, CHAIN_EPOCH, CHAIN_GRANTS_FROZEN, CHAIN_REQUIREMENTS_MET};
+use super::{CHAIN_ACTIVE, CHAIN_EPOCH, CHAIN_GRANTS_FROZEN, CHAIN_REQUIREMENTS_MET, CHAIN_SWITCHES, CHAIN_WITNESS_UP};
 
 /// Metric of a chain that has requirements for its engines.
 pub struct ChainMetrics {
@@ -55,5 +55,29 @@ impl ActiveMetrics {
     /// Sets whether the chain is in a grant freeze.
     pub fn set_held(&self, held: bool) {
         self.held.set(if held { 1.0 } else { 0.0 });
+    }
+}
+
+/// Metrics of a chain with a witness.
+pub struct FailoverMetrics {
+    chain: String,
+    witness_up: Gauge,
+}
+
+impl FailoverMetrics {
+    /// Returns the metrics of the chain of this name.
+    pub fn new(chain: &str) -> Self {
+        Self { chain: chain.to_owned(), witness_up: gauge!(CHAIN_WITNESS_UP, "chain" => chain.to_owned()) }
+    }
+
+    /// Sets whether the witness answers and has the record of the chain.
+    pub fn set_witness_up(&self, up: bool) {
+        self.witness_up.set(if up { 1.0 } else { 0.0 });
+    }
+
+    /// Counts a switch that this gateway completed.
+    pub fn switched(&self, to: &str, cause: &'static str) {
+        let (chain, to) = (self.chain.clone(), to.to_owned());
+        counter!(CHAIN_SWITCHES, "chain" => chain, "to" => to, "cause" => cause).increment(1);
     }
 }

@@ -1,5 +1,5 @@
 //! A chain as one gateway knows it: the active engine, and when that was last confirmed. `follow` learns it, `switch` changes
-//! it, `freeze` knows of data loss.
+//! it, `freeze` knows of data loss, `failover` of the witness.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +13,7 @@ use oncegate_telemetry::metrics::chain::ActiveMetrics;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::failover::{Failover, Seen};
 use super::freeze::{DataLosses, GrantFreeze};
 use super::setup::{Setup, Times};
 use super::state::ChainState;
@@ -24,9 +25,8 @@ use crate::resilience::requirement::Requirement;
 /// One chain, shared by its callers and its tasks.
 pub(super) struct Core {
     pub(super) name: String,
-    /// Name of the metadata record of its state.
-    pub(super) record: String,
     pub(super) members: Vec<Member>,
+    pub(super) failover: Option<Failover>,
     pub(super) times: Times,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entropy: Arc<dyn Entropy>,
@@ -41,14 +41,19 @@ pub(super) struct Core {
     pub(super) metrics: ActiveMetrics,
 }
 
-/// One engine of a chain.
+/// One engine of a chain, or its witness.
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) engine: Arc<dyn Engine>,
+    /// Name of the metadata record of the chain state.
+    pub(super) record: String,
+    pub(super) is_witness: bool,
     /// Why the last read of the chain state failed.
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
     read_at: AtomicU64,
+    /// When it stopped answering these reads, in microseconds; 0: it answers, or was never read.
+    out_since: AtomicU64,
     pub(super) losses: PerShard<DataLosses>,
 }
 
@@ -59,9 +64,42 @@ pub(super) struct View {
     pub(super) serving: Option<usize>,
     /// Start of the state, by this gateway's monotonic clock.
     pub(super) since: Duration,
+    /// When the engine that the chain is being switched to was first seen to have the state, in microseconds; 0: not yet.
+    pub(super) on_target_since: AtomicU64,
+}
+
+impl View {
+    fn new(state: ChainState, serving: Option<usize>, since: Duration) -> Self {
+        Self { state, serving, since, on_target_since: AtomicU64::new(0) }
+    }
 }
 
 impl Member {
+    pub(super) fn new((name, engine): (String, Arc<dyn Engine>), record: String, is_witness: bool) -> Self {
+        let (failure, read_at, out_since) = (ArcSwapOption::empty(), AtomicU64::new(0), AtomicU64::new(0));
+        Self { name, engine, record, is_witness, failure, read_at, out_since, losses: PerShard::default() }
+    }
+
+    /// Returns the reason why the last read of the chain state failed, if it did.
+    pub(super) fn failure(&self) -> Option<Arc<String>> {
+        self.failure.load_full()
+    }
+
+    /// Returns how its reads are answered; `now` is in microseconds. One that was never read does not answer yet.
+    pub(super) fn seen(&self, now: u64) -> Seen {
+        match (self.out_since.load(Ordering::Acquire), self.read_at.load(Ordering::Acquire)) {
+            (0, 0) => Seen::Out(Duration::ZERO),
+            (0, _) => Seen::Answers,
+            (since, _) => Seen::Out(Duration::from_micros(now.saturating_sub(since))),
+        }
+    }
+
+    /// Returns whether the last successful read is young enough for a grant.
+    fn is_read_since(&self, oldest: u64) -> bool {
+        let read_at = self.read_at.load(Ordering::Acquire);
+        read_at > 0 && read_at >= oldest
+    }
+
     /// Reads a metadata record.
     pub(super) async fn read(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let late = |_| Err(EngineError::unavailable("the engine does not answer in time"));
@@ -83,24 +121,25 @@ impl Member {
 
 impl Core {
     pub(super) fn new(setup: Setup) -> Self {
-        let Setup { name, engines, on_data_loss, lease_max, clock, entropy, times, requirement } = setup;
-        let freeze = GrantFreeze::new(&name, on_data_loss, lease_max);
+        let Setup { name, engines, on_data_loss, lease_max, clock, entropy, times, requirement, failover } = setup;
+        let failover = failover.map(|setup| Failover::new(&name, &engines, setup, &*entropy));
+        let freeze = GrantFreeze::new(&name, on_data_loss, lease_max, failover.is_some());
         let metrics = ActiveMetrics::new(&name, engines.iter().map(|(name, _)| name.as_str()));
         let first = engines.first().map(|(name, _)| name.clone()).unwrap_or_default();
         metrics.set_active(&first, 0);
-        let member = |(name, engine): (String, Arc<dyn Engine>)| {
-            let (failure, read_at) = (ArcSwapOption::empty(), AtomicU64::new(0));
-            let member = Member { name, engine, failure, read_at, losses: PerShard::default() };
+        let record = format!("chain.{name}");
+        let member = |named| {
+            let member = Member::new(named, record.clone(), false);
             member.ignore_losses();
             member
         };
         let state = ChainState::never_switched(&first);
         Self {
-            record: format!("chain.{name}"),
             name,
             members: engines.into_iter().map(member).collect(),
+            failover,
             times,
-            view: ArcSwap::from_pointee(View { state, serving: Some(0), since: clock.monotonic() }),
+            view: ArcSwap::from_pointee(View::new(state, Some(0), clock.monotonic())),
             clock,
             entropy,
             switching: tokio::sync::Mutex::default(),
@@ -143,32 +182,44 @@ impl Core {
         if self.is_fresh() { Ok(self.view()) } else { Err(EngineError::unavailable(self.why_not_fresh())) }
     }
 
-    /// Returns whether every engine that answers has confirmed the state recently enough for a grant. The others are left out: a
-    /// dead spare must not stop grants.
+    /// Returns the engines, and the witness if there is one.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().chain(self.failover.as_ref().map(|failover| &failover.witness))
+    }
+
+    /// Returns whether every place that answers has confirmed the state recently enough for a grant. The others are left out: a
+    /// dead spare must not stop grants. With a witness two of the three have to answer: a switch is recorded at two of them before
+    /// it grants anything, so one alone may not know of it.
     pub(super) fn is_fresh(&self) -> bool {
         if !self.is_switchable() {
             return true;
         }
-        let (now, fresh) = (self.now(), micros(self.times.fresh));
-        let mut some = false;
-        for member in self.answering() {
-            let read_at = member.read_at.load(Ordering::Acquire);
-            if read_at == 0 || now.saturating_sub(read_at) > fresh {
+        let oldest = self.now().saturating_sub(micros(self.times.fresh));
+        let mut confirmed = 0;
+        for place in self.answering() {
+            if !place.is_read_since(oldest) {
                 return false;
             }
-            some = true;
+            confirmed += 1;
         }
-        some
+        confirmed >= if self.failover.is_some() { 2 } else { 1 }
+    }
+
+    /// Returns whether each engine has confirmed the state recently.
+    pub(super) fn engines_are_fresh(&self) -> bool {
+        let oldest = self.now().saturating_sub(micros(self.times.fresh));
+        self.members.iter().all(|member| member.failure.load().is_none() && member.is_read_since(oldest))
     }
 
     fn answering(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.failure.load().is_none())
+        self.places().filter(|place| place.failure.load().is_none())
     }
 
     fn why_not_fresh(&self) -> String {
-        let failure = self.members.iter().find_map(|member| member.failure.load_full());
+        let failure = self.places().find_map(Member::failure);
         let why = failure.as_ref().map_or("no engine has answered yet", |why| why.as_str());
-        format!("the active engine of chain `{}` is not known: {why}", self.name)
+        let rule = if self.failover.is_some() { "two of its two engines and its witness have to answer; " } else { "" };
+        format!("the active engine of chain `{}` is not known: {rule}{why}", self.name)
     }
 
     /// Returns the engine that gets the calls.
@@ -207,13 +258,16 @@ impl Core {
             return;
         }
         let serving = self.members.iter().position(|member| member.name == state.serving());
-        if old.serving != serving
-            && let Some(member) = serving.and_then(|at| self.members.get(at))
-        {
-            member.ignore_losses();
+        if let Some(member) = serving.and_then(|at| self.members.get(at)) {
+            if old.serving != serving {
+                member.ignore_losses();
+            }
+            if state.freeze_ms.is_some() {
+                member.doubt_data();
+            }
         }
         self.report(&old.state, &state, serving.is_some());
-        self.view.store(Arc::new(View { state, serving, since: self.clock.monotonic() }));
+        self.view.store(Arc::new(View::new(state, serving, self.clock.monotonic())));
     }
 
     fn report(&self, old: &ChainState, new: &ChainState, is_known: bool) {
@@ -233,16 +287,23 @@ impl Core {
         }
     }
 
-    /// Records that a read of an engine's chain state, started at this time, succeeded.
-    pub(super) fn read_succeeded(&self, at: usize, started: Duration) {
-        self.members[at].read_at.fetch_max(micros(started).max(1), Ordering::AcqRel);
-        self.members[at].failure.store(None);
+    /// Records that a read of the chain state at this place, started at this time, succeeded.
+    pub(super) fn read_succeeded(&self, place: &Member, started: Duration) {
+        place.read_at.fetch_max(micros(started).max(1), Ordering::AcqRel);
+        place.out_since.store(0, Ordering::Release);
+        place.failure.store(None);
         self.state_read.notify_waiters();
     }
 
-    /// Records that a read of an engine's chain state failed. Returns whether the read before had succeeded.
-    pub(super) fn read_failed(&self, at: usize, why: &EngineError) -> bool {
-        let is_first = self.members[at].failure.swap(Some(Arc::new(why.to_string()))).is_none();
+    /// Records that a read of the chain state at this place failed. Returns whether the read before had succeeded.
+    pub(super) fn read_failed(&self, place: &Member, why: &EngineError) -> bool {
+        if why.is_unavailable() {
+            let now = self.now().max(1);
+            let _since = place.out_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        } else {
+            place.out_since.store(0, Ordering::Release);
+        }
+        let is_first = place.failure.swap(Some(Arc::new(why.to_string()))).is_none();
         self.state_read.notify_waiters();
         is_first
     }
@@ -259,6 +320,7 @@ impl Core {
             phase: state.phase,
             switching_to: (state.phase == Phase::Closing).then(|| state.active.clone()),
             frozen_for: self.frozen_for(),
+            failover: self.failover.as_ref().map(|failover| failover.status(self)),
         }
     }
 
@@ -291,6 +353,7 @@ mod tests {
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
             requirement: None,
+            failover: None,
         })
     }
 
@@ -300,18 +363,21 @@ mod tests {
         assert!(!core.is_fresh(), "nothing was read");
         sleep(Duration::from_secs(1)).await;
         let started = core.clock.monotonic();
-        core.read_succeeded(0, started);
+        core.read_succeeded(&core.members[0], started);
         assert!(!core.is_fresh(), "the other one may know more");
-        core.read_succeeded(1, started);
+        core.read_succeeded(&core.members[1], started);
         sleep(core.times.fresh).await;
         assert!(core.is_fresh());
         sleep(Duration::from_millis(1)).await;
         assert!(!core.is_fresh());
         let why = EngineError::unavailable("down");
-        core.read_succeeded(0, core.clock.monotonic());
-        assert!(core.read_failed(1, &why) && !core.read_failed(1, &why), "the first one in a row");
+        core.read_succeeded(&core.members[0], core.clock.monotonic());
+        assert!(
+            core.read_failed(&core.members[1], &why) && !core.read_failed(&core.members[1], &why),
+            "the first one in a row"
+        );
         assert!(core.is_fresh());
-        assert!(core.read_failed(0, &why) && !core.is_fresh());
+        assert!(core.read_failed(&core.members[0], &why) && !core.is_fresh());
         let refused = core.why_not_fresh();
         assert!(refused.contains("`fresh` is not known") && refused.contains("down"), "{refused}");
     }

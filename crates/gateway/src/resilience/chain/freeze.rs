@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::core::{Core, Member, View};
+use super::state::ChainState;
 use crate::resilience::per_shard::PerShard;
 
 /// Value of the record. Another value is of a later release, and is not overwritten.
@@ -22,6 +23,9 @@ const KEPT: &str = "kept";
 
 /// The grant freeze of a chain.
 pub(super) struct GrantFreeze {
+    /// True if a loss of data begins one.
+    on_loss: bool,
+    /// True if a loss of data or a switch begins one.
     is_enabled: bool,
     /// Name of the metadata record of a store that has its data.
     record: String,
@@ -45,16 +49,18 @@ pub(super) struct DataLosses {
 }
 
 impl GrantFreeze {
-    pub(super) fn new(chain: &str, on_data_loss: OnDataLoss, lease_max: Duration) -> Self {
+    pub(super) fn new(chain: &str, on_data_loss: OnDataLoss, lease_max: Duration, has_failover: bool) -> Self {
+        let on_loss = on_data_loss == OnDataLoss::Freeze;
         Self {
-            is_enabled: on_data_loss == OnDataLoss::Freeze,
+            on_loss,
+            is_enabled: on_loss || has_failover,
             record: format!("{KEPT_PREFIX}{chain}"),
             lease_max: AtomicU64::new(micros(lease_max)),
             frozen_until: PerShard::default(),
         }
     }
 
-    /// Returns whether the chain freezes grants after data loss.
+    /// Returns whether the chain freezes grants, after data loss or after automatic switches.
     pub(super) fn is_enabled(&self) -> bool {
         self.is_enabled
     }
@@ -67,6 +73,20 @@ impl GrantFreeze {
     /// Returns the shard of a shared record, as [`Self::shard_of`] does.
     pub(super) fn shard_of_record(&self, engine: &dyn Engine, name: &RecordName) -> u16 {
         if self.is_enabled { engine.shard_of_record(name) } else { 0 }
+    }
+
+    /// Returns the name of the record of a store on which grants are allowed in this state; `None` if they need none. After an
+    /// automatic switch it is another one for each switch: the store may have been in use before.
+    fn evidence(&self, state: &ChainState) -> Option<String> {
+        match state.freeze_ms {
+            Some(_) => Some(format!("{}.{}", self.record, state.epoch)),
+            None => self.on_loss.then(|| self.record.clone()),
+        }
+    }
+
+    /// Returns the longest lease that this gateway may have granted.
+    pub(super) fn lease_max(&self) -> Duration {
+        Duration::from_micros(self.lease_max.load(Ordering::Relaxed))
     }
 
     /// Remembers the longest requested lease.
@@ -100,16 +120,24 @@ impl Member {
             self.losses.get(shard).noticed.fetch_max(self.engine.losses(shard), Ordering::AcqRel);
         }
     }
+
+    /// Has the store show again that grants are allowed on it: it lacks what was done on another one.
+    pub(super) fn doubt_data(&self) {
+        for (_, known) in self.losses.iter() {
+            known.kept.store(0, Ordering::Release);
+            known.frozen.store(0, Ordering::Release);
+        }
+    }
 }
 
 impl Core {
     async fn watch_shard(&self, view: &View, shard: u16) {
         if self.check_grants(view, shard).is_ok() && self.check_data(view, shard).await.is_ok() {
-            let Ok(member) = self.serving(view) else { return };
-            let name = member.engine.metadata_name(shard, &self.freeze.record);
+            let (Ok(member), Some(record)) = (self.serving(view), self.freeze.evidence(&view.state)) else { return };
+            let name = member.engine.metadata_name(shard, &record);
             // Slots have moved, and the record of the shard with them: it needs another one.
             if member.losses.get(shard).record.load().as_deref() != Some(&name) {
-                let _ = self.mark_shard_as_kept(member, shard).await;
+                let _ = self.mark_shard_as_kept(member, shard, &record).await;
             }
         }
     }
@@ -117,31 +145,34 @@ impl Core {
     /// Checks that a shard of the active store has its data, and freezes its grants if it has no record: such a shard is new, or
     /// has lost its data, and no gateway can distinguish the two.
     pub(super) async fn check_data(&self, view: &View, shard: u16) -> Result<(), EngineError> {
-        if !self.freeze.is_enabled {
+        if !self.freeze.on_loss && view.state.freeze_ms.is_none() {
             return Ok(());
         }
         let member = self.serving(view)?;
         let (engine, known) = (&member.engine, member.losses.get(shard));
-        let losses = engine.losses(shard);
+        // Without a freeze after losses, only the switch counts.
+        let losses = if self.freeze.on_loss { engine.losses(shard) } else { 0 };
         if known.kept.load(Ordering::Acquire) == losses + 1 {
             return Ok(());
         }
-        let name = engine.metadata_name(shard, &self.freeze.record);
+        let Some(evidence) = self.freeze.evidence(&view.state) else { return Ok(()) };
+        let name = engine.metadata_name(shard, &evidence);
         let record = member.read(&name).await?;
         let is_kept = record.is_some_and(|record| record.as_str() == KEPT);
         // The read may have opened a new connection, and that has detected a loss.
-        if !is_kept && engine.losses(shard) == losses {
+        let is_same = || !self.freeze.on_loss || engine.losses(shard) == losses;
+        if !is_kept && is_same() {
             if known.frozen.load(Ordering::Acquire) != losses + 1 {
-                self.begin_freeze(member, shard, losses);
+                self.begin_freeze(member, shard, losses, view.state.freeze_ms);
             }
             // Started just now, by this call or another one.
             self.check_freeze(shard)?;
-            self.mark_shard_as_kept(member, shard).await?;
+            self.mark_shard_as_kept(member, shard, &evidence).await?;
         }
         if is_kept {
             known.record.store(Some(Arc::new(name)));
         }
-        if engine.losses(shard) == losses {
+        if is_same() {
             known.kept.store(losses + 1, Ordering::Release);
         }
         self.check_grants(view, shard)
@@ -150,16 +181,16 @@ impl Core {
     /// Records in every shard of a store that it has its data: every claim that it does not know has ended, or an operator accepts
     /// its loss.
     pub(super) async fn mark_as_kept(&self, member: &Member) -> Result<(), EngineError> {
-        if self.freeze.is_enabled {
-            let shards = member.engine.shards();
-            try_join_all(shards.into_iter().map(|shard| self.mark_shard_as_kept(member, shard))).await?;
+        if self.freeze.on_loss {
+            let (shards, record) = (member.engine.shards(), &self.freeze.record);
+            try_join_all(shards.into_iter().map(|shard| self.mark_shard_as_kept(member, shard, record))).await?;
         }
         Ok(())
     }
 
-    async fn mark_shard_as_kept(&self, member: &Member, shard: u16) -> Result<(), EngineError> {
+    async fn mark_shard_as_kept(&self, member: &Member, shard: u16, record: &str) -> Result<(), EngineError> {
         let kept = Metadata::new(KEPT).map_err(|error| EngineError::incompatible(error.to_string()))?;
-        let name = member.engine.metadata_name(shard, &self.freeze.record);
+        let name = member.engine.metadata_name(shard, record);
         if member.write(&name, None, &kept).await? {
             member.losses.get(shard).record.store(Some(Arc::new(name)));
             return Ok(());
@@ -170,12 +201,12 @@ impl Core {
     /// Begins a freeze if a shard of the active store has lost its data since the last call.
     pub(super) fn freeze_on_data_loss(&self, view: &View, shard: u16) {
         let Ok(member) = self.serving(view) else { return };
-        if !self.freeze.is_enabled {
+        if !self.freeze.on_loss {
             return;
         }
         let (losses, known) = (member.engine.losses(shard), member.losses.get(shard));
         if known.noticed.load(Ordering::Acquire) < losses {
-            self.begin_freeze(member, shard, losses);
+            self.begin_freeze(member, shard, losses, view.state.freeze_ms);
             known.noticed.fetch_max(losses, Ordering::AcqRel);
         }
     }
@@ -183,25 +214,32 @@ impl Core {
     /// Begins the freezes that there is reason for, in all shards of the active store.
     pub(super) fn freeze_shards_on_data_loss(&self, view: &View) {
         if let Ok(member) = self.serving(view)
-            && self.freeze.is_enabled
+            && self.freeze.on_loss
         {
             member.engine.shards().into_iter().for_each(|shard| self.freeze_on_data_loss(view, shard));
         }
     }
 
-    fn begin_freeze(&self, member: &Member, shard: u16, losses: u64) {
-        let lease_max = self.freeze.lease_max.load(Ordering::Relaxed);
+    /// Begins a freeze for the longest lease, or for the longer one that a switch has asked for, in milliseconds.
+    fn begin_freeze(&self, member: &Member, shard: u16, losses: u64, freeze_ms: Option<u64>) {
+        let lease_max = self.freeze.lease_max.load(Ordering::Relaxed).max(freeze_ms.unwrap_or(0).saturating_mul(1000));
         // In this order: a caller that sees the loss as noticed sees the freeze.
         let until = self.now().saturating_add(lease_max);
         self.freeze.frozen_until.get(shard).fetch_max(until, Ordering::AcqRel);
         if member.losses.get(shard).frozen.fetch_max(losses + 1, Ordering::AcqRel) <= losses {
             self.metrics.set_held(true);
+            let why = match freeze_ms {
+                Some(_) => {
+                    "Grants are frozen: the chain was switched to a store that lacks the claims of the other one"
+                }
+                None => "Grants are frozen: the store of the chain has lost its data, or is new",
+            };
             tracing::error!(
                 chain.name = self.name,
                 engine.name = member.name,
                 engine.shard = self.label(shard),
                 frozen_ms = lease_max / 1000,
-                "Grants are frozen: the store of the chain has lost its data, or is new"
+                "{why}"
             );
         }
     }
@@ -215,12 +253,16 @@ impl Core {
     pub(super) fn check_freeze(&self, shard: u16) -> Result<(), EngineError> {
         let Some(left) = self.shard_frozen_for(shard) else { return Ok(()) };
         let store = self.label(shard).map(|shard| format!("shard {shard} of ")).unwrap_or_default();
-        Err(EngineError::paused(format!(
-            "{store}the store of chain `{}` has lost its data, or is new; operations that it does not know may be running for {} s \
-             more",
-            self.name,
-            left.as_secs() + 1
-        )))
+        let (chain, seconds) = (&self.name, left.as_secs() + 1);
+        let cause = if self.view().state.freeze_ms.is_some() {
+            format!(
+                "chain `{chain}` was switched automatically, and {store}its store lacks the claims of the other one"
+            )
+        } else {
+            format!("{store}the store of chain `{chain}` has lost its data, or is new")
+        };
+        let detail = format!("{cause}; operations that it does not know may be running for {seconds} s more");
+        Err(EngineError::paused(detail))
     }
 
     /// Returns the longest time that is left of a freeze of any shard.
@@ -255,7 +297,6 @@ mod tests {
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
     use oncegate_core::engine::sharded::Sharded;
 
-    use super::super::state::ChainState;
     use super::super::{Setup, Times};
     use super::*;
     use crate::resilience::tests::{PausedClock, metric};
@@ -283,6 +324,7 @@ mod tests {
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
             requirement: None,
+            failover: None,
         };
         (Core::new(setup), engines)
     }
@@ -293,9 +335,9 @@ mod tests {
         held();
         let (core, _engines) = core("frozen", OnDataLoss::Freeze);
         assert_eq!((core.label(0), core.frozen_for(), held()), (None, None, Some(0.0)));
-        core.begin_freeze(&core.members[0], 0, 1);
+        core.begin_freeze(&core.members[0], 0, 1, None);
         sleep(SECOND * 10).await;
-        core.begin_freeze(&core.members[0], 1, 1);
+        core.begin_freeze(&core.members[0], 1, 1, None);
         let left = |shard| core.shard_frozen_for(shard);
         assert_eq!((left(0), left(1), core.frozen_for()), (Some(SECOND * 20), Some(SECOND * 30), Some(SECOND * 30)));
         assert_eq!((core.label(0), core.label(1), held()), (Some(0), Some(1), Some(1.0)));
@@ -314,11 +356,11 @@ mod tests {
         let held = || metric("oncegate_chain_grants_frozen{chain=\"again\"}");
         held();
         let (core, _engines) = core("again", OnDataLoss::Freeze);
-        core.begin_freeze(&core.members[0], 0, 1);
+        core.begin_freeze(&core.members[0], 0, 1, None);
         core.metrics.set_held(false);
-        core.begin_freeze(&core.members[0], 0, 1);
+        core.begin_freeze(&core.members[0], 0, 1, None);
         assert_eq!(held(), Some(0.0), "it was reported");
-        core.begin_freeze(&core.members[0], 0, 2);
+        core.begin_freeze(&core.members[0], 0, 2, None);
         assert_eq!(held(), Some(1.0));
     }
 

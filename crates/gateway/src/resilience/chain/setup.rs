@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::Engine;
 use oncegate_core::terms::OnDataLoss;
 
+use super::status::{ChainSwitchError, FailoverMode, Switched};
 use crate::resilience::requirement::Requirement;
 
 /// Parts of a chain.
@@ -28,6 +30,29 @@ pub struct Setup {
     pub times: Times,
     /// Capabilities that its engine must have while it grants anything.
     pub requirement: Option<Requirement>,
+    /// Its witness, and when it switches automatically.
+    pub failover: Option<FailoverSetup>,
+}
+
+/// Failover of a chain of two engines.
+pub struct FailoverSetup {
+    /// Engine that decides between switches, and keeps the views of the gateways, with its name. In no chain.
+    pub witness: (String, Arc<dyn Engine>),
+    /// Who switches the chain.
+    pub mode: FailoverMode,
+    /// Time that the active engine must be out.
+    pub after: Duration,
+    /// Records automatic switches.
+    pub recorder: Arc<dyn SwitchRecorder>,
+}
+
+/// A switch that a gateway makes, or the reason why it was not made.
+pub type SwitchAction = BoxFuture<'static, Result<Switched, ChainSwitchError>>;
+
+/// The audit trail, as a chain uses it.
+pub trait SwitchRecorder: Send + Sync {
+    /// Records an automatic switch, then makes it, then records its result. Makes none that cannot be recorded, and says why.
+    fn record(&self, detail: String, reason: String, switch: SwitchAction) -> BoxFuture<'static, Result<(), String>>;
 }
 
 impl Setup {
@@ -43,6 +68,7 @@ impl Setup {
             entropy,
             times: Times::default(),
             requirement: None,
+            failover: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use oncegate_core::engine::{EngineError, Metadata};
 use serde::{Deserialize, Serialize};
 
-use super::status::Phase;
+use super::status::{Phase, SwitchCause};
 
 /// Format of the record. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u32 = 1;
@@ -23,13 +23,32 @@ pub(super) struct ChainState {
     /// The engine before it, which gets the calls until then.
     #[serde(rename = "was")]
     pub(super) previous: String,
+    /// Length of the grant freeze on the new engine after an automatic switch, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) freeze_ms: Option<u64>,
+    /// Origin of the last switch of a chain with a witness.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<SwitchNote>,
+}
+
+/// Origin of a switch.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+pub(super) struct SwitchNote {
+    pub(super) cause: SwitchCause,
+    /// Random name of the gateway that made it.
+    pub(super) gateway: String,
+    /// When it began, in microseconds by that gateway's clock.
+    pub(super) at: u64,
+    /// Why it was made: one line.
+    pub(super) reason: String,
 }
 
 impl ChainState {
     /// Returns the state before the first switch. It is not stored.
     pub(super) fn never_switched(first: &str) -> Self {
         let (active, previous) = (first.to_owned(), first.to_owned());
-        Self { format: FORMAT, epoch: 0, switch: String::new(), phase: Phase::Open, active, previous }
+        let (freeze_ms, note) = (None, None);
+        Self { format: FORMAT, epoch: 0, switch: String::new(), phase: Phase::Open, active, previous, freeze_ms, note }
     }
 
     /// Returns the state of a switch to an engine that has started. `bits` are random.
@@ -41,12 +60,19 @@ impl ChainState {
             phase: Phase::Closing,
             active: to.to_owned(),
             previous: before.serving().to_owned(),
+            freeze_ms: None,
+            note: None,
         }
     }
 
     /// Returns the state of the same switch when it is complete.
     pub(super) fn opened(&self) -> Self {
         Self { phase: Phase::Open, ..self.clone() }
+    }
+
+    /// Returns the state with its origin, and the length of the grant freeze that follows.
+    pub(super) fn noted(self, note: SwitchNote, freeze_ms: Option<u64>) -> Self {
+        Self { freeze_ms, note: Some(note), ..self }
     }
 
     /// Returns the engine that gets the calls.

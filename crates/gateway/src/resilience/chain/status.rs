@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
+use serde::{Deserialize, Serialize};
 
 /// State of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -22,6 +22,96 @@ pub struct ChainStatus {
     /// Time that is left of a grant freeze.
     #[serde(skip)]
     pub frozen_for: Option<Duration>,
+    /// Its witness, and the obstacle to an automatic switch; `None` for a chain without a witness.
+    pub failover: Option<FailoverStatus>,
+}
+
+/// State of a chain's failover, as one gateway knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FailoverStatus {
+    /// Who switches the chain.
+    pub mode: FailoverMode,
+    /// Time that the active engine must be out, in milliseconds.
+    pub after_ms: u64,
+    /// Random name of this gateway in views and switches.
+    pub gateway: String,
+    /// The witness.
+    pub witness: WitnessStatus,
+    /// `possible`, or the reason why the chain would not be switched automatically now.
+    pub next_switch: String,
+    /// Views of the gateways that run, this one first.
+    pub views: Vec<ViewStatus>,
+    /// The last switch; `None` if there was none, or it was made without the witness.
+    pub last_switch: Option<LastSwitch>,
+}
+
+/// Who switches a chain that has a witness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailoverMode {
+    /// The gateways, once most of them see the active engine out.
+    Automatic,
+    /// People only.
+    Manual,
+}
+
+/// The witness of a chain, as one gateway knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct WitnessStatus {
+    /// Name of its engine.
+    pub engine: String,
+    /// It answers, and has the record of the chain.
+    pub up: bool,
+    /// The reason if not.
+    pub detail: String,
+}
+
+/// Which engines a gateway sees out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ViewStatus {
+    /// Random name of the gateway.
+    pub gateway: String,
+    /// Time since this gateway saw the view change, in milliseconds.
+    pub age_ms: u64,
+    /// Names of the engines that it sees out.
+    pub out: Vec<String>,
+}
+
+/// The last switch of a chain with a witness.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LastSwitch {
+    /// The active engine before.
+    pub from: String,
+    /// The active engine since.
+    pub to: String,
+    /// Who decided it.
+    pub cause: SwitchCause,
+    /// Random name of the gateway that made it.
+    pub gateway: String,
+    /// When it began, by that gateway's clock.
+    pub at: Timestamp,
+    /// Why it was made: one line.
+    pub reason: String,
+}
+
+/// Who decided a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchCause {
+    /// The gateways.
+    Automatic,
+    /// An operator.
+    Operator,
+}
+
+impl SwitchCause {
+    /// Returns its name in metrics and records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Automatic => "automatic",
+            Self::Operator => "operator",
+        }
+    }
 }
 
 /// Phase of a chain.
@@ -70,9 +160,19 @@ pub enum ChainSwitchError {
         /// Its failure.
         why: EngineError,
     },
-    /// Another operator switched the chain at the same time, and won.
-    #[error("another operator switched the chain to `{0}` at the same time")]
+    /// Another switch was made at the same time, and won.
+    #[error("another switch of the chain, to `{0}`, was made at the same time")]
     Conflict(String),
+    /// The witness, which decides between switches at the same time, does not answer; nothing was changed.
+    #[error(
+        "the witness `{witness}` does not answer ({why}); a chain with a witness is switched only while that answers"
+    )]
+    WitnessOut {
+        /// The engine of the witness.
+        witness: String,
+        /// Its failure.
+        why: EngineError,
+    },
     /// The switch has started, or may have, and the engine to switch to stopped answering. Gateways that know of it grant nothing.
     #[error(
         "engine `{to}` stopped answering during the switch ({why}); the chain grants nothing until it answers again, and the \

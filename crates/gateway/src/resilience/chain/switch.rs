@@ -1,18 +1,33 @@
 //! Switching a chain, by one gateway for all: closing is written to every engine, and gateways that read it grant nothing. After
-//! the time in which all read it, open is written to the new engine, and only then it is used.
+//! the time in which all read it, open is written to the new engine, and only then it is used. A chain with a witness writes it
+//! there first: of several switches at the same time the witness takes one.
 
 use futures_util::future::join_all;
-use oncegate_core::engine::EngineError;
+use oncegate_core::engine::{EngineError, Metadata};
 use tokio::time::sleep;
 
 use super::core::Core;
-use super::state::ChainState;
-use super::status::{ChainSwitchError, Phase, Switched};
+use super::failover::Failover;
+use super::state::{ChainState, SwitchNote};
+use super::status::{ChainSwitchError, Phase, SwitchCause, Switched};
 use crate::resilience::retry::RetryRule;
+
+/// Who wants a switch, and why.
+pub(super) enum Order {
+    /// An operator.
+    Operator,
+    /// The gateways, which decided it for this epoch.
+    Automatic {
+        epoch: u64,
+        reason: String,
+        /// Length of the grant freeze on the new engine, in milliseconds.
+        freeze_ms: u64,
+    },
+}
 
 impl Core {
     /// Switches the chain to the engine of this name.
-    pub(super) async fn switch(&self, to: &str) -> Result<Switched, ChainSwitchError> {
+    pub(super) async fn switch(&self, to: &str, order: Order) -> Result<Switched, ChainSwitchError> {
         let Ok(_only) = self.switching.try_lock() else {
             return Err(ChainSwitchError::InProgress(self.view().state.active.clone()));
         };
@@ -23,22 +38,24 @@ impl Core {
         if !self.is_switchable() {
             return Err(ChainSwitchError::AlreadyActive(to.to_owned()));
         }
-        let closing = self.close(target).await?;
+        let closing = self.close(target, order).await?;
         // The time begins once the new engine has stored the state; during that time it is copied to the others.
         tokio::join!(sleep(self.times.closing), self.refresh_all());
         self.open(target, &closing).await?;
+        self.count_switch(&closing);
         self.refresh_all().await;
         Ok(Switched { from: closing.previous, to: to.to_owned(), epoch: closing.epoch })
     }
 
     /// Closes the chain, if it may be switched. Returns its state.
-    async fn close(&self, target: usize) -> Result<ChainState, ChainSwitchError> {
-        let to = self.members[target].name.clone();
+    async fn close(&self, target: usize, order: Order) -> Result<ChainState, ChainSwitchError> {
+        let next = &self.members[target];
+        let to = next.name.clone();
         let unavailable = |why| ChainSwitchError::Unavailable { to: to.clone(), why };
-        let others = (0..self.members.len()).filter(|at| *at != target);
-        join_all(others.map(|at| self.refresh(at))).await;
+        let others = self.places().filter(|place| place.name != to);
+        join_all(others.map(|place| self.refresh(place))).await;
         // Last, since this state is replaced.
-        let stored = self.members[target].read(&self.record).await.map_err(unavailable)?;
+        let stored = next.read(&next.record).await.map_err(unavailable)?;
         if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(unavailable)? {
             self.adopt(found);
         }
@@ -54,17 +71,103 @@ impl Core {
             Phase::Open | Phase::Closing => {}
         }
         let closing = ChainState::closing(known, &to, self.entropy.bits());
-        match self.write_state(target, stored.as_ref(), &closing).await {
+        let Some(failover) = &self.failover else { return self.close_next(target, stored.as_ref(), closing).await };
+        if matches!(order, Order::Automatic { epoch, .. } if epoch != known.epoch) {
+            return Err(ChainSwitchError::Conflict(known.active.clone()));
+        }
+        let closing = self.noted(closing, failover, order);
+        self.close_witness(failover, &closing).await?;
+        self.close_after_witness(target, closing).await
+    }
+
+    /// Writes closing to the new engine, which has to accept it: it is going to serve.
+    async fn close_next(
+        &self,
+        target: usize,
+        stored: Option<&Metadata>,
+        closing: ChainState,
+    ) -> Result<ChainState, ChainSwitchError> {
+        let (next, to) = (&self.members[target], closing.active.clone());
+        match self.write_state(next, stored, &closing).await {
             Ok(true) => {
                 self.adopt(closing.clone());
                 Ok(closing)
             }
             Ok(false) => {
-                let _ = self.refresh(target).await;
+                let _ = self.refresh(next).await;
                 Err(ChainSwitchError::Conflict(self.view().state.active.clone()))
             }
-            Err(why @ EngineError::Determinate(_)) => Err(unavailable(why)),
+            Err(why @ EngineError::Determinate(_)) => Err(ChainSwitchError::Unavailable { to, why }),
             Err(why @ EngineError::Indeterminate(_)) => Err(ChainSwitchError::Incomplete { to, why }),
+        }
+    }
+
+    /// Returns the state with its origin.
+    fn noted(&self, closing: ChainState, failover: &Failover, order: Order) -> ChainState {
+        let (cause, reason, freeze_ms) = match order {
+            Order::Operator => (SwitchCause::Operator, "see the audit trail".to_owned(), None),
+            Order::Automatic { reason, freeze_ms, .. } => (SwitchCause::Automatic, reason, Some(freeze_ms)),
+        };
+        let (gateway, at) = (failover.gateway.clone(), self.clock.wall().as_micros());
+        closing.noted(SwitchNote { cause, gateway, at, reason }, freeze_ms)
+    }
+
+    /// Writes closing to the witness, which takes one switch at a time.
+    async fn close_witness(&self, failover: &Failover, closing: &ChainState) -> Result<(), ChainSwitchError> {
+        let witness = &failover.witness;
+        let out = |why| ChainSwitchError::WitnessOut { witness: witness.name.clone(), why };
+        let stored = witness.read(&witness.record).await.map_err(out)?;
+        if let Some(found) = stored.as_ref().map(ChainState::read).transpose().map_err(out)?
+            && found.epoch >= closing.epoch
+        {
+            self.adopt(found);
+            return Err(ChainSwitchError::Conflict(self.view().state.active.clone()));
+        }
+        let mut written = self.write_state(witness, stored.as_ref(), closing).await;
+        if matches!(written, Err(EngineError::Indeterminate(_))) {
+            // It finds its own value if the first one was stored.
+            written = self
+                .write_state(witness, stored.as_ref(), closing)
+                .await
+                .map_err(|why| EngineError::indeterminate(why.reason()));
+        }
+        match written {
+            Ok(true) => {
+                self.adopt(closing.clone());
+                Ok(())
+            }
+            Ok(false) => {
+                let _ = self.refresh(witness).await;
+                Err(ChainSwitchError::Conflict(self.view().state.active.clone()))
+            }
+            Err(why @ EngineError::Determinate(_)) => Err(out(why)),
+            Err(why @ EngineError::Indeterminate(_)) => {
+                Err(ChainSwitchError::Incomplete { to: closing.active.clone(), why })
+            }
+        }
+    }
+
+    /// Writes closing to the new engine after the witness has it: the switch has begun, also if this fails.
+    async fn close_after_witness(&self, target: usize, closing: ChainState) -> Result<ChainState, ChainSwitchError> {
+        let (next, started) = (&self.members[target], self.clock.monotonic());
+        loop {
+            // Copies the state to the engine, as to any that lags behind.
+            let refreshed = self.refresh(next).await;
+            let stored =
+                next.read(&next.record).await.and_then(|record| record.as_ref().map(ChainState::read).transpose());
+            let why = match (refreshed, stored) {
+                (_, Ok(Some(stored))) if stored == closing => return Ok(closing),
+                (Ok(()), Ok(Some(stored))) if stored.version() > closing.version() => {
+                    return Err(ChainSwitchError::Conflict(stored.active));
+                }
+                (Err(why), _) | (_, Err(why)) => why,
+                (Ok(()), Ok(_)) => EngineError::unavailable("it does not keep the state of the chain"),
+            };
+            let elapsed = self.clock.monotonic().saturating_sub(started);
+            if !RetryRule::CHAIN_OPEN.allows(&why, elapsed) {
+                return Err(ChainSwitchError::Incomplete { to: closing.active, why });
+            }
+            sleep(RetryRule::CHAIN_OPEN.pause(self.entropy.bits())).await;
         }
     }
 
@@ -73,15 +176,15 @@ impl Core {
         let opened = closing.opened();
         let incomplete = |why| ChainSwitchError::Incomplete { to: closing.active.clone(), why };
         let stored = closing.to_metadata().map_err(incomplete)?;
-        let started = self.clock.monotonic();
+        let (next, started) = (&self.members[target], self.clock.monotonic());
         loop {
             let view = self.view();
             if view.state.version() > opened.version() {
                 return Err(ChainSwitchError::Conflict(view.state.active.clone()));
             }
             // No freeze for claims that are unknown there: the operator has accepted their loss.
-            let is_stored = match self.mark_as_kept(&self.members[target]).await {
-                Ok(()) => self.write_state(target, Some(&stored), &opened).await,
+            let is_stored = match self.mark_as_kept(next).await {
+                Ok(()) => self.write_state(next, Some(&stored), &opened).await,
                 Err(why) => Err(why),
             };
             let why = match is_stored {
@@ -91,7 +194,7 @@ impl Core {
                 }
                 // Another state is stored there, or none, because the store lost its data: then this one is stored again.
                 Ok(false) => {
-                    let _ = self.refresh(target).await;
+                    let _ = self.refresh(next).await;
                     EngineError::unavailable("it does not keep the state of the chain")
                 }
                 Err(why) => why,
@@ -105,6 +208,13 @@ impl Core {
     }
 
     async fn refresh_all(&self) {
-        join_all((0..self.members.len()).map(|at| self.refresh(at))).await;
+        join_all(self.places().map(|place| self.refresh(place))).await;
+    }
+
+    /// Counts a completed switch of a chain with a witness.
+    pub(super) fn count_switch(&self, state: &ChainState) {
+        if let (Some(failover), Some(note)) = (&self.failover, &state.note) {
+            failover.metrics.switched(&state.active, note.cause.name());
+        }
     }
 }

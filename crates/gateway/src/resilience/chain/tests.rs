@@ -1,5 +1,6 @@
 //! Chains over engines in memory that fail for one gateway, on a paused clock; and the conformance suite.
 
+mod failover;
 mod failures;
 mod freeze;
 mod switching;
@@ -84,6 +85,7 @@ impl Stores {
             entropy: Arc::new(SystemEntropy),
             times: Times::default(),
             requirement: None,
+            failover: None,
         };
         (setup, engines)
     }
@@ -174,6 +176,19 @@ mod one_engine {
     oncegate_core::conformance!(async { Some(open()) });
 }
 
+mod two_engines_and_a_witness {
+    use super::*;
+
+    fn open() -> Subject {
+        Subject::on_manual_clock(|clock| {
+            let memory = || -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };
+            over_with(vec![("a".into(), memory()), ("b".into(), memory())], Some(memory()))
+        })
+    }
+
+    oncegate_core::conformance!(async { Some(open()) });
+}
+
 mod two_engines {
     use super::*;
 
@@ -188,6 +203,10 @@ mod two_engines {
 }
 
 fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {
+    over_with(engines, None)
+}
+
+fn over_with(engines: Vec<(String, Arc<dyn Engine>)>, witness: Option<Arc<dyn Engine>>) -> Arc<dyn Engine> {
     for (_, engine) in &engines {
         mark_as_kept(&**engine).now_or_never().expect("memory answers at once");
     }
@@ -200,5 +219,6 @@ fn over(engines: Vec<(String, Arc<dyn Engine>)>) -> Arc<dyn Engine> {
         entropy: Arc::new(SystemEntropy),
         times: Times::default(),
         requirement: None,
+        failover: witness.map(failover::with_witness),
     }))
 }

@@ -212,9 +212,9 @@ async fn another_switch_is_refused_until_the_one_before_it_counts_as_abandoned()
     engines[1].set(Fault::Refused);
     core.adopt(ChainState::closing(&core.view().state, "b", 1));
     sleep(core.times.abandoned.checked_sub(Duration::from_millis(1)).unwrap()).await;
-    assert_eq!(core.switch("c").await, Err(ChainSwitchError::InProgress("b".into())));
+    assert_eq!(core.switch("c", Order::Operator).await, Err(ChainSwitchError::InProgress("b".into())));
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(core.switch("c").await, Ok(Switched { from: "a".into(), to: "c".into(), epoch: 2 }));
+    assert_eq!(core.switch("c", Order::Operator).await, Ok(Switched { from: "a".into(), to: "c".into(), epoch: 2 }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,11 +224,12 @@ async fn a_switch_ends_where_another_gateway_has_switched_again_or_has_completed
         core.adopt(next(&core.view().state));
     };
     let (again, _) = core(&Stores::new(&["a", "b", "c"]));
-    let (switched, ()) = tokio::join!(again.switch("b"), later(&again, |closing| ChainState::closing(closing, "c", 1)));
+    let (switched, ()) =
+        tokio::join!(again.switch("b", Order::Operator), later(&again, |closing| ChainState::closing(closing, "c", 1)));
     assert_eq!(switched, Err(ChainSwitchError::Conflict("c".into())));
     assert_eq!(again.view().state.phase, Phase::Closing, "nothing was opened");
     let (completed, _) = core(&Stores::new(&["a", "b", "c"]));
-    let (switched, ()) = tokio::join!(completed.switch("b"), later(&completed, ChainState::opened));
+    let (switched, ()) = tokio::join!(completed.switch("b", Order::Operator), later(&completed, ChainState::opened));
     assert_eq!(switched, Ok(Switched { from: "a".into(), to: "b".into(), epoch: 1 }));
 }
 
@@ -239,6 +240,6 @@ async fn a_switch_replaces_no_state_at_its_target_that_is_newer_than_the_known_o
     let newer = ChainState::closing(&core.view().state, "b", 1).opened();
     let (target, record) = (&stores.stores[1].1, newer.to_metadata().unwrap());
     assert_eq!(target.compare_and_set_metadata("chain.main", None, &record).await, Ok(true));
-    assert_eq!(core.switch("b").await, Err(ChainSwitchError::AlreadyActive("b".into())));
+    assert_eq!(core.switch("b", Order::Operator).await, Err(ChainSwitchError::AlreadyActive("b".into())));
     assert_eq!(target.get_metadata("chain.main").await, Ok(Some(record)));
 }
