@@ -35,7 +35,8 @@ pub(super) struct App {
 /// A secret of an app, by its ID.
 #[derive(Deserialize)]
 struct Secret {
-    secret_id: Untrusted,
+    #[serde(rename = "secret_id")]
+    id: Untrusted,
     created_at: Option<String>,
     last_used_at: Option<String>,
 }
@@ -63,7 +64,7 @@ fn table_of(t: Texts, apps: &[App]) -> Markup {
                 td {
                     @for secret in &app.secrets {
                         div {
-                            code { (secret.secret_id) } " "
+                            code { (secret.id) } " "
                             span.muted {
                                 @match &secret.last_used_at {
                                     Some(at) => (t.of(Text::LastUsed(&times::instant(at)))),

@@ -83,14 +83,14 @@ impl App {
 
     /// Returns the IDs of its secrets, to bind an action to them.
     pub(super) fn secret_ids(&self) -> String {
-        self.secrets.iter().map(|secret| secret.secret_id.raw()).collect::<Vec<_>>().join(" ")
+        self.secrets.iter().map(|secret| secret.id.raw()).collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the ID of the secret that was used last.
     pub(super) fn last_used(&self) -> Option<&str> {
         let used = self.secrets.iter().filter(|secret| secret.last_used_at.is_some());
         // Instants in UTC sort as text.
-        used.max_by_key(|secret| secret.last_used_at.as_deref()).map(|secret| secret.secret_id.raw())
+        used.max_by_key(|secret| secret.last_used_at.as_deref()).map(|secret| secret.id.raw())
     }
 }
 
@@ -135,10 +135,10 @@ fn secrets(context: &Context, app: &App) -> Markup {
     let rows = html! {
         @for secret in &app.secrets {
             tr {
-                th scope="row" { code { (secret.secret_id) } }
+                th scope="row" { code { (secret.id) } }
                 td { @if let Some(at) = &secret.created_at { (times::instant(at)) } @else { "–" } }
                 td { @if let Some(at) = &secret.last_used_at { (times::instant(at)) } @else { (t.of(Text::NotUsedYet)) } }
-                td { @if may_revoke { a href=(app.address(&["revoke", secret.secret_id.raw()])) { (t.of(Text::RevokeIt)) } } }
+                td { @if may_revoke { a href=(app.address(&["revoke", secret.id.raw()])) { (t.of(Text::RevokeIt)) } } }
             }
         }
     };
