@@ -97,13 +97,40 @@ async fn switch(gateway: &Gateway, to: &str) -> Answer {
     alice(gateway).post("/admin/v1/chains/default/switch", &order).await
 }
 
+/// A store that can die and come back.
+trait Store {
+    fn kill(&mut self);
+    async fn restart(&mut self);
+}
+
+impl Store for RedisServer {
+    fn kill(&mut self) {
+        Self::kill(self);
+    }
+
+    async fn restart(&mut self) {
+        Self::restart(self).await;
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Store for PostgresServer {
+    fn kill(&mut self) {
+        Self::kill(self);
+    }
+
+    async fn restart(&mut self) {
+        Self::restart(self).await;
+    }
+}
+
 /// A store dies: all gateways move once, grants wait for the longest lease, and only an operator goes back.
-async fn moves_all_once(setup: &Setup, kill_a: impl FnOnce(), restart_a: impl AsyncFnOnce()) {
+async fn moves_all_once(setup: &Setup, a: &mut impl Store) {
     let gateways = [setup.start().await, setup.start().await, setup.start().await];
     let [one, two, three] = [&gateways[0], &gateways[1], &gateways[2]];
     know_one_another(&[one, two, three]).await;
     let old = granted(one).await;
-    kill_a();
+    a.kill();
     for gateway in [one, two, three] {
         comes_to(gateway, "b").await;
     }
@@ -139,7 +166,7 @@ async fn moves_all_once(setup: &Setup, kill_a: impl FnOnce(), restart_a: impl As
     assert_eq!(counted, 1);
     shown_by_the_command(three).await;
 
-    restart_a().await;
+    a.restart().await;
     until("the old store is seen again", SOON, async || chain(one).await["health"][0]["up"] == true).await;
     let refusal = |failover: Value| failover["next_switch"].as_str().unwrap().contains("only an operator returns");
     for gateway in [one, two, three] {
@@ -185,8 +212,7 @@ async fn a_redis_that_dies_moves_all_gateways_once_by_the_witness_etcd() {
     let (Some(mut a), Some(b)) = (RedisServer::start().await, RedisServer::start().await) else { return };
     let Some(witness) = EtcdCluster::start_one().await else { return };
     let setup = watching(&a.url(), &b.url(), &witness.url());
-    let dead = std::cell::RefCell::new(&mut a);
-    moves_all_once(&setup, || dead.borrow_mut().kill(), async || dead.borrow_mut().restart().await).await;
+    moves_all_once(&setup, &mut a).await;
 }
 
 #[cfg(feature = "postgres")]
@@ -195,8 +221,7 @@ async fn a_postgres_that_dies_moves_all_gateways_once_by_the_witness_postgres() 
     let (Some(mut a), Some(b)) = (PostgresServer::start().await, EtcdCluster::start_one().await) else { return };
     let Some(witness) = PostgresServer::start().await else { return };
     let setup = watching(&a.database("chain").await, &b.url(), &witness.database("witness").await);
-    let dead = std::cell::RefCell::new(&mut a);
-    moves_all_once(&setup, || dead.borrow_mut().kill(), async || dead.borrow_mut().restart().await).await;
+    moves_all_once(&setup, &mut a).await;
 }
 
 /// Three gateways; two of them reach the store through a proxy that can be cut.

@@ -181,6 +181,31 @@ async fn two_of_three_gateways_that_lost_the_store_move_all_once_and_grants_are_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_was_in_use_before_is_frozen_after_each_automatic_switch() {
+    let three = Three::new();
+    three.stores.mark_as_kept().await;
+    let gateways = three.three_gateways().await;
+    for epoch in [1, 3] {
+        gateways.iter().for_each(|gateway| gateway.cut(0));
+        for gateway in &gateways {
+            gateway.wait_until_active("b").await;
+            assert_eq!(gateway.chain.status().epoch, epoch);
+            let frozen = gateway.claim(&a_claim()).await;
+            assert!(is_paused(&frozen), "switch {epoch}: {frozen:?}");
+        }
+        first_grant(&three, &gateways[0]).await;
+        gateways.iter().for_each(|gateway| gateway.engines[0].set(Fault::None));
+        gateways[1].becomes("the first engine answers", async || gateways[1].failover().views[0].out.is_empty()).await;
+        gateways[1].chain.switch("a").await.unwrap();
+        for gateway in &gateways {
+            gateway.wait_until_active("a").await;
+        }
+        // An automatic switch comes a minute after the last one at the earliest.
+        sleep(62 * SECOND).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gateway_that_starts_during_the_freeze_waits_for_all_of_it() {
     let three = Three::new();
     let gateways = three.three_gateways().await;
