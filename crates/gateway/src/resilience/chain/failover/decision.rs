@@ -290,7 +290,7 @@ mod tests {
             (Situation { witness: WitnessState::Out("no route".into()), ..usual.clone() }, "witness is out: no route"),
             (Situation { witness: WitnessState::Differs, ..usual.clone() }, "another switch"),
             (Situation { is_preferred: false, ..usual.clone() }, "only an operator returns"),
-            (Situation { changed_for: Some(SETTLED - SECOND), ..usual.clone() }, "less than a minute ago"),
+            (Situation { changed_for: Some(SETTLED / 2), ..usual.clone() }, "less than a minute ago"),
             (Situation { next: OUT, ..usual.clone() }, "other engine does not answer"),
             (Situation { next: Seen::Out(Duration::ZERO), ..usual.clone() }, "other engine does not answer"),
             (Situation { others: vec![other(OUT), foreign], ..usual.clone() }, "other engines in this chain"),

@@ -166,7 +166,7 @@ async fn two_of_three_gateways_that_lost_the_store_move_all_once_and_grants_are_
         assert!(matches!(gateway.claim(&again).await, Ok(ClaimResponse::Duplicate(_))), "the new engine knows it");
     }
     let granted_at = first_grant(&three, third).await;
-    assert!(granted_at >= switched_at + LEASE - SECOND, "after the longest lease");
+    assert!(granted_at >= switched_at + LEASE * 29 / 30, "after the longest lease");
     assert_eq!(one.granted_on(&three).await, "b");
     let last = two.failover().last_switch.unwrap();
     assert_eq!((last.cause, last.from.as_str(), last.to.as_str()), (SwitchCause::Automatic, "a", "b"));
@@ -186,7 +186,9 @@ async fn a_store_that_was_in_use_before_is_frozen_after_each_automatic_switch() 
     three.stores.mark_as_kept().await;
     let gateways = three.three_gateways().await;
     for epoch in [1, 3] {
-        gateways.iter().for_each(|gateway| gateway.cut(0));
+        for gateway in &gateways {
+            gateway.cut(0);
+        }
         for gateway in &gateways {
             gateway.wait_until_active("b").await;
             assert_eq!(gateway.chain.status().epoch, epoch);
@@ -194,7 +196,9 @@ async fn a_store_that_was_in_use_before_is_frozen_after_each_automatic_switch() 
             assert!(is_paused(&frozen), "switch {epoch}: {frozen:?}");
         }
         first_grant(&three, &gateways[0]).await;
-        gateways.iter().for_each(|gateway| gateway.engines[0].set(Fault::None));
+        for gateway in &gateways {
+            gateway.engines[0].set(Fault::None);
+        }
         gateways[1].becomes("the first engine answers", async || gateways[1].failover().views[0].out.is_empty()).await;
         gateways[1].chain.switch("a").await.unwrap();
         for gateway in &gateways {
@@ -209,13 +213,15 @@ async fn a_store_that_was_in_use_before_is_frozen_after_each_automatic_switch() 
 async fn a_gateway_that_starts_during_the_freeze_waits_for_all_of_it() {
     let three = Three::new();
     let gateways = three.three_gateways().await;
-    gateways.iter().for_each(|gateway| gateway.cut(0));
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
     gateways[0].wait_until_active("b").await;
     let late = three.gateway_with(|engines, _| engines[0].set(Fault::Refused));
     late.becomes("it knows", async || late.active() == "b").await;
     let started = three.stores.clock.monotonic();
     let granted_at = first_grant(&three, &late).await;
-    assert!(granted_at >= started + LEASE - SECOND, "it cannot know how much of it is over");
+    assert!(granted_at >= started + LEASE * 29 / 30, "it cannot know how much of it is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,7 +233,9 @@ async fn the_freeze_lasts_as_long_as_the_longest_lease_that_any_gateway_was_aske
     gateways[2].claim(&long).await.unwrap();
     // Its next view has the lease.
     sleep(11 * SECOND).await;
-    gateways.iter().for_each(|gateway| gateway.cut(0));
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
     gateways[0].wait_until_active("b").await;
     let left = gateways[0].chain.status().frozen_for;
     sleep(SECOND).await;
@@ -261,14 +269,18 @@ async fn a_gateway_with_a_broken_cable_moves_nobody() {
 async fn without_the_witness_nobody_moves_and_each_gateway_says_so() {
     let three = Three::new();
     let gateways = three.three_gateways().await;
-    gateways.iter().for_each(|gateway| gateway.witness.set(Fault::Refused));
+    for gateway in &gateways {
+        gateway.witness.set(Fault::Refused);
+    }
     sleep(5 * SECOND).await;
     for gateway in &gateways {
         assert_eq!(gateway.granted_on(&three).await, "a", "both engines answer");
         let failover = gateway.failover();
         assert!(!failover.witness.up && failover.next_switch.starts_with("the witness is out: "), "{failover:?}");
     }
-    gateways.iter().for_each(|gateway| gateway.cut(0));
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
     sleep(60 * SECOND).await;
     for gateway in &gateways {
         assert_eq!((gateway.active().as_str(), gateway.chain.status().epoch), ("a", 0));
@@ -277,7 +289,9 @@ async fn without_the_witness_nobody_moves_and_each_gateway_says_so() {
         let refused = gateway.chain.switch("b").await.unwrap_err();
         assert!(matches!(refused, ChainSwitchError::WitnessOut { .. }), "{refused}");
     }
-    gateways.iter().for_each(|gateway| gateway.witness.set(Fault::None));
+    for gateway in &gateways {
+        gateway.witness.set(Fault::None);
+    }
     gateways[0].wait_until_active("b").await;
     assert_eq!(three.epoch_at_witness().await, 1, "and once it is back, they do");
 }
@@ -286,14 +300,20 @@ async fn without_the_witness_nobody_moves_and_each_gateway_says_so() {
 async fn the_chain_never_goes_back_by_itself_and_an_operator_switches_under_the_same_epoch() {
     let three = Three::new();
     let gateways = three.three_gateways().await;
-    gateways.iter().for_each(|gateway| gateway.cut(0));
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
     for gateway in &gateways {
         gateway.wait_until_active("b").await;
     }
-    gateways.iter().for_each(|gateway| gateway.engines[0].set(Fault::None));
+    for gateway in &gateways {
+        gateway.engines[0].set(Fault::None);
+    }
     sleep(LEASE + 60 * SECOND).await;
     assert_eq!(gateways[1].active(), "b", "the first engine is back");
-    gateways.iter().for_each(|gateway| gateway.cut(1));
+    for gateway in &gateways {
+        gateway.cut(1);
+    }
     sleep(120 * SECOND).await;
     assert_eq!((gateways[1].active().as_str(), three.epoch_at_witness().await), ("b", 1));
     assert!(gateways[1].failover().next_switch.contains("only an operator returns"));
@@ -342,7 +362,9 @@ async fn two_switches_at_the_same_time_are_one() {
     for round in 0..20 {
         let three = Three::new();
         let gateways = three.three_gateways().await;
-        gateways.iter().for_each(|gateway| gateway.cut(0));
+        for gateway in &gateways {
+            gateway.cut(0);
+        }
         sleep(Duration::from_millis(100 * round)).await;
         let by_hand = gateways[1].chain.switch("b").await;
         for gateway in &gateways {
@@ -394,7 +416,9 @@ async fn a_switch_that_only_the_witness_has_is_completed_after_each_gateway_coul
 async fn a_witness_that_lost_its_record_gets_it_again_only_while_both_engines_answer() {
     let mut three = Three::new();
     let gateways = three.three_gateways().await;
-    gateways.iter().for_each(|gateway| gateway.cut(0));
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
     gateways[0].wait_until_active("b").await;
     drop(gateways);
     three.witness = Arc::new(Memory::new(three.stores.clock.clone(), BYTES_MAX_DEFAULT));
@@ -422,7 +446,9 @@ async fn a_chain_that_people_switch_and_one_of_another_configuration_stay() {
     let (manual, of_manual) = start(|setup| setup.mode = FailoverMode::Manual);
     let (usual, of_usual) = start(|_| {});
     sleep(12 * SECOND).await;
-    of_manual.iter().chain(&of_usual).step_by(2).for_each(|engine| engine.set(Fault::Refused));
+    for engine in of_manual.iter().chain(&of_usual).step_by(2) {
+        engine.set(Fault::Refused);
+    }
     usual_moves(&usual).await;
     assert!(manual.status().failover.unwrap().next_switch.contains("manual"));
 
