@@ -130,7 +130,7 @@ impl Config {
         let mut check = |app: Option<&AppKey>, operation: Option<&Operation>, table: KeyPath| {
             let terms = self.terms_of(app, operation);
             if self.forgets(self.chain_of(app)) && terms.terms.on_lease_end == LeaseEnd::Unknown && !terms.accept_loss {
-                found.push(Problem::of_key(table.child("on_lease_end"), self.forgotten(self.chain_of(app))));
+                found.push(Problem::of_key(table.child("on_lease_end"), Self::forgotten(self.chain_of(app))));
             }
         };
         if self.apps.is_empty() {
@@ -148,7 +148,7 @@ impl Config {
         for route in &self.proxy.routes {
             let app = Some(&route.app).filter(|app| self.apps.contains_key(*app));
             if app.is_some() && self.forgets(self.chain_of(app)) && !self.terms_of(app, None).accept_loss {
-                let message = format!("route `{}`: {}", route.name, self.forgotten(self.chain_of(app)));
+                let message = format!("route `{}`: {}", route.name, Self::forgotten(self.chain_of(app)));
                 found.push(Problem::of_key(KeyPath::of(["proxy", "routes"]), message));
             }
         }
@@ -160,7 +160,7 @@ impl Config {
         failover.is_some_and(|failover| failover.mode == FailoverModeOption::Automatic)
     }
 
-    fn forgotten(&self, chain: &str) -> String {
+    fn forgotten(chain: &str) -> String {
         format!(
             "a claim may become `unknown`, and chain `{chain}` switches automatically and then forgets it; use another chain, or set \
              accept_loss = true for the app or the operation"
