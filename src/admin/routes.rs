@@ -34,7 +34,7 @@ pub(super) fn router() -> Router<Arc<Admin>> {
     })
 }
 
-/// Returns the paths of the routes. A parameter stands in braces.
+/// Returns the paths of the routes. Parameters are in braces.
 pub(super) fn paths() -> &'static [&'static str] {
     static PATHS: LazyLock<Vec<&str>> = LazyLock::new(|| rows().iter().map(|row| row.path).collect());
     &PATHS

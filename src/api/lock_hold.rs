@@ -57,7 +57,7 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
     let acquired = tokio::select! {
         biased;
         acquired = call.api.gateway.acquire_lock(call.app, request) => acquired.map_err(Problem::from),
-        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has gone.")),
+        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has left.")),
     };
     // A hold that crosses the revocation ends with its lease, since a repeat may have it.
     call.authenticate_again()?;

@@ -82,7 +82,7 @@ pub(super) fn report_within(timeout: Duration, error: String, mut to: impl Write
     let _ = written.recv_timeout(timeout);
 }
 
-/// Writes an error as one block, in sentence case. A first word that is a name, such as a key or a URL, stays as it is.
+/// Writes an error as one block, in sentence case. A first word that is a name, such as a key or a URL, stays unchanged.
 fn report(error: &impl Display, to: &mut impl Write) {
     let mut text = error.to_string();
     let is_word = text.split(' ').next().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_alphabetic()));

@@ -69,7 +69,7 @@ pub(super) fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Reports whether an error only says that the reader of the output has gone, as `head` does.
+/// Reports whether an error only means that the reader of the output has ended, as `head` does.
 pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let is_pipe = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     error.downcast_ref::<io::Error>().is_some_and(is_pipe)

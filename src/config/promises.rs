@@ -1,4 +1,4 @@
-//! Checks that engines have the capabilities that the configuration requires: those of chains, and retention for ever.
+//! Checks that engines have the capabilities that the configuration requires: those of chains, and retention without an end.
 //! Decided by URL; what depends on a running store is checked at run time.
 
 use std::collections::BTreeSet;

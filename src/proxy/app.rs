@@ -18,7 +18,7 @@ impl Proxy {
         })
     }
 
-    /// Resolves when the caller of a request that waits has gone, or its app may not call any more.
+    /// Resolves when the caller of a request that waits has left, or its app may not call any more.
     pub(super) async fn wait_ended(&self, route: &Route, reply: &mut Reply) {
         tokio::select! {
             () = reply.closed() => {}

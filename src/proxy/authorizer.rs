@@ -75,7 +75,7 @@ impl Authorizer {
             (FORWARDED_METHOD, HeaderValue::from_str(method.as_str()).ok()),
             (FORWARDED_URI, HeaderValue::from_str(uri).ok()),
         ];
-        // Set, and in no other spelling: a server that reads the first of two must not read what the caller says.
+        // Set, and in no other spelling: a server that reads the first of two must not read the caller's value.
         fields::remove(fields, |name| {
             let normal = normal(name);
             OF_REQUEST.contains(name)

@@ -1,4 +1,4 @@
-//! The caller of an exchange, who may read slowly, or may have gone: gets the response piece by piece, and its end only if the
+//! The caller of an exchange, who may read slowly, or may have left: gets the response piece by piece, and its end only if the
 //! response is complete.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ enum Part {
 
 /// The sending half of the caller's response.
 pub(super) struct Caller {
-    /// `None` once the caller has gone.
+    /// `None` once the caller has left.
     parts: Option<mpsc::UnboundedSender<Part>>,
     room: Arc<Semaphore>,
     /// The last piece so far.

@@ -89,7 +89,7 @@ impl Dialect {
         StatusRule::list(&rules).into_iter().filter(is_released).collect()
     }
 
-    /// Reports whether responses with `Cache-Control: no-store` are stored on a route that does not say so. Stripe sends it with
+    /// Reports whether responses with `Cache-Control: no-store` are stored on a route without that setting. Stripe sends it with
     /// each response.
     pub(super) fn stores_private(self) -> bool {
         self == Self::Stripe
@@ -116,7 +116,7 @@ impl Dialect {
         (self == Self::Oasis).then_some(&oasis::FIRST_SENT)
     }
 
-    /// Adds what the dialect says on a response that is forwarded or replayed.
+    /// Adds the dialect's fields to a response that is forwarded or replayed.
     pub(super) fn accept(self, headers: &mut HeaderMap) {
         if self == Self::Oasis {
             headers.insert(oasis::RESULT, HeaderValue::from_static("accepted"));

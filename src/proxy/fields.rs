@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Fields that concern one connection only, beside those that `Connection` names.
+/// Fields that concern one connection only, in addition to those that `Connection` names.
 static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -17,7 +17,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// Fields that do not concern one connection only, whatever `Connection` names.
+/// Fields that concern more than one connection, even if `Connection` names them.
 static NOT_HOP_BY_HOP: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, header::AUTHORIZATION];
 
 /// Fields that are not stored with a response: they belong to one client, or to one connection.
@@ -99,7 +99,7 @@ pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
 pub struct StoredFields {
     /// Stored although they belong to one client.
     with: Vec<HeaderName>,
-    /// Not stored, beside those that never are.
+    /// Not stored, in addition to those that never are.
     without: Vec<HeaderName>,
 }
 

@@ -73,7 +73,7 @@ pub(super) enum NoPrincipal {
 impl From<NoPrincipal> for Refusal {
     fn from(why: NoPrincipal) -> Self {
         match why {
-            // A matter of credentials, as it is for the upstream.
+            // A matter of credentials, for the upstream too.
             NoPrincipal::Token(why @ NoOwner::Invalid(_)) => {
                 Self::Problem(Problem::new(Code::Unauthenticated, format!("The request was not forwarded: {why}.")))
             }
@@ -104,7 +104,7 @@ pub(super) fn of(
         match source {
             PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
                 let lines = headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii());
-                // An empty value names nobody.
+                // An empty value names no caller.
                 let values: Vec<_> = lines.filter(|value| !value.is_empty()).collect();
                 if values.is_empty() && matches!(source, PrincipalSource::Field(_)) {
                     return Err(NoPrincipal::Field(name.clone()));

@@ -37,7 +37,7 @@ pub(super) struct Route {
 pub(super) enum Way<'a> {
     /// By a route that protects it.
     Protected(&'a Arc<Route>),
-    /// Forwarded as it is, because its route does not protect the method, or no route takes the path.
+    /// Forwarded unchanged, because its route does not protect the method, or no route takes the path.
     Unprotected { upstream: &'a Arc<Destination>, name: &'a str, route: Option<&'a Arc<Route>> },
     /// No route matches.
     None,

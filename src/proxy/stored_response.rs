@@ -267,7 +267,7 @@ mod tests {
             let clear = stored.write(&none, owner);
             assert_eq!(StoredResponse::read(&clear, &none, owner).as_ref(), Some(&stored));
             assert_eq!(StoredResponse::read(&clear, &keys, owner), None, "anyone could have written it");
-            // Neither the parts of a clear record beside an encrypted one, nor the record of another claim.
+            // Neither the parts of a clear record next to an encrypted one, nor the record of another claim.
             let mixed = format!("{},{}", &clear[..clear.len() - 1], &written[1..]);
             assert_eq!(StoredResponse::read(&mixed, &keys, owner), None, "{mixed}");
             let other = Owner { global_id: "d72034d8c477e40bda98523df450ed90".parse().unwrap(), ..owner };

@@ -215,7 +215,7 @@ impl Upstream {
         hosts.filter(is_name).map(str::to_owned).collect()
     }
 
-    /// Returns all servers, those first that are not resting, beginning with the next in turn.
+    /// Returns all servers, those first that are not resting, beginning with the next one.
     fn in_turn(&self) -> impl Iterator<Item = &Server> {
         let (count, next) = (self.servers.len(), self.next.fetch_add(1, Ordering::Relaxed));
         let in_order = move |place| &self.servers[(next.wrapping_add(place)) % count];

@@ -94,6 +94,6 @@ async fn connect(caller: OnUpgrade, upstream: OnUpgrade, idle: Duration) {
     };
     let (mut caller, mut upstream) =
         (InspectReader::new(TokioIo::new(caller), count), InspectReader::new(TokioIo::new(upstream), count));
-    // A side that goes away or is silent is no news for operators.
+    // Operators need not know of a side that leaves or sends nothing.
     let _ = response_within(idle, pin!(copy_bidirectional(&mut caller, &mut upstream)), &pieces).await;
 }

@@ -20,7 +20,7 @@ use crate::tenants::{App, Registry};
 
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
 pub(super) struct Dependencies {
-    /// The configuration in force.
+    /// The configuration in effect.
     pub(super) config: Arc<ArcSwap<Config>>,
     /// Notified when the configuration has changed.
     pub(super) config_changed: Arc<Notify>,

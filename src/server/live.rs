@@ -22,7 +22,7 @@ use crate::tenants::Registry;
 /// Most changes of identities that a reload logs.
 const CHANGES_LOGGED: usize = 20;
 
-/// Configuration in force, and what depends on it.
+/// Configuration in effect, and what depends on it.
 pub(super) struct Live {
     /// As at the start of the process, with the reloadable parts of later versions.
     pub(super) config: Arc<ArcSwap<Config>>,

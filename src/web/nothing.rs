@@ -19,7 +19,7 @@ pub struct Elsewhere {
 }
 
 /// Returns a hint, which ends with a space, or nothing. `is_path` tells the listener's own paths, which begin with `prefix`;
-/// `templates` are these paths, in which a parameter stands in braces.
+/// `templates` are these paths, with parameters in braces.
 pub fn hint<'t>(
     path: &str,
     prefix: &str,

@@ -10,7 +10,7 @@ use oncegate_core::record::LiveClaim;
 
 /// An answer, which may contain remaining times.
 pub(super) trait Aging: Sized {
-    /// Returns the answer as it is this much later.
+    /// Returns the answer that is right this much later.
     fn aged(self, _: Duration) -> Self {
         self
     }

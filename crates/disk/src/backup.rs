@@ -1,4 +1,4 @@
-//! Backups of a running engine: all rows of one instant, read in pieces by a separate thread. The writer continues meanwhile.
+//! Backups of a running engine: all rows of one instant, read in pieces by a separate thread. The writer continues.
 
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

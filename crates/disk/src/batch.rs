@@ -35,7 +35,7 @@ pub(super) struct Batch<'a> {
 /// Rows by key.
 struct Slots<T>(HashMap<Vec<u8>, Slot<T>>);
 
-/// A row as it is in the database, and as the batch leaves it.
+/// A row before and after the batch.
 struct Slot<T> {
     stored: Option<T>,
     current: Option<T>,

@@ -38,7 +38,7 @@ pub trait Listener: Send + Sync + 'static {
     /// Why there is none.
     fn open(&self) -> impl Future<Output = Result<Self::Session, String>> + Send;
 
-    /// Serves subscriptions until the session is to be replaced; returns why. It was opened for the channel `first`.
+    /// Serves subscriptions until the session must be replaced; returns why. It was opened for the channel `first`.
     fn serve(
         &self,
         session: Self::Session,

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use super::worker::{self, Intervals, Worker};
 use super::{Call, Connection, Connector, Readiness};
 
-/// The workers of one server, and the tasks beside them. They end when the pool is closed or dropped.
+/// The workers of one server, and its other tasks. They end when the pool is closed or dropped.
 pub struct Pool<C> {
     workers: Box<[Worker<C>]>,
     tasks: TaskTracker,
@@ -18,7 +18,7 @@ pub struct Pool<C> {
 }
 
 impl<C: Call> Pool<C> {
-    /// Starts `size` workers, on the runtimes of `cores` in turn, or on the current one if there are none. Each uses the
+    /// Starts `size` workers, round-robin on the runtimes of `cores`, or on the current one if there are none. Each uses the
     /// connector that is made for its readiness.
     ///
     /// # Panics
@@ -50,7 +50,7 @@ impl<C: Call> Pool<C> {
         &self.workers
     }
 
-    /// Starts a task beside the workers, on the current runtime. It must end soon after its token is cancelled.
+    /// Starts another task of the pool, on the current runtime. It must end soon after its token is cancelled.
     pub fn spawn<T: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce(CancellationToken) -> T) {
         self.tasks.spawn(task(self.closing.clone()));
     }

@@ -1,4 +1,4 @@
-//! The way back from a worker to a caller.
+//! The answer of a worker to a caller.
 
 use tokio::sync::oneshot;
 
@@ -18,7 +18,7 @@ impl<Answer> Reply<Answer> {
         (Self(sender), pending)
     }
 
-    /// Sends the answer. A caller that has gone is ignored.
+    /// Sends the answer. Does nothing if no caller waits.
     pub fn send(self, answer: Result<Answer, EngineError>) {
         let _ = self.0.send(answer);
     }
@@ -28,7 +28,7 @@ impl<Answer> Reply<Answer> {
         self.send(Err(why.clone().into()));
     }
 
-    /// Returns whether the caller has gone.
+    /// Returns whether the caller has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         self.0.is_closed()
     }

@@ -61,7 +61,7 @@ pub type Opened = Result<Arc<dyn Engine>, OpenError>;
 pub struct Host {
     /// The clock, for stores that have none.
     pub clock: Arc<dyn Clock>,
-    /// Runtimes for connections, used in turn, so that calls from them find a connection on their own core. If empty, the
+    /// Runtimes for connections, used round-robin, so that calls from them find a connection on their own core. If empty, the
     /// current runtime is used.
     pub cores: Vec<Handle>,
 }

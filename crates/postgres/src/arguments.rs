@@ -100,7 +100,7 @@ pub(super) struct Change {
     fresh: bool,
     /// `None`: the value stays.
     value: Option<Vec<u8>>,
-    /// `None`: for ever.
+    /// `None`: no end.
     lifetime_us: Option<i64>,
     retention_us: Option<i64>,
     /// `None`: the time to sweep stays.
@@ -140,7 +140,7 @@ impl Change {
 }
 
 /// Returns when to check whether a claim's row can be deleted: when a success reported at the last moment has ended, and
-/// then a minute. One that would last for ever is checked once its lease is over, and then not again if it does.
+/// then a minute. One without an end is checked once its lease is over, and then not again if it does.
 pub(super) fn sweep_after(record: &Record) -> Duration {
     let kept = record.terms.retention.duration().unwrap_or_default();
     record.terms.lease.saturating_add(kept).saturating_add(TOMBSTONE)

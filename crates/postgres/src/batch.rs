@@ -30,8 +30,8 @@ pub(super) enum Work {
     Single(Box<dyn SingleCall>),
 }
 
-/// Takes from the queue what is to be sent now; `None` if it is empty. A batch holds claims or locks. A second call on a key or a
-/// lock waits for the next batch, and no call overtakes another on its key. Calls whose callers have gone are dropped.
+/// Takes the calls to send now from the queue; `None` if it is empty. A batch holds claims or locks. A second call on a key or a
+/// lock waits for the next batch, and no call overtakes another on its key. Calls without a caller are dropped.
 pub(super) fn next_work(queue: &mut VecDeque<Call>) -> Option<Work> {
     let (mut claims, mut locks, mut single) = (Calls::new(), Vec::new(), None);
     let (mut keys, mut names) = (HashSet::new(), HashSet::new());

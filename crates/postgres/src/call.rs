@@ -82,15 +82,15 @@ pub(super) trait Request: Send + 'static {
 #[derive(Clone, Copy)]
 pub(super) struct Written {
     pub(super) fence: u64,
-    /// The retention of a success; `None`: for ever.
+    /// The retention of a success; `None`: no end.
     pub(super) retention: Option<Duration>,
 }
 
-/// A call on one key, whatever its request.
+/// A call on one key, with a request of any kind.
 pub(super) trait KeyedCall: Send {
     fn key(&self) -> &Key;
 
-    /// Returns whether its caller has gone.
+    /// Returns whether its caller has stopped waiting.
     fn is_abandoned(&self) -> bool;
 
     /// Returns about how many bytes it adds to a statement.
@@ -108,7 +108,7 @@ pub(super) trait KeyedCall: Send {
     /// Decides it by what was found.
     fn decide(self: Box<Self>, found: Option<&Found>) -> Decision;
 
-    /// Answers it by what another call has found, if nothing has to be written for it; gives it back otherwise.
+    /// Answers it by what another call has found, if it needs no write; returns it otherwise.
     fn answer_by(self: Box<Self>, found: &LiveClaim) -> Option<Box<dyn KeyedCall>>;
 
     fn fail(self: Box<Self>, why: EngineError);
@@ -118,7 +118,7 @@ pub(super) trait KeyedCall: Send {
 pub(super) enum Decision {
     /// It is answered.
     Answered,
-    /// This change is to be made.
+    /// It needs this change.
     Change(Box<Change>, Box<dyn DecidedCall>),
     /// It begins again.
     Again(Box<dyn KeyedCall>),
@@ -135,7 +135,7 @@ pub(super) trait DecidedCall: Send {
     fn revert(self: Box<Self>) -> Box<dyn KeyedCall>;
 }
 
-/// A request, and the way back to its caller.
+/// A request, and where its answer goes.
 pub(super) struct Pending<R: Request> {
     request: R,
     reply: Reply<R::Answer>,
@@ -185,7 +185,7 @@ impl<R: Request> KeyedCall for Pending<R> {
             (effect, Some(found)) => {
                 Decision::Change(Box::new(Change::of(&effect, found)), Box::new(Decided { call: self, answer }))
             }
-            // What was found has ended: the next first step finds nothing in its way.
+            // The claim that was found has ended: the next first step finds the key free.
             (effect, None) => {
                 self.request.begin_again(effect);
                 Decision::Again(self)
@@ -251,7 +251,7 @@ pub(super) trait SingleCall: Send {
     fn refuse(self: Box<Self>, why: &Determinate);
 }
 
-/// A statement, and the way back to its caller.
+/// A statement, and where its answer goes.
 pub(super) struct Single<S: Statement> {
     pub(super) statement: S,
     pub(super) reply: Reply<S::Answer>,

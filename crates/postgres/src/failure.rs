@@ -1,4 +1,4 @@
-//! Failures of statements: whether the statement certainly did nothing, whether its calls are to be tried one by one, and
+//! Failures of statements: whether the statement certainly did nothing, whether to try its calls one by one, and
 //! whether the connection is still good.
 
 use oncegate_core::engine::{Determinate, EngineError};
@@ -18,7 +18,7 @@ pub(super) struct Failure {
 pub(super) enum Remedy {
     /// Run it again for the calls that have no answer. It conflicted with another statement, which has ended.
     Again,
-    /// Run it for each call by itself: one of them may be the cause.
+    /// Run it for each call separately: one of them may be the cause.
     OneByOne,
     /// Answer its calls.
     Answer,
@@ -32,7 +32,7 @@ impl From<&sqlx::Error> for Failure {
             sqlx::Error::Database(refused) if !ends_connection(error) => {
                 Self::of_refusal(&refused.code().unwrap_or_default(), refused.message())
             }
-            // A fatal error ends the connection, whatever the server was doing: the statement may have been executed already.
+            // A fatal error ends the connection at any point: the statement may have been executed already.
             error => {
                 let answer = EngineError::indeterminate(DatabaseError::from(error).to_string());
                 Self { answer, remedy: Remedy::Reconnect }

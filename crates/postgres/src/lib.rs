@@ -1,7 +1,7 @@
 //! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
 //!
 //! Read on in `routes` (which connection a call takes), `connection`, `batch` and `rounds` (the statements that calls share),
-//! `call` and `requests` (what each call needs), `arguments` and `row` (what is sent and returned), and the SQL beside them. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
+//! `call` and `requests` (what each call needs), `arguments` and `row` (what is sent and returned), and the SQL files. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
 
 mod arguments;
 mod batch;
@@ -117,7 +117,7 @@ impl Postgres {
         worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, route)))).await
     }
 
-    /// Claims, or marks the claim in the way if it is still the one that was found.
+    /// Claims, or marks the other claim if it is still the one that was found.
     async fn claim_waiting(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         for _ in 0..MARKS_MAX {
             let answer = self.call(request.clone()).await?;

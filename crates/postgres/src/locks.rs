@@ -28,7 +28,7 @@ pub(super) struct LockKey {
     pub(super) name: String,
 }
 
-/// A call on a lock, and the way back to its caller.
+/// A call on a lock, and where its answer goes.
 pub(super) struct LockCall {
     pub(super) key: LockKey,
     pub(super) work: LockWork,

@@ -17,7 +17,7 @@ pub struct Options {
     pub sweep_interval: Duration,
     /// Interval of heartbeats, which find broken connections before a call needs them, and notice a loss of data.
     pub heartbeat_interval: Duration,
-    /// The runtimes that connections live on, in turn; if empty, the one in which the engine is opened.
+    /// The runtimes of connections, used round-robin; if empty, the one that opens the engine.
     pub cores: Vec<Handle>,
     /// Called when the server came back without its data.
     pub on_data_loss: Option<OnDataLoss>,

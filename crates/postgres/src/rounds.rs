@@ -34,7 +34,7 @@ pub(super) trait Batched: Sized + Send {
 /// Calls that are sent together, and how often they began again.
 type Group<C> = (usize, Vec<C>);
 
-/// Answers all calls of a batch; returns what was found for others. An error says why the connection must not be used again.
+/// Answers all calls of a batch; returns what was found for others. An error is the reason why the connection must not be used again.
 pub(super) async fn answer<C: Batched>(session: &mut Session, calls: Vec<C>) -> Result<Found, String> {
     let mut found = Found::new();
     let mut groups = VecDeque::from([(0, calls)]);
@@ -45,7 +45,7 @@ pub(super) async fn answer<C: Batched>(session: &mut Session, calls: Vec<C>) -> 
     Ok(found)
 }
 
-/// Adds calls that begin again. An error says why the connection must not be used again.
+/// Adds calls that begin again. An error is the reason why the connection must not be used again.
 fn continue_with<C: Batched>(
     (rounds, again): Group<C>,
     remedy: Remedy,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use oncegate_driver::Readiness;
 
-/// Calls under way at a worker from which on the next worker is taken: about half of them are in the statement that runs, and
+/// Calls under way at a worker above which the next worker is taken: about half of them are in the statement that runs, and
 /// this many rows take the server as long as the commit. Measured: with fewer, a second connection costs more than it brings.
 const ROOM: usize = 128;
 

@@ -75,9 +75,9 @@ impl Room {
         let count = commands.len();
         let marker = self.health.marker();
         commands.extend(self.acknowledgement.commands(marker.as_deref().map(|marker| &*marker.key), None));
-        // Callers that join the room later may rest on what this wait does not cover.
+        // Callers that join the room later may depend on writes that this wait does not cover.
         let covered = self.state().next;
-        // Up to then the server waits for replicas, as it was asked to, for this exchange and the one before.
+        // Until then the server waits for replicas: for this exchange and the one before it.
         let silent = Limit::after(self.acknowledgement.timeout * 2);
         let mut exchange = pin!(self.wire.exchange(commands));
         let mut values = loop {
@@ -127,7 +127,7 @@ impl Room {
     }
 
     /// Acts on the result of a wait that covers the callers with lower numbers, and those of its exchange. Returns whether the
-    /// wait is to be repeated by this exchange.
+    /// exchange must repeat the wait.
     fn conclude(&self, acknowledged: Acknowledged, covered: u64, own: Vec<(Caller, Vec<Value>)>) -> bool {
         let mut state = self.state();
         match acknowledged {
@@ -174,7 +174,7 @@ impl Room {
         }
     }
 
-    /// Answers callers without replies whose time is over, if the server is not silent but waits for replicas. `silent` is when it
+    /// Answers callers without replies whose time is over, if the server still waits for replicas. `silent` is the time by which it
     /// should have answered.
     fn give_up_unanswered(&self, callers: &mut [Caller], silent: Limit) {
         let short = self.short();
@@ -197,7 +197,7 @@ impl Room {
     }
 }
 
-/// Gives each caller its replies where they do not wait: nothing was executed for it, or the reply says so. Returns the others.
+/// Answers each caller whose replies need no wait: nothing was executed for it, or its reply is final. Returns the others.
 fn answer_at_once(callers: Vec<Caller>, values: Vec<Value>) -> Vec<(Caller, Vec<Value>)> {
     let mut values = values.into_iter();
     let mut waiting = Vec::with_capacity(callers.len());

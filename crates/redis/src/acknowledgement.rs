@@ -1,4 +1,4 @@
-//! What an answer waits for before it is given: that replicas have what it rests on (`WAIT`, `WAITAOF`).
+//! The wait before an answer: replicas must have the writes that it depends on (`WAIT`, `WAITAOF`).
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Claims: one `SET … NX GET PX` where nothing is stored under the key; else what is stored decides, and a script takes
-//! over. A key that is probably taken is claimed by a script that does the same and reads what it finds. Each step finds its server
-//! anew.
+//! over. A key that is probably taken is claimed by a script that does the same and reads what it finds. Each step looks its
+//! server up again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::{SCRIPTS, Script};
 use super::topology::{Group, Sending};
 
-/// How often a claim is tried again because the claim in its way was gone or had changed when it was looked at.
+/// How often a claim is tried again because the other claim had ended or changed before it could be read.
 const ROUNDS: usize = 3;
 
 /// A claim, prepared for the store.
@@ -55,7 +55,7 @@ impl Redis {
         self.claim_prepared(&self.prepare(0, request, deadline)).await
     }
 
-    /// Claims by a script that returns what is in the way. That of a caller that waits also marks it.
+    /// Claims by a script that returns the other claim if there is one. For a caller that waits, it also marks that claim.
     async fn claim_or_read(&self, claim: &Prepared<'_>, script: &Script) -> Result<ClaimResponse, EngineError> {
         let px = claim.px.to_string();
         for _ in 0..ROUNDS {
@@ -70,7 +70,7 @@ impl Redis {
                         return Ok(answer);
                     }
                 }
-                // What is in the way can still be read, but not be marked: its end is found by polling.
+                // The other claim can still be read, but not be marked: polling finds its end.
                 Err(full @ Determinate::Full(_)) => return self.claim_found(claim, SetOutcome::Full(full)).await,
                 Err(why) => return Err(why.into()),
             }
@@ -100,8 +100,8 @@ impl Redis {
         claim::granted(claim.request, None, false)
     }
 
-    /// Claims that go over one connection go out together. Where some wait for replicas, each is a call by itself: what does not
-    /// wait must not wait for others. So is one whose key is probably taken.
+    /// Claims over one connection are sent together. Where some wait for replicas, each is a separate call, so that the
+    /// others do not wait. So is one whose key is probably taken.
     pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claims = claims.iter().enumerate();
         let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline));
@@ -181,7 +181,7 @@ impl Redis {
         Err(changed_hands())
     }
 
-    /// Answers a claim by what stands in its way, and takes that over if the table says so. `None` if it has changed since.
+    /// Answers a claim by the other claim, or takes that over where the table allows it. `None` if it has changed since.
     async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
         let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
         if !matches!(effect, Effect::Put(..)) {

@@ -141,7 +141,7 @@ impl Cluster {
         self.shared.markers.losses(shard)
     }
 
-    /// Returns the name of metadata about a shard, which is stored beside the shard's marker.
+    /// Returns the name of metadata about a shard, stored with the shard's marker.
     pub(super) fn metadata_name(&self, shard: u16, name: &str) -> String {
         let map = self.shared.map.load();
         let marker = map.by_number(shard).and_then(|shard| shard.primary.health().marker());
@@ -219,7 +219,7 @@ impl Cluster {
         }
     }
 
-    /// Returns whether a reply means that the command was not executed and is to be sent again. A move is remembered.
+    /// Returns whether a reply means that the command was not executed, so that it can be sent again. Remembers a move.
     pub(super) fn is_to_be_resent(&self, primary: &Primary, reply: &Value) -> bool {
         let redirect = redirect(primary, reply);
         if let Some(Redirect::Moved { slot, to: Some(to) }) = &redirect {

@@ -23,7 +23,7 @@ use super::wire::Wire;
 /// Commands that fill a batch: no call is added to a batch that has as many.
 pub(super) const BATCH: usize = 128;
 
-/// Commands that are sent together, and the way back of their replies.
+/// Commands that are sent together, and where their replies go.
 pub(super) struct Call {
     pub(super) commands: Vec<Cmd>,
     pub(super) purpose: Purpose,
@@ -35,7 +35,7 @@ pub(super) struct Call {
 /// Purpose of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// They may grant something, whatever kind it is: refused while the server may lose what it grants.
+    /// They may grant a claim or a lock: refused while the server may lose what it grants.
     Grant,
     /// Anything else.
     Other,

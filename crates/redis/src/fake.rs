@@ -10,7 +10,7 @@ use tokio::time::sleep;
 /// A reply, and how long the server takes for it.
 pub(super) type Answer = (Duration, String);
 
-/// Opens a connection to a server that answers each command by its words. It echoes by itself.
+/// Opens a connection to a server that answers each command by its words. It answers `ECHO` alone.
 pub(super) async fn client(mut answer: impl FnMut(&[String]) -> Answer + Send + 'static) -> MultiplexedConnection {
     let (near, far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {

@@ -102,7 +102,7 @@ impl Health {
         };
         let (server, memory) = (text(checked(server)?), text(checked(memory)?));
         let version = check_version(&server, VERSION_MIN)?;
-        // Such a node would take the keys of its own slots, and refuse all others.
+        // Such a node would take only the keys of its slots.
         if !matches!(self.url.layout, Layout::Cluster { .. }) && is_of_cluster(&text(cluster)) {
             return Err(Determinate::Incompatible(PART_OF_CLUSTER.into()));
         }

@@ -296,7 +296,7 @@ impl Engine for Redis {
     }
 }
 
-/// Writes a retention as the settle script takes it: milliseconds, -1 for ever.
+/// Writes a retention as the settle script takes it: milliseconds, -1 for no end.
 fn milliseconds(retention: Retention) -> String {
     retention.duration().map_or_else(|| "-1".into(), |duration| millis(duration).to_string())
 }

@@ -1,4 +1,4 @@
-//! How long a call continues by itself: resends a command that was not executed, or waits for replicas.
+//! How long a call continues without its caller: it resends a command that was not executed, or waits for replicas.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ impl Listening {
     }
 }
 
-/// Handles what the server pushes. An error if the connection is to be replaced.
+/// Handles what the server pushes. An error if the connection must be replaced.
 fn pushed(hub: &Hub, keys: &Keys, push: &PushInfo) -> Result<(), &'static str> {
     let channel = match push.data.first() {
         Some(Value::BulkString(name)) => std::str::from_utf8(name).ok().and_then(|name| keys.channel_of(name)),

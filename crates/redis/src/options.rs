@@ -21,7 +21,7 @@ pub struct Options {
     pub heartbeat_interval: Duration,
     /// How many keys are remembered as taken. A repeat of one of them takes one round trip, of another key two.
     pub remembered_keys: usize,
-    /// The runtimes that connections live on, in turn; if empty, the one in which the engine is opened.
+    /// The runtimes of connections, used round-robin; if empty, the one that opens the engine.
     pub cores: Vec<Handle>,
     /// Called when the server came back without its data.
     pub on_data_loss: Option<OnDataLoss>,

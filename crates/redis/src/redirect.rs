@@ -4,7 +4,7 @@ use redis::{ServerErrorKind, Value};
 
 use super::url::Address;
 
-/// Where or when a command is to be sent again.
+/// Where or when to send a command again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Redirect {
     /// Another node owns the slot now. No address: the node that replied does not know it.
@@ -16,7 +16,7 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    /// Reads a reply; `from` is the address of the node that sent it. Nothing, if the command was executed or refused for good. NOREPLICAS is
+    /// Reads a reply; `from` is the address of the node that sent it. Nothing, if the command was executed or finally refused. NOREPLICAS is
     /// not among them: it lasts for as long as replicas are missing.
     pub(super) fn of(reply: &Value, from: Option<&str>) -> Option<Self> {
         let Value::ServerError(error) = reply else { return None };

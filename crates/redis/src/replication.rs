@@ -1,4 +1,4 @@
-//! What a server says of its replicas and its persistence, and what an acknowledgement is worth with them.
+//! A server's replicas and persistence, and what an acknowledgement is worth with them.
 
 use oncegate_core::engine::Determinate;
 use oncegate_core::terms::Span;

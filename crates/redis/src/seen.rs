@@ -1,4 +1,4 @@
-//! Keys that this gateway has lately seen taken. A claim of one of them is most likely a repeat: it reads what is in its way in the
+//! Keys that this gateway has lately seen taken. A claim of one of them is most likely a repeat: it reads the other claim in the
 //! same step.
 //!
 //! A guess, and nothing else: a key that is not remembered, or that is free again, is claimed correctly, only more slowly. So keys

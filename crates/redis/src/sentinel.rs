@@ -37,7 +37,7 @@ pub(super) struct Found {
 pub(super) struct Discovery {
     name: String,
     found: channel::Sender<Found>,
-    /// Beside the channel, so that reading it costs no lock.
+    /// Outside the channel, so that reading it takes no lock.
     version: AtomicU64,
     asked: Notify,
 }

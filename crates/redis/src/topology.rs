@@ -98,7 +98,7 @@ impl Topology {
         }
     }
 
-    /// Returns whether a reply means that the command was not executed and is to be sent again.
+    /// Returns whether a reply means that the command was not executed, so that it can be sent again.
     pub(super) fn is_to_be_resent(&self, route: &Route, reply: &Value) -> bool {
         match self {
             Self::One(one) => one.is_to_be_resent(reply),

@@ -263,7 +263,7 @@ impl Redis {
             _ => Err(unexpected()),
         });
         let texts = texts.collect::<Result<Vec<_>, EngineError>>()?;
-        // An entry in another form is of another release, and is left as it is.
+        // An entry in another form comes from another release, and stays.
         let entry = |pair: &[&str; 2]| {
             let [member, score] = pair;
             let (realm, id) = member.strip_prefix(OF_PROXY).map_or((Realm::Api, *member), |id| (Realm::Proxy, id));

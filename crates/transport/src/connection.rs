@@ -75,7 +75,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
             while stream.read(&mut ignored).await? > 0 {}
             Ok::<_, io::Error>(())
         };
-        // The client may have gone; that affects no other.
+        // The client may have left; that affects no other.
         let _ = timeout(LINGER, write).await;
     }
 
@@ -96,7 +96,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
             Err(failure) => Err(failure),
         };
         if let Err(failure) = ended {
-            // A client that went away or was too slow is no news for operators.
+            // Operators need not know of a client that left or was too slow.
             tracing::debug!(error = %failure, "A connection ended early");
         }
     }
@@ -176,7 +176,7 @@ async fn announced(response: Response, may_have_body: bool, progress: Arc<Progre
     Ok(Response::from_parts(head, Body::from(body)))
 }
 
-/// Resolves when a listener stops. The token wakes the task by itself, so later polls of the connection's task do not
+/// Resolves when a listener stops. The token wakes the task, so later polls of the connection's task do not
 /// register again.
 pub(super) async fn stopped(stop: &CancellationToken) {
     let mut cancelled = std::pin::pin!(stop.cancelled());

@@ -37,7 +37,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts connections until `stop`, then returns. Connections are served on the `runtimes` in turn (at least one), and
+/// Accepts connections until `stop`, then returns. Connections are served round-robin on the `runtimes` (at least one), and
 /// tracked in `connections` until their last response is written. A TLS handshake is part of its connection and needs a
 /// permit too.
 pub async fn accept(

@@ -43,7 +43,7 @@ pub trait ConnectionState: Send + Sync {
     /// Returns the account that the connection's unread responses are charged to; `None` is an account too.
     fn account(&self) -> Option<Arc<str>>;
 
-    /// Returns the watch by which the service learns that its caller has gone, if it wants to.
+    /// Returns the watch by which the service learns that its caller has left, if it asks for one.
     fn caller(&self) -> Option<&CallerWatch> {
         None
     }
@@ -55,7 +55,7 @@ impl ConnectionState for () {
     }
 }
 
-/// Reason for which a listener rejects a connection or a message by itself.
+/// Reason for which a listener rejects a connection or a message without its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejection {
     /// All connection permits are taken.

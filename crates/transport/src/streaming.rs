@@ -101,7 +101,7 @@ impl SwitchedProtocol {
 }
 
 /// Bytes of a response that its service may keep in memory until they are written: an extension of that response. They count as
-/// unread while the client does not read, beside those that are being written.
+/// unread while the client does not read, in addition to those that are being written.
 #[derive(Clone, Copy)]
 pub struct Buffered(pub usize);
 

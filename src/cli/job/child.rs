@@ -29,7 +29,7 @@ impl Child {
             Some(fence) => command.env(FENCE_VARIABLE, fence.to_string()),
             None => command.env_remove(FENCE_VARIABLE),
         };
-        // They are for this program. A command that calls a gateway itself gets a credential of its own.
+        // They are for this program. A command that calls a gateway itself needs another credential.
         for secret in [CREDENTIAL_VARIABLE, TOKEN_VARIABLE] {
             command.env_remove(secret);
         }

@@ -108,13 +108,13 @@ mod tests {
         let rows = [
             json!({ "name": "primary", "since": 1 }),
             json!({ "name": "東京\u{1b}", "since": null }),
-            json!({ "since": "a long text that is neither wrapped nor cut off, so that every row stays on its own line, whatever the width" }),
+            json!({ "since": "a long text that is neither wrapped nor cut off, so that every row stays on its own line, at any width" }),
         ];
         assert_snapshot!(shown(&rows), @r"
         NAME        SINCE
         primary     1
         東京\u{1b}  -
-        -           a long text that is neither wrapped nor cut off, so that every row stays on its own line, whatever the width
+        -           a long text that is neither wrapped nor cut off, so that every row stays on its own line, at any width
         ");
         assert_eq!(shown(&[]), "NAME  SINCE\n");
     }

@@ -1,4 +1,4 @@
-//! Digest of a form in parts (`multipart/form-data`, RFC 7578) without its boundary, which clients choose anew for each try.
+//! Digest of a form in parts (`multipart/form-data`, RFC 7578) without its boundary, which differs at each try.
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};

@@ -16,7 +16,7 @@ use crate::domain::terms::Span;
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamOptions {
-    /// Where its servers are, such as `http://10.0.0.7:9000`. Used in turn.
+    /// Where its servers are, such as `http://10.0.0.7:9000`. Used round-robin.
     pub urls: Vec<String>,
     /// File of the authorities for the certificates of `https` servers, in PEM. Empty: those of the system.
     #[serde(default)]

@@ -17,7 +17,7 @@ pub(in crate::proxy) struct KeySet(Vec<Key>);
 
 struct Key {
     id: Option<String>,
-    /// The only algorithm that it is for, if it says so.
+    /// The only algorithm that it is for, if it names one.
     algorithm: Option<String>,
     public: Public,
 }

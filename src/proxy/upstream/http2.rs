@@ -143,7 +143,7 @@ impl Http2 {
             return Ok(usable);
         }
         let _opening = self.opening.lock().await;
-        // Another request may have opened one meanwhile.
+        // Another request may have opened one.
         if let Some(usable) = self.usable() {
             return Ok(usable);
         }

@@ -154,7 +154,7 @@ fn what_was_found_answers_the_calls_that_wait_on_its_key() {
     let mut queue = VecDeque::from([waiting(&keys[0]), waiting(&keys[1]), waiting(&keys[0])]);
     answer_waiting(&mut queue, &Found::new());
     answer_waiting(&mut queue, &Found::from_iter([(keys[0].clone(), claim(None))]));
-    assert_eq!(queue.len(), 3, "something has to be written for them");
+    assert_eq!(queue.len(), 3, "they need a write");
     answer_waiting(&mut queue, &Found::from_iter([(keys[0].clone(), claim(Some(1)))]));
     assert_eq!(next_claims(&mut queue), [keys[1].clone()]);
     assert_eq!(*log.lock().unwrap(), [(keys[0].clone(), "found"), (keys[0].clone(), "found")]);

@@ -1,4 +1,4 @@
-//! What a node says of its cluster: who answers for which slots (`CLUSTER SLOTS`), whether it works (`CLUSTER INFO`), and how new
+//! A node's view of its cluster: who answers for which slots (`CLUSTER SLOTS`), whether it works (`CLUSTER INFO`), and how new
 //! that is (`CLUSTER NODES`).
 
 use std::collections::HashMap;
@@ -75,7 +75,7 @@ impl Layout {
         Ok(Self { works, epoch, ranges })
     }
 
-    /// Returns whether this view is to be believed rather than the other one.
+    /// Returns whether this view is newer than the other one, so that it counts.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {
         (self.epoch, self.works) > (other.epoch, other.works)
     }

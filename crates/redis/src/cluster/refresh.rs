@@ -80,7 +80,7 @@ async fn refresh(shared: &Shared) -> Result<Layout, Determinate> {
                 if views.are_enough() { timeout(REST, asked.next()).await.unwrap_or(None) } else { asked.next().await };
             match next {
                 Some(Ok(view)) => views.add(view),
-                // What is wrong with a node says more than that another one does not answer.
+                // A node's own error explains more than another node's missing answer.
                 Some(Err(failed)) => match why {
                     Some(Determinate::Incompatible(_)) => {}
                     _ => why = Some(failed),

@@ -40,7 +40,7 @@ impl Views {
     }
 
     /// Returns the view to follow. One that is older than the map counts only if most nodes have such a view, as when the cluster was
-    /// made anew.
+    /// created again.
     pub(super) fn believed(self) -> Option<Layout> {
         self.best.or(self.best_older.filter(|_| self.older * 2 > self.nodes))
     }

@@ -95,8 +95,8 @@ impl Reports {
 
     /// Returns the primary with the highest epoch, of those that Sentinels in reach name, and that epoch. One of an epoch before
     /// `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one in reach, and be behind.
-    /// Sentinels of different groups may name two of one epoch: every gateway takes the one that more of them name, whatever the
-    /// order of its URL.
+    /// Sentinels of different groups may name two of one epoch: every gateway takes the one that more of them name, in
+    /// any order of its URL.
     pub(super) fn best(&self, current: u64) -> Option<(&Address, u64)> {
         let agreeing = |of: &Address| self.primaries().filter(|(address, _)| *address == of).count();
         let best = self.primaries().max_by_key(|(address, epoch)| (*epoch, agreeing(address), *address))?;
@@ -128,7 +128,7 @@ impl Reports {
     }
 
     /// Sentinels that name different primaries are in the middle of a failover, cut off from one another, or of different
-    /// groups. Only the first ends by itself.
+    /// groups. Only the first ends without help.
     fn log_disagreement(&mut self) {
         let named: BTreeSet<_> = self.primaries().map(|(address, _)| address.to_string()).collect();
         let are_disagreeing = named.len() > 1;

@@ -14,7 +14,7 @@ impl Topology {
         }
     }
 
-    /// Checks that a shard answers. One that is gone has nothing left to answer.
+    /// Checks that a shard answers. One that no longer exists need not.
     pub(in super::super) async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
         match self {
             Self::One(one) => one.server.probe().await,
