@@ -17,7 +17,7 @@ use crate::web::problem::Problem;
 
 /// `GET /admin/v1/apps`.
 #[derive(Deserialize)]
-pub(super) struct Apps {
+pub(super) struct AppsPage {
     pub(super) apps: Vec<App>,
 }
 
@@ -44,7 +44,7 @@ struct Secret {
 /// Draws the page.
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let Apps { apps } = context.get("/admin/v1/apps").await?;
+    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
     let main = html! {
         div.heading { h1 { (t.of(Text::Apps)) } span.muted { (t.of(Text::ScopeApps)) } }
         @if apps.is_empty() { p { (t.of(Text::OpenGateway)) } pre { "oncegate app new shop" } }

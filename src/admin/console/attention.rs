@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::several::{Kind, Row};
-use super::apps::{self, Apps};
+use super::apps::{self, AppsPage};
 use super::context::{Answer, Context};
 use super::masks::masked;
 use super::parts::{address, claim_page, pager, path, table};
@@ -103,7 +103,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let (suspects, unknowns, known) = tokio::join!(
         async { if kind == "unknown" { None } else { Some(suspects(&context, kind, app).await) } },
         async { if ["", "unknown"].contains(&kind) { Some(unknowns(&context, app).await) } else { None } },
-        context.get::<Apps>("/admin/v1/apps"),
+        context.get::<AppsPage>("/admin/v1/apps"),
     );
     // A wrong address is the page's fault, not a region's.
     let suspects = suspects.transpose()?;

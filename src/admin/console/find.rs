@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::apps::{App, Apps};
+use super::apps::{App, AppsPage};
 use super::context::{Answer, Context, value};
 use super::layout;
 use super::parts::{address, path};
@@ -81,7 +81,7 @@ fn is_id(text: &str) -> bool {
 
 async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let Apps { apps } = context.get("/admin/v1/apps").await?;
+    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
     let main = html! {
         h1 { (t.of(Text::Find)) }
         @if let Some(problem) = problem {

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::apps::{Apps, choose};
+use super::apps::{AppsPage, choose};
 use super::context::{Answer, Context};
 use super::parts::{address, facts, pager, path, table};
 use super::texts::Text;
@@ -47,7 +47,7 @@ struct Holder {
 /// Draws the list of an app's locks.
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let Apps { apps } = context.get("/admin/v1/apps").await?;
+    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
     let first = apps.first().map(|app| app.key.raw()).unwrap_or_default();
     let app = context.query("app").unwrap_or(first);
     let call = address(
