@@ -162,8 +162,7 @@ impl Server {
         let audit = Arc::new(Audit::new(&config.server.data_dir, clock.clone(), entropy.clone()));
         let engines = engines::open(config, &clock, &entropy, &journal, &audit, &cores.handles).await?;
         data_dir.warn_of_unknown_chains();
-        let issuer = Issuer::new(clock.clone(), entropy.clone());
-        let gateway = Arc::new(Gateway::new(engines, issuer, clock.clone(), &config.limits));
+        let gateway = Arc::new(Gateway::new(engines, issuer(&clock, &entropy), clock.clone(), &config.limits));
         gateway.measure_apps(&registry.apps(), config.limits.metric_operations);
         let tokens = operators::tokens(config)?;
         let live = Live::new(config, registry.clone(), gateway.clone(), tokens.clone(), log.clone(), clock.clone());
@@ -182,9 +181,7 @@ impl Server {
         let (open, api_connections) = (registry.is_open(), TaskTracker::new());
         let history_file = history::file(&config.server.data_dir);
         let history = Arc::new(History::load(&history_file));
-        let recent = Arc::new(Recent::new(clock.clone()));
-        let keeping = recent.clone();
-        tokio::spawn(async move { keeping.run().await });
+        let recent = keep_recent(&clock);
         let admin_service = AdminService::new(Arc::new(Admin {
             recent: recent.clone(),
             history: history.clone(),
@@ -226,24 +223,14 @@ impl Server {
         });
         traces.start();
         serve_admin(admin, admin_service, config, &certificates, stop_admin.clone());
-        let limits = web::listener_limits(&config.limits);
-        let (tls, stop) = (certificates.api.clone(), stop_api.clone());
-        let (all_cores, connections) = (cores.handles.clone(), api_connections.clone());
-        tokio::spawn(listener::accept(api, tls, api_service, limits, all_cores, stop, connections));
+        serve_api(api, api_service, config, &certificates, &cores, stop_api.clone(), &api_connections);
         let history_stop = stop_admin.clone();
         let history = tokio::spawn(history::run(history, metrics.clone(), clock.clone(), history_file, history_stop));
-        tokio::spawn(maintenance::run(
-            gateway.clone(),
-            journal.clone(),
-            metrics,
-            Telemetry { log, traces: traces.clone() },
-            config.server.data_dir.clone(),
-            ClockWatch::new(clock),
-            stop_admin.clone(),
-        ));
-        let state = enter_service(&lifecycle, registry.is_loading());
+        let (telemetry, watch) = (Telemetry { log, traces: traces.clone() }, ClockWatch::new(clock));
+        let (folder, stop) = (config.server.data_dir.clone(), stop_admin.clone());
+        tokio::spawn(maintenance::run(gateway.clone(), journal.clone(), metrics, telemetry, folder, watch, stop));
         descriptors::check(config.limits.connections);
-        log_start(state, config, api_address, admin_address, open);
+        log_start(enter_service(&lifecycle, registry.is_loading()), config, api_address, admin_address, open);
         systemd::notify(&[systemd::State::Ready]);
         Ok(Self {
             gateway,
@@ -301,6 +288,20 @@ impl Server {
     }
 }
 
+/// Serves the API until `stop`, on all cores.
+fn serve_api(
+    listener: TcpListener,
+    service: ApiService,
+    config: &Config,
+    certificates: &Certificates,
+    cores: &Cores,
+    stop: CancellationToken,
+    connections: &TaskTracker,
+) {
+    let (limits, tls) = (web::listener_limits(&config.limits), certificates.api.clone());
+    tokio::spawn(listener::accept(listener, tls, service, limits, cores.handles.clone(), stop, connections.clone()));
+}
+
 /// Serves the admin listener until `stop`, on the runtime of the caller.
 fn serve_admin(
     listener: TcpListener,
@@ -321,6 +322,18 @@ fn enter_service(lifecycle: &Lifecycle, is_loading: bool) -> &'static str {
     }
     lifecycle.enter(Stage::Ready);
     "In service"
+}
+
+fn issuer(clock: &Arc<dyn Clock>, entropy: &Arc<dyn Entropy>) -> Issuer {
+    Issuer::new(clock.clone(), entropy.clone())
+}
+
+/// Starts to keep what happens to calls, for operators.
+fn keep_recent(clock: &Arc<dyn Clock>) -> Arc<Recent> {
+    let recent = Arc::new(Recent::new(clock.clone()));
+    let keeping = recent.clone();
+    tokio::spawn(async move { keeping.run().await });
+    recent
 }
 
 /// Logs the start: listeners, engines and data folder.

@@ -47,7 +47,7 @@ pub(super) async fn run(
             return;
         }
         readings += 1;
-        if readings % SAVED_AFTER == 0 {
+        if readings.is_multiple_of(SAVED_AFTER) {
             save(history.clone(), file.clone()).await;
         }
     }
