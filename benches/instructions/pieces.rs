@@ -34,6 +34,7 @@ use oncegate::transport::listener;
 use oncegate::web;
 use oncegate::web::body::JsonBytes;
 use oncegate::web::problem::ProblemBase;
+use oncegate::web::recent::Recent;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_server::RedisServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -342,6 +343,7 @@ fn requested(times: usize, status: &str, prepare: impl AsyncFnOnce(&Memory)) {
         limits: limits.clone(),
         problem_base: ProblemBase::default(),
         loopback_only: false,
+        recent: Arc::new(Recent::new(clock.clone())),
         clock,
         entropy: Arc::new(Counting::default()),
         authentication: AuthenticationMetrics::default(),

@@ -307,7 +307,7 @@ mod tests {
     fn the_app_that_has_the_most_gives_way_and_a_flood_is_counted() {
         let recent = recent();
         note(&recent, "quiet", 1);
-        for _ in 0..KEPT_MAX / 1000 + 1 {
+        for _ in 0..=KEPT_MAX / 1000 {
             for _ in 0..1000 {
                 note(&recent, "loud", 2);
             }

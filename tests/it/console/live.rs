@@ -12,7 +12,7 @@ use super::actions::unknown;
 use super::browser::Browser;
 use super::{operated, operators};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// An open stream, and what came so far.
 struct Stream {
