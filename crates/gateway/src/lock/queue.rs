@@ -145,7 +145,7 @@ impl Queue {
                 let mut inbox = self.inbox();
                 waiting.append(&mut inbox.requests);
                 if waiting.is_empty() && gone.is_empty() {
-                    inbox.is_running = false;
+                    (inbox.is_running, inbox.waiting) = (false, None);
                     return;
                 }
             }

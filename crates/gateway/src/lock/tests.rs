@@ -120,6 +120,24 @@ async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     assert_eq!(next.holds, 1, "it does not wait for the one that has gone");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_has_left_is_not_listed_as_waiting() {
+    for fair in [false, true] {
+        let world = World::new();
+        let gateway = world.gateway(world.store.clone());
+        granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+        let leaves = gateway.acquire_lock(&world.app, call(None, Duration::from_secs(10), fair));
+        let looks = async {
+            sleep(200 * MS).await;
+            gateway.locks.waited_for().len()
+        };
+        let (left, waiting) = tokio::join!(tokio::time::timeout(300 * MS, leaves), looks);
+        assert!(left.is_err() && waiting == 1, "fair = {fair}: {waiting} waits");
+        sleep(MS).await;
+        assert_eq!(gateway.locks.waited_for(), [], "fair = {fair}");
+    }
+}
+
 /// Its ticket expires, so nothing has to be repeated while the store is out.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
