@@ -1,4 +1,4 @@
-//! Cost of `once` around an empty function, beside the same two calls by hand with `reqwest`, as a ratio of the CPU of this process.
+//! Compares `once` around an empty function with the same two calls by hand with `reqwest`: the ratio of the CPU of this process.
 //!
 //! From `clients/rust`: `../../scripts/with-gateway cargo run --release --features reqwest --example cost SECONDS`
 
@@ -117,7 +117,7 @@ async fn main() -> Result<(), Failure> {
     for callers in [1, 64] {
         let mut found = Vec::new();
         for round in 0..ROUNDS {
-            // In turns, so that both meet the same machine.
+            // Alternating, so that both run on the same machine at the same load.
             let ways = if round % 2 == 0 { [Way::ByHand, Way::Once] } else { [Way::Once, Way::ByHand] };
             let mut took = [0.0; 2];
             for way in ways {

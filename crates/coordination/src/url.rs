@@ -77,7 +77,7 @@ pub struct Address {
 pub struct InvalidUrl(String);
 
 impl Dialect {
-    /// Returns the error for a URL of which this is wrong.
+    /// Returns the error for a URL in which this is wrong.
     pub fn error(&self, why: impl fmt::Display) -> InvalidUrl {
         InvalidUrl(format!("the URL of {} is wrong: {why}", self.engine))
     }

@@ -18,7 +18,7 @@ pub(super) trait Aging: Sized {
 
 impl Aging for () {}
 
-/// A view is true of its own instant.
+/// A view names its instant, so it stays right.
 impl Aging for RecordView {}
 
 impl Aging for ChangeResponse {}

@@ -200,7 +200,7 @@ impl<T> Slot<T> {
 }
 
 /// Returns a fence greater than `last` and close to the time in microseconds, so that fences keep rising after a store was
-/// lost and created anew.
+/// lost and created again.
 fn next_fence(last: u64, now: Timestamp) -> u64 {
     let now = if now.as_micros() < FENCE_END { now.as_micros() } else { 0 };
     now.max(last.saturating_add(1))

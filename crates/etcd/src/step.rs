@@ -72,12 +72,12 @@ pub(super) fn result_of(response: ResponseOp, revision: i64) -> Result<Stepped, 
     }
 }
 
-/// Returns a key as it was found.
+/// Returns a key with what was found there.
 pub(super) fn found(KeyValue { value, mod_revision, .. }: KeyValue) -> Found {
     Found { value, revision: mod_revision, mark: mark(mod_revision) }
 }
 
-/// Returns the mark of a key that this revision has written. No revision is ever used again, so it stands for one value for ever.
+/// Returns the mark of a key that this revision has written. No revision is ever used again, so it means one value only.
 pub(super) fn mark(revision: i64) -> Mark {
     Mark { number: revision, ..Mark::default() }
 }

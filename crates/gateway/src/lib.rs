@@ -80,7 +80,7 @@ pub struct ClaimView {
     pub global_id: GlobalId,
     /// The claim.
     pub claim: LiveClaim,
-    /// When it ends by itself.
+    /// When its lease or retention ends.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
@@ -182,7 +182,7 @@ impl Gateway {
     }
 }
 
-/// Bounds a call by its deadline, whatever the layers below do.
+/// Bounds a call by its deadline, even if a layer below does not.
 async fn within<Answer>(
     deadline: Duration,
     call: impl Future<Output = Result<Answer, EngineError>>,

@@ -55,7 +55,7 @@ pub enum Reported {
         global_id: GlobalId,
         /// The answer.
         settled: OutcomeResponse,
-        /// When the live claim ends by itself.
+        /// When the lease or retention of the live claim ends.
         expires_at: Option<Timestamp>,
         /// The policy that answered instead of the store.
         degraded: Option<OutagePolicy>,
@@ -295,7 +295,7 @@ impl Gateway {
     async fn keep_suspects(&self, app: &App, suspects: Vec<Suspect>) {
         let Ok(policies) = self.policies(app) else { return };
         let kept = suspects.into_iter().map(|suspect| policies.suspect(suspect));
-        // The work goes on after that.
+        // The work continues after that.
         let _ = tokio::time::timeout(KEPT_WITHIN, futures_util::future::join_all(kept)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What all sessions of an engine have in common: the servers, the folders that are there, and the clock as it was read.
+//! What all sessions of an engine have in common: the servers, the folders that exist, and the clock's last reading.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

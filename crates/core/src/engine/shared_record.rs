@@ -58,7 +58,7 @@ pub struct RecordChange {
     pub expected: Option<SharedRecord>,
     /// The record to store.
     pub new: SharedRecord,
-    /// Time after which the record ends by itself; `None`: never.
+    /// Time after which the record ends; `None`: never.
     pub lasts: Option<Duration>,
     /// The change is made only at or after this instant of the store,
     pub from: Timestamp,
@@ -100,7 +100,7 @@ pub enum ChangeResponse {
     Stored(Timestamp),
     /// The change was not made, because another version is stored or the instant is not in its bounds.
     Refused {
-        /// The record that stands.
+        /// The stored record.
         view: RecordView,
         /// An earlier try of the same call may have stored the record, and another call may have replaced it since.
         maybe_stored: bool,
@@ -175,8 +175,8 @@ impl RecordChange {
         }
     }
 
-    /// Decides the change, given the record that stands at this instant: `Some` is the answer, and `None` means that the new record
-    /// is to be stored.
+    /// Decides the change, given the record that is stored at this instant: `Some` is the answer, and `None` means that the new record
+    /// is stored.
     pub fn decide(&self, stands: Option<&SharedRecord>, now: Timestamp) -> Option<ChangeResponse> {
         let version = stands.map(SharedRecord::version);
         // A repeated call, whose first answer was lost.

@@ -138,7 +138,7 @@ async fn a_caller_that_has_left_is_not_listed_as_waiting() {
     }
 }
 
-/// Its ticket expires, so nothing has to be repeated while the store is out.
+/// Its ticket expires, so nothing is repeated while the store is out.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
     let world = World::new();

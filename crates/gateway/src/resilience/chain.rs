@@ -1,4 +1,4 @@
-//! A chain: an engine over several, one of which is active, the same at every gateway. Calls go to the active engine; a switch is
+//! A chain: an engine over several. One is active, the same at every gateway. Calls go to the active engine; a switch is
 //! followed, wherever it was made. What this promises: `docs/adr/0020-switching-a-chain.md`.
 
 mod core;
@@ -70,7 +70,7 @@ impl Chain {
         Self { core, _guard: stop.clone().drop_guard(), stop }
     }
 
-    /// Returns the state of the chain, as far as this gateway knows. Also detects a loss of data, so it has to be called now and
+    /// Returns the state of the chain, as far as this gateway knows. Also detects a loss of data, so call it now and
     /// then.
     pub fn status(&self) -> ChainStatus {
         self.core.status()
@@ -113,7 +113,7 @@ impl Chain {
         Ok((view, shard))
     }
 
-    /// Fails if nothing of a shard may be granted now, whatever kind it is.
+    /// Fails if nothing of a shard may be granted now: no claim and no lock.
     async fn may_grant(&self, view: &View, shard: u16) -> Result<(), EngineError> {
         if let Some(requirement) = self.requirement() {
             requirement.enforce(self.engine(view)?).await?;

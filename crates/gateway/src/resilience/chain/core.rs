@@ -156,7 +156,7 @@ impl Core {
         self.members.len() > 1
     }
 
-    /// Returns the chain as it is known now.
+    /// Returns what is known of the chain now.
     pub(super) fn view(&self) -> Arc<View> {
         self.view.load_full()
     }

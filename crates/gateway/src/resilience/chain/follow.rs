@@ -15,7 +15,7 @@ use super::core::{Core, Member, View};
 use super::state::ChainState;
 use super::status::Phase;
 
-/// Reads the chain state of one engine, or of the witness, at intervals. Each has its own task, so that a silent one delays no other.
+/// Reads the chain state of one engine, or of the witness, at intervals. Each has its own task, so that one without an answer delays no other.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
     let Some(place) = core.places().nth(at) else { return };
     let forever = async {

@@ -1,4 +1,4 @@
-//! The grant freeze after data loss, of each shard by itself: when it begins and ends, and the metadata record `kept.<chain>`, by
+//! The grant freeze after data loss, for each shard separately: when it begins and ends, and the metadata record `kept.<chain>`, by
 //! which gateways know that a shard has its data. The reasons: `docs/adr/0020-switching-a-chain.md`.
 
 use std::sync::Arc;

@@ -64,7 +64,7 @@ impl Core {
         let age = self.clock.monotonic().saturating_sub(view.since);
         match known.phase {
             Phase::Open if known.active == to => return Err(ChainSwitchError::AlreadyActive(to)),
-            // A switch that cannot be completed must not block others for ever.
+            // A switch that cannot be completed must not block later ones.
             Phase::Closing if age < self.times.abandoned => {
                 return Err(ChainSwitchError::InProgress(known.active.clone()));
             }
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Writes closing to the new engine after the witness has it: the switch has begun, also if this fails.
+    /// Writes closing to the new engine after the witness has it: the switch is under way, even if this fails.
     async fn close_after_witness(&self, target: usize, closing: ChainState) -> Result<ChainState, ChainSwitchError> {
         let (next, started) = (&self.members[target], self.clock.monotonic());
         loop {
