@@ -3,25 +3,23 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod auth;
-mod clock;
-mod conformance;
-mod full;
+#[path = "../../../coordination/tests/engines/mod.rs"]
+mod engines;
 mod layout;
 mod measure;
-mod notifications;
 mod quorum;
-mod races;
-mod sweeping;
 mod tls;
 
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::Engine;
-use oncegate_core::terms::Terms;
-use oncegate_etcd::Options;
+use oncegate_etcd::{self as engine, Options};
 
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
+use oncegate_testkit::etcd_cluster::EtcdCluster as Cluster;
+
+use self::engines::soon;
 
 /// Options for a machine that other tests share: nothing is slow until it is very slow.
 fn options() -> Options {
@@ -37,18 +35,33 @@ fn open(url: &str) -> impl Engine + use<> {
     oncegate_etcd::open(url, options()).expect("a good URL")
 }
 
-/// Waits until something holds.
-async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
-}
-
-/// Returns a claim with this lease.
-fn leased(lease: Duration) -> ClaimRequest {
-    let request = oncegate_core::engine::conformance::fresh_claim();
-    ClaimRequest { terms: Terms { lease, ..request.terms }, ..request }
-}
-
 /// Returns the key of a claim.
 fn key(request: &ClaimRequest) -> String {
     format!("/oncegate/c/{}/{}", request.key.global_id, request.key.app)
+}
+
+/// A setting of the URL that ends grants after little data.
+const GRANTS_END: &str = "grant_until=6MiB";
+
+/// Deletes everything of the engine.
+fn erase(cluster: &Cluster) {
+    cluster.ctl(&["del", "--prefix", "/oncegate/"]);
+}
+
+/// Sets the store's clock to a time long ago.
+fn set_clock_back(cluster: &Cluster) {
+    cluster.put("/oncegate/clock", &1_u64.to_be_bytes());
+}
+
+/// Deletes all locks, and returns their room.
+fn delete_locks(cluster: &Cluster) {
+    cluster.ctl(&["del", "--prefix", "/oncegate/l/"]);
+    let revision = cluster.ctl(&["get", "/oncegate/clock", "--write-out=fields"]);
+    let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap();
+    cluster.ctl(&["compact", revision, "--physical"]);
+}
+
+/// Reports whether the cluster has this key.
+fn has_key(cluster: &Cluster, key: &str) -> bool {
+    !cluster.ctl(&["get", key, "--keys-only"]).trim().is_empty()
 }

@@ -3,26 +3,26 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod auth;
-mod clock;
-mod conformance;
-mod full;
+#[path = "../../../coordination/tests/engines/mod.rs"]
+mod engines;
+mod late_clock;
 mod layout;
-mod notifications;
 mod quorum;
-mod races;
 mod sweeping;
 mod tls;
+mod wall_clock;
 
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::Engine;
-use oncegate_core::terms::Terms;
-use oncegate_zookeeper::Options;
+use oncegate_zookeeper::{self as engine, Options};
 
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
-use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster as Cluster;
 use oncegate_testkit::zookeeper_nodes::Nodes;
+
+use self::engines::{leased, soon};
 
 /// Options for a machine that other tests share: nothing is slow until it is very slow.
 fn options() -> Options {
@@ -36,7 +36,7 @@ fn options() -> Options {
 }
 
 /// Returns a session of the test at the first server.
-fn nodes(cluster: &ZooKeeperCluster) -> Nodes {
+fn nodes(cluster: &Cluster) -> Nodes {
     Nodes::connect(&cluster.addresses()[0], None)
 }
 
@@ -44,19 +44,31 @@ fn open(url: &str) -> impl Engine + use<> {
     oncegate_zookeeper::open(url, options()).expect("a good URL")
 }
 
-/// Waits until something holds.
-async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
-    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
-}
-
-/// Returns a claim with this lease.
-fn leased(lease: Duration) -> ClaimRequest {
-    let request = oncegate_core::engine::conformance::fresh_claim();
-    ClaimRequest { terms: Terms { lease, ..request.terms }, ..request }
-}
-
 /// Returns the key of a claim.
 fn key(request: &ClaimRequest) -> String {
     let id = request.key.global_id.to_string();
     format!("/oncegate/c/{}/{id}.{}", &id[..3], request.key.app)
+}
+
+/// A setting of the URL that ends grants after little data.
+const GRANTS_END: &str = "heap=24MiB";
+
+/// Deletes everything of the engine.
+fn erase(cluster: &Cluster) {
+    nodes(cluster).delete("/oncegate");
+}
+
+/// Sets the store's clock to a time long ago.
+fn set_clock_back(cluster: &Cluster) {
+    nodes(cluster).set("/oncegate/clock", &1_u64.to_be_bytes());
+}
+
+/// Deletes all locks.
+fn delete_locks(cluster: &Cluster) {
+    nodes(cluster).delete("/oncegate/l/shop");
+}
+
+/// Reports whether the cluster has this key.
+fn has_key(cluster: &Cluster, key: &str) -> bool {
+    nodes(cluster).get(key).is_some()
 }

@@ -5,9 +5,8 @@ use std::time::Duration;
 use oncegate_core::clock::{Clock, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Engine, RecordName};
-use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
-use super::{again, granted, is_duplicate, leased, nodes, open, serves_again, soon};
+use super::{Cluster, again, erase, granted, is_duplicate, leased, open, serves_again, set_clock_back, soon};
 
 /// Most that the clock gains, over any span.
 const GAIN: Duration = Duration::from_millis(500);
@@ -22,7 +21,7 @@ struct Look {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_gateways_that_push_it_the_clock_is_never_ahead_and_never_goes_back() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let engines: Vec<_> = (0..4).map(|_| open(&cluster.url())).collect();
     let (own, name) = (SystemClock::new(), RecordName::Metadata("none".into()));
     let mut looks: Vec<Look> = Vec::new();
@@ -50,7 +49,7 @@ async fn of_many_gateways_that_push_it_the_clock_is_never_ahead_and_never_goes_b
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_no_gateway_runs_the_clock_stands_still_and_no_lease_ends() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let request = leased(Duration::from_secs(1));
     let engine = open(&cluster.url());
     granted(&engine, &request).await;
@@ -65,7 +64,7 @@ async fn while_no_gateway_runs_the_clock_stands_still_and_no_lease_ends() {
 /// A gateway that runs on takes the clock over from one that was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_gateway_that_has_gone_ends_by_the_clock_of_another_one() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let (engine, other) = (open(&cluster.url()), open(&cluster.url()));
     serves_again(&other).await;
     let request = leased(Duration::from_millis(500));
@@ -76,12 +75,12 @@ async fn a_lease_of_a_gateway_that_has_gone_ends_by_the_clock_of_another_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_was_emptied_is_noticed_and_its_clock_goes_on_above_the_old_one() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let engine = open(&cluster.url());
     let (request, name) = (fresh_claim(), RecordName::Metadata("none".into()));
     granted(&engine, &request).await;
     let before = engine.get_record(&name, DEADLINE).await.unwrap().now;
-    nodes(&cluster).delete("/oncegate");
+    erase(&cluster);
     soon("the loss is noticed", async || engine.data_lost() > 0).await;
     serves_again(&engine).await;
     assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
@@ -92,7 +91,7 @@ async fn a_store_that_was_emptied_is_noticed_and_its_clock_goes_on_above_the_old
 /// Measured by the holder's clock from before the claim call, in several phases of the store's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_lasts_for_at_least_its_length_and_ends_soon_after() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let (engine, other, own) = (open(&cluster.url()), open(&cluster.url()), SystemClock::new());
     serves_again(&other).await;
     for _ in 0..8 {
@@ -108,36 +107,15 @@ async fn a_lease_lasts_for_at_least_its_length_and_ends_soon_after() {
 /// As after a restored snapshot: the store has its marker, and its clock is behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_whose_clock_went_back_has_lost_data_and_its_clock_goes_on_above_what_was_seen() {
-    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let engine = open(&cluster.url());
     let (request, name) = (fresh_claim(), RecordName::Metadata("none".into()));
     granted(&engine, &request).await;
     let before = engine.get_record(&name, DEADLINE).await.unwrap().now;
-    nodes(&cluster).set("/oncegate/clock", &1_u64.to_be_bytes());
+    set_clock_back(&cluster);
     soon("the loss is noticed", async || engine.data_lost() > 0).await;
     serves_again(&engine).await;
     assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
     assert_eq!(engine.data_lost(), 1);
     assert!(is_duplicate(&engine, &again(&request)).await, "its lease has not ended");
-}
-
-/// The time of a node is the wall clock of the server that leads, and jumps with it. The engine does not look at it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_another_wall_clock_ends_no_lease() {
-    let Some(library) = oncegate_testkit::missing::faketime() else { return };
-    let Some(mut cluster) = ZooKeeperCluster::start_one().await else { return };
-    let engine = open(&cluster.url());
-    let request = leased(Duration::from_mins(10));
-    granted(&engine, &request).await;
-    for offset in ["+1h", "-1h"] {
-        let env = [("LD_PRELOAD", &*library.to_string_lossy()), ("FAKETIME", offset), ("DONT_FAKE_MONOTONIC", "1")];
-        cluster.restart_with(0, &env);
-        assert!(cluster.is_ready().await);
-        serves_again(&engine).await;
-        assert!(is_duplicate(&engine, &again(&request)).await, "{offset}");
-        let short = leased(Duration::from_millis(200));
-        granted(&engine, &short).await;
-        soon("its lease ends", async || engine.read(&short.key).await == Ok(None)).await;
-    }
-    assert_eq!(engine.data_lost(), 0);
 }

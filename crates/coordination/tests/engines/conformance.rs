@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
 use oncegate_core::engine::{Engine, RecordName};
-use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::shared::Shared;
 
-use super::options;
+use super::{Cluster, engine, options};
 
 /// By how much more the store's clock advances than a rule requires: an end may be half a second later than a lease, and rules wait a tick
 /// longer than a lease already.
 const LATE: Duration = Duration::from_millis(400);
 
 async fn subject() -> Option<Subject> {
-    static CLUSTER: Shared<EtcdCluster> = Shared::new();
-    let cluster = CLUSTER.get(EtcdCluster::start_one()).await?;
-    let engine = Arc::new(oncegate_etcd::open(&cluster.url(), options()).unwrap());
+    static CLUSTER: Shared<Cluster> = Shared::new();
+    let cluster = CLUSTER.get(Cluster::start_one()).await?;
+    let engine = Arc::new(engine::open(&cluster.url(), options()).unwrap());
     let clock = engine.clone();
     Some(Subject {
         engine,

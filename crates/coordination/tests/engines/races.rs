@@ -6,13 +6,12 @@ use futures_util::future::join_all;
 use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::DEADLINE;
-use oncegate_testkit::etcd_cluster::EtcdCluster;
 
-use super::{again, granted, leased, open, serves_again, soon};
+use super::{Cluster, again, granted, leased, open, serves_again, soon};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_that_take_over_an_ended_claim_exactly_one_is_granted() {
-    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let engines = [open(&cluster.url()), open(&cluster.url()), open(&cluster.url())];
     for engine in &engines {
         serves_again(engine).await;

@@ -7,15 +7,14 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{ChangePurpose, Engine, RecordChange, RecordName, SharedRecord};
 use oncegate_core::terms::{LeaseEnd, Terms};
-use oncegate_testkit::etcd_cluster::EtcdCluster;
 
-use super::{granted, key, leased, open, settle, soon, success};
+use super::{Cluster, granted, has_key, key, leased, open, settle, soon, success};
 
 const SHORT: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_ended_is_deleted_and_all_else_is_left() {
-    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let Some(cluster) = Cluster::start_one().await else { return };
     let engine = open(&cluster.url());
     let (ended, held, done) = (leased(SHORT), fresh_claim(), fresh_claim());
     let outlives = leased(SHORT);
@@ -40,7 +39,7 @@ async fn what_has_ended_is_deleted_and_all_else_is_left() {
         };
         engine.change_record(&change, DEADLINE).await.unwrap();
     }
-    let is_there = |key: &str| !cluster.ctl(&["get", key, "--keys-only"]).trim().is_empty();
+    let is_there = |key: &str| has_key(&cluster, key);
     soon("the ended claim is deleted", async || !is_there(&key(&ended))).await;
     soon("the ended lock is deleted", async || !is_there("/oncegate/l/shop/ended")).await;
     for kept in [&held, &done, &outlives] {

@@ -5,10 +5,8 @@ use std::time::Duration;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Channel, Engine, Subscription};
 use oncegate_core::record::Key;
-use oncegate_etcd::Options;
-use oncegate_testkit::etcd_cluster::EtcdCluster;
 
-use super::{granted, serves_again, settle, soon, success};
+use super::{Cluster, engine, granted, serves_again, settle, soon, success};
 
 /// Subscribes until the subscription is live.
 async fn subscribed(engine: &impl Engine, key: &Key) -> Subscription {
@@ -23,7 +21,7 @@ async fn subscribed(engine: &impl Engine, key: &Key) -> Subscription {
 }
 
 /// Freezes the member that a subscription is at. The others still have a quorum.
-async fn freeze_member_of(subscription: &Subscription, cluster: &EtcdCluster) {
+async fn freeze_member_of(subscription: &Subscription, cluster: &Cluster) {
     for member in 0..cluster.size() {
         cluster.freeze(member);
         for _ in 0..100 {
@@ -39,8 +37,8 @@ async fn freeze_member_of(subscription: &Subscription, cluster: &EtcdCluster) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_ends_with_its_member_and_the_next_one_is_at_another() {
-    let Some(cluster) = EtcdCluster::start().await else { return };
-    let engine = oncegate_etcd::open(&cluster.url(), Options::default()).unwrap();
+    let Some(cluster) = Cluster::start().await else { return };
+    let engine = engine::open(&cluster.url(), engine::Options::default()).unwrap();
     serves_again(&engine).await;
     let request = fresh_claim();
     granted(&engine, &request).await;

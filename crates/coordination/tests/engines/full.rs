@@ -1,4 +1,4 @@
-//! An etcd that is nearly full: grants end early, so that outcomes go on.
+//! A store that is nearly full: grants end early, so that outcomes go on.
 
 use std::time::Duration;
 
@@ -9,12 +9,16 @@ use oncegate_core::engine::{
     ChangePurpose, ChangeResponse, Determinate, Engine, EngineError, RecordChange, RecordName, SharedRecord,
 };
 use oncegate_testkit::calls::renew;
-use oncegate_testkit::etcd_cluster::EtcdCluster;
 
-use super::{again, granted, is_duplicate, open, settle, soon, success};
+use super::{Cluster, GRANTS_END, again, delete_locks, granted, is_duplicate, open, settle, soon, success};
+
+/// Returns the name of the setting.
+fn setting() -> &'static str {
+    GRANTS_END.split('=').next().unwrap()
+}
 
 fn is_full<T: std::fmt::Debug>(answer: &Result<T, EngineError>) -> bool {
-    matches!(answer, Err(EngineError::Determinate(Determinate::Full(why))) if why.contains("grant_until"))
+    matches!(answer, Err(EngineError::Determinate(Determinate::Full(why))) if why.contains(setting()))
 }
 
 fn lock(number: u32, purpose: ChangePurpose) -> RecordChange {
@@ -33,8 +37,8 @@ fn lock(number: u32, purpose: ChangePurpose) -> RecordChange {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_room_nothing_is_granted_and_all_else_goes_on() {
-    let Some(cluster) = EtcdCluster::start_one().await else { return };
-    let engine = open(&format!("{}?grant_until=6MiB", cluster.url()));
+    let Some(cluster) = Cluster::start_one().await else { return };
+    let engine = open(&format!("{}?{GRANTS_END}", cluster.url()));
     let (held, done) = (fresh_claim(), fresh_claim());
     granted(&engine, &held).await;
     granted(&engine, &done).await;
@@ -52,9 +56,6 @@ async fn without_room_nothing_is_granted_and_all_else_goes_on() {
     let repeated = engine.claim(&held, DEADLINE).await;
     assert!(matches!(repeated, Ok(ClaimResponse::Granted(_))), "{repeated:?}");
 
-    cluster.ctl(&["del", "--prefix", "/oncegate/l/"]);
-    let revision = cluster.ctl(&["get", "/oncegate/clock", "--write-out=fields"]);
-    let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap();
-    cluster.ctl(&["compact", revision, "--physical"]);
+    delete_locks(&cluster);
     soon("grants are made again", async || engine.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
 }

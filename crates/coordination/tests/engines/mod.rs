@@ -1,0 +1,28 @@
+//! Tests that both engines on coordination services pass, each on its own servers. `tests/it/main.rs` of an engine includes this folder. It
+//! has `engine` (the crate), `Cluster`, and what these tests do to a cluster: `erase`, `set_clock_back`, `delete_locks`, `has_key`.
+
+mod clock;
+mod conformance;
+mod full;
+mod notifications;
+mod races;
+mod sweeping;
+
+use std::time::Duration;
+
+use oncegate_core::claim::ClaimRequest;
+use oncegate_core::terms::Terms;
+use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
+
+use super::{Cluster, GRANTS_END, delete_locks, engine, erase, has_key, key, open, options, set_clock_back};
+
+/// Waits until something holds.
+pub(super) async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
+    oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
+}
+
+/// Returns a claim with this lease.
+pub(super) fn leased(lease: Duration) -> ClaimRequest {
+    let request = oncegate_core::engine::conformance::fresh_claim();
+    ClaimRequest { terms: Terms { lease, ..request.terms }, ..request }
+}
