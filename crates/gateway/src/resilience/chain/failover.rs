@@ -81,8 +81,7 @@ impl Failover {
         let FailoverSetup { witness, mode, after, recorder } = setup;
         let names: Vec<_> = engines.iter().map(|(name, _)| name.as_str()).collect();
         let digest = hex::encode(&Sha256::digest(format!("{} {}", names.join(" "), after.as_millis())));
-        let (gateway, mut digest) = (format!("{:016x}", entropy.bits()), digest);
-        digest.truncate(8);
+        let gateway = format!("{:016x}", entropy.bits());
         Self {
             gateway: gateway[..8].to_owned(),
             witness: Member::new(witness, format!("failover.{chain}"), true),
@@ -91,7 +90,7 @@ impl Failover {
             after,
             recorder,
             record: format!("views.{chain}"),
-            digest,
+            digest: digest[..8].to_owned(),
             epoch_at_witness: AtomicU64::new(0),
             number: AtomicU64::new(0),
             views: Mutex::default(),
