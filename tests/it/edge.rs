@@ -398,11 +398,19 @@ async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
-    malformed(&gateway.client(), &mut random, 1000).await;
-    let resident = resident_kib(&gateway);
-    malformed(&gateway.client(), &mut random, 9000).await;
-    let after = resident_kib(&gateway);
-    assert!(after < resident + 8 * 1024, "resident memory grew from {resident} to {after} KiB");
+    malformed(&gateway.client(), &mut random, 4000).await;
+    // The allocator takes some MiB for itself, at times of its own. Memory that requests leave behind grows in every round.
+    let mut resident = vec![resident_kib(&gateway)];
+    loop {
+        malformed(&gateway.client(), &mut random, 3000).await;
+        let before = resident[resident.len() - 1];
+        let after = resident_kib(&gateway);
+        resident.push(after);
+        if resident.len() > 2 && after < before + 1024 {
+            break;
+        }
+        assert!(resident.len() < 12, "resident memory grew in each round, in KiB: {resident:?}");
+    }
     assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
     gateway.client().claim(json!("before")).await.expect(409);
 }
