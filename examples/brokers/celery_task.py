@@ -12,7 +12,7 @@ from oncegate.contrib.celery import OnceTask
 
 app = Celery("payouts", broker=os.environ.get("BROKER_URL", "amqp://guest:guest@127.0.0.1:5672/"), backend="rpc://")
 app.conf.worker_redirect_stdouts = False
-# A retry is another message: it has to be there before the first one is acknowledged.
+# A retry is another message: the broker must have it before the first one is acknowledged.
 app.conf.broker_transport_options = {"confirm_publish": True}
 client = Client(
     [os.environ.get("ONCEGATE_URL", "http://127.0.0.1:8080")],

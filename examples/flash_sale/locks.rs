@@ -15,7 +15,7 @@ const TRIES: usize = 4;
 pub(crate) struct Locks {
     http: Http,
     urls: Vec<String>,
-    /// Limit of one call, beside the time that it waits.
+    /// Limit of one call, in addition to the time that it waits.
     timeout: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Servers of the demo: one Redis with durable writes, and gateways. Each runs on a free port of this machine with a
-//! directory of its own, and is killed when dropped.
+//! Servers of the demo: one Redis with durable writes, and gateways. Each runs on a free port of this machine with its
+//! own directory, and is killed when dropped.
 
 use std::{
     env, fs,

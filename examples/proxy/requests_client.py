@@ -11,7 +11,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
-# POST is not among the methods that urllib3 retries by itself. With a key it is safe: 409 means that the first try is still running.
+# urllib3 does not retry a POST by default. With a key it is safe: 409 means that the first try is still running.
 retries = Retry(total=5, backoff_factor=0.1, allowed_methods={"POST"}, status_forcelist={429, 503})
 session = requests.Session()
 session.trust_env = False

@@ -12,7 +12,7 @@ The field `X-Misbehave` of a POST chooses what goes wrong:
     lose-answer    stores the order, then closes the connection without an answer
     tear           stores the order, then sends half of the answer
     error          stores the order, then answers 500
-    refuse         stores nothing, answers 503, and says so: `Oncegate-Outcome: failure`
+    refuse         stores nothing, and answers 503 with `Oncegate-Outcome: failure`
     nonsense       stores the order, then answers with something that is not HTTP
 
 Usage: shop.py [PORT], 9000 by default, on 127.0.0.1. It needs nothing but Python.
