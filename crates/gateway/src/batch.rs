@@ -48,8 +48,8 @@ pub(super) fn fail<Answer>(count: usize, error: &EngineError) -> Vec<Result<Answ
     (0..count).map(|_| Err(error.clone())).collect()
 }
 
-/// The order of a batch: the first request of each key at once, the others after it. Keys keep the order in which they occur,
-/// so that a batch of the simulation runs the same way again from the same seed.
+/// The order of a batch: the first request of each key at once, the others after it. Keys keep their order, so that one
+/// seed of the simulation always gives the same run of a batch.
 struct Order {
     first: Vec<usize>,
     /// The other requests, by the first one of their key.

@@ -75,7 +75,7 @@ pub struct Granted {
     pub taken_over: bool,
     /// Remaining time of the lease, in whole milliseconds, counted from before the store was called.
     pub lease_ms: u64,
-    /// When the lease ends, by this gateway's clock; for display.
+    /// End of the lease, by this gateway's clock; for display.
     pub lease_expires_at: Timestamp,
     /// In observe mode, the answer that enforcing would have given. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
@@ -287,7 +287,7 @@ impl Gateway {
         })
     }
 
-    /// Lets through what enforcing would stop, in observe mode, with an attempt that holds nothing.
+    /// In observe mode, lets through a claim that enforcing would stop, with an attempt that holds nothing.
     fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<OutagePolicy>) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: request.key.global_id,

@@ -63,7 +63,7 @@ impl Engines {
 /// Health of an engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineHealth {
-    /// It answers.
+    /// True if the engine answers.
     pub up: bool,
     /// The reason if it does not.
     pub detail: String,
@@ -80,7 +80,7 @@ pub struct EngineHealth {
 pub struct BreakerHealth {
     /// Its state.
     pub state: BreakerState,
-    /// When the state began, by this gateway's clock.
+    /// Start of the state, by this gateway's clock.
     pub since: Timestamp,
 }
 

@@ -15,13 +15,13 @@ use super::{BreakerHealth, EngineHealth, Gateway, NamedEngine};
 pub struct KnownEngine {
     /// Its name.
     pub name: String,
-    /// It answers. `None` before the first check.
+    /// True if the engine answers. `None` before the first check.
     pub up: Option<bool>,
-    /// When it began to answer, or stopped, as far as this gateway knows.
+    /// Time at which the engine began to answer, or stopped, as far as this gateway knows.
     pub since: Option<Timestamp>,
     /// The reason if it does not answer.
     pub detail: Option<String>,
-    /// When it was last checked.
+    /// Time of the last check.
     pub checked_at: Option<Timestamp>,
     /// The breaker in front of it.
     pub breaker: Option<BreakerHealth>,

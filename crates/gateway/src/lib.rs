@@ -1,5 +1,5 @@
-//! The use cases: claim, settle, renew and inspect, one call or a batch. Translates the calls of an app into calls of an
-//! engine, with the app's terms and deadlines, and limits each answer to what its caller may know.
+//! The use cases: claim, settle, renew and inspect, one call or a batch. Translates the calls of an app into calls of
+//! an engine, with the app's terms and deadlines. Removes from each answer what its caller may not know.
 
 mod batch;
 mod batch_permits;
@@ -80,7 +80,7 @@ pub struct ClaimView {
     pub global_id: GlobalId,
     /// The claim.
     pub claim: LiveClaim,
-    /// When its lease or retention ends.
+    /// End of its lease or retention.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
@@ -196,7 +196,8 @@ fn late<Answer>() -> Result<Answer, EngineError> {
 
 /// Returns the failure of a call that changes nothing: whether it was executed does not matter.
 fn read_failure(error: EngineError) -> Failure {
-    // What was read may be lost with a primary that lacks replicas: it is not known, although the store has answered.
+    // The primary lacks replicas, so the data that was read may be lost with it: the result is unknown, although the
+    // store has answered.
     if error.is_shortfall() { Failure::OutcomeUnknown(None) } else { Failure::Store(error.without_effect()) }
 }
 

@@ -35,7 +35,7 @@ use crate::operator::ListError;
 use crate::resilience::deadline_budget;
 use crate::tenants::App;
 
-/// Part of a deadline for one call to the store: the rest is for a second one, and for the way back.
+/// Part of a deadline for one call to the store: the rest is for a second call, and for the answer.
 const STORE_PART: (u32, u32) = (2, 5);
 
 /// Longest Retry-After for a lock that is held.

@@ -1,6 +1,6 @@
-//! Unknown claims that this gateway has met: in outcomes that it took, and behind repeats that it answered. It does not search for
-//! them, so a claim that no caller came back for is not here. A few are looked up at intervals, so that those that were settled
-//! elsewhere go away.
+//! Unknown claims that this gateway has met: in outcomes that it took, and behind repeats that it answered. It does not
+//! search for them, so a claim that no caller came back for is not here. A few are looked up at intervals, so that
+//! claims settled elsewhere leave the list.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -56,7 +56,7 @@ pub struct MetUnknownsOf {
     pub app: AppKey,
     /// Their number, at most 1000.
     pub count: usize,
-    /// When the oldest one became unknown, as far as is known.
+    /// Time at which the oldest one became unknown, as far as is known.
     pub oldest_at: Timestamp,
 }
 
@@ -127,7 +127,7 @@ impl Gateway {
         self.met_unknowns.by_app()
     }
 
-    /// Looks up some of the unknown claims that this gateway has met, and forgets those that are not unknown any more.
+    /// Looks up some of the unknown claims that this gateway has met, and forgets those with another state by now.
     pub async fn look_up_met_unknowns(&self) {
         let look_up = async |(key, claim): (Key, MetClaim)| {
             let chain = self.engines.chains.get(&*claim.chain);

@@ -36,7 +36,7 @@ pub enum Changed {
     Settled {
         /// Its state.
         state: ClaimState,
-        /// When its time ends.
+        /// End of its retention.
         expires_at: Option<Timestamp>,
     },
     /// There is no live claim; nothing was changed.

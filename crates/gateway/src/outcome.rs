@@ -55,7 +55,7 @@ pub enum Reported {
         global_id: GlobalId,
         /// The answer.
         settled: OutcomeResponse,
-        /// When the lease or retention of the live claim ends.
+        /// End of the lease or retention of the live claim.
         expires_at: Option<Timestamp>,
         /// The policy that answered instead of the store.
         degraded: Option<OutagePolicy>,

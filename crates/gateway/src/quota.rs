@@ -1,5 +1,5 @@
-//! What each call is charged against the quotas of its app, and the metrics of exceeded quotas. The quotas themselves are in
-//! `tenants`.
+//! The charge of each call against the quotas of its app, and the metrics of exceeded quotas. The quotas themselves are
+//! in `tenants`.
 
 use std::sync::Arc;
 

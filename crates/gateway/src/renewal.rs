@@ -21,7 +21,7 @@ pub struct RenewalAnswer {
     pub global_id: GlobalId,
     /// The store's answer.
     pub renewed: RenewalResponse,
-    /// When the lease ends, by this gateway's clock; for display.
+    /// End of the lease, by this gateway's clock; for display.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,

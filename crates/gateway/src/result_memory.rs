@@ -91,8 +91,8 @@ impl AppMemory<'_> {
         (self.memory.share.0 / 2 / self.memory.result).clamp(1, CHUNK_MAX)
     }
 
-    /// Waits for memory for the results of so many claims. First for the app's own memory, so that an app that has used it up
-    /// takes none of the gateway's while it waits.
+    /// Waits for memory for the results of so many claims. Waits first for the app's own memory. So an app that has
+    /// none left takes no memory of the gateway while it waits.
     pub(super) async fn load(&self, claims: usize) -> LoadPermit {
         let units = u32::try_from((claims * self.memory.result).min(self.memory.share.0)).unwrap_or(u32::MAX);
         let own = acquire(&self.own.loading, units).await;

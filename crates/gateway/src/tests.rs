@@ -1,5 +1,5 @@
-//! The use cases over a store in memory: what is refused before the store is asked, what an answer holds, what is charged and
-//! measured, and what operators see and do.
+//! The use cases over a store in memory: refusals before a call to the store, the contents of answers, charges and
+//! metrics, and the calls of operators.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Unknown claims for operators: of all apps, on every engine, the oldest first. An engine that lists is searched; one that cannot list
-//! has an index.
+//! Unknown claims for operators: of all apps, on every engine, the oldest first. An engine that can list claims is
+//! searched; any other engine has an index.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct UnknownView {
     pub app: AppKey,
     /// The realm.
     pub realm: Realm,
-    /// When the claim became unknown, as far as is known.
+    /// Time at which the claim became unknown, as far as is known.
     pub since: Timestamp,
     /// The claim, without a result.
     pub claim: ClaimView,

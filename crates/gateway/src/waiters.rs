@@ -45,16 +45,16 @@ struct State {
 /// The callers that wait for one key. It exists for as long as its driver.
 struct Queue {
     entries: VecDeque<Entry>,
-    /// The claim in the way, as it was found last.
+    /// The claim that blocks the callers, as of the last answer of the store.
     live: LiveClaim,
-    /// When it was found.
+    /// Time at which it was found.
     found_at: Duration,
 }
 
 /// A caller that waits.
 struct Entry {
     number: u64,
-    /// When its call began.
+    /// Start of its call.
     since: Duration,
     request: Arc<ClaimRequest>,
     context: CallContext<ClaimOnOutage>,
@@ -63,14 +63,14 @@ struct Entry {
     is_leaving: Arc<AtomicBool>,
 }
 
-/// What ends the wait of a caller.
+/// Reason for the end of a caller's wait.
 #[expect(clippy::large_enum_variant, reason = "one for each caller that stops waiting, and not kept")]
 enum Verdict {
     /// The answer to its own claim call, which began at this time.
     Answered(Result<Answered<ClaimResponse>, EngineError>, Duration),
     /// The claim is settled. Shared, since a result may be large and many may wait for it.
     Settled(Arc<LiveClaim>, Duration),
-    /// It has to ask the store by itself.
+    /// Must call the store itself.
     Again,
 }
 
@@ -94,7 +94,7 @@ impl Waiters {
         }
     }
 
-    /// Joins the queue of a key, if there is one and the claim in the way is what the store would answer with.
+    /// Joins the queue of a key, if there is one and the store would answer with the claim that blocks it.
     fn join(
         &self,
         request: &Arc<ClaimRequest>,
@@ -108,7 +108,8 @@ impl Waiters {
         self.add(&mut state, request, context, since)
     }
 
-    /// Enters the queue of a key behind this claim. Returns whether its driver is to be started, too. `None`: no more may wait.
+    /// Enters the queue of a key behind this claim. Returns whether the caller must start its driver. `None`: no more
+    /// callers may wait.
     fn enter(
         &self,
         request: &Arc<ClaimRequest>,
@@ -175,8 +176,8 @@ impl Waiters {
         None
     }
 
-    /// Answers the callers of a key by what the store has answered to the first one. Returns how long the claim in the way
-    /// lasts, or `None` if there is no reason to wait.
+    /// Answers the callers of a key from the store's answer to the first one. Returns the time until the end of the
+    /// claim that blocks them, or `None` if there is no reason to wait.
     fn answered(
         &self,
         key: &Key,
@@ -248,7 +249,8 @@ impl Waiters {
 }
 
 impl Queue {
-    /// Answers the callers that another claim in the way concerns in another way: a mismatch never waits.
+    /// Checks each caller against the present claim. A mismatch is answered at once; a caller with the nonce of that
+    /// claim must call the store.
     fn judge(&mut self, at: Duration) {
         for entry in std::mem::take(&mut self.entries) {
             match claim::claim(Some(&self.live), &entry.request, None) {
@@ -268,7 +270,7 @@ impl Queue {
         self.entries.remove(at)
     }
 
-    /// Returns the claim in the way as it is now, as far as is known.
+    /// Returns the present state of the claim that blocks the callers, as far as is known.
     fn live(&self, now: Duration) -> LiveClaim {
         let left = self.live.left.map(|left| left.saturating_sub(now.saturating_sub(self.found_at)));
         LiveClaim { left, ..self.live.clone() }
@@ -276,7 +278,7 @@ impl Queue {
 }
 
 impl Entry {
-    /// Ends the wait. A caller that has gone is ignored: its grant ends with its lease, or is given to the same nonce.
+    /// Ends the wait. If the caller has disconnected, its grant ends with its lease, or goes to the same nonce.
     fn end(self, verdict: Verdict) {
         let _ = self.verdict.send(verdict);
     }
@@ -289,8 +291,8 @@ fn granted(request: &ClaimRequest, grant: &Grant) -> LiveClaim {
 }
 
 impl Ticket<'_> {
-    /// Leaves the queue, and returns the claim in the way. `None` if the store is being asked for this caller, or has answered:
-    /// then the verdict comes, at the latest by the deadline of the call.
+    /// Leaves the queue, and returns the claim that blocks it. Returns `None` if a call to the store for this caller is
+    /// in progress or answered: then the verdict arrives, at the latest by the deadline of the call.
     fn leave(&self, now: Duration) -> Option<LiveClaim> {
         let mut state = self.waiters.state();
         self.is_leaving.store(true, Ordering::Relaxed);

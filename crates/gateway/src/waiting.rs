@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Gateway;
 
-/// What callers of this gateway wait for, the longest wait first.
+/// Claims and locks that callers of this gateway wait for, the longest wait first.
 #[derive(Debug, Serialize)]
 pub struct Waiting {
     /// Claims in progress.
@@ -33,7 +33,7 @@ pub struct WaitedForClaim {
     pub global_id: GlobalId,
     /// Number of callers.
     pub callers: usize,
-    /// When the call of the first of them began.
+    /// Start of the call of the first of them.
     pub since: Timestamp,
 }
 
@@ -46,7 +46,7 @@ pub struct WaitedForLock {
     pub name: LockName,
     /// Number of callers.
     pub callers: usize,
-    /// When the call of the first of them began.
+    /// Start of the call of the first of them.
     pub since: Timestamp,
 }
 

@@ -40,9 +40,9 @@ pub(super) struct Answer {
     pub(super) now: Timestamp,
     /// Most that the store's clock gains on real time.
     pub(super) clock_gain: Duration,
-    /// When the call to the store began, by this gateway's monotonic clock.
+    /// Start of the call to the store, by this gateway's monotonic clock.
     pub(super) sent_at: Duration,
-    /// An earlier try of the change may have been stored, so that what is absent may have been ended by it.
+    /// An earlier try of the change may have been stored, and may have ended the hold that is now absent.
     pub(super) is_uncertain: bool,
     pub(super) lock: Summary,
 }
@@ -53,18 +53,18 @@ pub(super) struct Summary {
     pub(super) mode: Option<oncegate_core::lock::LockMode>,
     pub(super) holders: usize,
     pub(super) waiting: usize,
-    /// Time after which those that wait look again.
+    /// Time after which waiting requests read the lock again.
     pub(super) ask_again_in: Option<Duration>,
 }
 
 /// A request and its reply channel.
 pub(super) struct Pending {
     pub(super) action: Action,
-    /// When its call began, by the monotonic clock.
+    /// Start of its call, by the monotonic clock.
     pub(super) since: Duration,
     /// End of its wait, by the monotonic clock; its call is answered at once after that.
     pub(super) waits_until: Duration,
-    /// It does not wait, and may ask again.
+    /// True if it does not wait, and may request the lock again.
     pub(super) polls: bool,
     /// Deadline of each call to the store.
     pub(super) deadline: Duration,

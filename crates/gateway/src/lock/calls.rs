@@ -11,7 +11,7 @@ use oncegate_core::lock::{LockBound, LockMode, LockName, LockRecord, Permits};
 pub struct AcquireCall {
     /// The lock.
     pub name: LockName,
-    /// How it is held.
+    /// Mode of the hold.
     pub mode: LockMode,
     /// Largest number of holds at once, for a shared one.
     pub limit: Option<Permits>,
@@ -21,16 +21,16 @@ pub struct AcquireCall {
     pub nonce: Option<Nonce>,
     /// The lease, if not the app's.
     pub lease: Option<Duration>,
-    /// How long the call waits for the lock.
+    /// Longest time that the call waits for the lock.
     pub wait: Duration,
-    /// Whether it queues.
+    /// True if it queues.
     pub fair: bool,
 }
 
 /// The answer to a request for a hold.
 #[derive(Debug)]
 pub enum AcquireAnswer {
-    /// It is granted.
+    /// Granted.
     Granted(GrantedLock),
     /// Others hold the lock, or wait for it.
     Held(HeldLock),
@@ -51,7 +51,7 @@ pub enum AcquireAnswer {
 pub struct GrantedLock {
     /// The lock.
     pub name: LockName,
-    /// How it is held.
+    /// Mode of the hold.
     pub mode: LockMode,
     /// The attempt that holds it.
     pub attempt: Attempt,
@@ -59,20 +59,20 @@ pub struct GrantedLock {
     pub fence: u64,
     /// Number of holds of the owner.
     pub holds: usize,
-    /// What is left of the lease, in whole milliseconds.
+    /// Rest of the lease, in whole milliseconds.
     pub lease_ms: u64,
-    /// When the lease ends, by this gateway's clock; for display.
+    /// End of the lease, by this gateway's clock; for display.
     pub lease_expires_at: Timestamp,
     /// An earlier request with the same nonce got the hold.
     pub repeated: bool,
-    /// How long the call has waited.
+    /// Time that the call has waited.
     pub waited: Duration,
 }
 
-/// A lock that is held, for those that do not get it.
+/// A lock that is held, as its other callers see it.
 #[derive(Debug)]
 pub struct HeldLock {
-    /// How it is held; `None` if it is free, and others queue for it.
+    /// Mode in which it is held; `None` if it is free, and others queue for it.
     pub mode: Option<LockMode>,
     /// Number of holds.
     pub holders: usize,
@@ -82,14 +82,14 @@ pub struct HeldLock {
     pub position: Option<usize>,
     /// Time after which it makes sense to ask again.
     pub retry_after: Duration,
-    /// How long the call has waited.
+    /// Time that the call has waited.
     pub waited: Duration,
 }
 
 /// The answer to a release or a withdrawal.
 #[derive(Debug)]
 pub enum UnlockAnswer {
-    /// It is done.
+    /// Done.
     Done {
         /// Number of holds that the owner still has.
         holds: usize,
@@ -109,7 +109,7 @@ pub enum UnlockAnswer {
 pub struct LockView {
     /// The lock.
     pub name: LockName,
-    /// What the store holds, without what has ended.
+    /// Record in the store, without holds and requests that have ended.
     pub record: LockRecord,
     /// The store's instant.
     pub now: Timestamp,

@@ -17,9 +17,9 @@ pub(super) struct Known {
     pub(super) clock_gain: Duration,
     /// and when it was known, by this gateway's monotonic clock.
     pub(super) at: Duration,
-    /// When the call that returned it began.
+    /// Start of the call that returned it.
     pub(super) sent_at: Duration,
-    /// It was read after the requests of this round had come.
+    /// True if it was read after the requests of this round had arrived.
     pub(super) is_fresh: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The requests of this gateway to one lock. A task takes all that wait, applies them to what the store holds as one change, and
-//! swaps it in: contention grows with gateways, not with callers. It ends when no request is left.
+//! The requests of this gateway to one lock. A task takes all waiting requests, applies them to the stored record as
+//! one change, and replaces the record. So contention grows with gateways, not with callers. It ends when no request is
+//! left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,7 +26,7 @@ const SLOW_POLL: Duration = Duration::from_millis(800);
 /// Interval of looking without notifications.
 const POLL: Duration = Duration::from_millis(150);
 
-/// Age up to which what was known of a lock is the base of a change. The store compares its version.
+/// Longest age of a known record that may be the base of a change. The store compares its version.
 const CACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Longest record that is kept between two rounds, in bytes.
@@ -52,7 +53,7 @@ pub(super) struct Queue {
 struct Inbox {
     requests: Vec<Pending>,
     is_running: bool,
-    /// When the last request came, by the monotonic clock.
+    /// Time of the last request, by the monotonic clock.
     used_at: Duration,
     /// End of the longest lease that was requested.
     leased_until: Duration,
@@ -87,7 +88,7 @@ impl Queue {
         Arc::ptr_eq(&self.engine, engine)
     }
 
-    /// Returns whether its record in the store may have ended, so that its name does not count any more.
+    /// Returns whether its record in the store may have ended. Then its name no longer counts.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let inbox = self.inbox();
         !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
@@ -287,7 +288,7 @@ impl Queue {
         (batch, Some(jittered(POLL / 2, POLL / 2, self.entropy.bits())))
     }
 
-    /// Applies what ends or extends holds first, then the acquisitions in the order in which they came.
+    /// Applies first the requests that end or extend holds, then the acquisitions in the order of their arrival.
     fn apply(&self, lock: &mut LockState, batch: &[Pending], gone: &[ShortHash]) -> Vec<Response> {
         for nonce in gone {
             lock.leave(*nonce);
@@ -315,7 +316,7 @@ impl Queue {
         responses
     }
 
-    /// Answers requests, but for those that wait and whose time is not over.
+    /// Answers all requests except those that wait and still have time.
     fn answer(
         &self,
         batch: Vec<Pending>,

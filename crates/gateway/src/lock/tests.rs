@@ -41,7 +41,7 @@ impl World {
         Arc::new(Gateway::new(engines, issuer, self.clock.clone(), &Limits::default()))
     }
 
-    /// Returns a gateway that repeats a call after 30 ms, and what its store does.
+    /// Returns a gateway that repeats a call after 30 ms, and the control of its store.
     fn guarded(&self) -> (Arc<Faulty>, Arc<Gateway>) {
         let faulty = Arc::new(Faulty::always(self.store.clone(), Fault::None));
         let (second, entropy) = (Duration::from_secs(1), Arc::new(Steady(30_000)));
@@ -269,7 +269,7 @@ async fn a_lease_is_counted_from_before_the_store_is_called() {
     assert!(again.lease_ms <= 19_900, "its answer was 100 ms on its way: {}", again.lease_ms);
 }
 
-/// There is nothing to try again: nothing was granted that could be left out.
+/// A second try is useless: there was no grant that it could leave out.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_the_store_refuses_fails_at_once() {
     let world = World::new();
@@ -283,7 +283,7 @@ async fn a_release_that_the_store_refuses_fails_at_once() {
     assert_eq!(world.clock.monotonic(), before);
 }
 
-/// What the callers of a run saw: grants and releases, in the order of their answers.
+/// Grants and releases that the callers of a run saw, in the order of their answers.
 #[derive(Default)]
 struct History {
     /// The nonce that is known to hold the lock.

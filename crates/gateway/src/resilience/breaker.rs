@@ -23,7 +23,7 @@ const VOLUME_MIN_RAMP: u64 = 5;
 const FAILED_PERCENT: u64 = 50;
 /// The breaker opens if at least this share of the calls was slow or failed. High, since a slow store is better than none.
 const SLOW_PERCENT: u64 = 80;
-/// The breaker opens, whatever the rates, if this many calls failed and none was answered in between …
+/// The breaker opens, with any rates, if this many calls failed and none was answered in between …
 const SILENCE_CALLS: u32 = 5;
 /// … for this long. A connection that breaks fails all calls on it at once, and is no reason to refuse the next one.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -39,10 +39,10 @@ const TRIAL: Duration = Duration::from_millis(750);
 /// Time that a half-open breaker waits for a call before a probe alone closes it.
 const IDLE: Duration = Duration::from_millis(75);
 
-/// What a call shows about its store.
+/// Evidence of a call about its store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallResult {
-    /// The store answered, whatever the answer.
+    /// The store gave any answer.
     Answered,
     /// The store answered late, or the call was given up as late.
     Slow,
@@ -136,7 +136,7 @@ impl Breaker {
     /// answered, an open breaker and a half-open one without calls. Returns the new state if the phase has changed.
     ///
     /// Calls that arrive together after a quiet time are many more than one, and must not be refused because no call
-    /// was made before. The earlier counts stay, so that the first of them that fails opens the breaker again.
+    /// was made before. The earlier counts stay, so that their first failure opens the breaker again.
     pub fn advance(&self, probe_answered: bool, now: Duration) -> Option<BreakerState> {
         let word = self.word();
         let age = self.age(now);
@@ -260,7 +260,7 @@ impl Drop for Pass<'_> {
     /// Frees what the call had taken, unless its result has changed the phase.
     fn drop(&mut self) {
         match Phase::of(self.word) {
-            // The caller of the trial call has gone; another call takes its turn.
+            // The caller of the trial call has disconnected; another call becomes the trial call.
             Phase::Trial => drop(self.breaker.change(self.word, Phase::HalfOpen, self.started)),
             Phase::Ramp if self.breaker.word() == self.word => {
                 let one_less = |calls: u32| calls.checked_sub(1);

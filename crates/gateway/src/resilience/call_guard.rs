@@ -58,7 +58,7 @@ struct Shard {
     opened: Notify,
     has_prober: AtomicBool,
     budget: RetryBudget,
-    /// Whether its last call was not answered.
+    /// True if its last call was not answered.
     is_down: AtomicBool,
 }
 
@@ -164,7 +164,7 @@ impl Guard {
         }
     }
 
-    /// Records that a try that began at `started` is late, whatever its answer will be.
+    /// Records that a try that began at `started` is late. Its answer does not matter.
     fn late(self: &Arc<Self>, shard: u16, pass: Pass<'_>, started: Duration) {
         let now = self.clock.monotonic();
         if now.saturating_sub(started) >= LATE_MIN {
@@ -247,8 +247,8 @@ impl Guard {
         self.meter.set_up(shards.iter().any(|shard| !self.shards.get(*shard).is_down.load(Ordering::Relaxed)));
     }
 
-    /// Makes a call that the breaker neither counts nor stops: few are made, and they show nothing about claims. `shard` is that
-    /// of the call, if it is known.
+    /// Makes a call that the breaker neither counts nor stops. Such calls are rare, and show nothing about claims.
+    /// `shard` is that of the call, if it is known.
     async fn uncounted<Answer>(
         &self,
         call: EngineCall,

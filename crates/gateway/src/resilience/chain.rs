@@ -129,7 +129,8 @@ impl Chain {
         join_all(shards.into_iter().map(check)).await.into_iter().flatten().collect()
     }
 
-    /// Returns the answer to a claim call that grants nothing: during a grant freeze, what the store knows still stops duplicates.
+    /// Returns the answer to a claim call that grants nothing: during a grant freeze, existing records still stop
+    /// duplicates.
     async fn not_granted(&self, request: &ClaimRequest, failure: EngineError) -> Result<ClaimResponse, EngineError> {
         let is_paused = matches!(failure, EngineError::Determinate(Determinate::Paused(_)));
         let shard = self.core.freeze.shard_of(self.current(), &request.key);

@@ -1,7 +1,7 @@
 //! The deadline of a call, divided among the layers that wait for one another.
 //!
 //! All shares are of the deadline that a layer is given, and each layer answers before the one above stops waiting: the
-//! journal's disk, a retry and the way back need time, too. The page is `docs/adr/0044-one-deadline-budget.md`.
+//! journal's disk, a retry and the reply need time, too. The page is `docs/adr/0044-one-deadline-budget.md`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub const LATE_MIN: Duration = Duration::from_millis(100);
 /// Deadline of a call that delivers an entry of the journal: its own caller was answered long ago.
 pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Timeout of a probe: a store that takes longer counts as silent.
+/// Timeout of a probe: a store that takes longer counts as unavailable.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Timeout of a list, which reads many claims for operators.
@@ -59,8 +59,8 @@ impl PolicyBudget {
 pub struct GuardBudget {
     /// Time of the first try before the breaker's opening can end it.
     pub undisturbed: Duration,
-    /// Time of the first try before a hedged request: longer than an engine waits for its own connection, so that both tries
-    /// do not fail for the same reason.
+    /// Time of the first try before a hedged request. It is longer than an engine waits for its own connection:
+    /// otherwise both tries could fail for the same reason.
     pub first_try: Duration,
     /// Time of the first try beyond that, while the hedged request is in flight.
     pub overtime: Duration,

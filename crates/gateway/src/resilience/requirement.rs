@@ -22,7 +22,7 @@ impl Requirement {
         Self { chain: chain.to_owned(), required, met: AtomicBool::new(true), metrics }
     }
 
-    /// Reports whether the active engine had what is required when it was last checked.
+    /// Reports whether the active engine met the requirements at its last check.
     pub(crate) fn is_met(&self) -> bool {
         self.met.load(Ordering::Relaxed)
     }

@@ -1,5 +1,6 @@
-//! The retry rule: after which failures a store call is retried, until when, and after which pause: once, but for the opening of a
-//! chain. A retry repeats the call with the same arguments, so it is safe after an uncertain failure too.
+//! The retry rule: the failures after which a store call is retried, the latest time, and the pause. A call is retried
+//! once; only the opening of a chain is retried more often. A retry repeats the call with the same arguments, so it is
+//! safe after an uncertain failure too.
 //!
 //! Connections are not retried here: `driver` opens them again with its own backoff.
 

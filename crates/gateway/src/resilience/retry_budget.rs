@@ -9,7 +9,7 @@ use oncegate_core::rate_limiter::{Allowance, RateLimiter};
 const CALLS_PER_RETRY: u32 = 10;
 /// Most retries that are saved. Few, since they are spent when trouble begins.
 const SAVED_MAX: u32 = 50;
-/// Retries that are always available, so that a quiet gateway may retry, too.
+/// Retries that are always available, so that a gateway with few calls may retry, too.
 pub const FLOOR: u32 = 5;
 /// Time after which one of the [`FLOOR`] is available again.
 const FLOOR_EVERY: Duration = Duration::from_secs(1);

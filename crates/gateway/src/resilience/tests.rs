@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::call_guard::CallGuard;
 use super::chain::{Chain, Setup};
 
-/// The clock of a test's runtime, which advances by itself while all tasks wait.
+/// The clock of a test's runtime. It advances automatically while all tasks wait.
 pub(crate) struct PausedClock(Instant);
 
 impl PausedClock {
@@ -71,7 +71,7 @@ pub(crate) fn metric(labelled: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(labelled)?.trim().parse().ok())
 }
 
-/// An engine whose store is out, and which says of itself what no other one does.
+/// An engine with an unavailable store, and with capabilities that no other engine has.
 #[derive(Default)]
 pub(crate) struct Unlike {
     pub(crate) is_closed: AtomicBool,
@@ -143,7 +143,7 @@ impl Engine for Unlike {
     }
 }
 
-/// Asserts that a wrapper says of itself what its engine does.
+/// Asserts that a wrapper reports the capabilities of its engine.
 async fn assert_passed_on(wrapper: &dyn Engine, unlike: &Unlike) {
     let (key, name) = (fresh_claim().key, RecordName::Metadata("a".into()));
     assert_eq!((wrapper.shard_of(&key), wrapper.shard_of_record(&name), wrapper.shards()), (5, 3, vec![3, 5]));

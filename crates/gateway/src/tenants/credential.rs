@@ -1,7 +1,7 @@
 //! Verification of credentials, `Bearer <app key>.<secret>`, against a table of all secrets.
 //!
-//! The table is keyed by the digest of the secret and the app key, so an unknown app, a wrong secret and a disabled app
-//! all take one hash and one lookup: the time does not reveal which it was.
+//! The table is keyed by the digest of the secret and the app key. So an unknown app, a wrong secret and a disabled app
+//! each take one hash and one lookup, and the time does not reveal the case.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,8 @@ use super::App;
 use super::secret::SecretDigest;
 use super::usage::LastUse;
 
-/// Credential that is looked up when none was sent, so that this takes as long as a wrong one. No app key is empty, so
-/// it is never found.
+/// Credential for the lookup when none was sent, so that this case takes as long as a wrong one. No app key is empty,
+/// so it is never found.
 const ABSENT: (&str, &str) = ("", "oncegate_nobody_has_this_secret_");
 
 /// Secrets of all apps.

@@ -130,7 +130,7 @@ impl Follower {
         self.record_uses(session, progress).await
     }
 
-    /// Stores the last uses of secrets, so that an operator sees which ones are unused. They change once a minute at
+    /// Stores the last use of each secret, so that operators see unused ones. They change once a minute at
     /// most.
     async fn record_uses(&self, session: &mut Session, progress: &mut Progress) -> Result<(), DatabaseError> {
         let mut uses: Vec<(AppKey, SecretDigest, Timestamp)> = Vec::new();

@@ -15,7 +15,7 @@ pub use self::stored_responses::ResponseKind;
 use self::stored_responses::StoredResponses;
 use super::App;
 
-/// Debt that settlements may add beyond the burst, so that granted claims can be settled.
+/// Debt that settlements may add beyond the burst. It lets callers settle the claims that they were granted.
 pub const OVERDRAFT: Duration = Duration::from_secs(10);
 
 /// Retry delay while all permits of an app are taken. Most requests take far less.

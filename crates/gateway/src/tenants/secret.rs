@@ -29,7 +29,7 @@ impl SecretDigest {
         Self(Sha256::digest(secret).into())
     }
 
-    /// Returns the digest of a secret that a caller sent, or nothing if its length is that of no secret.
+    /// Returns the digest of a secret that a caller sent, or nothing if no secret has its length.
     pub fn of_sent(secret: &str) -> Option<Self> {
         (LENGTH_MIN..=LENGTH_MAX).contains(&secret.len()).then(|| Self::of(secret))
     }

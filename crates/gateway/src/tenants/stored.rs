@@ -45,7 +45,7 @@ pub struct ListedApp {
     pub disabled: bool,
     /// Its secrets, oldest first where that is known.
     pub secrets: Vec<ListedSecret>,
-    /// Reason why its current settings are not in force.
+    /// Reason why its current settings are not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What one process has counted for an app. Survives changes of the app's settings, but not the process.
+//! Counts of one process for an app. They survive changes of the app's settings, but not the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -23,7 +23,7 @@ use crate::{Failure, Gateway, within};
 pub struct WaitedClaim {
     /// The answer.
     pub answer: ClaimAnswer,
-    /// How long it has waited; `None` if it was answered at once.
+    /// Time that it has waited; `None` if it was answered at once.
     pub waited: Option<Duration>,
 }
 
@@ -34,10 +34,10 @@ impl WaitedClaim {
     }
 }
 
-/// How a wait ended.
+/// End of a wait.
 enum End {
     Verdict(Verdict),
-    /// The claim in the way still stands.
+    /// The claim that blocks the caller is still live.
     Over(LiveClaim, WaitEnd),
 }
 
@@ -49,8 +49,8 @@ impl Gateway {
         waits.then(|| wait.min(self.waiters.time_max))
     }
 
-    /// Claims an operation, and waits up to `time` for a claim in progress to end. `gone` is first polled when the call begins
-    /// to wait, and resolves when its caller has gone.
+    /// Claims an operation, and waits up to `time` for a claim in progress to end. `gone` is first polled when the call
+    /// begins to wait, and resolves when its caller disconnects.
     ///
     /// # Errors
     /// There is no answer; a duplicate is an answer.
@@ -105,7 +105,8 @@ impl Gateway {
         }
     }
 
-    /// Claims, or enters the queue behind the claim in the way. The error is the answer, and when the store was asked.
+    /// Claims, or enters the queue behind the claim that blocks the caller. The error is the answer, with the time at
+    /// which the store was called.
     async fn claim_or_enter(
         self: &Arc<Self>,
         app: &Arc<App>,

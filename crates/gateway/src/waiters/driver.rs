@@ -60,7 +60,7 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
     driving.has_ended = true;
 }
 
-/// Ends the queue if its driver ends before it, so that no caller waits for a driver that is gone.
+/// Ends the queue if its driver ends first, so that no caller waits for a driver that no longer runs.
 struct Driving<'a> {
     waiters: &'a Waiters,
     key: &'a Key,

@@ -425,7 +425,8 @@ async fn what_ends_a_wait_is_counted() {
     assert_eq!((ended("granted"), ended("settled")), (Some(1.0), Some(1.0)));
 }
 
-/// Another claim with another fingerprint replaces the one in the way. Without notifications, the next poll finds it.
+/// Another claim with another fingerprint replaces the one that blocks the caller. Without notifications, the next poll
+/// finds it.
 #[tokio::test]
 async fn a_wait_that_ends_with_a_mismatch_is_not_counted_as_granted() {
     let ended = |end: &str| metric(&format!("oncegate_claim_waits_total{{app=\"mismatched\",end=\"{end}\"}}"));

@@ -25,7 +25,7 @@ impl Scenario {
         self.breaker.enter(self.now)
     }
 
-    /// Makes calls, each of which takes this long. Refused calls take no time.
+    /// Makes calls that take `each` time. Refused calls take no time.
     fn calls(&mut self, count: u32, result: CallResult, each: Duration) -> &mut Self {
         for _ in 0..count {
             let started = self.now;

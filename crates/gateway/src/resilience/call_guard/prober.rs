@@ -28,16 +28,16 @@ impl Guard {
         }
     }
 
-    /// Returns the answer of a late call, or an uncertain failure once the breaker is open. A store that does not answer others
-    /// does not answer this call either, and others may wait for its end: its caller for a policy's answer, and further calls
-    /// for their turn on the same key.
+    /// Returns the answer of a late call, or an uncertain failure once the breaker is open. A store that does not
+    /// answer other calls does not answer this one either. Others may wait for its end: its caller waits for the answer
+    /// of a policy, and further calls on the same key wait for their turn.
     pub(super) async fn unless_opened<Answer>(
         &self,
         shard: u16,
         call: impl Future<Output = Result<Answer, EngineError>>,
     ) -> Result<Answer, EngineError> {
         let shard = self.shards.get(shard);
-        // Receives all notifications from here on, so it has to be created before the state is read.
+        // Receives all notifications from here on, so it must be created before the state is read.
         let opened = shard.opened.notified();
         let opened = async {
             if shard.breaker.state() != BreakerState::Open {
@@ -90,11 +90,12 @@ impl Guard {
     }
 }
 
-/// Probes a shard until a call was answered, no call was made between two probes, or the engine is gone. Also ends a trial call that
-/// takes too long: where calls are few, none must be refused because the one before was sent while the store was still out.
+/// Probes a shard until a call was answered, no call was made between two probes, or the engine was dropped. Also ends
+/// a trial call that takes too long. Otherwise, where calls are rare, a call would be refused only because the trial
+/// call before it was sent while the store was still out.
 async fn probe_until_answered(guard: Weak<Guard>, shard: u16, mut pause: Duration) {
     loop {
-        // Without a reference to the engine, which is dropped when its users have gone.
+        // Without a reference to the engine, so that the engine is dropped with its last user.
         sleep(pause).await;
         let Some(guard) = guard.upgrade() else { return };
         let now = guard.clock.monotonic();

@@ -30,7 +30,8 @@ pub(super) struct Call<'a, SendTry, Amend, IsFinal> {
     pub(super) send: SendTry,
     /// Changes the answer of the second try if that of the first is unknown.
     pub(super) amend: Amend,
-    /// Whether an answer holds even while another try is in progress; any other, such as a duplicate, may be outdated by that try.
+    /// True for an answer that is valid even while another try is in progress. That try may outdate any other answer,
+    /// such as a duplicate.
     pub(super) is_final: IsFinal,
 }
 
@@ -176,8 +177,8 @@ where
         let (failure, second) = tokio::select! {
             // In a random order it could not be replayed from a seed.
             biased;
-            // Once the second try was sent, it may be the one that took effect: a failure of the first is not the whole answer,
-            // and what the first one found may be the effect of the second.
+            // Once the second try was sent, either try may have taken effect. So a failure of the first one is not the
+            // whole answer, and the state that the first one found may be the effect of the second.
             answer = &mut first => match answer {
                 Err(failure) if failure.is_unavailable() || is_sent.load(Ordering::Relaxed) => (failure, second.await),
                 Ok(answer) if !is_sent.load(Ordering::Relaxed) => return Ok(answer),
@@ -190,7 +191,8 @@ where
                 Some(Ok(answer)) => return Ok(amend(first.await.unwrap_or(answer))),
                 answer => match first.await {
                     Err(failure) => (failure, answer),
-                    // What the first one found may be the effect of a second one whose result is unknown.
+                    // The state that the first one found may be the effect of the second one, and the result of that
+                    // one is unknown.
                     Ok(found) if matches!(&answer, Some(Err(failure)) if failure.is_uncertain()) => {
                         return Ok(amend(found));
                     }

@@ -1,4 +1,5 @@
-//! The call guard over a store that is slow, silent, failing and back, on a paused clock; and the conformance suite.
+//! The call guard over a store that is slow, does not answer, fails and recovers, on a paused clock; and the
+//! conformance suite.
 
 mod batch;
 mod breaker;

@@ -52,7 +52,7 @@ pub(super) struct Member {
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
     read_at: AtomicU64,
-    /// When it stopped answering these reads, in microseconds; 0: it answers, or was never read.
+    /// Time at which it stopped answering these reads, in microseconds; 0: it answers, or was never read.
     out_since: AtomicU64,
     pub(super) losses: PerShard<DataLosses>,
 }
@@ -64,7 +64,7 @@ pub(super) struct View {
     pub(super) serving: Option<usize>,
     /// Start of the state, by this gateway's monotonic clock.
     pub(super) since: Duration,
-    /// When the engine that the chain is being switched to was first seen to have the state, in microseconds; 0: not yet.
+    /// Time at which the target engine of a switch was first seen to have the state, in microseconds; 0: not yet.
     pub(super) on_target_since: AtomicU64,
 }
 
@@ -244,7 +244,7 @@ impl Core {
         self.check_freeze(shard)
     }
 
-    /// Returns whether a grant of a shard that began with this view may be delivered: nothing has changed since.
+    /// Returns whether a grant of a shard that began with this view may be delivered, because the view has not changed.
     pub(super) fn is_current(&self, started: &View, shard: u16) -> bool {
         let now = self.view.load();
         now.state == started.state && self.is_fresh() && self.check_grants(&now, shard).is_ok()

@@ -248,7 +248,7 @@ impl Failover {
 /// State of the task between its rounds.
 #[derive(Default)]
 struct Rounds {
-    /// When the view is written next.
+    /// Time of the next write of the view.
     write_at: Duration,
     /// The engines that were out when it was written.
     written: Vec<bool>,

@@ -1,5 +1,5 @@
-//! Learning of a switch, wherever it was made: a gateway reads the chain state of every engine, adopts the newest, copies it to
-//! engines that lag behind, and completes a switch that was abandoned.
+//! Following switches that any gateway made: a gateway reads the chain state of every engine, adopts the newest, copies
+//! it to engines with an older one, and completes a switch that was abandoned.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,8 +79,9 @@ impl Core {
         place.write(&place.record, expected, &new.to_metadata()?).await
     }
 
-    /// Begins the record at a witness that has none, if both engines have confirmed the state: the witness may have lost a record of
-    /// a switch, and then one engine knows of that. Returns why the witness cannot be relied on yet.
+    /// Writes the record at a witness that has none, if both engines have confirmed the state. The witness may have
+    /// lost the record of a switch; then one of the engines still has it. Returns why the witness cannot be relied on
+    /// yet.
     async fn begin_record(&self, witness: &Member) -> EngineError {
         let lost = "it has no record of the chain, and gets one only while both engines answer";
         if !self.engines_are_fresh() {

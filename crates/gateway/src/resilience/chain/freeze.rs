@@ -1,5 +1,6 @@
-//! The grant freeze after data loss, for each shard separately: when it begins and ends, and the metadata record `kept.<chain>`, by
-//! which gateways know that a shard has its data. The reasons: `docs/adr/0020-switching-a-chain.md`.
+//! The grant freeze after data loss, for each shard separately: its start and end, and the metadata record
+//! `kept.<chain>`. That record shows gateways that a shard has its data. The reasons:
+//! `docs/adr/0020-switching-a-chain.md`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +122,7 @@ impl Member {
         }
     }
 
-    /// Has the store show again that grants are allowed on it: it lacks what was done on another one.
+    /// Requires the store to show again that grants are allowed on it: it lacks the work that was done on another one.
     pub(super) fn doubt_data(&self) {
         for (_, known) in self.losses.iter() {
             known.kept.store(0, Ordering::Release);
@@ -142,8 +143,8 @@ impl Core {
         }
     }
 
-    /// Checks that a shard of the active store has its data, and freezes its grants if it has no record: such a shard is new, or
-    /// has lost its data, and no gateway can distinguish the two.
+    /// Checks that a shard of the active store has its data. Freezes its grants if it has no record: the shard is new,
+    /// or has lost its data, and a gateway cannot distinguish the two.
     pub(super) async fn check_data(&self, view: &View, shard: u16) -> Result<(), EngineError> {
         if !self.freeze.on_loss && view.state.freeze_ms.is_none() {
             return Ok(());
@@ -178,8 +179,8 @@ impl Core {
         self.check_grants(view, shard)
     }
 
-    /// Records in every shard of a store that it has its data: every claim that it does not know has ended, or an operator accepts
-    /// its loss.
+    /// Records in every shard of a store that it has its data. By then every claim that it does not know has ended, or
+    /// an operator has accepted the loss.
     pub(super) async fn mark_as_kept(&self, member: &Member) -> Result<(), EngineError> {
         if self.freeze.on_loss {
             let (shards, record) = (member.engine.shards(), &self.freeze.record);

@@ -1,4 +1,4 @@
-//! What a chain is made of, and its intervals.
+//! The parts of a chain, and its intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub struct Setup {
 pub struct FailoverSetup {
     /// Engine that decides between switches, and keeps the views of the gateways, with its name. In no chain.
     pub witness: (String, Arc<dyn Engine>),
-    /// Who switches the chain.
+    /// Manual or automatic switching.
     pub mode: FailoverMode,
     /// Time that the active engine must be out.
     pub after: Duration,
@@ -73,8 +73,9 @@ impl Setup {
     }
 }
 
-/// Intervals of a chain of several engines. `fresh` is longer than a read takes, and shorter than `closing` by more than clocks
-/// differ: a gateway that has not read the state for `fresh` grants nothing, so after `closing` none grants on the old engine.
+/// Intervals of a chain of several engines. `fresh` is longer than a read takes. It is shorter than `closing` by more
+/// than clocks differ. A gateway that has not read the state for `fresh` grants nothing, so after `closing` no gateway
+/// grants on the old engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Between two reads of an engine's chain state.

@@ -37,7 +37,7 @@ pub(super) struct SwitchNote {
     pub(super) cause: SwitchCause,
     /// Random name of the gateway that made it.
     pub(super) gateway: String,
-    /// When it began, in microseconds by that gateway's clock.
+    /// Start of the switch, in microseconds by that gateway's clock.
     pub(super) at: u64,
     /// Why it was made: one line.
     pub(super) reason: String,

@@ -15,7 +15,7 @@ pub struct ChainStatus {
     pub active: String,
     /// Number of switches so far.
     pub epoch: u64,
-    /// Whether the chain grants claims, or is being switched.
+    /// Phase: the chain grants claims, or is being switched.
     pub phase: Phase,
     /// The engine that the chain is being switched to.
     pub switching_to: Option<String>,
@@ -29,7 +29,7 @@ pub struct ChainStatus {
 /// State of a chain's failover, as one gateway knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FailoverStatus {
-    /// Who switches the chain.
+    /// Manual or automatic switching.
     pub mode: FailoverMode,
     /// Time that the active engine must be out, in milliseconds.
     pub after_ms: u64,
@@ -45,7 +45,7 @@ pub struct FailoverStatus {
     pub last_switch: Option<LastSwitch>,
 }
 
-/// Who switches a chain that has a witness.
+/// Manual or automatic switching of a chain that has a witness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailoverMode {
@@ -60,13 +60,13 @@ pub enum FailoverMode {
 pub struct WitnessStatus {
     /// Name of its engine.
     pub engine: String,
-    /// It answers, and has the record of the chain.
+    /// True if it answers, and has the record of the chain.
     pub up: bool,
     /// The reason if not.
     pub detail: String,
 }
 
-/// Which engines a gateway sees out.
+/// The engines that a gateway sees out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ViewStatus {
     /// Random name of the gateway.
@@ -84,17 +84,17 @@ pub struct LastSwitch {
     pub from: String,
     /// The active engine since.
     pub to: String,
-    /// Who decided it.
+    /// Cause of the switch: an operator, or the gateways.
     pub cause: SwitchCause,
     /// Random name of the gateway that made it.
     pub gateway: String,
-    /// When it began, by that gateway's clock.
+    /// Start of the switch, by that gateway's clock.
     pub at: Timestamp,
     /// Why it was made: one line.
     pub reason: String,
 }
 
-/// Who decided a switch.
+/// Cause of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwitchCause {

@@ -12,7 +12,7 @@ use super::state::{ChainState, SwitchNote};
 use super::status::{ChainSwitchError, Phase, SwitchCause, Switched};
 use crate::resilience::retry::RetryRule;
 
-/// Who wants a switch, and why.
+/// Order to switch, with its cause.
 pub(super) enum Order {
     /// An operator.
     Operator,

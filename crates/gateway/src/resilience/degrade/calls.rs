@@ -79,8 +79,8 @@ impl OutagePolicies {
                 Err(unavailable) if unavailable.is_unavailable() && context.on_outage == OutcomeOnOutage::Spool => {
                     failure = Some(unavailable);
                 }
-                // Without a policy the failure is the answer. The call is not sent again after entries that wait by now: a
-                // refusal of the second try would hide that the first one may have taken effect.
+                // Without a policy the failure is the answer. The call is not sent again behind entries that wait by
+                // now: a refusal of the second try would hide that the first one may have taken effect.
                 answer => return answer.map(stored),
             }
         }

@@ -255,7 +255,7 @@ mod tests {
         outcome(claim, Outcome::Success { result: None, retention: None })
     }
 
-    /// What a queue of these operations says of a claim that has ended here.
+    /// Returns the claim that these queued operations report, if the claim has ended here.
     fn reported(operations: Vec<JournaledOperation>) -> Option<LiveClaim> {
         let at = Timestamp::from_micros(1_700_000_000_000_000);
         let entry = |(seq, journaled)| {

@@ -36,13 +36,13 @@ enum EndedLease {
     Restore,
 }
 
-/// Entries that were delivered, and what the store held.
+/// Entries that were delivered, and the claim that the store had.
 #[derive(Default)]
 struct Delivered {
     seqs: Vec<Seq>,
     /// The claim that the store holds instead.
     theirs: Option<LiveClaim>,
-    /// Whether they include a success or an unknown outcome, which the store refused because of that claim.
+    /// True if they include a success or an unknown outcome, and the store refused it because of that claim.
     outcome_refused: bool,
     /// The marks of other grants by policies that overlap with this one.
     overlapping: Vec<LiveClaim>,
@@ -121,9 +121,9 @@ impl Core {
         let own = own.filter(|held| held.record.attempt == request.attempt);
         let leaves_record = reported.map_or(own.is_some(), |(_, report)| report.outcome != Outcome::Failure);
         let leave_mark = || self.leave_mark(&request.key, &request.attempt, &exclusive);
-        // What leaves no record leaves its mark before the store is asked: an outcome that another gateway delivers at that time is
-        // found in the store, or its delivery finds the mark. What is in progress may still end sooner than its mark would say,
-        // and is marked once the store has answered.
+        // A grant without a record leaves its mark before the store is read. So if another gateway delivers an outcome
+        // at that time, this read finds the outcome, or that delivery finds the mark. What is in progress may still end
+        // sooner than its mark would say, and is marked once the store has answered.
         let marked = if leaves_record { None } else { Some(leave_mark().await?) };
         let mut theirs = match (reported, own) {
             (Some((at, report)), _) => self.deliver_grant_and_outcome(request, report, ended_at.min(at)).await?,

@@ -112,7 +112,8 @@ impl LocalClaims {
         waiting.map(|waiting| waiting.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Returns the keys with waiting entries, by their oldest entry, apps in turn: an app with many entries does not delay the others.
+    /// Returns the keys with waiting entries: one key of each app after another, oldest entries first. So an app with
+    /// many entries does not delay the others.
     pub(super) fn keys_waiting(&self) -> Vec<Key> {
         let inner = self.inner();
         let (mut seen, mut of_app) = (HashSet::new(), HashMap::new());

@@ -1,6 +1,6 @@
-//! Marks of grants by policies. Each such grant leaves one in the store, so that two of them are compared although neither left
-//! a record: both failed, ended without an outcome, or were refused there. A mark is a claim of a key that no caller uses, and
-//! ends by itself. It holds when its grant was made and how long it kept others out.
+//! Marks of grants by policies. Each such grant leaves one in the store. So two grants can be compared even if neither
+//! left a record: both failed, ended without an outcome, or were refused there. A mark is a claim of a key that no
+//! caller uses, and it has an end. It stores the time of its grant, and for how long the grant kept others out.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) struct ExclusiveTime {
     until: Timestamp,
     /// End for take-overs, which need not wait until an unknown outcome ends.
     until_take_over: Timestamp,
-    /// Whether its claim took over an unknown outcome.
+    /// True if its claim took over an unknown outcome.
     takes_over: bool,
 }
 
@@ -117,8 +117,8 @@ impl ExclusiveTime {
         (retention > Retention::For(waited)).then_some(terms)
     }
 
-    /// Reports whether two attempts overlap: the one that began earlier should have kept the other one out. Where rounding
-    /// leaves open which one that is, they overlap if both orders say so.
+    /// Reports whether two attempts overlap: the earlier one should have kept the other one out. If rounding hides
+    /// which one is earlier, they overlap only if they do in both orders.
     fn overlaps(&self, other: &Self) -> bool {
         let may_precede = |earlier: &Self, later: &Self| earlier.from_at_least <= later.from;
         let keeps_out = |earlier: &Self, later: &Self| {
@@ -131,7 +131,7 @@ impl ExclusiveTime {
     }
 }
 
-/// Rounds a duration down to one that a record can write; `None` if that is for ever.
+/// Rounds a duration down to one that a record can hold; `None` if it is too long for that.
 fn rounded_down(duration: Duration) -> Option<Duration> {
     let fits = |unit: &&Duration| duration.as_millis() / unit.as_millis() <= COUNT_MAX;
     let unit = UNITS.iter().find(fits)?.as_millis();
@@ -216,7 +216,7 @@ impl Core {
     }
 }
 
-/// Reports whether an operation is that of marks, which callers do not use.
+/// Reports whether this is the operation of marks. Callers do not use it.
 pub(super) fn is_of_marks(operation: &Operation) -> bool {
     operation.as_ref() == OPERATION
 }

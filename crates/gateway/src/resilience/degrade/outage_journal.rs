@@ -29,7 +29,7 @@ pub struct OutageJournal {
     /// Number of the latest suspect that is in no journal.
     unwritten: AtomicU64,
     metrics: OutageMetrics,
-    /// Whether the last write failed. Only the first failure in a row is logged.
+    /// True if the last write failed. Only the first failure in a row is logged.
     is_failing: AtomicBool,
 }
 

@@ -20,7 +20,8 @@ use super::Core;
 use super::local_claims::{LocalClaim, LocalEffect};
 use super::marks::mark_key;
 
-/// Keys that are delivered at once, where one shard has all: few, so that a store that has just come back serves callers first.
+/// Number of keys that are delivered at once where one shard has all. It is small, so that a store that has just
+/// recovered serves callers first.
 const KEYS_AT_ONCE: usize = 32;
 
 /// Unanswered deliveries in a row that end the round of a shard.
@@ -32,7 +33,7 @@ const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), max: Duratio
 /// Longest description of a failure that is kept.
 const FAILURE_CHARS_MAX: usize = 500;
 
-/// Deliveries of a claim that failed since the last one that succeeded.
+/// Failed deliveries of a claim since its last successful one.
 #[derive(Default)]
 pub(super) struct Failed {
     count: u32,

@@ -19,7 +19,7 @@ use crate::resilience::journal::entry::JournaledOperation;
 pub(super) enum Proof {
     /// This gateway's journal has the grant.
     Journal,
-    /// A mark in the store, which has to be looked up.
+    /// A mark in the store that must be looked up.
     Mark,
 }
 
@@ -104,13 +104,13 @@ fn uncertain(failure: EngineError) -> EngineError {
     if failure.is_unavailable() { EngineError::indeterminate(failure.reason()) } else { failure }
 }
 
-/// Reports whether a failure found no claim of its own, perhaps because of an earlier try whose reply was lost.
+/// Reports whether a failure did not find its claim, perhaps because of an earlier try with a lost reply.
 fn is_uncertain(response: &OutcomeResponse) -> bool {
     matches!(response, OutcomeResponse::Done { state: None, late: None, .. })
 }
 
-/// Returns the attempt under which a policy of this gateway last granted the nonce of a call, and the policy, if that grant waits
-/// in the journal.
+/// Returns the attempt and the policy of the last grant by this gateway to the nonce of a call, if that grant waits in
+/// the journal.
 pub(super) fn granted_attempt<'a>(queue: &'a Queue, attempt: &Attempt) -> Option<(&'a Attempt, OutagePolicy)> {
     queue.iter().rev().find_map(|(_, entry)| match &entry.journaled {
         JournaledOperation::Granted(claim) if claim.attempt.nonce() == attempt.nonce() => {

@@ -28,12 +28,12 @@ struct Inner {
 /// Two suspects with the same identity are one.
 type Identity = (AppKey, ClaimId, AttemptHash, Option<AttemptHash>);
 
-/// What a new suspect changes.
+/// Effect of a new suspect on the list.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Added {
-    /// It is known already.
+    /// Already in the list.
     Known,
-    /// It is new, and has displaced this one, if any.
+    /// New, and has displaced this one, if any.
     New(Option<Suspect>),
 }
 

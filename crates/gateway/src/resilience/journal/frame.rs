@@ -1,5 +1,5 @@
-//! Frames of the journal's file: one after the other, each with its length and a checksum, so that an end that a crash has torn
-//! is recognised. Their contents are in `stored_form`.
+//! Frames of the journal's file. Each has its length and a checksum, so that a frame torn by a crash is recognised.
+//! Their contents are in `stored_form`.
 
 use std::ops::Range;
 

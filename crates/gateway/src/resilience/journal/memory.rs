@@ -23,9 +23,9 @@ pub struct Disk(Arc<Machine>);
 pub enum Flaw {
     /// Nothing.
     None,
-    /// It syncs nothing, and reports success.
+    /// Syncs nothing, and reports success.
     SyncsNothing,
-    /// It does not truncate the file, and reports success.
+    /// Does not truncate the file, and reports success.
     CutsNothing,
 }
 
@@ -34,7 +34,7 @@ pub enum Flaw {
 pub enum Trouble {
     /// Nothing.
     None,
-    /// It is full: half of what is appended is written, and appending fails.
+    /// Full: writes half of what is appended, and then fails.
     NoRoom,
     /// As above, and truncating fails too.
     Stuck,
@@ -112,7 +112,7 @@ struct Held {
 }
 
 impl Held {
-    /// Waits for ever if the process is dead: its task may be polled once more.
+    /// Never returns if the process is dead: its task may be polled one more time.
     async fn lives(&self) {
         if self.holder.is_cancelled() {
             std::future::pending::<()>().await;

@@ -433,7 +433,7 @@ async fn numbers_go_on_after_overlaps_and_removals() {
     let (journal, recovered) = open(folder.path());
     assert_eq!((recovered.entries.len(), recovered.suspects.len()), (0, 1));
     assert_eq!(journal.next_number(), 3);
-    // What is gone is known by its removal alone.
+    // Only the record of its removal shows that an entry no longer exists.
     journal.remove_delivered(vec![7], Vec::new(), Vec::new()).await.unwrap();
     journal.close().await;
     let (journal, _) = open(folder.path());

@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub(super) frames: Vec<(Option<Seq>, Vec<u8>)>,
     /// Numbers of frames that are dead once these are written.
     pub(super) removed: Vec<Seq>,
-    /// Whether the answer waits for a sync.
+    /// True if the answer waits for a sync.
     pub(super) durable: bool,
     /// Receives the result.
     pub(super) done: Option<oneshot::Sender<Result<(), JournalError>>>,
@@ -43,7 +43,8 @@ pub(super) struct Writer<L> {
     live_bytes: u64,
     /// Smallest file that is rewritten next.
     worth_rewriting: u64,
-    /// Removals that found no room: they are written before the next job, so that dead entries do not pile up.
+    /// Removals that could not be written for lack of room. They are written before the next job, so that dead entries
+    /// do not accumulate.
     deferred: Vec<Job>,
     /// The reason why nothing is written any more.
     broken: Option<JournalError>,
@@ -105,7 +106,7 @@ impl<L: Log> Writer<L> {
             if written.is_ok() {
                 self.place(&job);
             }
-            // The caller may have gone, or have its answer already; the frames still count.
+            // The caller may have disconnected, or may have its answer already; the frames still count.
             if let Some(done) = job.done.take() {
                 drop(done.send(written.clone()));
             }
@@ -135,7 +136,7 @@ impl<L: Log> Writer<L> {
         Ok(())
     }
 
-    /// Stops writing for good. Returns the error for the jobs at hand.
+    /// Stops writing permanently. Returns the error for the present jobs.
     fn stop_writing(&mut self, why: &str) -> JournalError {
         tracing::error!(
             error = why,
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that counts what is done with it.
+    /// A file that counts its operations.
     #[derive(Clone, Default)]
     struct Counted(Arc<Counts>);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Parts of a retention in which the ends of responses are counted together, so that the counts themselves stay small.
+/// Parts of a retention. The ends of responses in one part are counted together, which keeps the counts small.
 const PARTS: u32 = 256;
 
 /// Share of the limit that errors of clients have: one part of these.
@@ -78,7 +78,7 @@ impl Count {
         self.total -= ended;
     }
 
-    /// Reports whether this many bytes are within the limit, beside those that are still kept.
+    /// Reports whether this many bytes fit within the limit together with those that are still kept.
     fn has_room(&mut self, bytes: u64, limit: u64, now: Duration) -> bool {
         self.drop_ended(now);
         self.total.checked_add(bytes).is_some_and(|total| total <= limit)

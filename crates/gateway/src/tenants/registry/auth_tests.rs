@@ -1,4 +1,4 @@
-//! Guessing credentials reveals nothing: neither the answers nor their timing depend on what was wrong.
+//! Guessing credentials reveals nothing: answers and their timing are the same for each kind of mistake.
 
 use std::hint::black_box;
 

@@ -6,7 +6,8 @@ fn failure_of(request: &ClaimRequest) -> OutcomeRequest {
     OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome: Outcome::Failure, late: None }
 }
 
-/// A key is granted once, a duplicate is answered only if a claim stands, and what is answered as settled is settled.
+/// A key is granted once, a duplicate is answered only if there is a live claim, and an outcome is answered as recorded
+/// only if it is.
 #[tokio::test(start_paused = true)]
 async fn lost_requests_and_replies_never_cause_a_wrong_answer() {
     for seed in 0..300 {
@@ -138,7 +139,7 @@ async fn a_failure_that_the_second_try_has_released_is_not_reported_late_by_the_
     assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: None }));
 }
 
-/// A second try that certainly did nothing does not change what the answer of the first one means.
+/// A second try that certainly did nothing does not change the meaning of the first answer.
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_the_first_try_has_released_is_answered_if_the_second_was_refused() {
     let store = Store::new();

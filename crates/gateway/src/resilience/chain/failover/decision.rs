@@ -4,10 +4,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Age up to which a view counts as one of a gateway that runs.
+/// Longest age at which a view still shows that its gateway runs.
 pub(super) const RUNNING: Duration = Duration::from_secs(30);
 
-/// Age up to which the view of a gateway that sees a store out counts.
+/// Longest age at which a view still counts as evidence that a store is out.
 pub(super) const CURRENT: Duration = Duration::from_secs(3);
 
 /// Shortest time between two changes of the active engine, if the second one is automatic.
@@ -27,7 +27,8 @@ pub(in crate::resilience::chain) enum Seen {
 pub(super) struct OtherView {
     /// Time since it was first seen.
     pub(super) age: Duration,
-    /// True if it has changed while this gateway read it. One that was only found may be of a gateway that has ended.
+    /// True if it has changed while this gateway read it. A view that was only found may belong to a gateway that no
+    /// longer runs.
     pub(super) has_changed: bool,
     /// True if the gateway has the same chain in its configuration.
     pub(super) same_chain: bool,
@@ -40,11 +41,11 @@ pub(super) struct OtherView {
 /// The witness, as this gateway knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum WitnessState {
-    /// It answers, and has the record of this epoch.
+    /// Answers, and has the record of this epoch.
     Agrees,
-    /// It does not answer, or its record cannot be read.
+    /// Does not answer, or its record cannot be read.
     Out(String),
-    /// It has the record of another epoch.
+    /// Has the record of another epoch.
     Differs,
 }
 
@@ -96,7 +97,7 @@ pub(super) enum Refusal {
     Manual,
     /// The active engine answers.
     Answers,
-    /// It is being switched.
+    /// A switch is in progress.
     Closing,
     /// The witness does not answer, or has lost its record.
     WitnessOut(String),
@@ -127,7 +128,7 @@ impl Situation {
 
     fn refusal(&self) -> Option<Refusal> {
         let standing = self.standing_refusal();
-        // While nothing is wrong, only what would stop a switch is worth a word.
+        // While nothing is wrong, reports only what would stop a switch.
         let Seen::Out(out_for) = self.active else { return Some(standing.unwrap_or(Refusal::Answers)) };
         if standing.is_some() {
             return standing;
@@ -139,7 +140,7 @@ impl Situation {
         (majority.votes * 2 <= majority.gateways).then_some(Refusal::NoMajority(majority))
     }
 
-    /// Returns what would stop a switch, whether or not the active engine answers.
+    /// Returns the reasons that would stop a switch, also while the active engine answers.
     fn standing_refusal(&self) -> Option<Refusal> {
         if !self.is_automatic {
             return Some(Refusal::Manual);

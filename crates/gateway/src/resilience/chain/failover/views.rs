@@ -54,7 +54,7 @@ pub(super) struct Views {
 /// A view, and when it came.
 pub(super) struct Known {
     pub(super) view: GatewayView,
-    /// When this gateway saw its last change, or found it.
+    /// Time at which this gateway saw its last change, or found it.
     pub(super) at: Duration,
     pub(super) has_changed: bool,
 }

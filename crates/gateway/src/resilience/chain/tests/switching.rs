@@ -165,7 +165,7 @@ async fn of_two_switches_at_once_one_wins_and_the_other_is_refused() {
     }
 }
 
-/// The store that is asked may not be the one that knows: a duplicate would say that nothing else has happened.
+/// The store of this call may lack the claim, while another one has it: a duplicate would hide that.
 #[tokio::test(start_paused = true)]
 async fn during_a_switch_a_claim_that_the_store_knows_is_paused_too() {
     let stores = Stores::new(&["a", "b"]);

@@ -91,7 +91,7 @@ impl AppClaims {
         self.change(id, |local| {
             local.waiting.retain(|(seq, _)| !seqs.contains(seq));
             if !local.waiting.is_empty() {
-                // Later entries stay in force until they are delivered in turn.
+                // Later entries remain valid until they are delivered, too.
                 return;
             }
             if let Some(LiveClaim { record, left, .. }) = theirs {

@@ -91,7 +91,7 @@ fn a_released_claim_is_forgotten_and_anothers_is_not() {
     assert!(local_claims.live_claim(&request.key, LATER).is_none());
 }
 
-/// S1: a renewal may have gone through another gateway, so that the lease seemed to have ended here.
+/// S1: a renewal may have used another gateway, so that the lease seemed to have ended here.
 #[test]
 fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
@@ -305,7 +305,7 @@ fn an_app_decides_locally_once_its_policy_did() {
     assert!(local_claims.decides_locally(&request.key.app));
     local_claims.add(2, entry_of(&bank, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
     assert!(local_claims.decides_locally(&request.key.app) && !local_claims.decides_locally(&bank.key.app));
-    // What the store says of claims is remembered for such an app only.
+    // Answers of the store about claims are remembered for such an app only.
     local_claims.remember_renewal(&renewal(&bank), &RenewalResponse::Renewed { left: LATER }, Duration::ZERO);
     assert!(local_claims.live_claim(&bank.key, Duration::ZERO).is_none());
 }

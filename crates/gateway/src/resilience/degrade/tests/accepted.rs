@@ -11,7 +11,7 @@ use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
-/// An outcome whose attempt is too old to be recorded if its claim is gone.
+/// An outcome of an attempt that is too old to be recorded if its claim no longer exists.
 fn too_old(request: &ClaimRequest, outcome: Outcome) -> Report {
     report(request, outcome, SPOOLED).with(|report| report.late = None)
 }

@@ -292,7 +292,7 @@ async fn grants_that_leave_no_record_are_compared_by_their_marks() {
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
 }
 
-/// A success that is kept for ever lasts longer than a record can write, and later grants have to read its mark.
+/// A success without an end lasts longer than a record can hold, and later grants must read its mark.
 #[tokio::test]
 async fn a_success_that_is_kept_for_ever_is_compared_too() {
     let (one, two) = two_gateways_without_a_store().await;

@@ -8,8 +8,8 @@ use oncegate_core::record::ClaimState;
 use super::super::*;
 use super::support::*;
 
-/// Whatever is lost and however often the gateway is restarted: each accepted outcome is in the store, each operation once, and
-/// no overlap is reported.
+/// With any lost replies and any number of restarts, each accepted outcome is in the store, each operation ran once,
+/// and no overlap is reported.
 #[tokio::test]
 async fn no_accepted_outcome_is_lost_and_none_is_delivered_twice() {
     for seed in 0..20 {

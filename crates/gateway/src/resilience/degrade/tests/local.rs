@@ -406,7 +406,7 @@ async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() 
     assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::Local)).await), (LOCAL, "granted"));
 }
 
-/// The store certainly did nothing; what the disk has is not known until the next run reads it.
+/// The store certainly did nothing; the content of the disk is unknown until the next run reads it.
 #[tokio::test]
 async fn a_grant_that_may_be_on_the_disk_is_answered_as_uncertain() {
     let disk = Disk::new(|| Duration::ZERO, Flaw::None);

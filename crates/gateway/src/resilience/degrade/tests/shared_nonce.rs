@@ -239,7 +239,7 @@ async fn a_call_of_which_a_later_step_failed_is_not_answered_as_certainly_not_do
     }
 }
 
-/// S2: a nonce that was used for two tries, against the contract, changes nothing that the second one holds.
+/// S2: if a caller uses one nonce for two tries, against the contract, the claim of the second one does not change.
 #[tokio::test]
 async fn a_nonce_alone_settles_nothing() {
     let world = World::new().await;

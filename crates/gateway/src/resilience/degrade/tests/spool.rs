@@ -205,7 +205,7 @@ async fn a_grant_by_another_gateway_before_the_delivery_is_reported() {
     assert_eq!(world.held(&done).await.unwrap().record.attempt, theirs.attempt);
 }
 
-/// The claim in the way ends between two calls of the delivery: nothing holds the key, so the outcome is not dropped.
+/// The live claim ends between two calls of the delivery: nothing holds the key, so the outcome is not dropped.
 #[tokio::test]
 async fn a_success_whose_refusing_claim_has_just_ended_is_recorded() {
     for left in 1..4 {

@@ -38,19 +38,19 @@ pub(super) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Way {
-    /// It answers.
+    /// Answers.
     Whole,
-    /// It is not reached, and nothing is done.
+    /// Not reached: nothing is done.
     Gone,
-    /// It executes the call, and the answer is lost.
+    /// Executes the call, and the answer is lost.
     ReplyLost,
-    /// It answers that it has no room.
+    /// Answers that it is full.
     Full,
-    /// It executes the call after `go_on`, and answers.
+    /// Executes the call after `go_on`, and answers.
     Slow,
-    /// It executes the call after `go_on`, and the answer is lost.
+    /// Executes the call after `go_on`, and the answer is lost.
     SlowReplyLost,
-    /// It answers, and a millisecond passes after each call.
+    /// Answers, and a millisecond passes after each call.
     EachTakesAMillisecond,
 }
 
