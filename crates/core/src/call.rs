@@ -1,4 +1,4 @@
-//! What goes with a call beside its request, and with an answer beside its contents.
+//! Context of a call in addition to its request, and of an answer in addition to its contents.
 
 use std::time::Duration;
 

@@ -53,7 +53,7 @@ pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, No
 /// Error: the text has no canonical form. Says where, and what to do. Repeats keys, but never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCanonical {
-    /// It is not JSON.
+    /// Not JSON.
     #[error("{root}: not valid JSON at byte {offset}: expected {expected}")]
     Syntax {
         /// Name of the text.

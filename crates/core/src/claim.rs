@@ -33,8 +33,8 @@ pub struct ClaimRequest {
     pub terms: Terms,
     /// Take over a claim of another attempt that is `unknown`. For the same attempt, restore a lease that has ended.
     pub take_over: bool,
-    /// The caller waits for the claim that is in its way: shared stores mark it, and the claim that is granted, so that their
-    /// ends are notified.
+    /// True if the caller waits for the claim that blocks it. Shared stores then mark that claim, or the granted one,
+    /// so that its end is notified.
     pub waits: bool,
 }
 
@@ -116,7 +116,7 @@ pub enum Outcome {
     },
     /// Certainly nothing happened.
     Failure,
-    /// It is unknown whether anything happened.
+    /// The caller does not know whether anything happened.
     Unknown,
 }
 
@@ -162,7 +162,7 @@ pub struct RenewalRequest {
 pub enum Effect {
     /// No change.
     Keep,
-    /// Store this record, for this long from now on; without an end if it does not end by itself.
+    /// Store this record, for this long from now on; without an end if there is no time.
     Put(Record, Option<Duration>),
     /// Extend the record, for this long from now on.
     Extend(Duration),
@@ -171,7 +171,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Returns whether a live claim ends by it, or is settled, so that callers that wait for it are to be notified.
+    /// Returns whether this ends or settles a live claim. Then the callers that wait for the claim need a notification.
     pub fn ends_claim(&self) -> bool {
         matches!(self, Self::Put(..) | Self::Delete)
     }
@@ -219,7 +219,7 @@ pub enum OutcomeResponse {
     Done {
         /// State of the claim now; nothing if it has ended.
         state: Option<ClaimState>,
-        /// Remaining time; nothing if the claim has ended, or does not end by itself.
+        /// Remaining time; nothing if the claim has ended, or has no end.
         left: Option<Duration>,
         /// The outcome found no live claim. Nothing if that is unknown, because the reply of an earlier call was lost.
         late: Option<bool>,

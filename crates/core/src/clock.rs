@@ -1,6 +1,6 @@
-//! Time as a parameter: the [`Clock`] trait, the system's clock, and the manual clock of tests. Only this file reads the
-//! machine's clocks. All other code gets an instant or a `dyn Clock`, so that a test can stop time, and so that it is visible
-//! whose clock decides.
+//! Time as a parameter: the [`Clock`] trait, the system's clock, and the manual clock of tests. Only this file reads
+//! the machine's clocks. All other code gets an instant or a `dyn Clock`. So a test can stop time, and the code shows
+//! which clock decides.
 
 mod rfc3339;
 

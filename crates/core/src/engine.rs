@@ -69,8 +69,8 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// ## Durability
 ///
-/// An answer is given only after the data that it depends on is as durable as the engine makes data. An answer that changed
-/// nothing depends on what it has read.
+/// An answer is given only after the data that it depends on is as durable as the engine makes data. An answer that
+/// changed nothing depends on the data that was read.
 ///
 /// ## Cancellation
 ///
@@ -85,18 +85,19 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// ## Notifications
 ///
-/// A subscription is notified when a record changes so that others may have been waiting for it: a claim is settled, released
-/// or taken over. That a lease or a retention ends, or is extended, is not notified. Where gateways share the store, a claim is
-/// only notified once a claim call with [`ClaimRequest::waits`] has found or made it: such a call marks the record, in the step
-/// that reads it, and keeps its end. So a caller subscribes first, then calls, and then waits.
+/// A subscription is notified when a record changes so that others may have been waiting for it: a claim is settled,
+/// released or taken over. That a lease or a retention ends, or is extended, is not notified. Where gateways share the
+/// store, the end of a claim is only notified after a claim call with [`ClaimRequest::waits`] has found or made the
+/// claim. Such a call marks the record in the step that reads it, and does not change its end. So a caller subscribes
+/// first, then calls, and then waits.
 ///
 /// Notifications are hints. One may be lost, come late, or come for nothing; callers also poll. Sending one never fails or
 /// delays the call that changes the record.
 ///
 /// # Wrappers
 ///
-/// A wrapper is an engine around another one. It passes on what it does not change, keeps the distinction between certain and
-/// uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
+/// A wrapper is an engine around another one. It passes all other calls and answers on, keeps the distinction between
+/// certain and uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Claims a key for an attempt.
@@ -138,10 +139,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns the record of this name, if there is one that has not ended, and the store's now.
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError>;
 
-    /// Replaces a record by compare-and-set, in one atomic step: the new record is stored if the version of the expected one is
-    /// stored (`None`: no record) and the store's now is within the bounds of the change. Versions are compared, never values. A
-    /// call whose new version is stored already is answered as stored, so that it can be repeated after a lost reply. The store's
-    /// now never goes back while a record lasts, as far as its clock does not. As durable as a claim.
+    /// Replaces a record by compare-and-set, in one atomic step. The new record is stored if the stored version is the
+    /// expected one (`None`: no record), and if the present time of the store is within the bounds of the change.
+    /// Versions are compared, never values. If the new version is stored already, the answer is the same as for a
+    /// store, so that a call can be repeated after a lost reply. The store's now never goes back while a record lasts,
+    /// as far as its clock does not. As durable as a claim.
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError>;
 
     /// Lists the records of an app's locks that have not ended, if [`Capabilities::lists`] is set; otherwise fails as unavailable,

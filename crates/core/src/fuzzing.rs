@@ -9,7 +9,7 @@ use crate::engine::value;
 /// An edit of a sample: where, which one, and a byte for it.
 pub type Edit = (u16, u8, u8);
 
-/// Characters that have a meaning in what is read.
+/// Characters with a meaning for the parsers.
 const SYNTAX: &[u8] = b"\"\\{}[]:,.-+eE0%;=/ \r\n\t\0";
 
 /// Returns a sample with these edits: bytes are replaced, inserted, removed, repeated, or cut off.

@@ -43,7 +43,7 @@ pub struct Limits {
     pub journal_bytes: usize,
     /// Maximum size of one app's entries in the journal, in bytes.
     pub journal_app_bytes: usize,
-    /// Maximum number of calls that wait for a claim in progress, and of those that wait for a lock. An app gets half.
+    /// Maximum number of calls that wait for a claim in progress; separately, the maximum for locks. An app gets half.
     pub waiting: usize,
     /// The longest wait.
     pub wait_max: Span,

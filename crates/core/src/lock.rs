@@ -19,13 +19,14 @@ pub use self::transitions::{LockChange, LockState};
 use crate::attempt::Attempt;
 use crate::clock::Timestamp;
 
-/// How long a ticket lives after its request has asked, and a withdrawn nonce is refused.
+/// Time for which a ticket lives after the last call of its request, and for which a withdrawn nonce is refused.
 pub const TICKET_LEASE: Duration = Duration::from_secs(10);
 
-/// How long heads of the queue that could go keep their places without being there, all together.
+/// Time for which heads of the queue keep their places although they could be granted and their requests are not
+/// repeated; for all such heads together.
 pub const HEAD_GRACE: Duration = Duration::from_secs(1);
 
-/// How long a record outlives its last hold, so that fences keep rising.
+/// Time for which a record outlives its last hold, so that fences keep rising.
 pub const RECORD_GRACE: Duration = Duration::from_mins(10);
 
 /// A request for a hold.
@@ -41,14 +42,14 @@ pub struct AcquireRequest {
     pub limit: Option<Permits>,
     /// The lease.
     pub lease: Duration,
-    /// Whether it queues, if it is not granted.
+    /// True if it queues when it is not granted.
     pub fair: bool,
 }
 
 /// The answer to a request for a hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AcquireResponse {
-    /// It is granted.
+    /// Granted.
     Granted(LockGrant),
     /// Others hold the lock, or wait for it.
     Held {
@@ -76,7 +77,7 @@ pub struct LockGrant {
     pub fence: u64,
     /// Number of holds of this owner.
     pub holds: usize,
-    /// When the lease ends, by the store's clock.
+    /// End of the lease, by the store's clock.
     pub ends_at: Timestamp,
     /// An earlier request with the same nonce got the hold.
     pub repeated: bool,
@@ -96,13 +97,13 @@ pub enum LockBound {
 /// The answer to a release or a withdrawal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnlockResponse {
-    /// It is done.
+    /// Done.
     Done {
         /// Number of holds that the owner still has.
         holds: usize,
         /// The fence of these holds.
         fence: u64,
-        /// How long the hold lasted, if one has ended.
+        /// Duration of the hold, if one has ended.
         held_for: Option<Duration>,
     },
     /// Nothing was held or asked for. A withdrawn nonce is refused from now on all the same.

@@ -44,8 +44,8 @@ impl Issuer {
 }
 
 impl Nonce {
-    /// Creates the nonce of an attempt that holds nothing, because its claim was let through in observe mode. It contains the
-    /// reason, so that any gateway that receives the outcome knows it.
+    /// Creates the nonce of an attempt that holds nothing, because its claim was let through in observe mode. It
+    /// contains the reason, so every gateway that receives the outcome knows it.
     pub fn observed(would_be: WouldBe, bits: u64) -> Self {
         let letter = LETTERS.iter().find(|(known, _)| *known == would_be).map_or('-', |(_, letter)| *letter);
         Self::trusted(format!("{OBSERVED}{letter}-{bits:016x}"))

@@ -89,7 +89,7 @@ pub struct UnknownClaim {
     pub global_id: GlobalId,
     /// The claim.
     pub claim: LiveClaim,
-    /// When it became unknown, by the clock of a gateway.
+    /// Time at which it became unknown, by the clock of a gateway.
     pub since: Timestamp,
 }
 

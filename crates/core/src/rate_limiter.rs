@@ -26,8 +26,7 @@ impl Allowance {
     }
 }
 
-/// Returns the time that a rate takes for so many units, rounded up, so that rounding never adds up to more than the
-/// rate.
+/// Returns the time for so many units at a rate. Rounds up, so that many small amounts never exceed the rate.
 pub fn cost(units: u64, rate: NonZeroU32) -> Duration {
     let nanos = (u128::from(units) * 1_000_000_000).div_ceil(u128::from(rate.get()));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -17,7 +17,7 @@ pub struct SpoolStatus {
     pub bytes: u64,
     /// Their maximum size in bytes; the limit of one app may be lower.
     pub bytes_max: u64,
-    /// When the oldest one was answered.
+    /// Time at which the oldest one was answered.
     pub oldest_at: Option<Timestamp>,
     /// The journal accepted its last entry. Otherwise policies fail closed.
     pub takes: bool,
@@ -28,7 +28,7 @@ pub struct SpoolStatus {
 pub struct SpooledEntry {
     /// Its number, which rises over the entries of a gateway.
     pub id: u64,
-    /// When the call was answered.
+    /// Time at which the call was answered.
     pub answered_at: Timestamp,
     /// The app.
     pub app: AppKey,

@@ -32,7 +32,7 @@ pub struct Suspect {
     pub theirs: Option<MaskedAttempt>,
     /// State of the claim in the store when the suspect was detected, if known.
     pub state: Option<ClaimState>,
-    /// When it was detected, by this gateway's wall clock.
+    /// Time of its detection, by this gateway's wall clock.
     pub noticed_at: Timestamp,
     /// The findings of an operator who has looked it up.
     pub checked: Option<Check>,
@@ -52,7 +52,7 @@ pub enum Cause {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Superseded {
-    /// It succeeded.
+    /// Succeeded.
     SupersededSuccess,
     /// Its outcome is unknown.
     SupersededUnknown,
@@ -74,7 +74,7 @@ pub struct SuspectFilter {
     pub kinds: Vec<SuspectKind>,
     /// Only those of this app.
     pub app: Option<AppKey>,
-    /// Only those that were checked, or only those that were not.
+    /// Only checked suspects, or only unchecked ones.
     pub checked: Option<bool>,
     /// Only those with a smaller number.
     pub before: Option<u64>,
@@ -89,31 +89,31 @@ pub struct UncheckedSuspects {
     pub kind: SuspectKind,
     /// Their number.
     pub count: usize,
-    /// When the oldest one was detected.
+    /// Time at which the oldest one was detected.
     pub oldest_at: Timestamp,
 }
 
 /// The findings of an operator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
-    /// How often the operation has had its effect.
+    /// Number of times that the operation has had its effect.
     pub found: Found,
     /// The reason, for readers of the list and of the audit trail.
     pub reason: String,
     /// The operator: the name of his token.
     pub who: String,
-    /// When it was checked, by the gateway's wall clock.
+    /// Time of the check, by the gateway's wall clock.
     #[serde(rename = "at")]
     pub checked_at: Timestamp,
 }
 
-/// How often an operation has had its effect.
+/// Number of times that an operation has had its effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
-    /// It ran once. No action is needed.
+    /// Ran once. No action is needed.
     Once,
-    /// It ran twice. The second effect needs to be undone.
+    /// Ran twice. The second effect needs to be undone.
     Twice,
     /// Not at all.
     Never,
@@ -122,7 +122,7 @@ pub enum Found {
 /// An attempt without its nonce, for logs and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct MaskedAttempt {
-    /// When it was issued, by the clock of its gateway.
+    /// Time of its issue, by the clock of its gateway.
     #[serde(serialize_with = "micros")]
     pub timestamp: Timestamp,
     /// Distinguishes it from others without revealing it.

@@ -107,7 +107,7 @@ pub struct Terms {
     pub lease: Duration,
     /// Time for which a succeeded claim blocks repeats.
     pub retention: Retention,
-    /// Time for which a claim that was reported `unknown` blocks repeats.
+    /// Time for which a claim with the reported outcome `unknown` blocks repeats.
     pub unknown_retention: Retention,
     /// Meaning of the end of the lease.
     pub on_lease_end: LeaseEnd,
@@ -117,10 +117,10 @@ pub struct Terms {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDataLoss {
-    /// It continues: lost claims can be claimed again at once.
+    /// Continues: lost claims can be claimed again at once.
     #[default]
     Resume,
-    /// It grants nothing until every lost claim would have ended.
+    /// Grants nothing until every lost claim would have ended.
     Freeze,
 }
 
@@ -128,12 +128,12 @@ pub enum OnDataLoss {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimOnOutage {
-    /// It is refused.
+    /// Refused.
     #[default]
     FailClosed,
     /// This process decides alone, from its local claims.
     Local,
-    /// It is granted without a check.
+    /// Granted without a check.
     FailOpen,
 }
 
@@ -141,10 +141,10 @@ pub enum ClaimOnOutage {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeOnOutage {
-    /// It is refused; the caller repeats it.
+    /// Refused; the caller repeats it.
     #[default]
     FailClosed,
-    /// It is journaled on this gateway's disk, and delivered later.
+    /// Journaled on this gateway's disk, and delivered later.
     Spool,
 }
 

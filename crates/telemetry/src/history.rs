@@ -19,10 +19,10 @@ const POINTS: [usize; 3] = [360, 1440, 1344];
 /// Series that are kept. Operations beyond share the series `other/…`.
 const SERIES_MAX: usize = 320;
 
-/// Series that have room in any case: the totals, and those that further operations share.
+/// Series that always have room: the totals, and those that further operations share.
 const RESERVED: usize = 16;
 
-/// What a series measures.
+/// Quantity of a series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Events per second: their mean over a point.

@@ -104,9 +104,9 @@ type Levels = reload::Handle<EnvFilter, Traced>;
 
 /// Builds the subscriber of all events and spans.
 ///
-/// The level filter is global, not a filter of the line layer: a per-layer filter remembers per thread that it has refused
-/// an event until the event itself arrives. A library that only asks whether it should log sends no event, and the next
-/// line of that thread would be lost.
+/// The level filter is global, not a filter of the line layer: a per-layer filter remembers per thread that it has
+/// refused an event until the event itself arrives. A library that only checks whether logging is enabled sends no
+/// event; the next line of that thread would be lost.
 fn subscriber(
     filter: EnvFilter,
     traces: Option<TraceLayer>,

@@ -151,7 +151,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Installs the process's recorder. Further calls in the same process (tests) return one that records nothing.
+    /// Installs the process's recorder. Further calls in the same process (tests) return a recorder that records
+    /// nothing.
     pub fn install() -> Self {
         let builder = PrometheusBuilder::new();
         // Cannot fail: the buckets are a constant that is not empty.

@@ -1,5 +1,5 @@
-//! Whether the caller of a request in service is still there. Looked at only while the service wants to know: all other requests
-//! cost nothing for it.
+//! Watch for the caller of a request in service: has it disconnected? Polled only while the service uses the watch, so
+//! other requests pay nothing for it.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};

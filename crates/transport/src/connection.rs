@@ -26,7 +26,7 @@ use super::socket::{LINGER, Progress, TimedSocket};
 use super::tls::{self, Handshake, Tls};
 use super::unread::UnreadResponses;
 
-/// What all connections of a listener have in common.
+/// State that all connections of a listener share.
 pub(super) struct ConnectionServer<Service> {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) http: http1::Builder,

@@ -29,8 +29,8 @@ pub(super) const BYTES_MAX: usize = 64 << 10;
 /// Time for the rest of a request, in all. Most callers send it in one piece, or its body right after its head.
 const REST_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Bytes to read at once, at least, on a connection whose requests have come in one piece of so many: most are shorter, and an idle
-/// connection keeps room for them.
+/// Minimum number of bytes to read at once, on a connection whose requests have arrived in one piece of at most so
+/// many. Most are shorter, and an idle connection keeps a buffer of this size.
 const FIRST_READ_BYTES: usize = 1 << 10;
 
 /// The same on any other connection.
@@ -39,7 +39,7 @@ const READ_BYTES: usize = 4 << 10;
 /// Memory of a response that is kept for the next one.
 const KEPT_BYTES: usize = 8 << 10;
 
-/// How the fast path ended on a connection.
+/// End of the fast path on a connection.
 pub(super) enum Ended {
     /// The connection is closed.
     Closed,

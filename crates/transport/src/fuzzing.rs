@@ -10,8 +10,8 @@ use crate::http2::has_request;
 
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// A request that is taken has the length that it says, its bytes up to any other place are none, and what follows it stays. Without
-/// one, nothing is taken.
+/// A request that is taken has its declared length. Its bytes up to any other place are no request, and the bytes after
+/// it stay. Without one, nothing is taken.
 pub fn request(bytes: &[u8]) {
     let mut unread = BytesMut::from(bytes);
     match take(&mut unread, HEAD_BYTES_MAX) {
@@ -49,7 +49,7 @@ pub fn chunks(bytes: &[u8]) {
     assert_eq!((found, whole), (Ok((read, false)), in_bytes));
 }
 
-/// What was a request stays one when more comes.
+/// A request remains one when more bytes arrive.
 pub fn http2_frames(bytes: &[u8]) {
     let half = has_request(&bytes[..bytes.len() / 2]);
     assert!(!half || has_request(bytes));

@@ -1,5 +1,5 @@
-//! Checks the head of each request before the HTTP library sees it. A head that cannot be read, or that frames its body in two ways, is
-//! answered by the service; the library would answer it without a body, or choose one of the framings.
+//! Checks the head of each request before the HTTP library sees it. The service answers a head that cannot be read, or
+//! that frames its body in two ways. The library would answer it without a body, or would choose one of the framings.
 
 pub(super) mod chunks;
 

@@ -1,4 +1,5 @@
-//! The one response of a listener to a client that begins with HTTP/2: a refusal in HTTP/2, so that the client can show it.
+//! The only response of a listener to a client that begins with HTTP/2: a refusal in HTTP/2, so that the client can
+//! show it.
 
 use axum::response::Response;
 use http_body_util::BodyExt as _;

@@ -15,9 +15,9 @@ use super::limits::Limits;
 
 /// The body of a request.
 pub enum Incoming {
-    /// It arrived with its head, in one piece. Empty once it is taken.
+    /// Arrived with its head, in one piece. Empty once it is taken.
     Whole(Bytes),
-    /// It arrives in pieces.
+    /// Arrives in pieces.
     Streamed(Streamed),
 }
 

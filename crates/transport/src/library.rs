@@ -42,8 +42,8 @@ pub(super) fn rejection(failure: &hyper::Error) -> Rejection {
     }
 }
 
-/// The socket of a connection that the library serves. It discards the library's own refusal of a request that the library
-/// cannot read, so that the service's response can be written instead.
+/// The socket of a connection that the library serves. If the library cannot read a request, it discards the library's
+/// refusal, so that the service's response can be written instead.
 ///
 /// It knows where each response ends, because the length of its body is announced. So it inspects only the first bytes of a
 /// message, and a body may contain anything.

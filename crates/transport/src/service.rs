@@ -1,4 +1,5 @@
-//! What a listener needs of the program above it: a response to every request, and to what it rejects before it is one.
+//! Interface of a listener to the program above it: the program gives a response to every request, and to input that
+//! the listener rejects before it is a request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub trait HttpService: Clone + Send + Sync + Unpin + 'static {
     /// request, and [`Peer`] is an extension of it.
     const STREAMS: bool = false;
 
-    /// What the service remembers of a connection from request to request.
+    /// State of a connection that the service keeps from request to request.
     type Connection: ConnectionState + Default + 'static;
 
     /// Returns the response to a request.
@@ -38,12 +39,12 @@ pub struct Peer {
     pub certificate: Option<[u8; 32]>,
 }
 
-/// What a service remembers of a connection.
+/// State of a connection that a service keeps.
 pub trait ConnectionState: Send + Sync {
     /// Returns the account that the connection's unread responses are charged to; `None` is an account too.
     fn account(&self) -> Option<Arc<str>>;
 
-    /// Returns the watch by which the service learns that its caller has left, if it asks for one.
+    /// Returns the watch that notifies the service when its caller disconnects, if the service wants one.
     fn caller(&self) -> Option<&CallerWatch> {
         None
     }

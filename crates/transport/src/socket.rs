@@ -104,11 +104,11 @@ pub(super) struct TimedSocket<Io> {
     io: Io,
     progress: Arc<Progress>,
     limits: Limits,
-    /// Whether a head is awaited: from its first byte, or from the connection's start, until it is complete.
+    /// True while a head is awaited: from its first byte, or from the connection's start, until it is complete.
     in_head: bool,
     /// Runs while a head is awaited that does not come in one piece.
     head_timer: Option<Pin<Box<Sleep>>>,
-    /// Fires several times within the idle timeout, so that requests, which come far more often, need not reset it.
+    /// Fires several times within the idle timeout. So the far more frequent requests need not reset it.
     idle_timer: Option<Pin<Box<Sleep>>>,
     /// Idle checks since the connection was used.
     idle_checks: u32,

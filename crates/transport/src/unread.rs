@@ -11,8 +11,8 @@ use oncegate_telemetry::metrics::unread::DroppedResponses;
 /// The account that an unread response is charged to. Callers without a credential share the account `None`.
 type Account = Option<Arc<str>>;
 
-/// A bound on the bytes of all unread responses. Beyond it, the account with the most bytes loses its oldest response, so that
-/// a caller that reads too slowly harms only itself.
+/// A bound on the bytes of all unread responses. Beyond it, the account with the most bytes loses its oldest response.
+/// So a caller that reads too slowly harms only itself.
 pub(super) struct UnreadResponses {
     bytes_max: usize,
     counts: Mutex<Counts>,

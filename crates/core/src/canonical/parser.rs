@@ -15,7 +15,7 @@ const KEY_CHARS_MAX: usize = 40;
 /// A canonical text.
 pub(super) struct Parsed {
     pub(super) text: String,
-    /// It contains a number, a boolean or a string that is not empty. Keys do not count.
+    /// True if it contains a number, a boolean or a string that is not empty. Keys do not count.
     pub(super) holds_value: bool,
 }
 

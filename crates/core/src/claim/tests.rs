@@ -277,8 +277,8 @@ fn apply(live: Option<LiveClaim>, effect: Effect) -> Option<LiveClaim> {
 }
 
 proptest! {
-    /// In any order of calls: only its holder changes a claim, a success stays until its time ends, and a call that is
-    /// repeated at once changes nothing.
+    /// In any order of calls: only its holder changes a claim, a success stays until the end of its retention, and a
+    /// call that is repeated at once changes nothing.
     #[test]
     fn any_history_keeps_the_promises(calls in prop::collection::vec(call(), 1..60), release in any::<bool>()) {
         let on_lease_end = if release { LeaseEnd::Release } else { LeaseEnd::Unknown };

@@ -1,12 +1,12 @@
-//! Failures of engines: certain ones and uncertain ones, which differ in what the caller may do next.
+//! Failures of engines, certain and uncertain ones. The caller must treat the two differently.
 
 /// A call without an answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It certainly changed nothing.
+    /// Certainly changed nothing.
     #[error(transparent)]
     Determinate(#[from] Determinate),
-    /// It may have changed something.
+    /// May have changed something.
     #[error(transparent)]
     Indeterminate(#[from] Indeterminate),
 }
@@ -56,8 +56,8 @@ impl EngineError {
         Determinate::Incompatible(why.into()).into()
     }
 
-    /// Returns the failure of a call that changes nothing: there an uncertain outcome only means that the store is
-    /// unavailable.
+    /// Returns the failure of a call that changes nothing. For such a call an uncertain outcome only means that the
+    /// store is unavailable.
     #[must_use]
     pub fn of_read(self) -> Self {
         // What was read may be lost with the server, and then it is not true.

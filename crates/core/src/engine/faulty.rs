@@ -1,4 +1,4 @@
-//! A wrapper that makes an engine fail as a network does: requests that do not arrive, and replies that are lost or late. At
+//! A wrapper that makes an engine fail as a network does: it loses requests, and loses or delays replies. At
 //! random from a seed, or as a test says.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,17 +34,17 @@ enum Faults {
 /// Fault of one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It succeeds.
+    /// Succeeds.
     None,
-    /// It does not happen, and the caller knows.
+    /// Does not happen, and the caller knows.
     Refused,
-    /// It does not happen, and the caller does not know.
+    /// Does not happen, and the caller does not know.
     RequestLost,
-    /// It happens, and the caller does not know.
+    /// Happens, and the caller does not know.
     ReplyLost,
-    /// It does not happen, and has no answer.
+    /// Does not happen, and has no answer.
     Silent,
-    /// It happens, and is answered after this time. Calls for metadata are not delayed: they use other connections.
+    /// Happens, and is answered after this time. Calls for metadata are not delayed: they use other connections.
     Delayed(Duration),
 }
 

@@ -260,7 +260,7 @@ impl Engine for Memory {
     }
 }
 
-/// Lets other tasks run. By itself, since `core` knows no runtime.
+/// Lets other tasks run. Written by hand, since `core` knows no runtime.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

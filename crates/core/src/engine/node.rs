@@ -9,16 +9,16 @@ use super::breaker::BreakerState;
 pub struct Node {
     /// Host and port.
     pub address: String,
-    /// What it is for.
+    /// Role of the node.
     pub role: NodeRole,
     /// The shard that it is part of: its number is the same for as long as the gateway runs.
     pub shard: u16,
-    /// Whether there is a connection to it; of a replica, whether it is in reach of the store itself.
+    /// True if the gateway is connected to it; for a replica, if the store itself reaches it.
     pub up: bool,
     /// State of the breaker in front of the shard; of a primary, and only where there is a breaker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// What is not as the engine's URL promises it.
+    /// Differences from the promises of the engine's URL.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -27,9 +27,9 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeRole {
-    /// It takes writes.
+    /// Accepts writes.
     Primary,
-    /// It follows a primary.
+    /// Follows a primary.
     Replica,
 }
 

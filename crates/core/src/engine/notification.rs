@@ -16,7 +16,8 @@ use crate::lock::LockName;
 use crate::record::Key;
 use crate::tenant::AppKey;
 
-/// Name of a record in notifications. What is between braces is the hash tag of the record's key, where the store has such.
+/// Name of a record in notifications. The text between braces is the hash tag of the record's key, in stores that have
+/// hash tags.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Channel(Arc<str>);
 
@@ -95,7 +96,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// What an engine has to do for the subscriptions of its hub.
+/// Work of an engine for the subscriptions of its hub.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Upstream {
     /// Subscribe to this channel, and then call [`Hub::confirm`] or [`Hub::end`].
@@ -109,7 +110,7 @@ pub struct Hub {
     channels: Mutex<HashMap<Channel, Entry>>,
     /// Number of channels, so that an engine without subscriptions pays one load.
     count: AtomicUsize,
-    /// `None`: the engine notifies by itself of every change.
+    /// `None`: the engine notifies of every change without a request.
     upstream: Option<Box<dyn Fn(Upstream) + Send + Sync>>,
 }
 
@@ -124,8 +125,8 @@ impl Hub {
         Arc::new(Self { channels: Mutex::default(), count: AtomicUsize::new(0), upstream: None })
     }
 
-    /// Returns the hub of an engine that has to subscribe at its store. `upstream` is called under a lock, so that calls come
-    /// in the order of the changes; it must not block.
+    /// Returns the hub of an engine that has to subscribe at its store. `upstream` is called under a lock, so that the
+    /// calls have the order of the changes; it must not block.
     pub fn new(upstream: impl Fn(Upstream) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { channels: Mutex::default(), count: AtomicUsize::new(0), upstream: Some(Box::new(upstream)) })
     }

@@ -68,7 +68,7 @@ pub struct RecordChange {
     pub purpose: ChangePurpose,
     /// Longest lease that it begins or extends: after a loss of data, grants are frozen for the longest one.
     pub lease_max: Duration,
-    /// Whether subscriptions to the record are notified once it is stored.
+    /// True if subscriptions to the record are notified once it is stored.
     pub notifies: bool,
 }
 

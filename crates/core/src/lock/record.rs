@@ -1,5 +1,4 @@
-//! What a store keeps of a lock: its holds, its queue, the nonces that were withdrawn, and the last fence; and the compact form in
-//! which it keeps it.
+//! Record of a lock in a store, and its compact stored form: holds, queue, withdrawn nonces, and the last fence.
 
 use sha2::{Digest, Sha256};
 
@@ -24,7 +23,7 @@ const FORMAT: u8 = 1;
 /// First byte of the stored form of a lock with a queue: its tickets have the instant of their first request.
 const FORMAT_QUEUED: u8 = 2;
 
-/// How a lock is held.
+/// Mode of a hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LockMode {
     /// By several owners at once, and none is exclusive.
@@ -48,9 +47,9 @@ pub struct Hold {
     pub mode: LockMode,
     /// The timestamp of its attempt.
     pub attempted_at: Timestamp,
-    /// When it was granted, by the store's clock.
+    /// Time of the grant, by the store's clock.
     pub claimed_at: Timestamp,
-    /// When its lease ends, by the store's clock.
+    /// End of its lease, by the store's clock.
     pub ends_at: Timestamp,
 }
 
@@ -65,9 +64,9 @@ pub struct Ticket {
     pub mode: LockMode,
     /// The limit that it names.
     pub limit: Option<Permits>,
-    /// When it entered the queue, by the store's clock.
+    /// Time at which it entered the queue, by the store's clock.
     pub queued_at: Timestamp,
-    /// When it ends, unless its request asks again.
+    /// Its end, unless its request is repeated before.
     pub ends_at: Timestamp,
     /// Until then it counts as waiting: to the end of the wait of its request.
     pub waits_until: Timestamp,
@@ -93,7 +92,7 @@ pub struct LockRecord {
     pub limit: Option<Permits>,
     /// Since when the head of the queue could go, if it can. The grace of absent heads begins here, for all together.
     pub turn_at: Timestamp,
-    /// End of the time in which callers wait for the lock, so that their gateways need a notification when it is released.
+    /// Time until which callers wait for the lock. Until then their gateways need a notification of its release.
     pub watched_until: Timestamp,
     /// The holds.
     pub holds: Vec<Hold>,

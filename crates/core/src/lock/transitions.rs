@@ -30,7 +30,7 @@ pub struct LockState {
 pub struct LockChange {
     /// The record to store.
     pub record: LockRecord,
-    /// How long it lasts.
+    /// Its duration.
     pub lasts: Duration,
     /// The change holds only before this instant: then something ends that it relied on.
     pub before: Timestamp,
@@ -38,13 +38,13 @@ pub struct LockChange {
     pub notifies: bool,
 }
 
-/// How much longer than its request waits a ticket may count as waiting.
+/// Time that a ticket may count as waiting beyond the wait of its request.
 const WAIT_TOLERANCE: Duration = Duration::from_millis(200);
 
 /// An instant that never comes.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// Whether a request goes with the holds of a lock.
+/// Compatibility of a request with the holds of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     Yes,
@@ -97,7 +97,7 @@ impl LockState {
             Fit::Yes | Fit::No => {}
         }
         self.skip_absent_heads(nonce);
-        // An owner that holds the lock does not queue behind those that wait for it. A permit is no re-entry.
+        // An owner that holds the lock does not queue behind waiting requests. A permit is no re-entry.
         let is_reentry = limit.is_none() && self.holds(owner) > 0;
         let is_first = self.record.tickets.first().is_none_or(|head| head.nonce == nonce) || is_reentry;
         if fit == Fit::Yes && is_first {
@@ -158,7 +158,7 @@ impl LockState {
         }
     }
 
-    /// Records that callers wait for the lock, so that they are notified when something makes way.
+    /// Records that callers wait for the lock, so that they are notified when it can be granted.
     pub fn watch(&mut self) {
         // Written only when half of it is over, as with tickets.
         if self.record.watched_until.since(self.now) <= TICKET_LEASE / 2 {
@@ -206,8 +206,9 @@ impl LockState {
         self.record.holds.iter().map(|hold| hold.ends_at.since(self.now)).min()
     }
 
-    /// Returns the time after which a request that waits should ask again, unless something makes way before: a hold ends, or the
-    /// grace of an absent head. It asks once within that grace, too, to show that it is there.
+    /// Returns the time after which a waiting request should ask again if no notification comes first: at the end of a
+    /// hold, or of the grace for an absent head. It asks once within that grace, too, to show that its caller is still
+    /// there.
     pub fn ask_again_in(&self) -> Option<Duration> {
         let grace = self.head_may_go().then(|| {
             let left = self.record.turn_at.plus(HEAD_GRACE).since(self.now);
@@ -291,7 +292,7 @@ impl LockState {
         }
     }
 
-    /// Returns whether the head of the queue could be granted what it asks for, or refused for its limit.
+    /// Returns whether the head of the queue could be granted, or refused because of its limit.
     fn head_may_go(&self) -> bool {
         self.record.tickets.first().is_some_and(|head| self.may_go(head))
     }
@@ -300,8 +301,9 @@ impl LockState {
         matches!(self.fit(ticket.owner, ticket.mode, ticket.limit), Fit::Yes | Fit::LimitDiffers(_))
     }
 
-    /// Removes the tickets at the head of the queue that could be granted for [`HEAD_GRACE`], and whose requests did not ask in that time:
-    /// all at once, up to the first one whose request did. The request of this nonce asks now.
+    /// Removes tickets from the head of the queue if they could have been granted for [`HEAD_GRACE`] and their requests
+    /// were not repeated in that time. Removes all of them at once, up to the first ticket with a repeated request. The
+    /// request of this nonce asks now.
     fn skip_absent_heads(&mut self, nonce: ShortHash) {
         while let Some(head) = self.record.tickets.first() {
             let (turn_at, asked_at) = (self.record.turn_at, head.asked_at());

@@ -1,4 +1,4 @@
-//! What the history reads from the metrics of this process, in Prometheus' text format.
+//! Values that the history reads from the metrics of this process, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 

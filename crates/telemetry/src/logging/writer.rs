@@ -138,7 +138,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Pipe whose reader lets one write pass for each message it receives, and returns what was written.
+    /// Pipe whose reader reads one write for each message that it receives, and returns all that was written.
     struct Pipe {
         permits: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,

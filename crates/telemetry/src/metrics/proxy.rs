@@ -52,7 +52,7 @@ impl BoundMetrics {
 }
 
 labels! {
-    /// Reason why no route takes a request as it is.
+    /// Reason why no route takes a request in its present form.
     OffRoute {
         AmbiguousTarget = "ambiguous_target",
         NoRouteForKey = "no_route_for_key",
@@ -103,7 +103,7 @@ impl RouteMetrics {
         self.upstream_duration.record(took.as_secs_f64());
     }
 
-    /// Counts a response of this many bytes that was stored, or the tombstone of one that was not.
+    /// Counts a stored response of this many bytes, or the tombstone of a response that was not stored.
     pub fn stored(&self, with_body: bool, bytes: usize) {
         self.stored_bytes.increment(bytes as u64);
         self.tombstones.increment(u64::from(!with_body));

@@ -6,7 +6,7 @@ use metrics::{Gauge, gauge};
 
 use super::{ENGINE_SHARD_BREAKER_STATE, ENGINE_SHARD_UP, ENGINE_SHARD_WARNINGS};
 
-/// Shards that have their own metrics, so that labels are bounded.
+/// Number of shards with their own metrics. It bounds the labels.
 const SHARDS_MAX: usize = 1024;
 
 /// Metrics of the shards of one engine.
@@ -27,9 +27,9 @@ struct Gauges {
 pub struct ShardState {
     /// Number of the shard.
     pub shard: u16,
-    /// Whether its primary is connected.
+    /// True if its primary is connected.
     pub up: bool,
-    /// How many warnings it has.
+    /// Number of its warnings.
     pub warnings: usize,
     /// Its breaker: 0 closed, 1 half-open, 2 open.
     pub breaker: u8,
@@ -41,7 +41,7 @@ impl ShardMetrics {
         Self { engine: engine.into(), shards: Mutex::default() }
     }
 
-    /// Sets the state of all shards that there are. Nothing is wrong with one that is gone.
+    /// Sets the state of all present shards. A shard that was removed has no problem.
     pub fn set_all(&self, states: impl Iterator<Item = ShardState>) {
         let mut shards = self.shards();
         let known = shards.len();

@@ -37,7 +37,7 @@ pub struct ReloadMetrics {
 }
 
 impl Default for ReloadMetrics {
-    /// Returns the metrics. The configuration of the start counts as in force.
+    /// Returns the metrics. The configuration of the start counts as the one in use.
     fn default() -> Self {
         let reloads = |result: &'static str| counter!(CONFIG_RELOADS, "result" => result);
         let metrics = Self {

@@ -8,7 +8,7 @@ use super::counters::Counters;
 use super::{CLAIM_WAITS, CLAIMS_WAITING, labels};
 
 labels! {
-    /// What ended a wait.
+    /// Reason for the end of a wait.
     WaitEnd {
         Granted = "granted",
         Settled = "settled",

@@ -1,4 +1,4 @@
-//! Sampling of requests: those whose caller says so in `traceparent`, and a share of those without one.
+//! Sampling of requests: those whose `traceparent` has the sampled flag, and a share of those without a `traceparent`.
 
 use hyper::HeaderMap;
 use opentelemetry::Context;

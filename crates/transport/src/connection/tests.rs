@@ -69,8 +69,8 @@ impl HttpService for Echo {
     }
 }
 
-/// Returns what is wrong with a head, by the kinds of rules that the gateway's services have: each refuses a request before its
-/// body is read. The exact rules, and their tests, are in `web::head` of the program.
+/// Returns the error of a head. It has the kinds of rules that the gateway's services have: each refuses a request
+/// before its body is read. The exact rules, and their tests, are in `web::head` of the program.
 fn invalid_head(request: &Request<Incoming>) -> Option<(StatusCode, &'static str)> {
     let headers = request.headers();
     let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().collect();
@@ -218,7 +218,7 @@ fn requests() -> Vec<Vec<u8>> {
     let start = |line: &str| format!("{line}\r\nhost: x\r\n\r\n").into_bytes();
     let fields = |count| "x: y\r\n".repeat(count);
     let long = |bytes| "z".repeat(bytes);
-    // What is left for one field of a head that is as long as it may be.
+    // Bytes that are left for one field in a head of the greatest length.
     let head_room = limits().head_bytes - post("long: \r\n", "").len();
     let of_length = |bytes| post(&format!("content-length: {bytes}\r\n"), &long(bytes));
     let mut all = vec![
@@ -420,7 +420,7 @@ async fn the_fast_path_answers_damaged_requests_as_the_library_does() {
 async fn a_body_that_arrives_in_many_pieces_is_left_to_the_library() {
     let mut client = connect(false, &CancellationToken::new());
     client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 300\r\n\r\n").await.unwrap();
-    // For longer than a head may take, and never silent for long.
+    // For longer than a head may take, with short pauses only.
     for _ in 0..300 {
         tokio::time::sleep(Duration::from_millis(40)).await;
         client.write_all(b"z").await.unwrap();
@@ -450,7 +450,7 @@ async fn a_stop_lets_the_request_in_service_be_answered_and_closes_after_it() {
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("connection: close\r\n"), "{text}");
 }
 
-/// Sends what is there, says that nothing follows, and reads.
+/// Sends the bytes, closes the sending half, and reads.
 async fn half_closed(sent: &[u8], by_library_alone: bool) -> (Vec<String>, bool) {
     let mut client = connect(by_library_alone, &CancellationToken::new());
     let _ = client.write_all(sent).await;

@@ -1,4 +1,4 @@
-//! Rules of claim calls and lookups: who is granted, what a duplicate returns, what is compared.
+//! Rules of claim calls and lookups: grants, answers to duplicates, comparisons.
 
 use futures_util::future::join_all;
 

@@ -1,4 +1,4 @@
-//! Rules of leases and retentions: when a claim ends by itself, and what renewals change.
+//! Rules of leases and retentions: the end of a claim without a call, and the effect of renewals.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::claim::{ClaimRequest, ClaimResponse, Mismatch, Outcome, RenewalRespon
 use crate::operator::ReleaseResponse;
 use crate::record::{ClaimState, Key};
 
-/// How long a notification may take on a loaded machine.
+/// Longest time that a notification may take on a loaded machine.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Returns a live subscription. `None` if the engine has no notifications where it runs, such as behind a pooler.
@@ -37,7 +37,7 @@ pub(super) async fn assert_notified(subscription: &mut Subscription, by: &str) {
     assert!(timeout(SOON, subscription.notified()).await.is_ok(), "not notified by {by}");
 }
 
-/// Whatever ends it: an outcome, an operator, or a take-over.
+/// This holds for each way to end it: an outcome, an operator, or a take-over.
 pub async fn the_end_of_a_claim_is_notified_to_those_who_wait_for_it(on: &Subject) {
     for outcome in [success(Some("1")), Outcome::Failure, Outcome::Unknown] {
         let request = fresh_claim();

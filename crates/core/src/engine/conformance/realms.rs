@@ -11,7 +11,7 @@ use crate::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, Renewa
 use crate::operator::{ListRequest, ReleaseRequest, ReleaseResponse};
 use crate::record::{ClaimState, Key, Realm};
 
-/// Time in which a notification that must not come would come.
+/// Time to wait for a notification that must not arrive.
 const NOT_NOTIFIED: Duration = Duration::from_millis(300);
 
 /// Returns a request for the same app, operation and contents in the other realm, with the same attempt.
@@ -92,7 +92,7 @@ pub async fn a_list_has_one_realm(on: &Subject) {
     }
 }
 
-/// A subscription gets the end of its own record only.
+/// A subscription receives the end of its own record only.
 pub async fn a_notification_has_one_realm(on: &Subject) {
     for request in [fresh_claim(), of_proxy()] {
         let other = in_other_realm(&request);

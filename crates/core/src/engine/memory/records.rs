@@ -20,7 +20,7 @@ const OVERHEAD_BYTES: usize = 400;
 #[derive(Default)]
 pub(super) struct Records {
     stored: HashMap<RecordName, Stored>,
-    /// The ends of records that end by themselves, soonest first.
+    /// The ends of records that have one, soonest first.
     ends: BTreeSet<(Timestamp, RecordName)>,
     bytes: usize,
 }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(records.change(&replace, NOON), Ok(ChangeResponse::Stored(NOON)));
         records.change(&grant("y", b""), NOON).unwrap_err();
 
-        // Every call removes a few that have ended, and replaces what it finds.
+        // Every call removes a few records that have ended.
         for version in 2..200 {
             let new = SharedRecord::versioned(version, b"").unwrap();
             let change = RecordChange { new, lasts: None, ..grant("z", b"") };

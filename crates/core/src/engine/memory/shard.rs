@@ -1,5 +1,5 @@
-//! A shard of the memory engine: its claims in a hash table, and the order in which they end in a tree, so that a sweep reads
-//! only ended claims.
+//! A shard of the memory engine: its claims in a hash table, and their ends in a tree. So a sweep reads only ended
+//! claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use crate::global_id::GlobalId;
 use crate::operator::ListRequest;
 use crate::record::{LiveClaim, Realm, Record};
 
-/// Bytes of a claim beyond its stored text, rounded up: a slot in a table that may have just doubled, an entry of a tree
-/// that may be half full, and the overhead of the allocator.
+/// Bytes of a claim beyond its stored text, rounded up: a slot in the table (which may have just doubled), an entry of
+/// the tree (whose nodes may be half full), and the overhead of the allocator.
 const CLAIM_OVERHEAD_BYTES: i64 = 190;
 
 /// Number of an app and realm in this process. It keeps keys small.
@@ -26,20 +26,20 @@ pub(super) fn namespace_number(app: u32, realm: Realm) -> NamespaceNumber {
 /// Key of a claim.
 pub(super) type SlotKey = (NamespaceNumber, GlobalId);
 
-/// End of a claim that does not end by itself.
+/// Stored end of a claim without an end.
 pub(super) const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// Claims whose keys hash to the same shard.
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) slots: HashMap<SlotKey, Slot>,
-    /// The ends of claims, soonest first: one entry for each claim that ends by itself.
+    /// The ends of claims, soonest first: one entry for each claim that has an end.
     pub(super) ends: BTreeSet<(Timestamp, SlotKey)>,
 }
 
 /// A claim.
 pub(super) struct Slot {
-    /// [`NEVER`] if it does not end by itself; an `Option` would take 8 bytes more.
+    /// [`NEVER`] if it has no end; an `Option` would take 8 bytes more.
     ends_at: Timestamp,
     /// The fence, then the stored text, in one allocation.
     fence_and_text: Box<[u8]>,

@@ -1,5 +1,5 @@
-//! A quick check whether text may be JSON. The scripts of the Redis engine make the same check, byte by byte, so that all
-//! calls agree on which values are damaged.
+//! A quick check whether text may be JSON. The scripts of the Redis engine make the same check, byte by byte, so that
+//! all calls treat the same values as damaged.
 
 /// Returns whether strings are closed, brackets are paired, and everything outside of strings may occur there in JSON. A
 /// backslash hides the next byte.

@@ -8,7 +8,7 @@ use super::*;
 use crate::caller_watch::CallerWatch;
 use crate::service::ConnectionState;
 
-/// Answers once its caller has gone, or after a second, and reports which of the two it was.
+/// Answers once its caller has disconnected, or after a second, and reports which of the two happened.
 #[derive(Clone)]
 struct Waiting(mpsc::UnboundedSender<bool>);
 
@@ -80,7 +80,7 @@ async fn a_caller_that_stays_or_sends_its_next_request_is_there() {
     }
 }
 
-/// What it sends is read ahead, and answered in turn.
+/// Its next requests are read ahead, and answered one after another.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_sends_its_next_request_while_it_waits_is_there() {
     for request in REQUESTS {

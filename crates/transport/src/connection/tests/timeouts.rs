@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a request may take beyond its timeout: the fast path waits for the rest of it before the library does.
+/// Time that a request may take beyond its timeout: the fast path waits for the rest of it before the library does.
 const MARGIN: Duration = Duration::from_millis(200);
 
 /// A connection to a server whose timeouts are 10 s for a head and a minute between requests.
