@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(10);
 const WAITING: &str = "replicas have not acknowledged it yet";
 const READONLY: Fitness = Fitness::Retire("READONLY: the Redis server has become a replica");
 
-/// What the exchanges of a connection share.
+/// State that the exchanges of a connection share.
 pub(super) struct Room {
     wire: Wire,
     health: Arc<Health>,
@@ -38,7 +38,7 @@ struct State {
     waiting: Vec<Waiting>,
     /// Number of the next caller that waits.
     next: u64,
-    /// Whether an exchange repeats the wait.
+    /// True if an exchange repeats the wait.
     is_repeated: bool,
     /// Why the last wait fell short, if it did.
     short: Option<String>,
@@ -174,8 +174,8 @@ impl Room {
         }
     }
 
-    /// Answers callers without replies whose time is over, if the server still waits for replicas. `silent` is the time by which it
-    /// should have answered.
+    /// Answers callers that have no reply and no time left, if the server still waits for replicas. `silent` is the
+    /// time by which the server should have answered.
     fn give_up_unanswered(&self, callers: &mut [Caller], silent: Limit) {
         let short = self.short();
         if short.is_some() || !silent.is_over() {

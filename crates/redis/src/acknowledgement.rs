@@ -6,17 +6,18 @@ use redis::{Cmd, Value};
 
 use super::reply::{checked, refusal};
 
-/// Milliseconds that the marker is given with each write, a hundred years: a write that needs no memory changes nothing else.
+/// Time to live of the marker, a hundred years in milliseconds. Each write sets it: this write needs no memory and
+/// changes nothing else.
 const MARKER_MS: u64 = 3_155_760_000_000;
 
 /// The acknowledgement that the URL asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Acknowledgement {
-    /// How many replicas must have it.
+    /// Number of replicas that must have it.
     pub(super) replicas: u32,
-    /// How long the server waits for them at a time.
+    /// Time that the server waits for them with one command.
     pub(super) timeout: Duration,
-    /// Whether it must be in the append-only files, here and there.
+    /// True if it must be in the append-only files of the primary and of the replicas.
     pub(super) aof: bool,
 }
 
@@ -32,9 +33,9 @@ pub(super) enum Acknowledged {
 }
 
 impl Acknowledgement {
-    /// Returns the commands that end a batch. The write matters: from version 7.2 on WAIT covers the connection's own last
-    /// write, so a batch that only reads would be answered from data that no replica has yet. `marker` is the key to write, if
-    /// the server has any.
+    /// Returns the commands that end a batch. The write is necessary: from version 7.2 on WAIT covers the last write of
+    /// the same connection. Without it, a batch that only reads could be answered from data that no replica has yet.
+    /// `marker` is the key to write, if the server has any.
     pub(super) fn commands(&self, marker: Option<&str>, repeated: Option<&str>) -> Vec<Cmd> {
         let mut commands = Vec::with_capacity(3);
         if let Some(marker) = marker {

@@ -1,6 +1,6 @@
-//! Claims: one `SET … NX GET PX` where nothing is stored under the key; else what is stored decides, and a script takes
-//! over. A key that is probably taken is claimed by a script that does the same and reads what it finds. Each step looks its
-//! server up again.
+//! Claims: one `SET … NX GET PX` if nothing is stored under the key. Otherwise the stored record decides, and a script
+//! takes the claim over. A key that is probably taken is claimed by a script that does the same and returns the stored
+//! record. Each step looks its server up again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::script::{SCRIPTS, Script};
 use super::topology::{Group, Sending};
 
-/// How often a claim is tried again because the other claim had ended or changed before it could be read.
+/// Maximum number of further tries, after the other claim has ended or changed before it could be read.
 const ROUNDS: usize = 3;
 
 /// A claim, prepared for the store.
@@ -30,12 +30,12 @@ struct Prepared<'a> {
     key: KeyName,
     /// The value that a grant stores.
     value: String,
-    /// How long it is kept.
+    /// Time to live in milliseconds.
     px: u64,
     time: CallTime,
 }
 
-/// What a `SET … NX GET` did.
+/// Effect of a `SET … NX GET`.
 enum SetOutcome {
     Granted,
     /// Another value is stored: by an earlier try of this attempt, or by another one.
@@ -100,8 +100,8 @@ impl Redis {
         claim::granted(claim.request, None, false)
     }
 
-    /// Claims over one connection are sent together. Where some wait for replicas, each is a separate call, so that the
-    /// others do not wait. So is one whose key is probably taken.
+    /// Claims over one connection are sent together. Where answers wait for replicas, each claim is a separate call, so
+    /// that the others do not wait. So is one whose key is probably taken.
     pub(super) async fn claim_many(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claims = claims.iter().enumerate();
         let prepared = claims.map(|(at, claim)| self.prepare(at, claim.request, claim.deadline));
@@ -145,7 +145,7 @@ impl Redis {
         join(join_all(found), join_all(moved)).await;
     }
 
-    /// Continues a claim whose key was found taken: reads what is stored, and takes it over or tries again where that is
+    /// Continues a claim whose key is taken: reads the stored record, and takes it over or tries again where that is
     /// allowed.
     async fn claim_found(&self, claim: &Prepared<'_>, outcome: SetOutcome) -> Result<ClaimResponse, EngineError> {
         self.seen.add(&claim.request.key.global_id);
@@ -197,7 +197,7 @@ impl Redis {
         Ok((checked(taken)? == Value::Int(1)).then_some(answer))
     }
 
-    /// Returns the answer by what is stored, once replicas have that. `None` if it has changed since.
+    /// Returns the answer from the stored record, once replicas have the record. `None` if it has changed since.
     async fn acknowledged(&self, claim: &Prepared<'_>) -> Result<Option<ClaimResponse>, EngineError> {
         // This attempt may hold the claim since an earlier try.
         let uncertain = |failure| match failure {

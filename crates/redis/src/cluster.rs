@@ -1,5 +1,5 @@
-//! A cluster: a slot map above the connections to each primary. A reply that means "not executed" sends the command to the right
-//! node; a lost reply is left to the caller, who knows what may be repeated.
+//! A cluster: a slot map above the connections to each primary. After a reply that means "not executed", the command is
+//! sent to the right node. After a lost reply, the caller decides: only the caller knows what may be repeated.
 
 mod layout;
 mod map;
@@ -42,7 +42,7 @@ pub(super) struct Cluster {
     _guard: DropGuard,
 }
 
-/// What calls share with the task that refreshes the map.
+/// State that calls share with the task that refreshes the map.
 struct Shared {
     url: Arc<Url>,
     options: Options,

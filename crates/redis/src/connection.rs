@@ -27,7 +27,7 @@ pub(super) const BATCH: usize = 128;
 pub(super) struct Call {
     pub(super) commands: Vec<Cmd>,
     pub(super) purpose: Purpose,
-    /// How its replies wait for replicas, if they do.
+    /// Rule by which its replies wait for replicas, if they do.
     pub(super) wait: Option<Wait>,
     pub(super) reply: Reply<Vec<Value>>,
 }
@@ -55,7 +55,8 @@ pub(super) struct Connector {
     pub(super) response_timeout: Duration,
     pub(super) health: Arc<Health>,
     pub(super) server: Arc<Server>,
-    /// Whether its batches wait for replicas, if the URL asks for any. A connection for heartbeats does not.
+    /// True if its batches wait for replicas, provided that the URL requires replicas. A connection for heartbeats does
+    /// not wait.
     pub(super) is_acknowledged: bool,
 }
 
@@ -109,7 +110,7 @@ impl oncegate_driver::Connector for Connector {
 pub(super) struct Connection {
     wire: Wire,
     health: Arc<Health>,
-    /// Where callers wait for replicas, if they do.
+    /// Queue of the callers that wait for replicas, if callers do.
     room: Option<Arc<Room>>,
     target: Target,
     /// Version of the target when it was opened.

@@ -1,4 +1,4 @@
-//! The health check of a server: its version, whether it is a node of a cluster and evicts keys, whether it still has its data, which replicas it has. Made
+//! The health check of a server: version, cluster mode, eviction of keys, presence of its data, replicas. Made
 //! at each connect and again at intervals, since an operator may change all of it at any time.
 
 use std::fmt;
@@ -19,7 +19,7 @@ use super::url::{Layout, Url};
 /// The oldest major version with `SET … NX GET` and script flags. Valkey reports a `redis_version` of 7 as well.
 const VERSION_MIN: (u32, u32) = (7, 0);
 
-/// Whether a server may keep claims, as its connections have found it.
+/// Fitness of a server to keep claims, as its connections have found it.
 pub(super) struct Health {
     server: Arc<Server>,
     url: Arc<Url>,
@@ -31,7 +31,7 @@ pub(super) struct Health {
     replication: ArcSwap<Replication>,
     /// The most replicas that were attached at once.
     replicas_max: AtomicUsize,
-    /// What was warned of last.
+    /// The last warnings.
     warnings: ArcSwap<Vec<String>>,
 }
 

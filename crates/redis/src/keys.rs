@@ -14,7 +14,8 @@ use super::url::{Layout, Url};
 /// Names keys with the prefix of the engine's URL.
 pub(super) struct Keys {
     prefix: String,
-    /// Whether metadata has a hash tag. It has none on a single server, where it had its names before.
+    /// True if the names of metadata have a hash tag. They have none on a single server, where the names are older than
+    /// the tags.
     is_tagged: bool,
 }
 
@@ -24,8 +25,8 @@ pub(super) struct KeyName {
     pub(super) spread: Spread,
 }
 
-/// How the commands of a key are spread over connections. Commands for one key that come from one core go over one
-/// connection, so that they are executed in their order.
+/// Distribution of keys over connections. Commands for one key from one core use one connection, so that they are
+/// executed in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spread {
     /// By this hash.

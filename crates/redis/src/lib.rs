@@ -1,8 +1,9 @@
 //! The Redis engine: claims in servers of version 7.0 or later, shared by any number of gateways.
 //!
-//! Three parts that know little of each other: `keys` (names), `topology` with `cluster` and `sentinel`, and below it `primary`
-//! and `connection` (where a key's commands are sent, and how), and the claim protocol (`claim`, `script`, `reply` and the
-//! Lua files): every transition is one command or one script, so it is atomic, and every time is judged by the server's clock.
+//! Three parts that depend little on each other. First, `keys` has the names. Second, `topology` with `cluster` and
+//! `sentinel`, and below it `primary` and `connection`, sends the commands of a key to a server. Third, `claim`,
+//! `script`, `reply` and the Lua files are the claim protocol: every transition is one command or one script, so it is
+//! atomic, and the server's clock decides every time.
 
 mod acknowledged;
 mod acknowledgement;
@@ -189,7 +190,7 @@ impl Engine for Redis {
             Outcome::Failure => ("f", String::new(), String::new()),
             Outcome::Unknown => ("u", String::new(), String::new()),
         };
-        // The script appends the result, which may be long, so that it is sent once.
+        // The script appends the result: it may be long, so it is sent only once.
         let late = request.late_record().map(|record| Record { result: None, ..record });
         let late_ms = late.as_ref().map(|record| milliseconds(record.settled_retention())).unwrap_or_default();
         let late = late.as_ref().map(value::encode).unwrap_or_default();

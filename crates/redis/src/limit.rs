@@ -1,4 +1,4 @@
-//! How long a call continues without its caller: it resends a command that was not executed, or waits for replicas.
+//! Time limits of a call's work in the background: it resends a command that was not executed, or waits for replicas.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ pub(super) const DEADLINE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy)]
 pub(super) struct CallTime {
     pub(super) deadline: Duration,
-    /// How its replies wait for replicas, if they do.
+    /// Rule by which its replies wait for replicas, if they do.
     pub(super) wait: Option<Wait>,
 }
 
-/// How replies wait for replicas.
+/// Rule by which replies wait for replicas.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
     pub(super) limit: Limit,
-    /// Whether only the reply to a claim that was granted waits: nothing. What was found is looked at first.
+    /// True if only the reply to a granted claim waits. A stored record that was found is inspected first.
     pub(super) only_grants: bool,
 }
 
 impl CallTime {
-    /// Returns the time of a call that starts now. Its replies wait for most of its deadline, but end before the call guard gives
-    /// the call up: that would count against a store that has answered.
+    /// Returns the time of a call that starts now. Its replies wait for most of its deadline, but end before the call
+    /// guard ends the call: such an end would count as a failure of a store that has answered.
     pub(super) fn start(deadline: Duration, is_acknowledged: bool) -> Self {
         let limit = || Limit::after(deadline * 4 / 5);
         Self { deadline, wait: is_acknowledged.then(|| Wait { limit: limit(), only_grants: false }) }

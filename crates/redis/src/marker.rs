@@ -16,14 +16,14 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Returns a value for a marker that is missing: another one each time, so that the value that is found identifies the
-    /// data that it is part of.
+    /// Returns a value for a missing marker. Each call returns another value, so a stored value identifies the data
+    /// around it.
     pub(super) fn value() -> String {
         format!("{:016x}", SystemEntropy.bits())
     }
 }
 
-/// The markers that were found in the slots of a cluster, and in which shard each was; and what the shards have lost.
+/// The markers that were found in the slots of a cluster, with the shard of each; and the data losses of the shards.
 #[derive(Default)]
 pub(super) struct Markers {
     found: Mutex<HashMap<u16, Found>>,
@@ -37,8 +37,8 @@ pub(super) struct Markers {
 type Found = (u16, Option<Vec<u8>>);
 
 impl Markers {
-    /// Records what was found; returns whether data is lost. A slot that has moved brings its marker with it or not,
-    /// depending on how it was moved, so only within one shard is another marker a loss.
+    /// Records the markers that were found. Returns whether data is lost. A slot that has moved brings its marker with
+    /// it or not, depending on how it was moved, so only within one shard is another marker a loss.
     pub(super) fn is_lost(&self, (slot, shard): (u16, u16), found: Option<&[u8]>) -> bool {
         let mut seen = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.insert(slot, (shard, found.map(<[u8]>::to_vec)));

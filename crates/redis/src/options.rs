@@ -19,7 +19,8 @@ pub struct Options {
     pub health_check_interval: Duration,
     /// Interval of heartbeats, which find broken connections before a call needs them, and notice a loss of data.
     pub heartbeat_interval: Duration,
-    /// How many keys are remembered as taken. A repeat of one of them takes one round trip, of another key two.
+    /// Number of keys that are remembered as taken. A repeat takes one round trip with a remembered key, and two with
+    /// another key.
     pub remembered_keys: usize,
     /// The runtimes of connections, used round-robin; if empty, the one that opens the engine.
     pub cores: Vec<Handle>,

@@ -1,4 +1,4 @@
-//! A server that takes writes: its connections, and what is known of it.
+//! A server that accepts writes: its connections and its known state.
 
 use std::fmt;
 use std::sync::Arc;

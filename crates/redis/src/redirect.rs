@@ -4,7 +4,7 @@ use redis::{ServerErrorKind, Value};
 
 use super::url::Address;
 
-/// Where or when to send a command again.
+/// Place or time for sending a command again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Redirect {
     /// Another node owns the slot now. No address: the node that replied does not know it.

@@ -27,7 +27,7 @@ impl Replication {
         Self { is_replica, replicas: info.lines().filter_map(replica).collect() }
     }
 
-    /// Returns where the server does not keep what the URL promises.
+    /// Returns the promises of the URL that the server does not keep.
     pub(super) fn warnings(&self, url: &Url, persistence: &Persistence) -> Vec<String> {
         let mut warnings = Vec::new();
         if matches!(url.layout, Layout::Cluster { .. }) && persistence.full_coverage {
@@ -65,7 +65,7 @@ impl Replication {
     }
 }
 
-/// What a server does to survive a restart.
+/// Settings of a server for surviving a restart.
 #[expect(clippy::struct_excessive_bools, reason = "settings that are independent of each other")]
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Persistence {

@@ -1,8 +1,8 @@
 //! Keys that this gateway has lately seen taken. A claim of one of them is most likely a repeat: it reads the other claim in the
 //! same step.
 //!
-//! A guess, and nothing else: a key that is not remembered, or that is free again, is claimed correctly, only more slowly. So keys
-//! may be forgotten and mistaken for others.
+//! This is only a guess: a key that is not remembered, or that is free again, is claimed correctly, but more slowly. So
+//! keys may be forgotten and mistaken for others.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -20,14 +20,14 @@ use super::url::{Address, Layout, Url};
 /// For this long the first connection waits for Sentinels that have not answered: one alone may be behind the others.
 const FIRST_WAIT: Duration = Duration::from_millis(300);
 
-/// What is known of the primary.
+/// Known state of the primary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) primary: Option<Address>,
     pub(super) version: Version,
     /// Epoch of the configuration that names it.
     epoch: u64,
-    /// Whether every Sentinel was asked at least once.
+    /// True if every Sentinel was asked at least once.
     is_complete: bool,
     /// Why there is none.
     why_not: String,

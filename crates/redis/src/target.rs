@@ -1,4 +1,4 @@
-//! Where connections lead to: a server that stays the same, or the primary that Sentinels name at the time.
+//! Target of connections: a fixed server, or the present primary by the reports of Sentinels.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::url::Address;
 /// Counts the primaries that a target has had.
 pub(super) type Version = u64;
 
-/// Where connections lead to.
+/// Target of connections.
 #[derive(Clone)]
 pub(super) enum Target {
     /// The server of the URL.
@@ -32,7 +32,7 @@ impl Target {
         }
     }
 
-    /// Returns whether the target is still the one that it was.
+    /// Returns whether the target is unchanged since this version.
     pub(super) fn is_at(&self, version: Version) -> bool {
         match self {
             Self::Url | Self::Node { .. } => true,
@@ -40,8 +40,8 @@ impl Target {
         }
     }
 
-    /// Returns what `opening` returns, or an error as soon as the target is another one: an address that is not in use any
-    /// more may never answer.
+    /// Returns the result of `opening`, or an error as soon as the target changes: an address that is no longer in use
+    /// may never answer.
     pub(super) async fn unless_changed<T>(
         &self,
         version: Version,

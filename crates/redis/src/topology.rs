@@ -23,7 +23,7 @@ use super::url::{Layout, Url};
 
 /// The servers of an engine.
 pub(super) enum Topology {
-    /// One that answers for all keys: always the same, or the one that Sentinels name.
+    /// One server that answers for all keys: a fixed one, or the primary that Sentinels name.
     One(One),
     /// Several; each answers for some slots.
     Cluster(Cluster),
@@ -38,7 +38,7 @@ pub(super) struct Sending<'a> {
     pub(super) command: &'a (dyn Fn() -> Cmd + Sync),
 }
 
-/// Where commands for a key are sent: a server, and a connection to it.
+/// Destination of the commands for a key: a server, and a connection to it.
 #[derive(Clone)]
 pub(super) struct Route {
     pub(super) primary: Arc<Primary>,

@@ -1,5 +1,5 @@
-//! The index of unknown claims, since a server cannot be searched: 16 sorted sets for each app, by the first digit of the global ID,
-//! scored by when the claim becomes or became unknown, in milliseconds.
+//! The index of unknown claims, since a server cannot be searched. It has 16 sorted sets for each app, by the first
+//! digit of the global ID. The score is the time at which the claim becomes or became unknown, in milliseconds.
 //!
 //! A hint. A missing entry costs visibility, and nothing else; one whose claim is not unknown is corrected when it is read. No call
 //! fails because of the index. Claims that are released at the end of their lease have no entry and cost nothing more.
@@ -51,7 +51,7 @@ const READ_AT_ONCE: usize = 32;
 /// Begins the entry of a record of the proxy.
 const OF_PROXY: char = 'p';
 
-/// What changes the index.
+/// Writer of the index.
 pub(super) struct Unknowns {
     topology: Arc<Topology>,
     removals: Mutex<Removals>,
@@ -158,8 +158,8 @@ impl Unknowns {
 }
 
 impl Redis {
-    /// Makes a claim call whose claim turns unknown at the end of its lease, with its entry in the index: the entry goes out first, over
-    /// the same connection where one server answers for both.
+    /// Makes a claim call, with an entry in the index, for a claim that becomes unknown at the end of its lease. The
+    /// entry is sent first; it uses the same connection if one server answers for both.
     pub(super) async fn claim_indexed(
         &self,
         request: &ClaimRequest,

@@ -23,7 +23,7 @@ use super::limit::CallTime;
 #[derive(Clone)]
 pub(super) struct Url {
     pub(super) layout: Layout,
-    /// How a connection to the first server that is named is opened.
+    /// Settings of a connection to the first server of the URL.
     info: ConnectionInfo,
     certificates: Certificates,
     sentinel_user: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Url {
     /// Number of connections to each server; if not given, one for each core, within [`CONNECTIONS`].
     pub(super) connections: Option<usize>,
     pub(super) response_timeout: Option<Duration>,
-    /// What an answer waits for, if for anything.
+    /// Condition that an answer waits for, if there is one.
     pub(super) acknowledgement: Option<Acknowledgement>,
 }
 
@@ -81,7 +81,8 @@ impl Url {
         Ok(address)
     }
 
-    /// Returns what a failover costs, and the shortest deadline for which answers of replicas come in time.
+    /// Returns the losses that a failover may cause, and the shortest deadline that leaves replicas enough time to
+    /// answer.
     pub(super) fn promise(&self) -> Promise {
         let Some(asked) = &self.acknowledgement else {
             return Promise::new(match self.layout {
@@ -162,7 +163,7 @@ impl Url {
     }
 }
 
-/// Reports whether a server was reached and has answered nothing that a Redis server answers.
+/// Reports whether a server was reached, but did not answer like a Redis server.
 fn is_wordless(why: &str) -> bool {
     let lost = ["broken pipe", "unexpected end of file", "reset by peer", "InvalidContentType", "corrupt message"];
     why.starts_with("no connection to the Redis server within") || lost.iter().any(|lost| why.contains(lost))

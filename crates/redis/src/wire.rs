@@ -37,8 +37,8 @@ impl Wire {
         self.counts.started.load(Ordering::Relaxed) > self.counts.ended.load(Ordering::Relaxed)
     }
 
-    /// Sends commands together; returns the reply to each, or why there are none. Does nothing before it is polled, and
-    /// what is polled first is sent first.
+    /// Sends commands together; returns the reply to each, or why there are none. Does nothing before it is polled. The
+    /// call that is polled first is sent first.
     ///
     /// The commands are closed by an ECHO of a token that was never used before. RESP has no request IDs: a reply is matched
     /// to its command by counting. Should anything between us and the server drop or add a reply, all counting from there on

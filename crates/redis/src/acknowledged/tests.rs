@@ -13,7 +13,7 @@ use crate::url::Url;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many replicas acknowledge a wait, and how long it takes.
+/// Time of a wait, and the number of replicas that acknowledge it.
 type Wait = (Duration, i64);
 
 /// A server whose waits end like this, one after the other; then all succeed.
@@ -150,7 +150,7 @@ async fn a_server_that_is_a_replica_now_acknowledges_nothing_any_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_of_a_server_that_waits_is_short_and_of_one_that_is_silent_is_not_answered() {
-    // A server waits for up to 100 milliseconds, for an exchange and the one before it. After that it is silent.
+    // A server waits for up to 100 milliseconds, for an exchange and the one before it. After that it does not answer.
     for (is_known, waits, is_answered) in
         [(true, SECOND / 20, true), (true, SECOND / 2, true), (false, SECOND / 20, true), (false, SECOND / 2, false)]
     {

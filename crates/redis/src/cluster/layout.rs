@@ -1,5 +1,5 @@
-//! A node's view of its cluster: who answers for which slots (`CLUSTER SLOTS`), whether it works (`CLUSTER INFO`), and how new
-//! that is (`CLUSTER NODES`).
+//! A node's view of its cluster: the nodes that answer for the slots (`CLUSTER SLOTS`), the state of the cluster
+//! (`CLUSTER INFO`), and the age of the view (`CLUSTER NODES`).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ pub(super) struct Range {
 /// A node's view of its cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
-    /// Whether the node says that the cluster works. One that is cut off from most others does not.
+    /// True if the node reports that the cluster works. A node without a connection to most others does not.
     pub(super) works: bool,
     /// The highest config epoch of the primaries. Each promotion and each slot that moves raises it, so the view with the highest
     /// one is the newest. The current epoch does not show that: a node learns it before it learns of the promotion.
@@ -75,7 +75,7 @@ impl Layout {
         Ok(Self { works, epoch, ranges })
     }
 
-    /// Returns whether this view is newer than the other one, so that it counts.
+    /// Returns whether this view is newer than the other one, and so replaces it.
     pub(super) fn is_newer_than(&self, other: &Self) -> bool {
         (self.epoch, self.works) > (other.epoch, other.works)
     }

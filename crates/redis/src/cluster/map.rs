@@ -1,4 +1,4 @@
-//! The slot map: which primary answers for which slot. A value; a change makes a new one.
+//! The slot map: the primary that answers for each slot. A value; a change makes a new one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,7 +61,7 @@ pub(super) struct Promotion {
     pub(super) shard: u16,
     pub(super) from: Address,
     pub(super) to: Address,
-    /// How many replicas were attached before.
+    /// Number of replicas that were attached before.
     pub(super) replicas: usize,
 }
 

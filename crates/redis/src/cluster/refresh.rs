@@ -20,7 +20,7 @@ use crate::connection::{client, failure, without_timeouts};
 use crate::primary::Primary;
 use crate::url::{Address, Layout as Servers};
 
-/// Between two refreshes that nothing asks for, and what is added at random.
+/// Time between two regular refreshes, and the maximum of a random addition.
 const INTERVAL: (Duration, Duration) = (Duration::from_secs(9), Duration::from_secs(2));
 /// Between two refreshes at least.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -166,8 +166,9 @@ pub(super) fn apply(shared: &Shared, view: &Layout) {
     forget_strangers(shared, &before);
 }
 
-/// Drops connections to nodes that answer for no slot: at once to former primaries, which must get nothing more when they come
-/// back; to others, which slots may be on their way to, unless a call uses them.
+/// Drops connections to nodes that answer for no slot. Those to former primaries are dropped at once, since such a node
+/// must get nothing when it comes back. Those to other nodes stay while a call uses them: slots may be moving to these
+/// nodes.
 fn forget_strangers(shared: &Shared, before: &SlotMap<Primary>) {
     let map = shared.map.load();
     shared.nodes().retain(|address, primary| {

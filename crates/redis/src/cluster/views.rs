@@ -1,5 +1,5 @@
-//! Which view of a cluster is believed, of those that nodes have sent. A node that has just come back has missed what happened
-//! since: it still names the primaries of before, itself perhaps among them.
+//! Choice of one view of a cluster among those that nodes have sent. A node that has just come back has missed the
+//! changes since it left: it still names the earlier primaries, perhaps itself.
 
 use super::layout::Layout;
 

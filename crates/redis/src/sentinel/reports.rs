@@ -1,4 +1,4 @@
-//! What each Sentinel has reported last, and what follows from all of it.
+//! The last report of each Sentinel, and the conclusion from all of them.
 
 use std::collections::BTreeSet;
 
@@ -6,20 +6,20 @@ use redis::Value;
 
 use crate::url::Address;
 
-/// What a Sentinel has reported.
+/// Report of a Sentinel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Report {
     /// The primary of the name, and the epoch of its configuration.
     Primary { address: Address, epoch: u64 },
-    /// It does not know the name.
+    /// Does not know the name.
     UnknownName,
-    /// It cannot be asked, for this reason.
+    /// Could not be asked, for this reason.
     Failed(String),
 }
 
 impl Report {
-    /// Reads the replies to `SENTINEL MASTER`, which has the epoch, and to `SENTINEL GET-MASTER-ADDR-BY-NAME`, which has the
-    /// address: from the promotion to the end of a failover, the first one combines the new epoch with the former address.
+    /// Reads two replies: the epoch from `SENTINEL MASTER`, and the address from `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+    /// Between the promotion and the end of a failover, the first one combines the new epoch with the former address.
     pub(super) fn read(master: &Value, address: &Value) -> Self {
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// The last report of each Sentinel; nothing of one that was not asked yet.
+/// The last report of each Sentinel; nothing if it was not asked yet.
 #[derive(Debug)]
 pub(super) struct Reports {
     sentinels: Vec<Address>,
@@ -93,10 +93,10 @@ impl Reports {
         self.last.iter().all(Option::is_some)
     }
 
-    /// Returns the primary with the highest epoch, of those that Sentinels in reach name, and that epoch. One of an epoch before
-    /// `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one in reach, and be behind.
-    /// Sentinels of different groups may name two of one epoch: every gateway takes the one that more of them name, in
-    /// any order of its URL.
+    /// Returns the primary with the highest epoch among the reports of reachable Sentinels, and that epoch. One of an
+    /// epoch before `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one
+    /// in reach, and be behind. Sentinels of different groups may name two of one epoch: every gateway takes the one
+    /// that more of them name, in any order of its URL.
     pub(super) fn best(&self, current: u64) -> Option<(&Address, u64)> {
         let agreeing = |of: &Address| self.primaries().filter(|(address, _)| *address == of).count();
         let best = self.primaries().max_by_key(|(address, epoch)| (*epoch, agreeing(address), *address))?;

@@ -25,7 +25,7 @@ use crate::url::{Layout, Url};
 pub(in super::super) struct One {
     pub(super) server: Arc<Primary>,
     sentinels: Option<(Arc<Discovery>, DropGuard)>,
-    /// How many replicas acknowledge.
+    /// Number of replicas that acknowledge.
     acknowledged_by: usize,
 }
 

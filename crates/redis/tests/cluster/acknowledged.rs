@@ -11,7 +11,7 @@ use oncegate_testkit::wait::in_time;
 
 use super::{DEADLINE, again, batch, is_duplicate, now, open, renew, settle, since, soon, success};
 
-/// A deadline that is long beside the delays of a busy machine.
+/// A deadline that is long compared with the delays of a busy machine.
 const LONG: Duration = Duration::from_secs(6);
 
 /// A primary and its replica, with an append-only file that is synced at once.
@@ -62,7 +62,7 @@ async fn a_primary_that_is_cut_off_acknowledges_nothing() {
     );
     redis.probe().await.expect("it answers");
 
-    // It is a replica of the new one now: what it alone had received is gone, and was never acknowledged.
+    // It is a replica of the new one now: writes that only it had received are lost, and were never acknowledged.
     primary.query::<()>(&format!("REPLICAOF 127.0.0.1 {}", replica.address().port()));
     soon("the new primary is in step", async || replica.query::<String>("INFO replication").contains("state=online"))
         .await;

@@ -75,7 +75,7 @@ async fn a_primary_that_comes_back_as_a_replica_gets_no_batches() {
     assert!(!has_batches(&cluster.nodes[0]), "{}", cluster.nodes[0].query::<String>("INFO commandstats"));
 }
 
-/// It takes itself for the primary for as long as it does not reach the others.
+/// It still acts as the primary until it reaches the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_former_primary_is_not_believed_even_if_it_alone_answers() {
     let Some(mut cluster) = RedisCluster::start_apart(3, 1, &[]).await else { return };

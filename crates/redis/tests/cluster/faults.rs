@@ -1,5 +1,5 @@
-//! Faults under load, one round or many: what was acknowledged and is gone, what was granted twice, and how long callers waited.
-//! One row for each fault and URL; `docs/engines/redis.md` has the counts of many rounds.
+//! Faults under load, one round or many: acknowledged writes that were lost, double grants, and the waiting times of
+//! callers. One row for each fault and URL; `docs/engines/redis.md` has the counts of many rounds.
 
 mod counts;
 mod servers;
@@ -49,13 +49,13 @@ enum Lag {
 struct Row {
     name: &'static str,
     fault: Fault,
-    /// Whether Sentinels name the primary. Otherwise it is a cluster of three.
+    /// True if Sentinels name the primary. Otherwise it is a cluster of three.
     sentinels: bool,
     /// Replicas of each primary, and how many must acknowledge.
     replicas: usize,
     asked: usize,
     lag: Lag,
-    /// Whether no acknowledged write may be lost.
+    /// True if no acknowledged write may be lost.
     safe: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Callers that claim and report without pause while something is broken, and what is left of it afterwards.
+//! Callers that claim and report without a pause during a fault, and the comparison of their answers with the store
+//! afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ pub(crate) const SHARDS: u16 = 3;
 /// Lookups that are made at a time.
 const LOOKUPS: usize = 32;
 
-/// What callers were answered.
+/// The answers of callers.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// Claims that were granted, and whether their success was recorded.
@@ -42,9 +43,9 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Answered,
-    /// It certainly did not happen.
+    /// Certainly did not happen.
     Refused,
-    /// It may have happened, or lacked replicas.
+    /// May have happened, or lacked replicas.
     Unknown,
 }
 
@@ -132,13 +133,13 @@ fn shard_of(ask: &ClaimRequest) -> u16 {
     slot_of(&name(ask)) / (16384 / SHARDS + 1)
 }
 
-/// One operation: a claim, a second attempt, a success. A call whose outcome is not known is repeated as it is.
+/// One operation: a claim, a second attempt, a success. A call with an unknown outcome is repeated unchanged.
 async fn operation(engine: &dyn Engine, shard: u16, book: &Book) {
     let mut ask = fresh_claim();
     while shard_of(&ask) != shard {
         ask = fresh_claim();
     }
-    // Longer than any run, so that no claim ends by itself.
+    // Longer than any run, so that no lease ends.
     ask.terms.lease = Duration::from_hours(1);
     let Some(ClaimResponse::Granted(_)) = book.resolved(shard, || engine.claim(&ask, book.deadline)).await else {
         return;
@@ -199,7 +200,7 @@ pub(crate) async fn lost(engine: &dyn Engine, ledger: &Ledger) -> Lost {
     Lost { claims: count(false), outcomes: count(true) }
 }
 
-/// The answer to a lookup, however often it has to be repeated.
+/// The answer to a lookup, repeated until there is one.
 async fn read(engine: &dyn Engine, ask: &ClaimRequest) -> Option<LiveClaim> {
     for _ in 0..2000 {
         if let Ok(found) = engine.read(&ask.key).await {

@@ -1,4 +1,4 @@
-//! The Redis engine on real clusters and behind real Sentinels: where keys go, what follows a move, and what survives.
+//! The Redis engine on real clusters and behind real Sentinels: the nodes of keys, moved slots, and survival of data.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
@@ -78,7 +78,7 @@ async fn is_duplicate(engine: &impl Engine, ask: &ClaimRequest) -> bool {
     matches!(engine.claim(ask, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
 }
 
-/// The first answer to a claim, however often it has to be repeated.
+/// The first answer to a claim, repeated until there is one.
 async fn answered(engine: &impl Engine, ask: &ClaimRequest) -> ClaimResponse {
     for _ in 0..1000 {
         if let Ok(answer) = engine.claim(ask, DEADLINE).await {
@@ -150,7 +150,7 @@ async fn a_batch_is_split_by_primary_and_each_item_answered_by_itself() {
     let of_dead: Vec<_> = asks.iter().map(|ask| cluster.primary_of(&name(ask)) == dead).collect();
     cluster.nodes[dead].kill();
     let again: Vec<_> = asks.iter().map(again).collect();
-    // Each connection notices by itself.
+    // Each connection notices it separately.
     soon("the dead shard refuses its own items only", async || {
         batch(&redis, &again).await.into_iter().zip(&of_dead).all(|(answer, of_dead)| match answer {
             Ok(ClaimResponse::Duplicate(_)) => !of_dead,

@@ -1,5 +1,5 @@
-//! A primary that was killed while its writes waited for a replica, and started again from its append-only file: it shows what no
-//! replica has. No call may be answered from that, since it is gone if the replica is promoted.
+//! A primary that was killed while its writes waited for a replica, and started again from its append-only file. It has
+//! data that no replica has. No call may be answered from this data, since a promotion of the replica would lose it.
 
 use futures_util::future::{LocalBoxFuture, join_all};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome};
@@ -96,7 +96,8 @@ impl Unacknowledged {
         let made = Self { claimed, settled, released, lock: servers.lock() };
         soon("the replica acknowledges", async || redis.claim(&made.settled, DEADLINE).await.is_ok()).await;
         granted(redis, &made.released).await;
-        // After the first synchronisation a replica writes its file anew, and loses in a crash what it acknowledged meanwhile.
+        // After the first synchronisation a replica writes its file again, and a crash loses the writes that it
+        // acknowledges during that time.
         soon("the replica has written its file", async || {
             let state: String = servers.replica().query("INFO persistence");
             ["aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"].iter().all(|is_over| state.contains(is_over))
@@ -117,7 +118,7 @@ impl Unacknowledged {
         made
     }
 
-    /// Makes every kind of call at once, and returns those that were answered by what no replica has.
+    /// Makes every kind of call at once, and returns those that were answered from data that no replica has.
     async fn answers(&self, redis: &Redis) -> Vec<String> {
         let Self { claimed, settled, released, lock } = self;
         let others = [again(claimed), again(settled), again(released)];
@@ -190,7 +191,7 @@ async fn nothing_is_answered_that_no_replica_has(mut servers: Servers) {
     servers.primary().restart().await;
     let (primary, key) = (servers.primary().url(), name(&made.claimed));
     soon("the primary has kept it", async || RedisServer::try_query(&primary, &["EXISTS", &key]) == Ok(1)).await;
-    // The same gateway, whose connections are opened again, and one that begins now.
+    // The same gateway, which opens its connections again, and a new one.
     let other = open(&url);
     for redis in [&redis, &other] {
         let probe = servers.claim();

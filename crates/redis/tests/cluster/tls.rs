@@ -24,7 +24,7 @@ fn config(folder: &Path, authority: &Authority) -> Vec<String> {
     ]
 }
 
-/// Keys of the URL: whom the gateway trusts, and what it shows.
+/// Keys of the URL: the authorities that the gateway trusts, and the certificate that it shows.
 fn keys(folder: &Path) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     format!("?ca={}&client_certificate={}&client_key={}", file("ca.pem"), file("tls.crt"), file("tls.key"))

@@ -1,5 +1,5 @@
-//! Values that cannot be read: neither absent nor touched, whatever is called. The engine reads values in two places, in Rust
-//! and in its scripts; here the two are compared.
+//! Values that cannot be read: no call treats them as absent, or changes them. The engine reads values in two places,
+//! in Rust and in its scripts; here the two are compared.
 
 use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
@@ -117,7 +117,7 @@ async fn an_unreadable_row_is_neither_absent_nor_changed() {
     assert_eq!(server.query::<i64>(&format!("LLEN {}", name(&request))), 1);
 }
 
-/// Whole values with one byte changed, left out or doubled: whatever is readable in one place is so in the other.
+/// Whole values with one byte changed, left out or doubled: the two places agree on which of them are readable.
 #[tokio::test]
 async fn rust_and_lua_agree_on_what_is_readable() {
     let Some(server) = RedisServer::start().await else { return };

@@ -1,5 +1,5 @@
-//! Servers that die, freeze, start late or load for long, and networks that fail: answers say at once what is certain
-//! and what is not, and service is back within a second of the server.
+//! Servers that die, freeze, start late or load for long, and networks that fail. Answers arrive at once, and separate
+//! certain from uncertain failures. Service is back within a second of the server.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What operators do to a running server: change its memory, its role, its passwords, flush it. Each is reported as what it
-//! is, and once it is corrected, service is back without a restart.
+//! Actions of operators on a running server: changes of its memory, role and passwords, and a flush. Each is reported
+//! correctly, and once it is corrected, service is back without a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -186,7 +186,7 @@ async fn the_rights_of_the_page_are_accepted_and_enough() {
     for line in lines {
         let words: Vec<_> = line.split(' ').collect();
         let applied = RedisServer::try_query::<String>(&server.url(), &words);
-        // An older server does not know the command of `aof=1`, which is in a line of its own.
+        // An older server does not know the command of `aof=1`, which is in a separate line.
         assert!(applied.is_ok() || words[3..] == ["+waitaof"], "{line}: {applied:?}");
     }
     let redis = open(&format!("redis://oncegate:PASSWORD@{}", server.address()));

@@ -1,5 +1,5 @@
-//! S9 and S13: lost replies make a call uncertain, never wrong, and a reply belongs to its request whatever happens on
-//! the connection it shares with others.
+//! S9 and S13: lost replies make a call uncertain, never wrong, and a reply always belongs to its request, after any
+//! fault of the shared connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +100,7 @@ async fn a_lost_answer_to_a_read_is_certain_to_have_changed_nothing() {
     unavailable(redis.read(&fresh_claim().key).await);
 }
 
-/// Requests cut off in the middle: whatever the server made of the part it got, the attempt's next try finds out.
+/// Requests cut off in the middle: the server may or may not have executed them, and the attempt's next try finds out.
 #[tokio::test]
 async fn a_request_cut_off_anywhere_is_never_answered_wrongly() {
     let Some(server) = RedisServer::start().await else { return };
@@ -166,7 +166,7 @@ async fn a_swallowed_reply_never_mixes_up_answers() {
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..64).map(|_| tokio::spawn(live(redis.clone(), stop.clone()))).collect();
     for round in 0..20 {
-        // Never at the same place of a batch; and the connection is to be well under way by then.
+        // Never at the same place of a batch, and not before the connection is well in use.
         proxy.swallow_reply_after(300 + round * 37 % 211);
         soon("a reply is swallowed", async || proxy.has_swallowed()).await;
     }

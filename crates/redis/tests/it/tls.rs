@@ -1,4 +1,5 @@
-//! The way to the server over TLS: whom the engine trusts, what it shows, and what it says where that does not do.
+//! Connections to the server over TLS: the authorities that the engine trusts, the certificate that it shows, and its
+//! errors.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The index of unknown claims: what is listed, what is not, and that nothing depends on it.
+//! The index of unknown claims: its entries, and that no answer depends on it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What rounds of a fault showed, as a row of a table.
+//! Results of the rounds of a fault, as a row of a table.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::{Fault, Lag, Row};
 
 /// A slot of the struck shard that is not moved.
 const SLOT: u16 = 5000;
-/// How far behind lagging replicas are at least.
+/// Minimum delay of lagging replicas.
 const LAG: Duration = Duration::from_millis(100);
 /// The same of one that may be the only one left to acknowledge in time: its acknowledgement is late as well.
 const LAG_OF_ONE: Duration = Duration::from_millis(20);
@@ -38,7 +38,7 @@ impl Servers {
     pub(super) async fn start(row: &Row) -> Option<Self> {
         let mut config = CONFIG.to_vec();
         if row.fault == Fault::Reshard {
-            // No node dies here: one that a busy machine delays must not be taken for dead.
+            // No node dies here, so a node that a busy machine delays must not count as dead.
             config.push("cluster-node-timeout 10000");
         }
         let kind = if row.sentinels {
