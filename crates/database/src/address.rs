@@ -18,7 +18,7 @@ pub struct Address {
     pub(super) nodes: Vec<Node>,
     /// A pooler may run each transaction on another connection.
     pub(super) pooled: bool,
-    /// When a missing or old schema is migrated.
+    /// Rule for migrating a missing or old schema.
     pub(super) migrate: Migrate,
     /// Number of connections of an engine.
     pub connections: usize,
@@ -32,7 +32,7 @@ pub(super) struct Node {
     pub(super) name: String,
 }
 
-/// When connecting migrates the schema.
+/// Rule for migrating the schema on connecting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Migrate {
     /// If there is none.
@@ -58,9 +58,9 @@ const SSL_MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "veri
 const CONNECTIONS_DEFAULT: usize = 3;
 const CONNECTIONS_MAX: usize = 32;
 
-/// Settings of every session. A commit is durable before it is answered, whatever the default of the server, the database or
-/// the user. The other settings are for statements that are planned once, while the tables are empty, and used as they grow:
-/// each key is looked up in the index.
+/// Settings of every session. A commit is durable before it is answered, with any default of the server, the database
+/// or the user. The other settings are for statements that are planned once, while the tables are empty, and are still
+/// used when the tables have grown: they look each key up in the index.
 const SESSION: [(&str, &str); 6] = [
     ("synchronous_commit", "on"),
     ("enable_seqscan", "off"),
@@ -154,7 +154,7 @@ impl Address {
         format!("{}/{database}", names.join(","))
     }
 
-    /// Returns whether a pooler may run each transaction on another connection, so that nothing may stay in a session.
+    /// Returns whether a pooler may run each transaction on another connection. Then nothing may stay in a session.
     pub fn is_pooled(&self) -> bool {
         self.pooled
     }

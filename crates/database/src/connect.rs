@@ -9,8 +9,8 @@ use super::error::DatabaseError;
 use super::primary::{open, within};
 use super::schema::{self, Schema};
 
-/// Connects to the primary and checks that the database fits. `needed` is the migration that created what the caller uses;
-/// `limit` bounds each step.
+/// Connects to the primary and checks that the database fits. `needed` is the migration that created the caller's
+/// tables; `limit` bounds each step.
 pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<(PgConnection, Schema), DatabaseError> {
     let mut connection = open(address, limit).await?;
     let mut schema = within(limit, schema::read(&mut connection)).await?;

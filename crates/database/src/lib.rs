@@ -1,5 +1,5 @@
-//! PostgreSQL as a server, whatever is stored in it: its URL, connections to its primary, its schema. The users of the tables
-//! read and write them.
+//! PostgreSQL as a server, without knowledge of the tables: its URL, connections to its primary, its schema. Other
+//! crates read and write the tables.
 
 pub mod address;
 pub mod connect;

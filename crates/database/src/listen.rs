@@ -27,7 +27,7 @@ pub async fn listen(address: &Address, channel: &str, limit: Duration) -> Result
 /// Checks that the session of a listener is alive.
 ///
 /// # Errors
-/// It is to be replaced.
+/// The session is dead, and its listener must be replaced.
 pub async fn check(listener: &mut PgListener) -> Result<(), DatabaseError> {
     listener.execute("SELECT 1").await?;
     Ok(())

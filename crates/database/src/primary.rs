@@ -12,7 +12,7 @@ use super::error::DatabaseError;
 /// The oldest major version that PostgreSQL itself still supports.
 const VERSION_MIN: i32 = 14;
 
-/// Connects to the primary, whatever its schema. `limit` bounds the attempt at each server.
+/// Connects to the primary, with any schema. `limit` bounds the attempt at each server.
 pub(super) async fn open(address: &Address, limit: Duration) -> Result<PgConnection, DatabaseError> {
     let mut failures = Vec::new();
     for node in &address.nodes {
@@ -44,8 +44,8 @@ async fn open_node(node: &Node) -> Result<PgConnection, DatabaseError> {
     let mut connection = node.options.connect().await?;
     let role = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
                 current_setting('server_version_num')::int";
-    // In one message: behind a pooler that switches servers between transactions, a statement that was prepared in a separate
-    // message may run on a server that does not have it, or has another client's in its place.
+    // One message for all: behind a pooler that switches servers between transactions, a separately prepared statement
+    // may run on a server that does not have it, or that has a statement of another client under its name.
     let row = connection.fetch_one(sqlx::raw_sql(role)).await?;
     let (standby, read_only, version): (bool, bool, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     check_version(version)?;

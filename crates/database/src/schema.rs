@@ -81,7 +81,7 @@ pub async fn migrate(address: &Address, connect_timeout: Duration) -> Result<(i6
 
 async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), DatabaseError> {
     connection.lock().await.map_err(not_migrated)?;
-    // Read under the lock, so that of two concurrent migrations only one reports what was applied.
+    // Read under the lock, so that only one of two concurrent migrations reports the applied changes.
     let before = read(connection).await?.version;
     MIGRATIONS.run_direct(None, connection, false).await.map_err(not_migrated)?;
     let after = read(connection).await?.version;

@@ -17,7 +17,7 @@ use super::store::Store;
 /// Fences are JSON integers, and larger ones are not exact as doubles.
 const FENCE_END: u64 = 1 << 53;
 
-/// What one batch has read, and how it leaves it.
+/// Records that one batch has read, with their changes.
 pub(super) struct Batch<'a> {
     pub(super) store: &'a Store,
     claims: Slots<Row>,

@@ -8,8 +8,9 @@ use oncegate_folder as folder;
 
 /// Replaces each journal by a copy of its content, durably.
 ///
-/// After a kill, a journal may have a batch that was written and not synced; after a failed fsync, the kernel may show such a batch
-/// as if it were on the disk, and a second fsync may succeed without it. Only new writes are certain to reach the disk or to fail.
+/// After a kill, a journal may have a batch that was written and not synced. After a failed fsync, the kernel may show
+/// such a batch as if it were on the disk, and a second fsync may succeed without writing it. Only new writes are
+/// certain to reach the disk or to fail.
 pub(super) fn rewrite(database: &Path) -> io::Result<()> {
     let entries = match std::fs::read_dir(database) {
         Ok(entries) => entries,

@@ -249,7 +249,8 @@ impl Engine for Disk {
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {
-        // Between two batches: what was answered is in it, and what is not durable yet is not.
+        // Runs between two batches, so the backup has everything that was answered, and nothing that is not durable
+        // yet.
         self.call(|batch, now| batch.store.begin_backup(now).map(Started)).await.map(|Started(backup)| Some(backup))
     }
 

@@ -1,7 +1,7 @@
 //! Restores a backup into an empty folder, completely or not at all: the folder gets its format last, and is no engine's without it.
 //!
-//! A restored store lacks what was done after the backup. So it gets no record that says that it has its data, and a mark that
-//! the engine finds when it is opened for the first time.
+//! A restored store lacks what was done after the backup. So it gets no record for the presence of its data. Instead it
+//! gets a mark, which the engine finds when it opens the folder for the first time.
 
 use std::io::Read;
 use std::path::Path;

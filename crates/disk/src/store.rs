@@ -35,7 +35,7 @@ pub(super) struct Store {
     backup: BackupSlot,
 }
 
-/// The step that makes writes durable; a parameter, so that a test can make it fail.
+/// The step that makes writes durable. It is a parameter, so that a test can make it fail.
 pub(super) trait Persist: Send {
     /// Makes everything written so far durable.
     fn persist(&self, database: &Database) -> fjall::Result<()>;
@@ -57,8 +57,9 @@ impl Store {
         Ok(Self { database, claims, ends, persist, backup: BackupSlot::default() })
     }
 
-    /// Opens the database again after a failed write, and makes sure that it can be written: reads it from the disk, and believes
-    /// nothing that was in memory. Returns the watermarks that are stored, or that were known before if they are later.
+    /// Opens the database again after a failed write, and makes sure that it can be written. Reads everything from the
+    /// disk, and uses nothing that was in memory. Returns the watermarks that are stored, or that were known before if
+    /// they are later.
     pub(super) fn reopen(
         path: &Path,
         options: &Options,

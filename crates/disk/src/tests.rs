@@ -354,7 +354,7 @@ async fn ended_claims_are_swept_and_no_others() {
     drop(disk);
     assert_eq!(counts(folder.path()), (700, 699));
     clock.advance(Duration::from_mins(2));
-    // The success, the renewed claim, and the one that outlives its lease, which has no entry among the ends.
+    // The success, the renewed claim, and the claim that outlives its lease; the last one has no entry among the ends.
     assert_eq!(swept(folder.path(), &clock).await, (3, 2));
     let disk = open(folder.path(), &clock);
     assert_eq!(disk.read(&requests[0].key).await.unwrap(), None);

@@ -1,6 +1,6 @@
-//! Removes the last batch of a journal if a power loss tore it. fjall 3 does so itself, unless the hole is inside one value:
-//! then it reports a checksum mismatch and does not open. Its only recovery mode cannot be configured, and its error names
-//! neither the batch nor the journal, so this file reads the journal itself.
+//! Removes the last batch of a journal if a power loss tore it. fjall 3 does this itself, except if the hole is inside
+//! one value: then it reports a checksum mismatch and does not open. Its only recovery mode cannot be configured, and
+//! its error names neither the batch nor the journal, so this file reads the journal itself.
 
 use std::fs::OpenOptions;
 use std::io;

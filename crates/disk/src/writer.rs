@@ -32,7 +32,7 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 /// Sender of an answer. Its caller may have stopped waiting.
 pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
 
-/// What is queued for the writer.
+/// Job in the queue of the writer.
 pub(super) enum Job {
     Call(Call),
     /// Answer the queued calls, and release the store.
@@ -51,7 +51,7 @@ type Work = Box<dyn FnOnce(Result<(&mut Batch<'_>, Timestamp), EngineError>) -> 
 /// One step through a list of claims.
 pub(super) struct Page {
     pub(super) listed: Vec<ListedClaim>,
-    /// When it was read.
+    /// Time of the read.
     pub(super) at: Timestamp,
     /// Last claim that was read; nothing at the end of the list.
     pub(super) next: Option<GlobalId>,
@@ -268,7 +268,7 @@ fn refuse(queue: &Receiver<Job>) -> ControlFlow<Option<Reply<()>>> {
 
 /// Lets the batch delete some of the claims that ended by `now`, beginning at `from`. Returns whether there may be more.
 fn sweep(store: &Store, batch: &mut Batch<'_>, from: &mut Vec<u8>, now: Timestamp) -> bool {
-    // A later sweep tries again what cannot be read now; calls that need it fail with the reason.
+    // A later sweep tries unreadable records again; calls that need such a record fail with the reason.
     let ended = store.ended(from, now, SWEPT_PER_BATCH).unwrap_or_default();
     for end_key in &ended {
         batch.sweep(end_key, now);

@@ -17,12 +17,12 @@ const HEAD_BYTES_MAX: u64 = 128;
 /// Longest key and value that are read: far more than any engine stores. Bounds the memory that a damaged length takes.
 const PART_BYTES_MAX: u32 = 64 << 20;
 
-/// What a complete backup contains.
+/// Contents of a complete backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// Scheme of the engine that made it, such as `disk`.
     pub engine: String,
-    /// When it was made, by the clock of the engine.
+    /// Time at which it was made, by the clock of the engine.
     pub made_at: Timestamp,
     /// Number of its rows.
     pub rows: u64,
@@ -31,19 +31,19 @@ pub struct Summary {
 /// Reason why a backup is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// It does not begin as a backup does.
+    /// Does not begin like a backup.
     #[error("it is not a backup of Oncegate")]
     Foreign,
     /// Its format is not known.
     #[error("it has format {0}, of a newer release; this release knows up to {FORMAT}")]
     Newer(u32),
-    /// It ends before its end.
+    /// Truncated: the end of the backup is missing.
     #[error("it is truncated: the end of the backup is missing. Use another backup")]
     Truncated,
     /// Its bytes are not those that were written.
     #[error("it is damaged: {0}. Use another backup")]
     Damaged(&'static str),
-    /// It cannot be read.
+    /// Cannot be read.
     #[error("it cannot be read: {0}")]
     Io(#[source] io::Error),
 }

@@ -26,12 +26,12 @@ pub trait Connector: Send + Sync + 'static {
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Determinate>> + Send;
 }
 
-/// An open connection. It is owned by one worker, and dropped as soon as it has failed once: then nothing is known about
-/// which reply belongs to which call.
+/// An open connection. One worker owns it, and drops it after its first failure: from then on replies cannot be matched
+/// to calls.
 pub trait Connection: Send + 'static {
-    /// What callers queue.
+    /// Type of the queued calls.
     type Call: Call;
-    /// What an exchange returns to the connection.
+    /// Result of an exchange, for the connection.
     type Done: Send + 'static;
 
     /// Returns how many exchanges may be under way at once on this connection.
@@ -48,7 +48,7 @@ pub trait Connection: Send + 'static {
     /// are polled in the order in which they were returned, and must not send anything before.
     fn send(&mut self, queue: &mut Queue<Self::Call>) -> Option<Exchange<Self::Done>>;
 
-    /// Sends a command that shows that the connection works and whether the server still has its data.
+    /// Sends a command that checks the connection, and the presence of the server's data.
     fn heartbeat(&mut self) -> Exchange<Self::Done>;
 
     /// Checks again what [`Connector::connect`] has checked.
@@ -64,12 +64,12 @@ pub trait Connection: Send + 'static {
 /// answer has an uncertain outcome.
 pub type Exchange<Done> = BoxFuture<'static, Result<Done, Lost>>;
 
-/// Whether a connection may be used again.
+/// Fitness of a connection for further use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fitness {
-    /// It may.
+    /// May be used again.
     Good,
-    /// It may not: it is replaced once the exchanges under way have finished.
+    /// May not be used again. It is replaced once the exchanges in progress have finished.
     Retire(&'static str),
 }
 

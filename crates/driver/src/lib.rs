@@ -1,6 +1,7 @@
-//! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff, subscriptions, and
-//! what is known of a server. An engine on top of them writes its commands and how replies are read; see
-//! `docs/adr/0042-driver-and-schemes.md`. `scheme` and `backup` are for all engines. This crate names no engine.
+//! Parts that every engine of a networked store needs: connection workers with queues, reconnecting with backoff,
+//! subscriptions, and the known state of a server. An engine on top of them writes its commands and how replies are
+//! read; see `docs/adr/0042-driver-and-schemes.md`. `scheme` and `backup` are for all engines. This crate names no
+//! engine.
 
 pub mod backup;
 mod connection;

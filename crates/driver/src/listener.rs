@@ -12,13 +12,14 @@ use tokio::time::{sleep, timeout};
 
 use super::{Call, Pool};
 
-/// How long a subscription waits for the server.
+/// Longest time that a subscription waits for the server.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Pause before a session is opened again. Callers poll until then.
 const REOPEN: Backoff = Backoff { first: Duration::from_millis(50), max: Duration::from_secs(2) };
 
-/// What the hub wants of the listener. As long as the subscriptions of this gateway, which are bounded.
+/// Requests of the hub to the listener. The queue is as long as the subscriptions of this gateway, and these are
+/// bounded.
 pub type Changes = UnboundedReceiver<Upstream>;
 
 /// Opens sessions over which a server notifies.
@@ -143,7 +144,7 @@ mod tests {
         (fake, hub)
     }
 
-    /// How late a test finds what it waits for.
+    /// Time by which a test may find its condition too late.
     const TOLERANCE: Duration = Duration::from_millis(5);
 
     fn now() -> Instant {

@@ -1,11 +1,11 @@
-//! Whether a worker can answer at once.
+//! Readiness of a worker to answer at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts the times that any worker became unready, to order them.
 static LOSSES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether a worker has a connection that answers as quickly as it should.
+/// Readiness of a worker: it has a connection that answers as quickly as it should.
 #[derive(Default, Debug)]
 pub struct Readiness {
     ready: AtomicBool,

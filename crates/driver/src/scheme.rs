@@ -25,7 +25,8 @@ pub struct Scheme {
     pub check_files: fn(url: &str) -> Result<(), OpenError>,
     /// The capabilities of such an engine at best; an open one may have fewer.
     pub capabilities: Capabilities,
-    /// Returns what the engine of a valid URL survives, in one sentence, and the shortest deadline that suits it.
+    /// Returns a sentence about the faults that the engine of a valid URL survives, and the shortest deadline that
+    /// suits it.
     pub promise: fn(url: &str) -> Promise,
     /// Opens the engine. The store need not be up, unless it is a folder of this machine. Reads files, so it may block.
     pub open: fn(url: &str, host: Host) -> Opened,
@@ -36,7 +37,7 @@ pub struct Scheme {
 /// Restores a backup into the store of a URL, completely or not at all.
 pub type Restore = fn(url: &str, backup: &mut dyn Read) -> Result<Summary, OpenError>;
 
-/// What an engine survives, for operators.
+/// Faults that an engine survives, for operators.
 #[derive(Debug)]
 pub struct Promise {
     /// In one sentence.
@@ -48,7 +49,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Returns a promise of an engine for which any deadline suits, and any result that a gateway accepts.
+    /// Returns a promise of an engine that suits any deadline, and any result that a gateway accepts.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), deadline_min: Duration::ZERO, result_bytes_max: None }
     }
@@ -57,7 +58,7 @@ impl Promise {
 /// An open engine, or the reason why it could not be opened.
 pub type Opened = Result<Arc<dyn Engine>, OpenError>;
 
-/// What a process provides to its engines.
+/// Resources that a process provides to its engines.
 pub struct Host {
     /// The clock, for stores that have none.
     pub clock: Arc<dyn Clock>,

@@ -1,5 +1,5 @@
-//! What is known about a server, shared by all connections to it: whether it is reachable (logged once, however many
-//! connections notice), whether it still has its data, and whether its answers are durable.
+//! Known state of a server, shared by all connections to it: its reachability (a change is logged once for all
+//! connections), the presence of its data, and the durability of its answers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 
-/// What the server does with the next exchange; after the last one it answers.
+/// Reaction of the server to the next exchange; after the last one it answers.
 #[derive(Clone, Copy)]
 enum Reaction {
     Answer,
@@ -23,7 +23,7 @@ enum Reaction {
 
 #[derive(Default)]
 struct Script {
-    /// Whether connections are refused, one by one; after the last one they are accepted.
+    /// Refusals of connections, one by one; after the last one, connections are accepted.
     refusals: Mutex<VecDeque<bool>>,
     reactions: Mutex<VecDeque<Reaction>>,
     connects: AtomicUsize,

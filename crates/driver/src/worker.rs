@@ -18,18 +18,18 @@ use tokio_util::sync::CancellationToken;
 use super::queue::CALLS_MAX;
 use super::{Call, Connection, Connector, Exchange, Fitness, Lost, Queue, Readiness, Reply};
 
-/// Delay before a connection is opened again. Short, so that a store that is back is found well within a second.
+/// Delay before a connection is opened again. Short, so that a recovered store is found well within a second.
 pub(super) const RECONNECT: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_millis(160) };
 
 /// A connection that lasted this long was a good one: the next one is opened at once.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// How often a worker looks after its connection.
+/// Intervals at which a worker checks its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Intervals {
     /// Between two heartbeats.
     pub heartbeat: Duration,
-    /// Between two checks whether the server is still fit, where that is more than a heartbeat.
+    /// Time between two checks of the server's fitness, if such a check is more than a heartbeat.
     pub check: Option<Duration>,
 }
 

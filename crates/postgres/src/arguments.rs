@@ -14,7 +14,7 @@ use oncegate_core::terms::Retention;
 
 use super::row::{Found, RowVersion};
 
-/// How long the row of a released claim is kept.
+/// Time for which the row of a released claim is kept.
 pub(super) const TOMBSTONE: Duration = Duration::from_mins(1);
 
 /// The state of the row of a released claim.
@@ -28,7 +28,7 @@ const fn ascii(letter: u8) -> i8 {
     letter.cast_signed()
 }
 
-/// What the first statement does for one key; the columns are those of `first.sql`.
+/// Arguments of the first statement for one key; the columns are those of `first.sql`.
 #[derive(Default)]
 #[cfg_attr(test, derive(PartialEq, Debug))]
 pub(super) struct FirstStep {
@@ -93,7 +93,7 @@ impl FirstStep {
     }
 }
 
-/// How the second statement changes a row; the columns are those of `second.sql`.
+/// Change of a row by the second statement; the columns are those of `second.sql`.
 pub(super) struct Change {
     row: RowVersion,
     state: i8,
@@ -190,8 +190,8 @@ pub(super) fn second(changes: &[&Change]) -> Query<'static, Postgres, PgArgument
         .bind(column!(changes, sweep_us))
 }
 
-/// Returns the letter of a record's state in the table. A claim that outlives its lease has its own letter, so that the
-/// server knows what the end of its lease means.
+/// Returns the letter of a record's state in the table. A claim that outlives its lease has its own letter: it gives
+/// the server the meaning of the lease's end.
 fn letter(record: &Record) -> i8 {
     ascii(match record.state {
         ClaimState::InProgress if record.outlives_lease() => b'q',

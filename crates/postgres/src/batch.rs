@@ -1,5 +1,5 @@
-//! A batch of calls on distinct keys. One statement does what can be done at once and reads the rest; what the rest needs to
-//! have changed goes into a second one. What others changed between the two begins again.
+//! A batch of calls on distinct keys. The first statement makes the changes that are possible at once, and reads the
+//! other rows. A second statement changes those. A call begins again if another one changed its row between the two.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 2 << 20;
 
 type Calls = Vec<Box<dyn KeyedCall>>;
 
-/// What a connection does next.
+/// Next work of a connection.
 pub(super) enum Work {
     Claims(Calls),
     Locks(Vec<LockCall>),
@@ -95,7 +95,7 @@ impl Room {
     }
 }
 
-/// Answers calls that have waited since before a batch was sent by what it has found: they need no statement.
+/// Answers waiting calls from the results of a batch that was sent after them: they need no statement.
 pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
     if found.is_empty() || queue.is_empty() {
         return;
@@ -124,7 +124,7 @@ impl Batched for Box<dyn KeyedCall> {
 
 /// Runs both statements once.
 async fn step(session: &mut Session, mut group: Calls, found: &mut Found) -> (Calls, Remedy) {
-    // Always in the same order, so that two statements that lock the same rows do so one after the other.
+    // The order is always the same, so that two statements lock the same rows one after the other.
     group.sort_unstable_by(|a, b| a.key().cmp(b.key()));
     let first_steps: Vec<_> = group.iter().map(|call| call.first_step()).collect();
     let results = match session.run(arguments::first(&first_steps)).await {
@@ -201,7 +201,7 @@ fn results(group: &[Box<dyn KeyedCall>], rows: &[PgRow]) -> sqlx::Result<Vec<Opt
         // Sorted, and each once.
         let index = group.binary_search_by(|call| call.key().cmp(&key));
         let index = index.map_err(|_| sqlx::Error::Decode("a key that no call has".into()))?;
-        // What was written prevails over what was read just before.
+        // A written row replaces one that was read just before.
         if !matches!(results[index], Some(KeyResult::Written(..))) {
             results[index] = Some(result);
         }

@@ -40,7 +40,7 @@ pub(super) trait Request: Send + 'static {
     /// The answer to it.
     type Answer: Send + 'static;
 
-    /// Whether it may be answered by what a call before it on the same key has found. Not for requests that must not overtake
+    /// True if the result of an earlier call on the same key may answer it. Not for requests that must not overtake
     /// another request of their caller.
     const SHARES_FINDINGS: bool = false;
 
@@ -78,7 +78,7 @@ pub(super) trait Request: Send + 'static {
     }
 }
 
-/// What the first statement has written for a key.
+/// Row that the first statement has written for a key.
 #[derive(Clone, Copy)]
 pub(super) struct Written {
     pub(super) fence: u64,
@@ -114,13 +114,13 @@ pub(super) trait KeyedCall: Send {
     fn fail(self: Box<Self>, why: EngineError);
 }
 
-/// How a call continues, now that it is known what is stored.
+/// Next step of a call, after its record was read.
 pub(super) enum Decision {
-    /// It is answered.
+    /// Answered.
     Answered,
-    /// It needs this change.
+    /// Needs this change.
     Change(Box<Change>, Box<dyn DecidedCall>),
-    /// It begins again.
+    /// Begins again.
     Again(Box<dyn KeyedCall>),
 }
 
@@ -236,8 +236,8 @@ pub(super) trait Statement: Send + 'static {
     /// The answer to it.
     type Answer: Send + 'static;
 
-    /// Whether the connection is still good after the server has refused the statement as incompatible: a table of a later
-    /// schema may be missing, for example.
+    /// True if the connection is still good after the server has refused the statement as incompatible: for example, a
+    /// table of a later schema may be missing.
     const SURVIVES_REFUSAL: bool = true;
 
     fn run(self, session: &mut Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;

@@ -14,9 +14,9 @@ use super::call::Call;
 use super::rounds::{self, Found};
 use super::session::{Session, Store};
 
-/// How long a statement may take before calls on other keys take another connection.
+/// Time of a statement after which calls on other keys use another connection.
 const SLOW: Duration = Duration::from_millis(25);
-/// How long a statement that is left running may take before its connection is closed.
+/// Time after which the connection of a statement that is left running is closed.
 const LEFT_RUNNING: Duration = Duration::from_mins(1);
 /// Most statements of an engine that are left running, each with its connection. A server that answers no one, because it
 /// waits for its own standby, would otherwise be filled with connections that wait.
@@ -91,8 +91,8 @@ impl Connection {
     }
 }
 
-/// Waits for an exchange. One that takes too long is not cancelled, since the server continues it in any case: it is left
-/// running with its connection, and the worker opens another one.
+/// Waits for an exchange. An exchange that takes too long is not cancelled, since the server would continue it anyway.
+/// It keeps its connection, and the worker opens another one.
 async fn watch(mut exchange: BoxFuture<'static, Result<Found, String>>, connector: Connector) -> Result<Found, Lost> {
     let Connector { store, readiness, left_running } = connector;
     let limit = store.options.response_timeout;

@@ -1,5 +1,5 @@
-//! Failures of statements: whether the statement certainly did nothing, whether to try its calls one by one, and
-//! whether the connection is still good.
+//! Failures of statements. Each one tells whether the statement certainly did nothing, whether to try its calls one by
+//! one, and whether the connection is still good.
 
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_database::DatabaseError;
@@ -9,11 +9,11 @@ use oncegate_database::error::ends_connection;
 pub(super) struct Failure {
     /// The answer to a call for which the statement may have changed something.
     pub(super) answer: EngineError,
-    /// How to continue.
+    /// Next step.
     pub(super) remedy: Remedy,
 }
 
-/// How to continue after a failed statement.
+/// Next step after a failed statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Remedy {
     /// Run it again for the calls that have no answer. It conflicted with another statement, which has ended.

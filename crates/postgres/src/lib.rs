@@ -1,7 +1,8 @@
 //! The PostgreSQL engine: claims in a table, shared by any number of gateways, as durable as the server makes its commits.
 //!
-//! Read on in `routes` (which connection a call takes), `connection`, `batch` and `rounds` (the statements that calls share),
-//! `call` and `requests` (what each call needs), `arguments` and `row` (what is sent and returned), and the SQL files. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
+//! Reading order: `routes` (the connection of a call), `connection`, `batch` and `rounds` (the statements that calls
+//! share), `call` and `requests` (the needs of each call), `arguments` and `row` (arguments and results), and the SQL
+//! files. Reasons: `docs/adr/0010-postgres-batches-and-fences.md`.
 
 mod arguments;
 mod batch;
@@ -53,7 +54,7 @@ use self::routes::Routes;
 use self::session::Store;
 use self::statements::{Mark, Probe};
 
-/// How often a claim is marked whose record had changed when it was to be marked.
+/// Maximum number of tries to mark a claim whose record changes before the mark.
 const MARKS_MAX: usize = 3;
 
 /// The scheme of the PostgreSQL engine.

@@ -41,7 +41,7 @@ pub(super) enum LockWork {
     Change(Box<RecordChange>, Reply<ChangeResponse>),
 }
 
-/// What the statement returned for a lock.
+/// Result of the statement for a lock.
 struct Outcome {
     stored: bool,
     view: RecordView,
@@ -97,7 +97,7 @@ impl Batched for LockCall {
 
 /// Runs the statement once.
 async fn answer(session: &mut Session, mut group: Vec<LockCall>) -> (Vec<LockCall>, Remedy) {
-    // Always in the same order, so that two statements that lock the same rows do so one after the other.
+    // The order is always the same, so that two statements lock the same rows one after the other.
     group.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let rows = session.run(statement(&group)).await;
     let outcomes = match rows.and_then(|rows| outcomes(&group, &rows)) {
@@ -148,7 +148,7 @@ fn outcomes(calls: &[LockCall], rows: &[PgRow]) -> sqlx::Result<Vec<Result<Outco
         let index = calls.binary_search_by(|call| (&*call.key.app, &*call.key.name).cmp(&(app, name)));
         let index = index.map_err(|_| sqlx::Error::Decode("a lock that no call has".into()))?;
         let stored = row.try_get(2)?;
-        // What was stored prevails over what was read just before.
+        // A stored record replaces one that was read just before.
         if stored || outcomes[index].is_none() {
             outcomes[index] = Some(view(row, 3).map(|view| Outcome { stored, view }));
         }

@@ -1,4 +1,4 @@
-//! The requests on one key: what the first statement does for each, and what it answers.
+//! The requests on one key: the work of the first statement for each, and its answer.
 
 use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,

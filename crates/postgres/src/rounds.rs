@@ -9,10 +9,10 @@ use oncegate_core::record::{Key, LiveClaim};
 use super::failure::{Failure, Remedy};
 use super::session::Session;
 
-/// How often a call begins again before it fails.
+/// Number of times that a call begins again before it fails.
 const ROUNDS_MAX: usize = 10;
 
-/// Claims that were found, by key, for calls that wait behind those that were answered.
+/// Claims that were found, by key, for calls that wait behind the answered ones.
 pub(super) type Found = HashMap<Key, LiveClaim>;
 
 /// A call of a batch.

@@ -1,5 +1,6 @@
-//! Routes calls to connection workers. A call follows the calls on its key that are under way, so that none overtakes another;
-//! other calls take the first worker that has room. So few calls share a statement and a commit, and many are spread.
+//! Routes calls to connection workers. A call uses the worker of the calls in progress on its key, so that none
+//! overtakes another. Other calls take the first worker that has room. So few calls share a statement and a commit, and
+//! many are spread.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use oncegate_driver::Readiness;
 
-/// Calls under way at a worker above which the next worker is taken: about half of them are in the statement that runs, and
-/// this many rows take the server as long as the commit. Measured: with fewer, a second connection costs more than it brings.
+/// Number of calls in progress at a worker above which the next worker is used. About half of them are in the running
+/// statement, and so many rows take the server as long as the commit. Measured: with a lower number, a second
+/// connection costs more than it gains.
 const ROOM: usize = 128;
 
 /// Keys of one slot take the same route. Many more than calls under way at once, so that this is rarely noticed.
@@ -60,8 +62,9 @@ impl Routes {
         Route { routes: self.clone(), slot, worker }
     }
 
-    /// Returns the first worker that is ready and has room; else the ready one with the fewest calls; else the one that became
-    /// unready last, since one that has waited for long may wait longer.
+    /// Returns the first worker that is ready and has room. Without one, returns the ready worker with the fewest
+    /// calls. Without a ready one, returns the worker that became unready last, since a worker that has waited for long
+    /// may wait longer.
     fn with_room(&self) -> usize {
         let mut best = (true, u64::MAX, 0);
         for (worker, load) in self.workers.iter().enumerate() {

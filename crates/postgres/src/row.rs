@@ -1,4 +1,4 @@
-//! The rows that the statements on claims return, and what they mean.
+//! The rows that the statements on claims return, and their meaning.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Found {
     pub(super) row: RowVersion,
 }
 
-/// Identifies a version of a row, so that it is changed only if it is still the one that was read.
+/// Identifies a version of a row: a change applies only to the version that was read.
 #[derive(Clone)]
 pub(super) struct RowVersion {
     pub(super) namespace: String,
@@ -29,7 +29,7 @@ pub(super) struct RowVersion {
     pub(super) over: bool,
 }
 
-/// What a row of the first statement means for its key.
+/// Meaning of a row of the first statement for its key.
 pub(super) enum KeyResult {
     /// The statement has written all there is to write. The fence, and the retention of a success.
     Written(u64, Option<Duration>),

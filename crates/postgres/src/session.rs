@@ -17,7 +17,7 @@ use super::options::Options;
 /// The migration that brought all that this engine uses.
 const NEEDED: i64 = 1;
 
-/// What all sessions of an engine have in common.
+/// State that all sessions of an engine share.
 pub(super) struct Store {
     pub(super) address: Address,
     pub(super) options: Options,

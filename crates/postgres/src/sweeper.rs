@@ -1,4 +1,4 @@
-//! Deletes claims that have ended, in small steps over a separate session, so that no call waits for it.
+//! Deletes ended claims in small steps over a separate session, so that no call waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::session::{Session, Store};
 const STEP: i64 = 500;
 /// Time between two steps while there is more to do.
 const BREAK: Duration = Duration::from_millis(10);
-/// How long a step may take before its session is closed.
+/// Time of a step after which its session is closed.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sweeps until `closing` is cancelled.

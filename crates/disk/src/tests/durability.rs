@@ -201,8 +201,8 @@ impl Persist for Failing {
     }
 }
 
-/// Makes an fsync fail, or panic, in the middle of claims. Returns the engine, a claim that was answered before and those that
-/// were not answered.
+/// Makes an fsync fail, or panic, in the middle of claims. Returns the engine, a claim that was answered before, and
+/// the claims without an answer.
 async fn failed(folder: &Path, clock: &Arc<ManualClock>, panics: bool) -> (Disk, Arc<AtomicBool>, Vec<ClaimRequest>) {
     let fail = Arc::new(AtomicBool::new(false));
     let persist = Failing { panics, now: fail.clone() };
@@ -228,7 +228,7 @@ async fn is_refused(disk: &Disk, key: &Key, why: &str) {
     assert!(matches!(disk.probe().await, Err(EngineError::Determinate(Determinate::Unavailable(_)))));
 }
 
-/// What was answered stands, and what was not is answered when it is repeated with the same attempt.
+/// Answered claims are still there. The others are answered when they are repeated with the same attempt.
 async fn all_is_answered(disk: &Disk, requests: &[ClaimRequest]) {
     assert_eq!(disk.read(&requests[0].key).await.unwrap().unwrap().record.attempt, requests[0].attempt);
     for request in &requests[1..] {

@@ -88,7 +88,7 @@ async fn child_claims() {
     let callers = (0..32).map(|_| {
         let disk = disk.clone();
         tokio::spawn(async move {
-            // Ends by itself if it is not killed.
+            // Ends even if it is not killed.
             for _ in 0..1000 {
                 let request = fresh_claim();
                 grant(&disk, &request).await;

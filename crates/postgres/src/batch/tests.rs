@@ -1,4 +1,4 @@
-//! Which calls go into a batch, and what becomes of those of a failed statement.
+//! The choice of calls for a batch, and the calls of a failed statement.
 
 use std::sync::{Arc, Mutex};
 

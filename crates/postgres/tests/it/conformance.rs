@@ -1,4 +1,4 @@
-//! The PostgreSQL engine under the conformance suite: by itself, and by the rules of a pooler.
+//! The PostgreSQL engine under the conformance suite: directly, and by the rules of a pooler.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Which calls wait for which: few share one connection, those on a key keep their order, and what is slow is gone round.
+//! The order of calls: a few calls share one connection, calls on one key keep their order, and other calls avoid a
+//! slow connection.
 
 use std::sync::Arc;
 use std::time::Duration;

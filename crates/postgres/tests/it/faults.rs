@@ -70,7 +70,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     unavailable(engine.read(&request.key).await);
 }
 
-/// It is gone, or it is not: no later call may be answered that it certainly still exists.
+/// The claim may have ended or not: no later answer may report that it certainly still exists.
 #[tokio::test]
 async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     let Some(server) = PostgresServer::start().await else { return };
@@ -92,7 +92,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded, "it did happen");
 }
 
-/// A claim that waited for a row has a fence above that of the claim that had the row before, and was released.
+/// A claim that waited for a row has a higher fence than the released claim that had the row before.
 #[tokio::test]
 async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
     let Some(server) = PostgresServer::start().await else { return };
@@ -270,7 +270,7 @@ async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     assert!(gone.is_err(), "there is no answer");
     server.thaw();
     serves_again(&*engine).await;
-    // Its caller has gone, and the statement was not cancelled.
+    // Its caller has disconnected, and the statement was not cancelled.
     soon("it happened", async || engine.read(&given_up.key).await.unwrap().is_some()).await;
 
     server.freeze();
@@ -280,7 +280,7 @@ async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     assert!(is_duplicate(&*engine, &again(&request)).await);
 }
 
-/// A commit that waits for a standby that is not there never ends by itself.
+/// A commit that waits for an absent standby never ends.
 #[tokio::test]
 async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     let Some(server) = PostgresServer::start_with(&["max_connections = 30"]).await else { return };
@@ -403,7 +403,7 @@ async fn fences_rise_over_a_back_up_that_was_restored() {
     let engine = open(&server.url());
     let fence = granted(&engine, &request).await.fence.unwrap();
     engine.close().await;
-    // As it was a day ago.
+    // Its value of a day ago.
     server.execute("SELECT setval('oncegate_fence', last_value - 86400000000) FROM oncegate_fence").await;
     server.execute("DELETE FROM oncegate_claims").await;
     let next = granted(&open(&server.url()), &request).await.fence.unwrap();
@@ -415,7 +415,7 @@ async fn a_bad_item_does_not_fail_its_neighbours() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
     engine.probe().await.unwrap();
-    // Nothing that callers send is bad to this table, so one that is has to be made up.
+    // The table accepts everything that callers can send, so this test adds a rule that refuses a value.
     let poison = "ALTER TABLE oncegate_claims ADD CHECK (position('hemlock'::bytea IN value) = 0)";
     server.execute(poison).await;
     let mut requests: Vec<_> = (0..40).map(|_| fresh_claim()).collect();
@@ -476,7 +476,8 @@ async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible(
     .await;
 }
 
-/// A migration that only adds, while an engine that does not know of it is at work, and one that began after it.
+/// A migration that only adds, during the work of an engine that does not know of it, and before the start of another
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expanding_migration_under_load_disturbs_no_call() {
     let Some(server) = PostgresServer::start().await else { return };

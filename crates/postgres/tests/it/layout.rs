@@ -42,7 +42,7 @@ async fn a_duplicate_writes_nothing() {
     let Some(server) = PostgresServer::start().await else { return };
     let options = Options { sweep_interval: Duration::from_hours(1), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), options).unwrap());
-    // Each session begins with a commit of its own.
+    // Each session begins with its own commit.
     soon("all its sessions are open", async || {
         let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
         server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"

@@ -98,7 +98,7 @@ async fn a_claim_that_ends_before_it_is_marked_is_claimed_again() {
         .await;
     let next = waiting(&request);
     assert_eq!(granted(&engine, &next).await.attempt, next.attempt);
-    // What a caller that waits has claimed is marked, so that its end is notified in turn.
+    // The claim of a caller that waited is marked, so that its end is notified, too.
     engine.settle(&settle(&next, Outcome::Failure), DEADLINE).await.unwrap();
     assert!(is_notified(&mut subscription).await);
     server.execute("DROP TRIGGER end_it ON oncegate_claims").await;

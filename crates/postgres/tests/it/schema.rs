@@ -1,4 +1,4 @@
-//! Databases whose schema is not that of this release: when it is migrated, and what the status says.
+//! Databases with the schema of another release: migrations, and the reported status.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ struct Pair {
     standby: PostgresServer,
 }
 
-/// How the primary crashes.
+/// Kind of crash of the primary.
 #[derive(Clone, Copy)]
 enum Crash {
     /// All its processes are killed, and it is started again.
@@ -65,7 +65,7 @@ impl Pair {
     }
 }
 
-/// Options by which a commit that waits is noticed soon.
+/// Options with which a waiting commit is noticed soon.
 fn impatient() -> Options {
     Options {
         connect_timeout: Duration::from_secs(1),
@@ -75,7 +75,7 @@ fn impatient() -> Options {
     }
 }
 
-/// Calls whose commits wait for the standby, and what they are about.
+/// Calls whose commits wait for the standby, and the keys of these calls.
 struct Unacknowledged {
     claimed: ClaimRequest,
     settled: ClaimRequest,
@@ -195,7 +195,7 @@ async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
         })
         .await;
     }
-    // The same gateway, whose connections are opened again, and one that begins now.
+    // The same gateway, which opens its connections again, and a new one.
     let other = Postgres::open(&url, impatient()).unwrap();
     for engine in [&*engine, &other] {
         for _ in 0..3 {

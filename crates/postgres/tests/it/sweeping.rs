@@ -96,7 +96,8 @@ async fn a_success_without_an_end_is_kept_and_its_failed_attempts_are_not() {
     assert!(!is_left(&server, &crashed).await);
 }
 
-/// Its fence was taken before the claim that stands came, and it may find the key free only when that has been swept.
+/// The statement took its fence before the stored claim was made. It may find the key free only after that claim was
+/// swept.
 #[tokio::test]
 async fn nothing_goes_that_a_running_statement_could_be_older_than() {
     let Some(server) = PostgresServer::start().await else { return };
@@ -157,8 +158,8 @@ async fn one_gateway_sweeps_at_a_time() {
     soon("it goes", async || server.query(&format!("SELECT count(*) FROM {}", row(&request))).await == "0").await;
 }
 
-/// A few hot keys that are claimed and failed over and over, and many cold ones that come and go: what the tables take stays
-/// bounded, and no call waits for the sweeper.
+/// A few hot keys are claimed and released again and again, and many cold ones come and go. The size of the tables
+/// stays bounded, and no call waits for the sweeper.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hot_and_cold_keys_for_a_while_take_bounded_room() {
     soak(Duration::from_secs(4), 1_000).await;
@@ -235,7 +236,7 @@ async fn soak(span: Duration, keys: usize) {
     };
     let parts: Vec<_> = (0..PARTS).map(part).collect();
     println!("p99 of each part: {parts:?}");
-    // Flat, on a machine that does other things too: what is best in the second half is no worse than in the first.
+    // Flat, on a machine with other work: the best value of the second half is no worse than that of the first.
     let (first, second) = parts.split_at(parts.len() / 2);
     let best = |parts: &[Duration]| parts.iter().min().copied().unwrap_or_default();
     assert!(best(second) < best(first) * 3, "{parts:?}");
