@@ -1,4 +1,4 @@
-//! Calls on claims: what a stored claim means, and the write that applies the effect of a transition to it.
+//! Calls on claims: the meaning of a stored claim, and the write that applies the effect of a transition to it.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use super::value::{Found, Head, Mark};
 /// Fences are integers that every JSON reader reads as the same number.
 const FENCES_END: i64 = 1 << 53;
 
-/// What a duplicate reports at least of a lease that has not ended: asking again sooner than the clock advances finds the same.
+/// Shortest rest that a duplicate reports for a lease that has not ended. A repeat before the clock advances would find
+/// the same.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A request on a claim.
@@ -28,10 +29,10 @@ pub trait Request: Send + Sync + 'static {
     /// The answer to it.
     type Answer: Send + Sync + 'static;
 
-    /// Whether it is likely that there is no claim.
+    /// True if there is probably no claim.
     const EXPECTS_ABSENCE: bool = false;
 
-    /// Whether its write grants the claim.
+    /// True if its write grants the claim.
     const IS_GRANT: bool = false;
 
     /// Returns the key of the claim.
@@ -191,14 +192,14 @@ impl StoredClaim {
         self.head.fence.unwrap_or(self.revision)
     }
 
-    /// Returns what must still hold in the step that changes it: it was not written since, and has not ended since.
+    /// Returns the conditions for the step that changes it: it was not written since, and has not ended since.
     fn guards(&self) -> Vec<Guard> {
         let before = self.head.end.filter(|_| !self.has_ended && self.record.is_some()).map(Guard::Before);
         std::iter::once(Guard::Unchanged(self.mark)).chain(before).collect()
     }
 }
 
-/// Returns the write that applies an effect to what is stored; nothing, if it changes nothing.
+/// Returns the write that applies an effect to the stored record; nothing if the effect changes nothing.
 fn write_of(effect: Effect, stored: Option<&StoredClaim>, live: Option<&LiveClaim>, time: Time) -> Option<Write> {
     let guards = stored.map_or_else(|| vec![Guard::Absent], StoredClaim::guards);
     let lasting = |lasts: Option<Duration>| {

@@ -14,14 +14,14 @@ use super::service::Backend;
 /// Exchanges under way at once. Servers make changes that arrive together durable with one write of their log.
 const EXCHANGES_MAX: usize = 4;
 
-/// How long an exchange may take before calls take another connection.
+/// Time of an exchange after which calls use another connection.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// Opens the connections of one worker.
 pub(super) struct Connector<B> {
     pub(super) backend: Arc<B>,
     pub(super) readiness: Arc<Readiness>,
-    /// The member that is tried first, so that workers are spread over the members.
+    /// The member that is tried first. It spreads workers over the members.
     pub(super) first_member: usize,
 }
 

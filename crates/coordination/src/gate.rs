@@ -1,4 +1,5 @@
-//! Whether grants are made now: the store has room, and its clock is not fast. Outcomes, renewals and releases go on in any case.
+//! The gate for grants: open while the store has room and its clock is not fast. Outcomes, renewals and releases always
+//! pass.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use super::time::GAIN_MAX;
 const LOOKS: usize = 60;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
-/// What makes this gateway refuse grants.
+/// Reasons of this gateway to refuse grants.
 pub struct Gate {
     /// Name of the server, for messages.
     engine: &'static str,
@@ -30,7 +31,7 @@ pub struct Gate {
 #[derive(Clone, Copy)]
 struct Look {
     clock: Timestamp,
-    /// When the request was sent that has shown it.
+    /// Time at which the request was sent that has shown it.
     sent_at: Duration,
 }
 

@@ -8,7 +8,7 @@ use super::step::{Stepped, Write};
 use super::time::Time;
 use super::value::Found;
 
-/// How often an operation decides again before it fails.
+/// Number of times that an operation decides again before it fails.
 pub const ROUNDS_MAX: usize = 10;
 
 /// An operation and its next step.

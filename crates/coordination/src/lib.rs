@@ -1,6 +1,7 @@
-//! Parts that the engines on coordination services share, etcd and ZooKeeper: their URLs, the store's clock that gateways push, and calls
-//! as guarded writes on a key. An engine on top of them writes how a batch of steps is sent, and how keys are named. This crate names
-//! no engine. Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`, `docs/adr/0185-one-crate-for-coordination-services.md`.
+//! Parts that the engines on coordination services (etcd and ZooKeeper) share: their URLs, the store's clock that
+//! gateways push, and calls as guarded writes on a key. An engine on top of them writes how a batch of steps is sent,
+//! and how keys are named. This crate names no engine. Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`,
+//! `docs/adr/0185-one-crate-for-coordination-services.md`.
 
 pub mod claims;
 mod connection;
@@ -27,18 +28,18 @@ use self::gate::Gate;
 use self::seen::Seen;
 use self::time::StoreTime;
 
-/// What an engine knows of its store.
+/// Knowledge of an engine about its store.
 pub struct State {
     /// The store's time.
     pub time: StoreTime,
     /// Values that are likely to be changed again.
     pub seen: Seen,
-    /// Whether grants are made now.
+    /// Gate for grants.
     pub gate: Gate,
 }
 
 impl State {
-    /// Forgets what was true of data that are lost. The clock never goes back.
+    /// Forgets the state of lost data. The clock never goes back.
     pub fn forget(&self) {
         self.gate.forget_clock();
         self.seen.clear();

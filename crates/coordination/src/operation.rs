@@ -1,5 +1,5 @@
-//! Calls as a connection works on them: an operation on one key, which shares its transactions with operations on other keys, or a
-//! single call that sends its own requests.
+//! Calls for a connection. Each is an operation on one key, which shares its transactions with operations on other
+//! keys, or a single call with its own requests.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -28,7 +28,8 @@ impl<S: 'static> oncegate_driver::Call for Call<S> {
     }
 }
 
-/// A call on one key. It decides by what the key holds, as often as it takes until its write is done or there is nothing to write.
+/// A call on one key. It decides from the record of the key, again and again, until its write is done or there is
+/// nothing to write.
 pub trait Operation: Send + Sync {
     /// Returns the key of the store.
     fn key(&self) -> &Bytes;
@@ -44,12 +45,13 @@ pub trait Operation: Send + Sync {
         false
     }
 
-    /// Returns whether its write grants something, so that it is refused while nothing is granted.
+    /// Returns whether its write grants something. Such a write is refused while the gate is closed.
     fn is_grant(&self) -> bool {
         false
     }
 
-    /// Returns what the key probably holds, so that a write can be sent without reading it first. Its guards find out.
+    /// Returns the probable record of the key, so that a write can be sent without a read before it. Its guards find
+    /// out.
     fn assumed(&self, seen: &Seen) -> Option<Found> {
         seen.get(self.key())
     }

@@ -16,9 +16,9 @@ pub struct Options {
     pub response_timeout: Duration,
     /// Interval of heartbeats, which find broken connections before a call needs them, and notice a loss of data.
     pub heartbeat_interval: Duration,
-    /// Pause between two sweeps over all records, which delete those that have ended.
+    /// Pause between two sweeps over all records. A sweep deletes ended records.
     pub sweep_interval: Duration,
-    /// How long what has ended is kept, where a store may use marks again. No mark is used after 20 s.
+    /// Time for which ended records are kept in a store that may use marks again. No mark is used after 20 s.
     pub linger: Duration,
     /// Measures elapsed time. The store's clock is advanced by it.
     pub clock: Arc<dyn Clock>,

@@ -1,4 +1,4 @@
-//! Which of the calls that wait go out together.
+//! The choice of waiting calls that are sent together.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ const LARGE: usize = 64 << 10;
 /// Operations on distinct keys.
 pub type Operations = Vec<Box<dyn Operation>>;
 
-/// What a connection does next.
+/// Next work of a connection.
 pub enum Work<S> {
     /// Operations that share their requests.
     Batch(Operations),

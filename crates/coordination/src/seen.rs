@@ -19,7 +19,8 @@ const VALUE_BYTES_MAX: usize = 2048;
 #[derive(Default)]
 pub struct Seen(Mutex<Generations>);
 
-/// When the young ones are half of what is remembered, they become the old ones, and those are forgotten.
+/// Two generations. When the young one reaches half of the limit, it becomes the old one, and the former old one is
+/// dropped.
 #[derive(Default)]
 struct Generations {
     young: HashMap<Bytes, Found>,

@@ -32,11 +32,11 @@ use super::routes::Routes;
 /// Connections, if the process says nothing of its cores.
 const CONNECTIONS: usize = 2;
 
-/// What all engines of this kind promise at best. Whether answers are durable depends on the server.
+/// Best promises of all engines of this kind. The server decides whether answers are durable.
 pub const CAPABILITIES: Capabilities =
     Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true };
 
-/// What such an engine survives, for operators.
+/// Faults that such an engine survives, for operators.
 pub const PROMISE: &str = "Survives kill -9, power loss and the loss of any minority of the cluster's members. Leases end up to a second \
                            late, and later while no gateway runs; never early.";
 
@@ -81,7 +81,8 @@ pub struct Service<B: Backend> {
 }
 
 impl<B: Backend> Service<B> {
-    /// Starts the connections of an engine, and its tasks: one that listens, one that sweeps, and one that advances the clock.
+    /// Starts the connections of an engine, and its three tasks: a listener, a sweeper, and a task that advances the
+    /// clock.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in their own tasks.

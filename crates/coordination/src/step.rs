@@ -5,7 +5,7 @@ use oncegate_core::clock::Timestamp;
 
 use super::value::{Found, Mark};
 
-/// What must hold in the step for its write.
+/// Condition of the step for its write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guard {
     /// The key is not there.
@@ -21,7 +21,7 @@ pub enum Guard {
 /// A write, if all guards hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
-    /// What must hold.
+    /// Conditions.
     pub guards: Vec<Guard>,
     /// The new value; `None`: nothing is left of the record.
     pub put: Option<Bytes>,

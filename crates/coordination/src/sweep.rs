@@ -18,12 +18,12 @@ pub fn pause(sweep_interval: Duration) -> Duration {
     jittered(pause, pause / 2, SystemEntropy.bits())
 }
 
-/// How far all gateways have come.
+/// Position of the sweep that all gateways share.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     /// The next page is due at this instant.
     pub due: Timestamp,
-    /// It begins here; empty: at the first key.
+    /// First key of the next page; empty: the first key of all.
     pub from: Bytes,
 }
 

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::State;
 use super::time::LastTick;
 
-/// Advances the clock until `closing` is cancelled, or `push` returns nothing. `push` writes the clock by what it is given, or looks at it
-/// if that is nothing, and returns what the clock's last write is now.
+/// Advances the clock until `closing` is cancelled, or `push` returns nothing. `push` writes the clock from the given
+/// last write. Without one, it only reads the clock. It returns the last write of the clock.
 pub async fn run<F>(state: Arc<State>, tick: Duration, closing: CancellationToken, push: impl Fn(Option<LastTick>) -> F)
 where
     F: Future<Output = Option<Result<LastTick, EngineError>>>,
@@ -23,7 +23,7 @@ where
         let pause = pause(&state, tick, last);
         let ticked = closing.run_until_cancelled(async {
             sleep(pause).await;
-            // A gateway that finds the clock fast may be the one that makes it so.
+            // If this gateway finds the clock fast, its own writes may be the cause.
             while state.gate.is_clock_fast() {
                 sleep(tick).await;
             }

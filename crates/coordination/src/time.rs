@@ -1,5 +1,5 @@
-//! The store's time. Coordination services offer no clock that may decide, so the clock is a key that gateways push by the time that
-//! passes for them: see `docs/adr/0151-a-clock-that-gateways-push.md`.
+//! The store's time. Coordination services have no clock that may decide. So the clock is a key, and gateways advance
+//! it by their own elapsed time: see `docs/adr/0151-a-clock-that-gateways-push.md`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct StoreTime {
 #[derive(Clone, Copy, Default)]
 struct View {
     clock: Timestamp,
-    /// When the request was sent whose reply showed it.
+    /// Time at which the request was sent whose reply showed it.
     sent_at: Duration,
     /// The latest instant that was returned: the time that is left of a claim never grows.
     latest: Timestamp,
@@ -48,7 +48,7 @@ impl StoreTime {
         self.own.monotonic()
     }
 
-    /// Returns the value at which a clock starts that is not there: above everything that was seen, and the wall clock.
+    /// Returns the first value of a missing clock: above every value that was seen, and above the wall clock.
     pub fn first_value(&self) -> Timestamp {
         self.own.wall().max(self.view().clock.plus(GAIN_MAX))
     }
@@ -63,7 +63,7 @@ impl StoreTime {
         self.time_of(&mut self.view())
     }
 
-    /// Records what a linearizable read has shown, which was sent at this monotonic time.
+    /// Records the result of a linearizable read that was sent at this monotonic time.
     pub fn observe(&self, clock: Timestamp, sent_at: Duration) -> Time {
         let mut view = self.view();
         if clock >= view.clock {
@@ -89,7 +89,7 @@ impl Time {
         self.latest.plus(lasts)
     }
 
-    /// Returns how long it lasts until `end`, at least. What was to last for `lasts_us` lasts no longer than that.
+    /// Returns the shortest possible time until `end`. It is at most `lasts_us`, the full length.
     pub fn left(self, end: Timestamp, lasts_us: u64) -> Duration {
         end.since(self.latest).min(Duration::from_micros(lasts_us)).max(Duration::from_micros(1))
     }
@@ -105,7 +105,7 @@ pub fn decode(stored: &[u8]) -> Option<Timestamp> {
     stored.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_micros)
 }
 
-/// What this gateway knows of the clock's last write.
+/// Knowledge of this gateway about the clock's last write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LastTick {
     /// The value that it wrote.

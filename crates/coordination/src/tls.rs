@@ -28,7 +28,7 @@ pub struct Certificates {
     pub server_name: Option<String>,
 }
 
-/// What is wrong with the files.
+/// Error of the files.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unusable(String);

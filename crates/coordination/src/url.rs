@@ -43,7 +43,7 @@ pub struct Url {
     pub path: String,
     /// The key `prefix`, as a path.
     pub prefix: Option<String>,
-    /// How often the clock is advanced.
+    /// Interval at which the clock is advanced.
     pub tick: Duration,
     /// No other members are used than those of the URL.
     pub are_members_fixed: bool,
@@ -71,7 +71,7 @@ pub struct Address {
     pub port: u16,
 }
 
-/// What is wrong with a URL.
+/// Error of a URL.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidUrl(String);

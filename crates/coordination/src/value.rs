@@ -18,7 +18,7 @@ const HEAD_BYTES: usize = VERSION.len() + 2 + 3 * 8;
 /// An end that never comes.
 const NEVER: u64 = u64::MAX;
 
-/// What stands before the record.
+/// Head of a stored value, before the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// The fence of the attempt; `None`: the revision of the write itself.
@@ -44,7 +44,7 @@ pub struct Found {
     pub value: Bytes,
     /// The revision of the whole store that wrote it.
     pub revision: i64,
-    /// What a later step recognises it by.
+    /// Mark that identifies it in a later step.
     pub mark: Mark,
 }
 
@@ -53,7 +53,8 @@ pub struct Found {
 pub struct Mark {
     /// The number.
     pub number: i64,
-    /// When the request was sent that has shown it, by this gateway's monotonic clock. Some stores use a number again after a deletion.
+    /// Time at which the request was sent that has shown it, by this gateway's monotonic clock. Some stores use a
+    /// number again after a deletion.
     pub seen_at: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! A batch of operations on distinct keys. They share one transaction, in which each has its own guards; what others changed in between
-//! decides again.
+//! A batch of operations on distinct keys. They share one transaction, and each has its own guards. An operation whose
+//! key another one changed in between decides again.
 
 use std::collections::VecDeque;
 

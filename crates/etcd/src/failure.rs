@@ -8,11 +8,11 @@ use tonic::{Code, Status};
 pub(super) struct Failure {
     /// The answer to a call that the request may have changed something for.
     pub(super) answer: EngineError,
-    /// How to continue.
+    /// Next step.
     pub(super) remedy: Remedy,
 }
 
-/// How to continue after a failed request.
+/// Next step after a failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Remedy {
     /// Send its calls one by one: one of them may be the cause.

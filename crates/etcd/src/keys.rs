@@ -16,7 +16,7 @@ pub(super) struct Keys {
     pub(super) clock: Bytes,
     /// The random mark of this store, written once.
     pub(super) marker: Bytes,
-    /// How far the sweep of all gateways has come.
+    /// Position of the sweep that all gateways share.
     pub(super) sweep: Bytes,
 }
 

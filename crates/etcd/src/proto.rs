@@ -1,5 +1,5 @@
-//! Messages of etcd's API, version 3: those that this engine sends and reads, with the fields that it uses. The numbers are those of
-//! `rpc.proto` and `kv.proto` of etcd; readers skip the fields that are left out.
+//! Messages of etcd's API, version 3, that this engine sends and reads, with the fields that it uses. The numbers are
+//! those of `rpc.proto` and `kv.proto` of etcd; readers skip the fields that are left out.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};

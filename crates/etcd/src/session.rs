@@ -43,7 +43,7 @@ const QUOTA: u64 = 2 << 30;
 /// Most members that are known at once.
 const MEMBERS_MAX: usize = 31;
 
-/// What all sessions of an engine have in common.
+/// State that all sessions of an engine share.
 pub(super) struct Store {
     pub(super) url: Url,
     pub(super) options: Options,
@@ -53,7 +53,7 @@ pub(super) struct Store {
     known: Mutex<Known>,
 }
 
-/// What was seen of the cluster.
+/// Observed state of the cluster.
 #[derive(Default)]
 struct Known {
     /// Members, those of the URL first.
@@ -147,7 +147,7 @@ impl Store {
         }
     }
 
-    /// Forgets what was true of the data that are lost. The clock never goes back.
+    /// Forgets the state of lost data. The clock never goes back.
     fn forget(&self) {
         self.known().revision = 0;
         self.state.forget();

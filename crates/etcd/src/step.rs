@@ -1,4 +1,5 @@
-//! One step on one key, as an operation of a transaction: a read, or a write under guards that reads the key where they do not hold.
+//! One step on one key, as an operation of a transaction: a read, or a write under guards. If the guards do not hold,
+//! the write reads the key instead.
 
 use bytes::Bytes;
 use oncegate_coordination::step::{Guard, Stepped, Write};

@@ -18,7 +18,7 @@ pub(super) static DIALECT: Dialect =
 /// A parsed URL.
 #[derive(Clone)]
 pub(super) struct Url {
-    /// What all engines have.
+    /// Part that all engines of this kind have.
     pub(super) common: url::Url,
     /// Beginning of all keys, without a slash at its end.
     pub(super) prefix: String,

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::certificates::PairFiles;
 use crate::{folder, fresh, missing, wait};
 
-/// How long a cluster may take to have a leader.
+/// Longest time until a cluster has a leader.
 const START: Duration = Duration::from_secs(30);
 
 /// A running cluster.

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
-/// Where Linux keeps files in memory.
+/// Folder of Linux for files in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// Room that is enough for the servers of all tests that run at once.

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ports below those that the kernel gives to outgoing connections, which could take the port of a server while it is down.
+/// Ports below the range of outgoing connections: such a connection could take the port of a server while it is down.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Returns a port of the loopback interface on which nothing listens, and which this process has not returned before.
+/// Returns a port of the loopback interface without a listener. This process returns each port only once.
 pub fn port() -> u16 {
     static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
         let [low, high, ..] = number().to_le_bytes();

@@ -1,5 +1,6 @@
-//! Tools of the tests: real servers, a TCP proxy that breaks and heals, a client that checks responses against the OpenAPI
-//! documents, and a checker of histories. It does not depend on the program: a test passes the path of the binary to start.
+//! Tools of the tests: real servers, a TCP proxy that breaks and recovers, a client that checks responses against the
+//! OpenAPI documents, and a checker of histories. It does not depend on the program: a test passes the path of the
+//! binary to start.
 
 #![expect(missing_docs, reason = "most fields and variants are the contract's, and documented there")]
 

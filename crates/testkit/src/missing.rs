@@ -15,8 +15,8 @@ pub fn skip_because(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Returns a command of this program, or `None` if it is not installed: the test is to be skipped. The shell searches for it,
-/// since some programs take long to print their version.
+/// Returns a command of this program, or `None` if it is not installed: the test skips itself then. The shell searches
+/// for it, since some programs take long to print their version.
 pub fn tool(name: &str) -> Option<Command> {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
@@ -26,7 +26,7 @@ pub fn tool(name: &str) -> Option<Command> {
     None
 }
 
-/// Returns the library that shows a process another time, or `None` if it is not installed: the test is to be skipped.
+/// Returns the library that shows a process another time, or `None` if it is not installed: the test skips itself then.
 pub fn faketime() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 pub use self::document::Document;
 use self::document::{PROBLEM, essence};
 
-/// Where each listener serves its document.
+/// Path at which each listener serves its document.
 const DOCUMENT: &str = "/openapi.yaml";
 
 /// The HTTP contract: both documents.

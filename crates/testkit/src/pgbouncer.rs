@@ -21,8 +21,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a pooler that connects as this user. `None` if it is not installed: the test is to be skipped, and on CI it
-    /// fails.
+    /// Starts a pooler that connects as this user. Returns `None` if it is not installed: the test skips itself then,
+    /// and on CI it fails.
     pub async fn start(server: SocketAddr, user: &str) -> Option<Self> {
         Self::start_with(server, user, &["default_pool_size = 4"]).await
     }

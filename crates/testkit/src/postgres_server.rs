@@ -42,7 +42,8 @@ pub const SHARED_MEMORY: &str = "dynamic_shared_memory_type=mmap";
 const USER: &str = "nobody";
 
 impl PostgresServer {
-    /// Starts a server with its defaults. `None` if PostgreSQL is not installed: the test is to be skipped, and on CI it fails.
+    /// Starts a server with its defaults. Returns `None` if PostgreSQL is not installed: the test skips itself then,
+    /// and on CI it fails.
     pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -344,13 +345,13 @@ pub fn program(name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// Whether servers run in IPC namespaces of their own, as far as the tests may make them. A killed server leaves a segment of
-/// System V shared memory, of which a kernel has few (4096 by default). With its namespace, it ends too.
+/// True if servers run in separate IPC namespaces, because the tests may make them. A killed server leaves a segment of
+/// System V shared memory, and a kernel has few of these (4096 by default). The segment ends with its namespace.
 static HAS_OWN_IPC: LazyLock<bool> = LazyLock::new(|| {
     is_root() && Command::new("unshare").args(["--ipc", "true"]).output().is_ok_and(|output| output.status.success())
 });
 
-/// Returns a command that runs as the user of the server, in an IPC namespace of its own if the tests may make one.
+/// Returns a command that runs as the user of the server, in a separate IPC namespace if the tests may make one.
 pub fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);

@@ -23,7 +23,7 @@ pub const NODE_TIMEOUT: Duration = Duration::from_millis(800);
 pub struct RedisCluster {
     pub nodes: Vec<RedisServer>,
     primaries: usize,
-    /// The ways to the nodes, if they are to be broken.
+    /// The proxies in front of the nodes, for tests that break connections.
     ways: Vec<Way>,
 }
 
@@ -122,14 +122,14 @@ impl RedisCluster {
         }
     }
 
-    /// Lets this node replicate with a delay, whatever node it replicates.
+    /// Lets this node replicate with a delay, from any primary.
     pub fn lag(&self, replica: usize, delay: Duration) {
         for way in &self.ways {
             way.commands.set_from(source(replica), if delay.is_zero() { Mode::Pass } else { Mode::Delay(delay) });
         }
     }
 
-    /// Kills a node as the loss of its machine would: what it had sent and was not received is gone.
+    /// Kills a node as the loss of its machine would: bytes in flight are lost.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
         if let Some(way) = self.ways.get(node) {
@@ -280,7 +280,7 @@ pub fn slot_of(key: &str) -> u16 {
     crc % 16384
 }
 
-/// A field of what a node says of the cluster.
+/// A field of a node's report about the cluster.
 fn info(node: &RedisServer, field: &str) -> String {
     let info: String = node.query("CLUSTER INFO");
     let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(str::to_owned));

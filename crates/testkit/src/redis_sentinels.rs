@@ -140,7 +140,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.tls_port.unwrap_or(self.port)).into()
     }

@@ -24,8 +24,8 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts a server that keeps its data in memory only. `None` if redis-server is not installed: the test is to be skipped,
-    /// and on CI it fails.
+    /// Starts a server that keeps its data in memory only. Returns `None` if redis-server is not installed: the test
+    /// skips itself then, and on CI it fails.
     pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -141,7 +141,7 @@ impl RedisServer {
         self.is_frozen.store(false, Ordering::Relaxed);
     }
 
-    /// Kills the process, so that it saves nothing.
+    /// Kills the process. It saves nothing.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();

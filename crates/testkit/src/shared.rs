@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::Mutex;
 
-/// A server for tests that leave it as it is: they use their own names, and inject no faults.
+/// A server for tests that do not disturb each other: they use their own names, and inject no faults.
 pub struct Shared<Server>(Mutex<Weak<Server>>);
 
 impl<Server> Shared<Server> {

@@ -21,8 +21,8 @@ pub fn is_available() -> bool {
     permitted
 }
 
-/// Returns a command that runs a program with its calls recorded in a file. The process is the program itself: the tracer runs
-/// beside it, and exits with it.
+/// Returns a command that runs a program with its calls recorded in a file. The process is the program itself: the
+/// tracer is another process, and exits with it.
 pub fn command(file: &Path, program: &Path) -> Command {
     let mut command = Command::new("strace");
     command.args(["-D", "-f", "-qq", "-yy", "-s", "64", "-e", CALLS, "-e", "signal=none", "-o"]);

@@ -236,7 +236,7 @@ async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch
     }
 }
 
-/// Forwards requests. Sets `is_doomed` if the reply to one is to be lost.
+/// Forwards requests. Sets `is_doomed` if the reply to a request must be lost.
 async fn requests(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

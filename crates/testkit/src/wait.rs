@@ -1,7 +1,7 @@
 //! Waits for a condition instead of a fixed time, and bounds of time.
 //!
-//! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on a machine that does nothing else. Other runs print what
-//! took longer, and fail only after [`PATIENCE`], so that no test fails because the machine is busy.
+//! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on a machine that does nothing else.
+//! Other runs print slower times, and fail only after [`PATIENCE`], so that no test fails because the machine is busy.
 
 use std::time::Duration;
 

@@ -14,10 +14,10 @@ use tempfile::TempDir;
 use crate::zookeeper_nodes::Nodes;
 use crate::{folder, fresh, missing, wait};
 
-/// How long the servers may take until they serve.
+/// Longest time until the servers serve.
 const START: Duration = Duration::from_mins(1);
 
-/// Where `scripts/install-test-deps` puts the jars.
+/// Folder into which `scripts/install-test-deps` puts the jars.
 const JARS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/zookeeper-3.9.4");
 
 /// Running servers.

@@ -1,5 +1,6 @@
-//! A batch of operations on distinct keys. Their writes go out as one multi, which is made as a whole or not at all: one that is refused
-//! continues alone, and the others are sent again. After the second refusal each is sent separately, all at once.
+//! A batch of operations on distinct keys. Their writes are sent as one multi, which is made as a whole or not at all.
+//! If one write is refused, it continues alone, and the others are sent again. After the second refusal each is sent
+//! separately, all at once.
 
 use oncegate_coordination::item::{Item, ROUNDS_MAX};
 use oncegate_coordination::queue::Operations;
@@ -44,7 +45,7 @@ pub(super) async fn answer(session: &Session, operations: Operations) -> Result<
     Ok(())
 }
 
-/// Returns what each item sends. An item whose write relies on what is too old reads its key first.
+/// Returns what each item sends. An item whose write depends on a state that is too old reads its key first.
 fn plans(session: &Session, items: &mut [Item]) -> Vec<Plan> {
     // One look for all, since they share what is compared.
     let clock = session.clock_seen();
@@ -58,7 +59,8 @@ fn plans(session: &Session, items: &mut [Item]) -> Vec<Plan> {
     items.iter_mut().map(plan).collect()
 }
 
-/// Sends the steps of these items. Returns those that have another step, and whether the multi of several was refused.
+/// Sends the steps of these items. Returns the items that have another step, and whether the multi of several items was
+/// refused.
 async fn send(session: &Session, items: Vec<Item>, mut sending: Sending) -> Result<(Vec<Item>, bool), String> {
     let (changes, gets) = sending.take_requests();
     let replied = match session.run(changes, gets).await {

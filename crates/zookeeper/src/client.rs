@@ -1,5 +1,5 @@
-//! A connection to one member, and the session on it. Requests are sent in the order in which they come, and replies come in that order.
-//! Which member is used, and what follows from a failure, is decided in `session` and `batch`.
+//! A connection to one member, and the session on it. Requests are sent in the order of their arrival, and replies have
+//! the same order. Which member is used, and what follows from a failure, is decided in `session` and `batch`.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub(super) async fn dial(url: &Url, member: &Address) -> Result<Box<dyn Stream>,
     })
 }
 
-/// Adds that the other side may speak no TLS, where it does not show a certificate that is refused.
+/// Adds a hint that the other side may not speak TLS, unless the failure is a refused certificate.
 fn with_plain_hint(why: Determinate) -> Determinate {
     match why {
         Determinate::Unavailable(why) if !why.contains("certificate") => {

@@ -1,4 +1,4 @@
-//! The requests that a batch sends at once, and what their replies mean for each of its items.
+//! The requests that a batch sends at once, and the meaning of their replies for each of its items.
 
 use oncegate_coordination::step::Stepped;
 use oncegate_coordination::value::{Found, Mark};
@@ -17,7 +17,7 @@ pub(super) struct Sending {
     gets: Vec<String>,
     /// Folders that are created first, each with its own request.
     folders: Vec<String>,
-    /// What the other groups of changes are for, in order.
+    /// Purposes of the other groups of changes, in order.
     parts: Vec<Part>,
     /// For each item, the position of the read of its node, if there is one.
     get_of: Vec<Option<usize>>,
@@ -29,7 +29,7 @@ struct Part {
     items: Vec<usize>,
 }
 
-/// What follows for an item.
+/// Result for an item.
 pub(super) enum Outcome {
     /// Its step has this result.
     Stepped(Stepped),
@@ -103,7 +103,7 @@ impl Sending {
         (std::mem::take(&mut self.changes), std::mem::take(&mut self.gets))
     }
 
-    /// Returns what the replies mean for each item, and whether a multi of several was refused.
+    /// Returns the meaning of the replies for each item, and whether a multi of several items was refused.
     pub(super) fn outcomes(self, store: &Store, replied: Replied) -> (Vec<Outcome>, bool) {
         let seen = |stat: Stat| Mark { number: stat.version.into(), seen_at: replied.sent_at };
         let mut found = replied.found.into_iter().map(Some).collect::<Vec<_>>();

@@ -64,7 +64,7 @@ impl Reader {
         self.0.try_get_u8().ok().map(|byte| byte != 0)
     }
 
-    /// Reads bytes. Those that are not there, which a length of -1 says, are empty.
+    /// Reads bytes. Absent bytes, with a length of -1, are empty.
     pub(super) fn bytes(&mut self) -> Option<Bytes> {
         let length = usize::try_from(self.int()?.max(0)).ok()?;
         (length <= self.0.len()).then(|| self.0.split_to(length))

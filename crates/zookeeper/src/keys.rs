@@ -8,7 +8,7 @@ use oncegate_core::lock::LockName;
 use oncegate_core::record::{Key, Realm};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// What names are encoded but for. A slash would begin another node.
+/// Bytes of names that are encoded. A slash would begin another node.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b':').remove(b'@');
 
 /// Digits of a global ID that name the folder of a claim: a list of the children of each of these stays short.
@@ -29,7 +29,7 @@ pub(super) struct Keys {
     pub(super) clock5: String,
     /// The random mark of this store, written once.
     pub(super) marker: String,
-    /// How far the sweep of all gateways has come.
+    /// Position of the sweep that all gateways share.
     pub(super) sweep: String,
 }
 

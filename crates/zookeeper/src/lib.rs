@@ -1,8 +1,9 @@
 //! The ZooKeeper engine: claims as nodes of a ZooKeeper, shared by any number of gateways, acknowledged by a quorum.
 //!
-//! What calls need, and the store's clock, are in `oncegate_coordination`. Read on in `batch` and `exchange` (the requests that
-//! calls share), `step` (a write and its guards as changes), `session` (which member is used), and `client`, `proto` and `jute` (the
-//! protocol). Reasons: `docs/adr/0186-versions-of-nodes-and-tombstones.md`, `docs/adr/0187-a-zookeeper-client-of-our-own.md`.
+//! What calls need, and the store's clock, are in `oncegate_coordination`. Reading order: `batch` and `exchange` (the
+//! requests that calls share), `step` (a write and its guards as changes), `session` (the member in use), and `client`,
+//! `proto` and `jute` (the protocol). Reasons: `docs/adr/0186-versions-of-nodes-and-tombstones.md`,
+//! `docs/adr/0187-a-zookeeper-client-of-our-own.md`.
 
 mod batch;
 mod client;

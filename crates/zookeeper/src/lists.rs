@@ -69,7 +69,7 @@ async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, Engin
     Ok(claims.collect())
 }
 
-/// Reads nodes. One that cannot be read is as one that is not there.
+/// Reads nodes. An unreadable record counts as an absent one.
 async fn read_all(session: &Session, paths: Vec<String>) -> Result<(Time, Vec<Option<Found>>), Failure> {
     let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths).await?;
     let found = found.into_iter().map(|found| {

@@ -51,7 +51,7 @@ const PERSISTENT: i32 = 0;
 /// All kinds of watches.
 const ANY: i32 = 3;
 
-/// Who has the rights to the nodes that are created.
+/// Access rights to the nodes that are created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// The user of the session.
@@ -90,7 +90,7 @@ pub(super) enum Change {
     Check(String, i32),
 }
 
-/// What is known of a node that was read or changed.
+/// Known state of a node that was read or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Stat {
     /// The transaction that wrote it.
@@ -104,11 +104,11 @@ pub(super) struct Stat {
 pub(super) struct Reply {
     /// A transaction that the member had seen when it replied. That of a change is not greater.
     pub(super) zxid: i64,
-    /// What was asked for, or the code of the failure.
+    /// Contents of the reply, or the code of the failure.
     pub(super) body: Result<Body, i32>,
 }
 
-/// What a reply holds.
+/// Contents of a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Body {
     /// Of all changes, in order. That of a check is empty.
@@ -192,7 +192,7 @@ impl Request {
     }
 }
 
-/// Returns whether this code says that a change does not fit what stands.
+/// Returns whether this code means that a change does not fit the present state.
 pub(super) fn is_refusal(code: i32) -> bool {
     [code::NO_NODE, code::BAD_VERSION, code::NODE_EXISTS].contains(&code)
 }
@@ -271,7 +271,7 @@ pub(super) fn connect(session_ms: i32) -> Bytes {
     Writer::default().int(0).long(0).int(session_ms).long(0).bytes(&[0; 16]).bool(false).finish()
 }
 
-/// What a member grants of a session.
+/// Terms that a member grants for a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Connected {
     /// Time without a request after which the session ends; zero: there is none.

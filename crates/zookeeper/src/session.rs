@@ -43,7 +43,7 @@ pub(super) struct Session {
 /// The replies to an exchange, after the time in it.
 pub(super) struct Replied {
     pub(super) time: Time,
-    /// When it was sent, by this gateway's monotonic clock.
+    /// Time at which it was sent, by this gateway's monotonic clock.
     pub(super) sent_at: Duration,
     /// Of each group of changes.
     pub(super) changed: Vec<Result<Body, i32>>,
@@ -83,7 +83,7 @@ impl Session {
         let opened_at = store.state.time.monotonic();
         let connecting = Client::connect(&store.url.common, &member, store.url.session);
         let ((client, events), srvr) = tokio::try_join!(connecting, async {
-            // One that says nothing of itself may serve all the same.
+            // A member that does not answer `srvr` may still serve.
             let asking = words::ask(&store.url.common, &member, "srvr");
             Ok(timeout(store.options.connect_timeout / 2, asking).await.ok().flatten())
         })?;
@@ -208,8 +208,8 @@ impl Session {
 
     /// Sends groups of changes, each made as a whole or not at all, and reads of nodes behind them.
     ///
-    /// A change that is refused is decided by a quorum as well, so what is read behind one is as new as the exchange. Without a change, one
-    /// is sent that changes nothing.
+    /// A quorum also decides a refused change, so data that is read behind a change is at least as new as the exchange.
+    /// Without a change in the exchange, one is sent that changes nothing.
     pub(super) async fn run(&self, changes: Vec<Vec<Change>>, gets: Vec<String>) -> Result<Replied, Failure> {
         let keys = &self.store.keys;
         let groups = changes.len().max(1);
@@ -234,7 +234,8 @@ impl Session {
         Ok(Replied { time, sent_at, changed: bodies, found: replies.map(data_of).collect() })
     }
 
-    /// Checks that a quorum has decided at least one change: a request that was thrown away proves nothing for the reads behind it.
+    /// Checks that a quorum has decided at least one change: a discarded request proves nothing for the reads behind
+    /// it.
     fn require_decision(&self, decided: &[Reply]) -> Result<(), Failure> {
         if decided.iter().any(|reply| reply.body.is_ok()) {
             return Ok(());
@@ -280,7 +281,7 @@ impl Session {
         Ok(time.observe(clock, sent_at))
     }
 
-    /// Sends requests that are not about the clock, and need no quorum: what they read may be a little old.
+    /// Sends requests that do not concern the clock and need no quorum: they may read slightly old data.
     pub(super) async fn send(&self, requests: Vec<Request>) -> Result<Vec<Reply>, Failure> {
         self.limited(self.client.send(requests)).await
     }
@@ -296,8 +297,8 @@ impl Session {
         i32::try_from(mark.number).ok().filter(|_| self.is_fresh(mark.seen_at))
     }
 
-    /// Returns whether what was seen at this time may still be used: not long ago, and in the time of this session. The session of a gateway
-    /// that was suspended has ended.
+    /// Returns whether a state seen at this time may still be used: it is recent, and was seen in this session. The
+    /// session of a gateway that was suspended has ended.
     fn is_fresh(&self, seen_at: Duration) -> bool {
         let now = self.store.state.time.monotonic();
         seen_at >= self.opened_at && now.saturating_sub(seen_at) <= MARK_AGE_MAX

@@ -10,7 +10,7 @@ use super::proto::Change;
 use super::session::Session;
 use super::store::ClockSeen;
 
-/// What a step sends.
+/// Requests of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Plan {
     /// Reads the node.
@@ -19,7 +19,7 @@ pub(super) enum Plan {
     Write(String, Change, Comparison),
 }
 
-/// What a change compares, in addition to the node that it changes.
+/// Conditions of a change, in addition to the node that it changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Comparison {
     Nothing,
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Returns what is sent for a step. A write that relies on what was seen too long ago reads first.
+/// Returns what is sent for a step. A write that depends on a state seen too long ago reads first.
 pub(super) fn plan(session: &Session, clock: Option<ClockSeen>, key: &Bytes, write: Option<&Write>) -> Plan {
     let path = String::from_utf8_lossy(key).into_owned();
     let written = write.and_then(|write| change(session, &path, write).zip(comparison(clock, &write.guards)));

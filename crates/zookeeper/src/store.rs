@@ -1,4 +1,4 @@
-//! What all sessions of an engine have in common: the servers, the folders that exist, and the clock's last reading.
+//! State that all sessions of an engine share: the servers, the folders that exist, and the clock's last reading.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use oncegate_driver::Server;
 use super::keys::Keys;
 use super::url::Url;
 
-/// Most folders that are known to be there. After that they are created again, which changes nothing.
+/// Most folders that are known to be there. After that they are created again, without an effect.
 const FOLDERS_MAX: usize = 20_000;
 
 /// The clock's node `clock5` is written when the clock comes to the next of these.
 pub(super) const FIVE_US: u64 = 5_000_000;
 
-/// What all sessions of an engine have in common.
+/// State that all sessions of an engine share.
 pub(super) struct Store {
     pub(super) url: Url,
     pub(super) options: Options,
@@ -34,7 +34,7 @@ pub(super) struct Store {
     known: Mutex<Known>,
 }
 
-/// What was seen of the servers.
+/// Observed state of the servers.
 #[derive(Default)]
 pub(super) struct Known {
     /// Members, those of the URL first.
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Forgets what was true of the data that are lost.
+    /// Forgets the state of lost data.
     fn forget(&self) {
         self.state.forget();
         let mut known = self.known();

@@ -62,7 +62,7 @@ async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
     session.run(vec![vec![change]], Vec::new()).await.map(drop)
 }
 
-/// Where a page begins: in this folder, after this name.
+/// Start of a page: in this folder, after this name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Place {
     folder: String,
@@ -131,7 +131,7 @@ async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[St
     Ok(())
 }
 
-/// Returns whether nothing has been left of a record for so long that no gateway remembers a version of its node.
+/// Returns whether a record ended so long ago that no gateway remembers a version of its node.
 fn is_over(found: &Found, time: Time, is_lock: bool, linger: std::time::Duration) -> bool {
     let since = if is_lock {
         StoredRecord::read(found, time).ok().and_then(|stored| stored.over_since())

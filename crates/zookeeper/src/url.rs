@@ -27,7 +27,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 /// A parsed URL.
 #[derive(Clone)]
 pub(super) struct Url {
-    /// What all engines have. Its path is the chroot, which must exist.
+    /// Part that all engines of this kind have. Its path is the chroot, which must exist.
     pub(super) common: url::Url,
     /// The node above all nodes of the engine: the prefix within the chroot.
     pub(super) root: String,

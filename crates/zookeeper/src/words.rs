@@ -1,4 +1,4 @@
-//! What a member reports: the four-letter words `srvr`, which every server allows by default, and `mntr`.
+//! Reports of a member: the four-letter words `srvr`, which every server allows by default, and `mntr`.
 
 use oncegate_coordination::url::{Address, Url};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -28,7 +28,7 @@ pub(super) fn version(srvr: &str) -> Option<&str> {
     version.split(['-', ',', ' ']).next()
 }
 
-/// Returns whether servers of this version keep what they have acknowledged.
+/// Returns whether servers of this version keep acknowledged writes.
 pub(super) fn is_durable(version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next(), parts.next(), parts.next()) {

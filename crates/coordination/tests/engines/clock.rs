@@ -61,7 +61,7 @@ async fn while_no_gateway_runs_the_clock_stands_still_and_no_lease_ends() {
     soon("the lease ends", async || engine.read(&request.key).await == Ok(None)).await;
 }
 
-/// A gateway that runs on takes the clock over from one that was killed.
+/// A gateway that still runs takes over the clock from one that was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_a_gateway_that_has_gone_ends_by_the_clock_of_another_one() {
     let Some(cluster) = Cluster::start_one().await else { return };

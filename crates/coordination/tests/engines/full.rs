@@ -1,4 +1,4 @@
-//! A store that is nearly full: grants end early, so that outcomes go on.
+//! A store that is nearly full: grants stop early, so that there is room for outcomes.
 
 use std::time::Duration;
 

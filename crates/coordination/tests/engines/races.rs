@@ -1,4 +1,4 @@
-//! Calls of several gateways on one key at once, where something stands that has ended.
+//! Calls of several gateways on one key at once, with an ended record under it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is deleted once it has ended, and what is not.
+//! The ended records that a sweep deletes, and those that it keeps.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the engine keeps in etcd, as operators and other releases see it.
+//! Stored form of the engine in etcd, as operators and other releases see it.
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Determinate, Engine, EngineError, Metadata};

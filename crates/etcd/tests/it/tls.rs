@@ -1,4 +1,4 @@
-//! The way to members over TLS: which are trusted, and what is reported of those that are not.
+//! Connections to members over TLS: the trusted members, and the errors for others.
 
 use std::path::Path;
 

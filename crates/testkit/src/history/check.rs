@@ -10,7 +10,7 @@ use super::explain::Unexplained;
 use super::model::{ModelState, Step, template};
 use super::record::{Answer, Event, History, Reply};
 
-/// How far the clocks of store and callers may drift apart within a lease, with the resolution of both.
+/// Greatest drift between the clocks of store and callers within a lease, with the resolution of both.
 pub const SKEW: Duration = Duration::from_millis(5);
 
 /// Largest number of events: each is a bit. Up to thirty are searched fast; more may take long.
@@ -43,12 +43,13 @@ pub fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
 
 /// Checks the events of every key against the contract. Panics with those that cannot be explained.
 ///
-/// A call that took this long may have been sent twice, and the store may have received the second one, whose answer no caller
-/// read, long after the caller was answered. Returns the number of keys that need this to be explained.
+/// A call that took this long may have been sent twice. The store may have received the second one long after the
+/// caller was answered, and no caller read the answer to it. Returns the number of keys that need this to be explained.
 ///
-/// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, without an
-/// owner. That blocks the key for a while, and is no double grant. A grant and an outcome by a policy have an echo, however fast
-/// they were: the store may have executed the call before the policy answered it, and receives it once more by its delivery.
+/// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, without
+/// an owner. That blocks the key for a while, and is no double grant. A grant or an outcome by a policy always has an
+/// echo, even if it was fast: the store may have executed the call before the policy answered it, and its delivery
+/// sends it again.
 pub fn explained_with_echoes(history: &History, sent_twice_after: Duration) -> usize {
     explained_within(history, sent_twice_after, SKEW)
 }
@@ -70,7 +71,7 @@ pub fn explained_within(history: &History, sent_twice_after: Duration, skew: Dur
     echoes
 }
 
-/// Returns the events, with those that the store may have received twice once more.
+/// Returns the events, and a second copy of those that the store may have received twice.
 pub(crate) fn with_echoes(events: &[Event], sent_twice_after: Duration) -> Vec<Event> {
     let echo = |event: &Event| match &event.reply {
         Reply::Degraded(_, Answer::Granted { repeated: false, .. } | Answer::Done { .. }) => Some(event.clone()),

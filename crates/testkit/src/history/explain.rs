@@ -1,5 +1,5 @@
-//! Report of a history that cannot be explained: its shortest such beginning, the longest order of events that holds, and the
-//! answers that the store would have given after it.
+//! Report of a history that cannot be explained: its shortest unexplained beginning, the longest order of events that
+//! holds, and the answers that the store would have given after it.
 
 use std::fmt;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::record::{Answer, Call, Reply};
 use super::workload::Service;
 use crate::client::{self, Client, global_id};
 
-/// Longest wait for a response, far beyond any deadline: a slower response is a fault by itself.
+/// Longest wait for a response, far beyond any deadline: a slower response is a fault.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Client of a gateway's open app.

@@ -29,8 +29,8 @@ pub(crate) struct Step {
     request: Request,
     /// Answered by a policy: the store may receive it with a shorter lease.
     degraded: bool,
-    /// Granted by a policy, which delivers what is left of the lease: to a claim of this nonce in the store, too, which another
-    /// gateway had granted, or this one by a call without an answer.
+    /// Granted by a policy, which delivers the rest of the lease. The store may already have a claim of this nonce:
+    /// granted by another gateway, or by a call of this one without an answer. The delivery applies to that claim, too.
     delivers_lease: bool,
     /// The store may know this attempt by another timestamp, and the answer does not exclude it.
     may_be_renamed: bool,
@@ -66,7 +66,7 @@ pub(crate) struct ModelState {
 pub(crate) struct Stored {
     pub(crate) record: Record,
     fence: Option<u64>,
-    /// `None` if it does not end by itself.
+    /// `None` if it has no end.
     pub(crate) ends: Option<EndRange>,
 }
 
@@ -269,8 +269,8 @@ fn answer(stored: Option<&Stored>, step: &Step) -> (Effect, ModelAnswer) {
     let left = |stored: &Stored| stored.ends.map(|_| Duration::from_nanos(1));
     let claim =
         stored.map(|stored| LiveClaim { record: stored.record.clone(), left: left(stored), fence: stored.fence });
-    // A gateway that answered in the store's place learns later which attempt the store has: a grant to the same nonce by
-    // another gateway is the same try.
+    // A gateway that answered instead of the store learns later which attempt the store has: a grant to the same nonce
+    // by another gateway is the same try.
     let own = |attempt: &Attempt| {
         let stored = claim.as_ref().map(|claim| &claim.record.attempt);
         let may_be_renamed = step.degraded || step.may_be_renamed;
@@ -343,7 +343,8 @@ fn agrees(expected: &ModelAnswer, answered: &Answer, step: &Step) -> bool {
             let own = claim.record.attempt.timestamp().as_micros();
             own == *timestamp && claim.record.state == *state && claim.record.result == *result
         }
-        // A failure, after the reply to its first try was lost: the caller's claim is gone, whatever is stored now.
+        // A failure, after the reply to its first try was lost: the caller's claim has ended, whether or not there is a
+        // new record.
         (ModelAnswer::Settled(settled), Answer::Done { state: None, late: None }) => {
             let Request::Settle(request) = &step.request else { return false };
             let gone =

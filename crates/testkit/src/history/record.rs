@@ -29,7 +29,7 @@ pub enum Answer {
     Granted { attempt: Attempt, fence: Option<u64>, repeated: bool, taken_over: bool, lease: Duration },
     /// 409 to a claim call, with the timestamp of the attempt that holds the claim, in microseconds, and its result if it succeeded.
     Duplicate { timestamp: u64, state: ClaimState, result: Option<Box<str>> },
-    /// 200 to an outcome call. Without a state if the claim is gone.
+    /// 200 to an outcome call. Without a state if the claim has ended.
     Done { state: Option<ClaimState>, late: Option<bool> },
     /// 200 to a renewal. `lease` is the rest of the lease, counted from the call.
     Renewed { lease: Duration },

@@ -110,7 +110,7 @@ impl Workload {
         Self::claim_every_key(&workload, &services, &history).await;
     }
 
-    /// Claims every key once more, so that the last answers are checked as well.
+    /// Claims every key again, so that the last answers are checked as well.
     async fn claim_every_key(workload: &Workload, services: &[Arc<dyn Service>], history: &History) {
         let mut random = SmallRng::seed_from_u64(workload.seed ^ 1);
         let keys = history.keys();

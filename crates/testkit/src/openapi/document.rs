@@ -44,7 +44,7 @@ impl Document {
         Self { text: text.to_owned(), strict, validators: Mutex::default() }
     }
 
-    /// The document as it is written.
+    /// The text of the document.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -133,7 +133,7 @@ impl Document {
             let status = item["status"].as_u64().and_then(|status| u16::try_from(status).ok()).unwrap_or_default();
             let mut single = item.clone();
             let fields = single.as_object_mut().ok_or("an item is no object")?;
-            // Only items have these: in a response by itself the head has the status, and no result is left out.
+            // Only items have these: in a single response the head has the status, and no result is left out.
             fields.remove("result_omitted");
             if status < 400 {
                 fields.remove("status");
@@ -291,7 +291,7 @@ fn collect_examples<'a>(value: &'a Value, pointer: &str, found: &mut Vec<(String
         }
         return;
     };
-    // Beside `schema` stand examples of a body or a parameter; otherwise the example is of the schema that it stands in.
+    // Next to `schema`, an example is of a body or a parameter. Otherwise it is of the schema that contains it.
     let schema = if members.contains_key("schema") { format!("{pointer}/schema") } else { pointer.to_owned() };
     if let Some(example) = members.get("example") {
         found.push((format!("#{pointer}/example"), schema.clone(), example));

@@ -10,7 +10,7 @@ use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 
 use super::{Cluster, granted, leased, open, serves_again, soon};
 
-/// What a gateway knows of the clock is older than what the store has, where its replies take long: the step itself compares.
+/// With slow replies, a gateway knows an older clock than the store has: the step itself compares.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_has_ended_is_not_renewed_by_a_gateway_whose_clock_is_late() {
     let Some(cluster) = Cluster::start_one().await else { return };

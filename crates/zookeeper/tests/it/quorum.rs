@@ -1,4 +1,4 @@
-//! A member that has lost the others grants nothing and reports nothing.
+//! A member without a connection to the others grants nothing and reports nothing.
 
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};

@@ -1,4 +1,4 @@
-//! The way to servers over TLS: which are trusted, and what is reported of those that are not.
+//! Connections to servers over TLS: the trusted servers, and the errors for others.
 
 use std::path::Path;
 

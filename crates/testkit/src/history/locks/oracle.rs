@@ -1,5 +1,6 @@
-//! The rules of locks, checked over a history. Each finding is certain: no order of events at the store, and no loss on the way,
-//! explains it. What a hold certainly covered, and what it possibly covered, is computed from the calls of its nonce.
+//! The rules of locks, checked over a history. Each finding is certain: no order of events at the store, and no loss on
+//! the way, explains it. The calls of a nonce give the time that its hold certainly covered, and the time that it
+//! possibly covered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +13,12 @@ use super::{Acquire, LockAnswer, LockCall, LockEvent, LockReply};
 /// Tolerances of the check.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
-    /// How far the clocks of store and callers may drift apart within a lease.
+    /// Greatest drift between the clocks of store and callers within a lease.
     pub skew: Duration,
-    /// How long after its caller has given up a call may take effect.
+    /// Time after the end of a caller's wait in which its call may still take effect.
     pub late: Duration,
-    /// How long a lock that nobody can hold may be refused, beside the seconds for absent heads of its queue.
+    /// Time for which a lock without a possible holder may be refused, in addition to the seconds for absent heads of
+    /// its queue.
     pub slack: Duration,
 }
 
@@ -31,7 +33,7 @@ pub enum Rule {
     Order,
     /// A wrong number of holds of an owner.
     Holds,
-    /// A lock that is refused although nobody can hold it.
+    /// A lock is refused although no caller can hold it.
     Progress,
 }
 
@@ -51,7 +53,7 @@ struct Hold<'a> {
     /// Time of its first request.
     asked: Duration,
     grant: Option<Grant>,
-    /// It was certainly held from the first of these times to the second,
+    /// Certainly held from the first of these times to the second,
     certain: Option<(Duration, Duration)>,
     /// and certainly not held outside of these.
     possible: Option<(Duration, Duration)>,
@@ -63,7 +65,7 @@ struct Hold<'a> {
 /// The first answer that granted a hold.
 #[derive(Clone, Copy)]
 struct Grant {
-    /// It was granted between these times.
+    /// Granted between these times.
     earliest: Duration,
     answered: Duration,
     fence: u64,
@@ -175,7 +177,7 @@ impl Oracle {
         Some((from, until))
     }
 
-    /// Checks that a lock that nobody can hold is not refused for longer than absent heads of its queue explain.
+    /// Checks that a lock without a possible holder is refused only for as long as absent heads of its queue explain.
     fn progress(&self, holds: &[Hold<'_>]) -> Result<(), Violation> {
         for hold in holds {
             let others = || holds.iter().filter(|other| other.nonce != hold.nonce);
@@ -255,7 +257,7 @@ fn fences(holds: &[Hold<'_>]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks that no request is granted before a fair one that had queued earlier and was there.
+/// Checks that no request is granted before a present fair request that had queued earlier.
 fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
     for barger in holds {
         let Some(grant) = barger.grant.filter(|grant| !grant.repeated) else { continue };
@@ -274,8 +276,9 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
                 is_queued && event.answered < asked && lives && queued.stays(event, grant.answered)
             });
             let Some(seen) = seen else { continue };
-            // A head that could go for a second loses its place: it certainly could not while a hold was in its way. While a request
-            // waits, the store may have seen it last when its wait began.
+            // A head that could be granted for a second, but is absent, loses its place. It certainly could not be
+            // granted while a hold excluded it. While a request waits, the store may have seen it last at the start of
+            // its wait.
             let mut kept = seen.started + HEAD_GRACE;
             let mut blocking: Vec<_> =
                 holds.iter().filter(|own| own.excludes(queued)).filter_map(|own| own.certain).collect();
@@ -302,11 +305,11 @@ impl Hold<'_> {
         self.owner != other.owner && (self.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
     }
 
-    /// Returns whether nothing takes its ticket out of the queue between this event and that time.
+    /// Returns whether its ticket stays in the queue between this event and that time.
     fn stays(&self, seen: &LockEvent, until: Duration) -> bool {
         let later = self.events.iter().filter(|event| event.answered >= seen.answered && event.started <= until);
         !later.into_iter().any(|event| match (&event.call, &event.reply) {
-            // Its caller may have gone, and left the queue.
+            // Its caller may have disconnected, and left the queue.
             (LockCall::Acquire(_), LockReply::Unknown) | (LockCall::Withdraw(_), _) => true,
             // One round may grant both.
             (_, LockReply::Answered(LockAnswer::Granted { repeated, .. })) => *repeated || earliest(event) <= until,

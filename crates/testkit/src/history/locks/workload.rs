@@ -75,8 +75,8 @@ impl LockWorkload {
         callers.join_all().await;
     }
 
-    /// Requests every lock once more, again and again until it is granted. With the lease of a crashed caller and its place in the
-    /// queue, that takes its time.
+    /// Requests every lock again, until it is granted. The lease of a crashed caller and its place in the queue must
+    /// end first, so this takes some time.
     pub async fn request_every_lock(&self, service: &Arc<dyn LockService>, history: &LockHistory) {
         let mut random = SmallRng::seed_from_u64(self.seed ^ 1);
         for lock in history.locks().into_keys() {
