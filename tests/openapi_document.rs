@@ -221,7 +221,7 @@ fn an_answer_belongs_to_the_request_example_whose_name_begins_its_own() {
     }
 }
 
-/// Whether an example of an answer can be the answer to an example of a claim.
+/// Checks that an example of an answer can be the answer to an example of a claim.
 fn answers(request: &Value, answer: &Value) {
     let canonical = canonical(&request["contents"]);
     if let Some(shown) = answer["global_id"].as_str() {

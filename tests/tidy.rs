@@ -1,5 +1,5 @@
-//! Holds the rules of the house over the whole tree: who may import whom, which file may read a clock, how files open,
-//! how long they get, and that every link of a page leads somewhere. What the rules allow is data, here at the top.
+//! Checks the rules of the house over the whole tree: allowed imports, files that may read a clock, heads and lengths
+//! of files, and links of pages. The tables here at the top hold what the rules allow.
 
 #[path = "tidy/diagram.rs"]
 mod diagram;
@@ -16,13 +16,13 @@ mod source;
 
 use source::Source;
 
-/// The floors of the program, lowest first, and what each may import. `"engine"` is the whole module, `"engine::error"` that
-/// path and what is below it, `"engine::*Options"` only names of the module that end so. The floors without imports are
-/// crates, by the names that the program has for them: their manifests have their arrows.
+/// The floors of the program, lowest first, and what each may import. `"engine"` is the whole module, `"engine::error"`
+/// that path and everything below it, `"engine::*Options"` only names of the module with this ending. The floors
+/// without imports are crates, by the names that the program has for them: their manifests have their arrows.
 ///
-/// `config` aggregates the option structs that are declared beside what they configure, and so sees those of every floor, but
-/// nothing else of them. `web`, what `api` and `admin` share, translates failures of the store, and so sees the errors, but
-/// never an engine.
+/// `config` aggregates the option structs, which are declared next to the code that they configure. So it may import
+/// the options of every floor, and nothing else of them. `web`, the common part of `api` and `admin`, translates
+/// failures of the store. So it may import the errors, but never an engine.
 const FLOORS: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("telemetry", &[]),
@@ -128,11 +128,11 @@ const ENGINES: &[&str] = &["disk", "redis", "postgres", "etcd", "zookeeper"];
 /// The table of engines.
 const ENGINES_TABLE: &str = "src/engines.rs";
 
-/// What the domain never names, since it is pure: by the first word of a path, or by two words in a row. Libraries are not in
-/// its manifest, but for tests.
+/// Names that the pure domain never uses: by the first word of a path, or by two words in a row. Its manifest has
+/// libraries for tests only.
 const NOT_IN_DOMAIN: &[&str] = &["tokio", "std::fs", "std::net", "std::io", "std::env", "std::thread"];
 
-/// Names with a home: where else they may not stand, and what to do instead. A home is a file or a folder.
+/// Names with a home: they may not be used outside of it. The last column is the advice. A home is a file or a folder.
 const HOMES: &[(&str, &[&str], &str)] = &[
     ("std::env", &["src/config", "src/cli"], "read the environment in `config` or `cli` and pass the value on"),
     ("process::exit", &["src/main.rs"], "return an error: `main` turns it into an exit code"),
@@ -158,13 +158,14 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("histogram!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
 ];
 
-/// How many `//!` lines may open a file. `lib.rs` is the map of the modules and may be longer.
+/// Maximum number of `//!` lines at the top of a file. `lib.rs` is the map of the modules and may be longer.
 const HEAD_LINES_MAX: usize = 6;
 
-/// How long `main.rs` may be.
+/// Maximum length of `main.rs`.
 const MAIN_LINES_MAX: usize = 40;
 
-/// How long the production code of a file may be: what stands before its tests. Longer has two subjects.
+/// Maximum length of the production code of a file, which is everything before its tests. A longer file has two
+/// subjects.
 const FILE_LINES_MAX: usize = 400;
 
 /// Files that may be longer, with their own limit and the reason. Keep it empty.

@@ -1,4 +1,4 @@
-//! The admin API over sockets: who is let in, what operators can do to claims, and the trail that they leave.
+//! The admin API over sockets: authentication, actions of operators on claims, and their audit trail.
 
 mod access;
 mod apps;

@@ -58,7 +58,7 @@ async fn watched_by(rules: &str, gateways: &[&Gateway]) -> Option<Prometheus> {
     Prometheus::start_with_rules(&targets, rules, None).await
 }
 
-/// Waits until an alert fires, which has not fired before, and repeats its cause meanwhile.
+/// Waits until an alert fires that has not fired before. Repeats its cause during the wait.
 async fn fires(prometheus: &Prometheus, alert: &str, mut cause: impl AsyncFnMut()) {
     assert!(!is_firing(prometheus, alert), "{alert} fires before its cause");
     until(alert, SOON, async || {

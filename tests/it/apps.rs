@@ -1,4 +1,4 @@
-//! Apps, their secrets and their terms: who is let in, what each may see, and on what terms it claims.
+//! Apps, their secrets and their terms: authentication, visibility of claims, and the terms of each app's claims.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ async fn the_same_contents_in_two_apps_are_two_claims() {
 
     assert_eq!(bank.get(&ours.path("")).await.code(), (404, "not_found"));
     assert_eq!(bank.renew(&ours, None).await.code(), (409, "lease_lost"));
-    // With the very attempt, which it should not have: recorded among its own, where nothing stood.
+    // With the exact attempt, which it should not have: recorded among its own claims, which had no such claim.
     let reported = bank.report(&ours, json!({ "outcome": "success", "result": "not mine" })).await.expect(200);
     assert_eq!(reported.body["late"], true);
     let items = json!([{ "global_id": ours.body["global_id"], "attempt": ours.body["attempt"], "outcome": "failure" }]);
@@ -155,7 +155,7 @@ fn instant(answer: &Value) -> jiff::Timestamp {
     answer.as_str().unwrap_or_else(|| panic!("no instant: {answer}")).parse().unwrap()
 }
 
-/// Asserts that this lies so many hours after its claim was made, give or take what the test takes.
+/// Asserts that this is so many hours after the start of its claim, within the length of the test.
 fn assert_hours_after(answer: &Answer, claimed: &Answer, hours: i64) {
     let seconds = (instant(&answer.body["expires_at"]) - instant(&claimed.body["claimed_at"])).get_seconds();
     assert!((hours * 3600..hours * 3600 + 60).contains(&seconds), "{seconds} s: {}", answer.text);

@@ -18,7 +18,7 @@ use crate::support::exposition::Page;
 use crate::support::gateway;
 use crate::support::table::rows;
 
-/// By when a change is in force on every gateway.
+/// Longest time until every gateway uses a change.
 const SOON: Duration = Duration::from_secs(5);
 
 const TOKEN: &str = "token_of_alice_0123456789abcdef";
@@ -94,7 +94,7 @@ async fn a_change_reaches_every_gateway_within_seconds() {
     let exists = alice(&gateways[1]).post("/admin/v1/apps", &json!({ "app": "shop", "reason": "again" })).await;
     assert_eq!(exists.code(), (409, "app_exists"));
 
-    // Beside the newest, then instead of all.
+    // In addition to the newest, then instead of all.
     let second = rotate(&gateways[0], "shop", "older").await;
     for gateway in &gateways {
         answers(&client(gateway, "shop", &second), 200).await;
@@ -127,7 +127,7 @@ async fn a_change_reaches_every_gateway_within_seconds() {
     }
 }
 
-/// Whatever a gateway does each second, all gateways of a registry do.
+/// All gateways of a registry do the regular work of each second.
 #[tokio::test]
 async fn an_unchanged_registry_is_asked_for_its_version_only() {
     let Some(server) = PostgresServer::start_with(&["log_statement = 'all'"]).await else { return };
@@ -351,7 +351,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     server.execute("UPDATE oncegate_apps SET chain = 'nowhere' WHERE app = 'bad'").await;
     server.execute("UPDATE oncegate_app_secrets SET revoked_at = now() WHERE app = 'bad' AND created_at = (SELECT min(created_at) FROM oncegate_app_secrets WHERE app = 'bad')").await;
     until("it is counted", SOON, async || gauge(&gateway, "oncegate_registry_apps_refused").await == "1").await;
-    // It stays as it was, except for changes that remove access.
+    // It does not change, except for changes that remove access.
     answers(&revoked, 401).await;
     client(&gateway, "bad", &second).claim(fresh::contents()).await.expect(201);
     client(&gateway, "good", &good).claim(fresh::contents()).await.expect(201);

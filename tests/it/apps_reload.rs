@@ -1,4 +1,4 @@
-//! Apps that change while the gateway runs: in its configuration file, by SIGHUP or by itself.
+//! Apps that change while the gateway runs: in its configuration file, on SIGHUP or without a signal.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::support::gateway;
 const OLD: &str = "old_secret_0123456789abcdef";
 const NEW: &str = "new_secret_0123456789abcdef";
 
-/// By when a change is to be in force.
+/// Longest time until a change takes effect.
 const SOON: Duration = Duration::from_secs(5);
 
 /// The table of an app with these secrets.
@@ -51,14 +51,14 @@ async fn answers(client: &Client, status: u16) {
     .await;
 }
 
-/// Returns the number of reloads by result, and whether the last one is in force.
+/// Returns the number of reloads by result, and whether the gateway uses the last one.
 async fn reloads(gateway: &Gateway) -> (u64, u64, u64) {
     let page = Page::get(&gateway.admin_client()).await;
     let reloads = |result| page.sum("oncegate_config_reloads_total", &[("result", result)]);
     (reloads("applied"), reloads("refused"), page.sum("oncegate_config_last_reload_success", &[]))
 }
 
-/// Waits until these reloads are counted. A reload is in force a moment before it is counted.
+/// Waits until these reloads are counted. A reload takes effect a moment before it is counted.
 async fn counted(gateway: &Gateway, expected: (u64, u64, u64)) {
     until(&format!("reloads are {expected:?}"), SOON, async || reloads(gateway).await == expected).await;
 }

@@ -200,7 +200,8 @@ async fn a_restore_is_complete_or_leaves_nothing() {
     assert!(twice.err.contains("contains claims already"), "{}", twice.err);
 }
 
-/// A client that reads nothing keeps its backup waiting: a second backup is refused meanwhile, and calls are answered.
+/// A client that reads nothing keeps its backup waiting. During that time a second backup is refused, and calls are
+/// answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_backups_at_once_do_not_disturb_each_other_or_the_gateway() {
     let root = tempfile::tempdir().unwrap();

@@ -66,7 +66,7 @@ async fn nightly_backups_are_rotated_and_a_failed_one_deletes_nothing() {
         let refused = run(&gateway, wrong);
         assert!(refused.status.code() == Some(2) && said(&refused).contains("usage: "), "{wrong}: {}", said(&refused));
     }
-    // A month and a day old, and ten days old; what a kill left behind; a file that is no backup.
+    // Files that are a month and a day old, and ten days old; the rest of a killed backup; a file that is no backup.
     for (name, days) in [
         ("oncegate-20260101T031700Z.backup", 32),
         ("oncegate-20260102T031700Z.backup.7.partial", 32),

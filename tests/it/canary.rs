@@ -1,5 +1,5 @@
-//! Secrets planted wherever a gateway meets one, and a search for them wherever a gateway says anything: its log at the
-//! level that says most, its metrics, its answers, what commands print.
+//! Secrets planted in every place that a gateway reads, and a search for them in all its output: its log at the most
+//! detailed level, its metrics, its answers, and the output of commands.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn digest(secret: &str) -> String {
     format!("sha256:{}", hex::encode(&Sha256::digest(secret)))
 }
 
-/// What must not be found: all that is planted, what the digests of secrets are (they admit no caller, but are private
+/// Texts that must not be found: all planted secrets, the digests of secrets (they admit no caller, but are private
 /// too), and the key of the certificate, line by line.
 fn planted(key: &str) -> Vec<String> {
     let plain = [PASSWORD, SECRET, TOKEN, NONCE, CONTENTS, FINGERPRINT, RESULT, WRONG].map(str::to_owned);

@@ -181,7 +181,7 @@ async fn while_a_chain_closes_claims_are_refused_and_outcomes_accepted() {
     let other = alice(&there).post("/admin/v1/chains/default/switch", &order("a")).await;
     assert_eq!(other.code(), (409, "switch_under_way"), "{}", other.text);
     switching.await.unwrap().expect(200);
-    // What was held before is recorded as late, where everybody looks from now on.
+    // Outcomes of earlier claims are recorded as late on the new engine, which all callers use from now on.
     comes_to(&there, "b", FOLLOWED).await;
     let late = there.client().settle(&old, "success").await.expect(200);
     assert_eq!((&late.body["late"], holds(&b, &old)), (&json!(true), true));
@@ -410,7 +410,7 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     assert!(late.client().claim(fresh::contents()).await.text.contains("has lost its data"));
     let at_hold = Page::get(&gateway.admin_client()).await;
     assert_eq!(at_hold.sum("oncegate_chain_grants_frozen", &[("chain", "default")]), 1);
-    // What was held is reported, and kept from being run again.
+    // The earlier claims are reported, and cannot run again.
     assert_eq!(client.settle(&held, "success").await.expect(200).body["late"], true);
     let mut first = None;
     until("it grants again", Duration::from_secs(10), async || {
@@ -422,7 +422,7 @@ async fn a_chain_that_holds_grants_nothing_for_a_lease_after_its_store_came_back
     assert!(first.unwrap() >= lost_at + Duration::from_secs(4), "not before the longest lease is over");
     assert_eq!(chain(&gateway).await["held_ms"], Value::Null);
 
-    // Emptied under a connection that stands: noticed half a second later, and what a busy machine adds.
+    // Emptied under an open connection: noticed half a second later, plus the delay of a busy machine.
     server.query::<String>("FLUSHALL");
     until("it is noticed", Duration::from_secs(10), async || chain(&gateway).await["held_ms"].is_u64()).await;
     assert_eq!(client.claim(fresh::contents()).await.code(), (503, "store_unavailable"));

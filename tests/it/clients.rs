@@ -173,7 +173,7 @@ async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
     let gateway = gateway::on_memory().start().await;
     let proxy = TcpProxy::start_any(gateway.api()).await;
     proxy.lose_next_reply();
-    // The first of the two gateways is gone.
+    // The first of the two gateways does not exist.
     let (_taken, gone) = nowhere();
     let urls = format!("urls=http://{gone},http://{}", proxy.address());
     let Some(mut program) = language.start(&["one", &urls, "order=A-1", "work=500"]) else { return };

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::gateway;
 
-/// Asserts that a claim of these contents meets what is stored under its ID, and that nothing came of it.
+/// Asserts that a claim of these contents finds another record under its ID, and that it has no effect.
 async fn assert_refused(server: &RedisServer, client: &Client, key: &str, contents: &str, response: &[&str]) {
     let stored: String = server.query_words(&["GET", key]);
     let left: i64 = server.query_words(&["PTTL", key]);

@@ -178,7 +178,7 @@ async fn every_command_takes_its_gateway_the_same_way() {
     }
 }
 
-/// With the apps in the configuration file no gateway is asked: what is printed is what to write.
+/// With the apps in the configuration file no gateway is called: the command prints the lines to add.
 #[tokio::test]
 async fn an_app_for_the_configuration_file_is_made_without_a_gateway() {
     let folder = tempfile::tempdir().unwrap();

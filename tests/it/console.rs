@@ -1,5 +1,5 @@
-//! The console over sockets: who may sign in, what ends a session, which forms are refused, and that what others have written is
-//! shown and never runs.
+//! The console over sockets: sign-in, the end of a session, refused forms, and texts of others that are shown and never
+//! run.
 
 mod actions;
 mod apps;

@@ -49,7 +49,8 @@ struct Ledger {
     entries: Mutex<Vec<Entry>>,
     answers: AtomicUsize,
     names: AtomicUsize,
-    /// The store may die, too: then the gateway says so, and what was sent to it may have been done or not.
+    /// True if the store may die, too: then the gateway reports that, and a call that was sent may have taken effect or
+    /// not.
     store_may_die: bool,
 }
 
@@ -156,7 +157,7 @@ async fn start(claims: &Path) -> Gateway {
     gateway::on_disk(claims).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await
 }
 
-/// Claims and settles one key after another, and writes down what was answered, until the gateway is gone.
+/// Claims and settles one key after another, and records the answers, until the gateway no longer runs.
 async fn call_until_it_dies(client: Client, ledger: Arc<Ledger>, mut random: SmallRng) {
     loop {
         let contents = format!("order-{}", ledger.names.fetch_add(1, Ordering::SeqCst));
@@ -171,7 +172,7 @@ async fn call_until_it_dies(client: Client, ledger: Arc<Ledger>, mut random: Sma
 
 /// The life of one key. Nothing if the gateway died before the end.
 async fn live(client: &Client, ledger: &Ledger, entry: &mut Entry, random: &mut SmallRng) -> Option<()> {
-    // Longer than the test, so that nothing expires.
+    // Longer than the test, so nothing expires.
     let body = json!({ "contents": entry.contents, "lease": "24h" });
     loop {
         let granted = answer(client, ledger, "/v1/claims", &body).await?.expect(201);
@@ -270,8 +271,8 @@ async fn a_folder_is_held_by_one_gateway() {
     second.client().claim(json!("still served")).await.expect(409);
 }
 
-/// The start is bounded by what it costs, since tests share their machine; the clock on the wall has the last word in
-/// the larger test below.
+/// The limit of the start is a limit of CPU time, since tests share their machine. The larger test below measures
+/// elapsed time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_thousand_claims_do_not_delay_the_start() {
     fill_and_restart(100_000, Duration::from_secs(10)).await;

@@ -30,7 +30,7 @@ const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
 /// Signal of `abort`.
 const SIGABRT: i32 = 6;
 
-/// A store, and what must live as long as it is used.
+/// A store, with the resources that must live as long as it is used.
 struct Store {
     setup: Setup,
     _keep: Box<dyn Any>,
@@ -151,7 +151,7 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
         pace: Duration::from_millis(10),
     };
     let mut gateway = setup.start().await;
-    // Where it listens once, it listens always, so that callers find it again.
+    // It always listens on the same address, so that callers find it again.
     let setup = setup.clone().listen(&gateway.api().to_string());
     let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(HttpService(gateway.client()))];
     services.extend(others.into_iter().map(|client| Arc::new(HttpService(client)) as Arc<dyn Service>));

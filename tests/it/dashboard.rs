@@ -109,7 +109,7 @@ async fn every_query_of_the_dashboard_returns_data() {
         mails.claim(contents.clone()).await.expect(201);
         let mails = caller(&other, "mails");
         let granted = mails.claim(contents).await.expect(201);
-        // What is only in progress is gone from the store after a second, and cannot be found by a delivery after that.
+        // A claim in progress ends after a second, and a later delivery cannot find it.
         mails.settle(&granted, "success").await.expect(200);
     }
     mails.settle(&before, "success").await.expect(202);
@@ -178,7 +178,7 @@ async fn report_too_late(gateway: &Gateway) {
     shop.settle(&first, "success").await.expect(409);
 }
 
-/// Waits until a gateway has been scraped again, so that counters have a value before what comes next.
+/// Waits until a gateway has been scraped again, so that counters have a value before the next step.
 async fn scraped(prometheus: &Prometheus, gateway: &Gateway) {
     let query = format!("count_over_time(oncegate_build_info{{instance=\"{}\"}}[1m])", gateway.admin());
     let scrapes = || -> Option<u32> { prometheus.query(&query).ok()?.first()?["value"][1].as_str()?.parse().ok() };
@@ -186,7 +186,7 @@ async fn scraped(prometheus: &Prometheus, gateway: &Gateway) {
     until("it is scraped again", Duration::from_secs(10), async || scrapes().is_some_and(|now| now >= seen + 2)).await;
 }
 
-/// Writes what the panels show to the file that `ONCEGATE_DASHBOARD_DATA` names, for `scripts/draw-dashboard`.
+/// Writes the data of the panels to the file that `ONCEGATE_DASHBOARD_DATA` names, for `scripts/draw-dashboard`.
 #[expect(clippy::disallowed_methods, reason = "only who draws the pictures of the docs names a file")]
 fn keep_for_the_docs(prometheus: &Prometheus) {
     let Ok(file) = std::env::var("ONCEGATE_DASHBOARD_DATA") else { return };

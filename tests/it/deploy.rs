@@ -18,7 +18,8 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
-/// Writes what a container or pod would have below `/run/secrets`, and returns a configuration that looks for it here.
+/// Writes the files that a container or pod would have below `/run/secrets`, and returns a configuration that reads
+/// them here.
 fn placed(config: &str, folder: &Path) -> PathBuf {
     let text = fs::read_to_string(deploy().join(config)).expect("a configuration");
     let digest = "sha256:0f00bd0f44b5f8d7a6a2a3d5e1c9b8877665544332211000aabbccddeeff0011";

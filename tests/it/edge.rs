@@ -399,7 +399,7 @@ async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     malformed(&gateway.client(), &mut random, 4000).await;
-    // The allocator takes some MiB for itself, at times of its own. Memory that requests leave behind grows in every round.
+    // The allocator takes some MiB for itself, at unpredictable times. Memory that requests leak grows in every round.
     let mut resident = vec![resident_kib(&gateway)];
     loop {
         malformed(&gateway.client(), &mut random, 3000).await;

@@ -1,4 +1,4 @@
-//! Grants of every kind, while the store must not grant: whatever refuses one kind refuses all.
+//! Grants of every kind, while the store must not grant: each reason to refuse one kind refuses all.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Reason {
     code: &'static str,
 }
 
-/// How it begins.
+/// Beginning of the state in which the store must not grant.
 enum Begins {
     Config(&'static [&'static str]),
     ReplicaIsLost,
@@ -174,7 +174,7 @@ async fn refuses_every_kind(reason: &Reason) {
     for item in batch.body["items"].as_array().unwrap() {
         assert_eq!((&item["status"], &item["code"]), (&json!(503), &json!(reason.code)), "{}: a batch", reason.name);
     }
-    // What was granted can be ended, also where the answer to that waits for a replica.
+    // A grant can be ended, also where the answer to that waits for a replica.
     client.settle(&in_the_way, "failure").await;
     client.post("/v1/locks/waited-for/release", &json!({ "attempt": of_waiters.body["attempt"] })).await;
     for (kind, waits) in waiting {

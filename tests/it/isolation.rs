@@ -1,5 +1,5 @@
-//! Apps that cannot hurt each other: one far beyond its quota, and one whose store is gone, leave another's answers, and
-//! how long they take, as they were.
+//! Apps that cannot harm each other: an app far beyond its quota, and an app without its store, do not change another
+//! app's answers or their times.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::support::{gateway, times_count};
 /// Number of calls of the measured caller, and of each round.
 const PACE: Duration = Duration::from_millis(4);
 const CALLS: usize = 200;
-/// Rounds in quiet and rounds in noise take turns, so that whatever else this machine does falls on both.
+/// Quiet rounds and noisy rounds alternate, so that other work of this machine affects both.
 const ROUNDS: usize = 5;
 
 /// Claims and settles at a steady pace, however long each answer takes; how long the claims took. All must be granted.
@@ -51,8 +51,8 @@ fn p99(mut took: Vec<Duration>) -> Duration {
     took[took.len() * 99 / 100]
 }
 
-/// Asserts that the noise has not been felt, by the p99 of each round. What else this machine does makes some rounds slow;
-/// noise that is felt makes all of them slow that have it. So the best ones are compared.
+/// Asserts that the noise has not been felt, by the p99 of each round. Other work of this machine makes some rounds
+/// slow. If noise has an effect, all noisy rounds are slow. So the best ones are compared.
 #[expect(clippy::print_stderr, reason = "the figures are worth a look")]
 fn assert_unhurt(quiet: &[Duration], noisy: &[Duration]) {
     eprintln!("p99 in quiet: {quiet:?}, in noise: {noisy:?}");
@@ -68,7 +68,7 @@ fn heavy() -> Bytes {
     json!({ "contents": contents }).to_string().into()
 }
 
-/// Calls with these bodies in turn, at this pace, for so long; the statuses of the answers.
+/// Calls with one of these bodies after another, at this pace, for this time. Returns the statuses of the answers.
 async fn noise(client: Client, bodies: Vec<Bytes>, pace: Duration, length: Duration) -> Vec<u16> {
     let mut bodies = bodies.iter().cycle().cloned();
     let mut ticks = interval(pace);
@@ -136,7 +136,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
         })
         .await;
         quiet.push(p99(watched(&spared).await));
-        // A store that hangs is worse to its callers than one that is not there.
+        // A store that hangs is worse for its callers than an absent one.
         if round % 2 == 0 {
             gone.freeze();
         } else {

@@ -1,4 +1,4 @@
-//! Outcomes that come when nothing stands any more: recorded or refused, never dropped. On every engine.
+//! Outcomes after the end of their claims: recorded or refused, never dropped. On every engine.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn response(answer: &Answer) -> (u16, &Value, &Value) {
 async fn late_outcomes(client: &Client) {
     let late = &json!(true);
 
-    // Without its contents: no difference is known, and the response says so.
+    // Without its contents: no difference is known, and the response reports that.
     let blind = lapsed(client, "blind").await;
     let settled = client.report(&blind, json!({ "outcome": "success", "result": 1 })).await;
     assert_eq!(response(&settled), (200, &json!("succeeded"), late), "{}", settled.text);

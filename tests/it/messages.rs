@@ -1,4 +1,5 @@
-//! What callers, operators and newcomers read when something is wrong. The messages about single fields of a request are in `edge`.
+//! Messages for callers, operators and newcomers when something is wrong. The messages about single fields of a request
+//! are in `edge`.
 
 use std::process::Command;
 
@@ -153,7 +154,7 @@ fn a_wrong_command_line_says_what_to_type() {
     }
 }
 
-/// Checks that a message has nothing that only someone who writes Rust can read.
+/// Checks that a message has no text that only Rust programmers understand.
 fn no_rust(message: &str) {
     for word in ["Error(", "Err(", "Some(", "Os {", "kind:", "struct ", ".rs:", "EOF", "panicked", "unwrap", "variant"]
     {

@@ -91,7 +91,7 @@ async fn a_short_scenario_is_counted_correctly() {
     shop.post("/v1/claims", &other).await.expect(409);
     let taken = json!({ "operation": "unheard.of", "contents": 1, "take_over": true });
     let third = shop.post("/v1/claims", &taken).await.expect(201);
-    // The one that was taken over says three times that it ran after all, and once that it did not.
+    // The superseded attempt reports a success three times, and a failure once.
     for outcome in ["success", "success", "unknown", "failure"] {
         assert_eq!(shop.settle(&second, outcome).await.code(), (409, "superseded"));
     }
@@ -216,13 +216,13 @@ async fn an_engine_that_does_not_answer_is_down_until_it_does() {
     let timeout = Duration::from_secs(10);
     let up = async || Page::get(&admin).await.sum("oncegate_engine_up", &[("engine", "primary")]) > 0;
     until("the engine is up", timeout, &up).await;
-    // Without calls, the gateway detects it by itself.
+    // Without calls, the gateway detects it with its health check.
     redis.freeze();
     until("a frozen store is down", timeout, async || !up().await).await;
     redis.thaw();
     until("it is up again", timeout, &up).await;
     redis.kill();
-    // A caller notices sooner than the gateway by itself.
+    // A caller notices sooner than the health check of the gateway.
     until("a killed store is down", timeout, async || client.claim(json!(1)).await.status == 503 && !up().await).await;
     redis.restart().await;
     until("it is up again", timeout, async || client.claim(fresh::contents()).await.status == 201 && up().await).await;
@@ -324,7 +324,7 @@ async fn nothing_is_given_away(setup: Setup, redis: Option<RedisServer>) {
     }
 }
 
-/// Requests that are wrong in every way that quotes what was sent.
+/// Wrong requests, for every error that could quote the request.
 async fn mistakes(gateway: &Gateway, shop: &Client) {
     let bodies = [
         "{\"contents\":\"canary\"",

@@ -51,7 +51,7 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
     assert_eq!(report(&shop, &first, order, "success").await, "succeeded");
     let after = claim(&shop, order, "A-1", None).await.expect(201);
     let nothing_to_do = claim(&shop, order, "A-1", None).await.expect(201);
-    // Two of the three ran: those are double executions, and the third one noticed by itself.
+    // Two of the three ran: those are double executions. The third one noticed the earlier run without the gateway.
     for (granted, outcome) in [(&during, "success"), (&after, "success"), (&nothing_to_do, "failure")] {
         assert_eq!(report(&shop, granted, order, outcome).await, "observed");
     }

@@ -1,4 +1,4 @@
-//! Quotas of apps, as callers see them: which calls are refused, with which response, and which calls remain possible.
+//! Quotas of apps, as callers see them: the refused calls and their responses, and the calls that remain possible.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::support::gateway;
 
 const EXCEEDED: &str = "oncegate_quota_exceeded_total";
 
-/// An app with these quotas beside one that has none.
+/// An app with these quotas, and another one without any.
 fn shop_and_bank(quota: &str) -> Setup {
     gateway::on_memory().config(&format!("{}[apps.shop.quota]\n{quota}\n{}", app("shop"), app("bank")))
 }
@@ -47,7 +47,7 @@ async fn a_used_up_rate_is_reported_and_recovers() {
     let first = shop.claim(json!("A-1")).await.expect(201);
     assert_eq!(first.headers["ratelimit-policy"], "\"requests_per_second\";q=3;w=3");
     assert_eq!(first.headers["ratelimit"], "\"requests_per_second\";r=2;t=1");
-    // What is answered with a problem is a request as well: duplicates, nonsense, what is not there.
+    // An answer with a problem also counts as a request: duplicates, invalid requests, unknown paths.
     shop.claim(json!("A-1")).await.expect(409);
     assert_eq!(shop.post_raw("/v1/claims", "{").await.code(), (400, "malformed_json"));
     for path in ["/v1/claims", "/v1/claims/batch", "/v1/global-ids"] {
@@ -179,7 +179,7 @@ async fn late_outcomes_with_contents_keep_to_the_rate() {
     }
     let answers = outcomes(&shop, &items).await;
     let taken = answers.iter().filter(|answer| answer["status"] == 200).count();
-    // A burst of a second, ten seconds that outcomes may owe, and one that is larger than what is left.
+    // A burst of a second, ten seconds of debt for outcomes, and a request that is larger than the rest.
     assert!((10..15).contains(&taken), "{taken} of 100 are taken");
     assert!(answers[taken..].iter().all(|answer| answer["quota"] == "claim_bytes_per_second"));
 }

@@ -1,4 +1,4 @@
-//! Races over HTTP: whatever happens at once, a key has one holder, and every caller's answer fits one history. On
+//! Races over HTTP: under any concurrent calls, a key has one holder, and every caller's answer fits one history. On
 //! every engine, and through two gateways that share a store.
 
 use std::any::Any;

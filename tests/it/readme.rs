@@ -1,7 +1,7 @@
-//! The commands of the pages that newcomers paste: README.md, the quick start, the proxy guide with its example, the locks, and
-//! README.md in Chinese.
-//! One shell runs them as they stand, one page after the other in one folder, with the gateways that they start still running,
-//! and then all of them again. Answers are compared with the pages. The pictures of measurements are compared with their figures.
+//! The commands of the pages that newcomers paste: README.md, the quick start, the proxy guide with its example, the
+//! locks, and README.md in Chinese. One shell runs them unchanged, page after page in one folder, while the gateways
+//! that they start continue to run. Then it runs all of them again. Answers are compared with the pages. The pictures
+//! of measurements are compared with their figures.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Stores that go out and come back in every way, with callers at work all the while: the breaker opens and answers at
-//! once, and service is back within a second of the store, without anybody's hand.
+//! Stores that fail and recover in every way while callers work: the breaker opens and answers at once, and service is
+//! back within a second of the store, without a manual action.
 
 #[cfg(feature = "postgres")]
 mod on_postgres;

@@ -158,7 +158,7 @@ async fn a_killed_server_is_missed_at_once_and_used_again_at_once() {
     for crash in 0..3 {
         let held = client.claim(json!({ "held": crash })).await.expect(201);
         server.kill();
-        // What was on its way may have happened; once the loss is noticed, nothing is sent that could have.
+        // A call in flight may have taken effect. Once the loss is noticed, no further call is sent.
         until("the loss is noticed", DEADLINE, async || {
             let response = [
                 answered_within(DEADLINE, client.claim(json!({ "new": crash }))).await,

@@ -1,4 +1,4 @@
-//! Chains that require what their store has to promise while it runs.
+//! Chains with requirements that their store must meet while it runs.
 
 use std::time::Duration;
 

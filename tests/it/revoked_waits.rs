@@ -39,7 +39,7 @@ fn ways() -> [Way; 6] {
     ]
 }
 
-/// The same call, which does not wait, has a nonce of its own, and gets what is free.
+/// The same call without a wait and with another nonce. It is granted if the operation or lock is free.
 async fn take(client: &Client, (path, _, mut body): (&'static str, &[(&str, &str)], Value)) -> Answer {
     let fields = body.as_object_mut().unwrap();
     fields.remove("wait");
@@ -126,7 +126,7 @@ async fn a_caller_that_loses_its_access_while_it_waits_gets_what_a_new_call_gets
         }
         assert_eq!((answered(first).await, upstream.effects()), (201, 1));
 
-        // Nothing is granted to a caller that was refused, nor kept for it.
+        // A refused caller gets no grant, and no place in the queue is kept for it.
         reload(&gateway, &before);
         until("the app is back", SOON, async || {
             stays.post("/v1/global-ids", &json!({ "contents": 1 })).await.status == 200

@@ -173,8 +173,8 @@ async fn a_command_that_ignores_the_end_of_the_lease_is_killed_if_that_is_asked_
 #[tokio::test]
 async fn signals_reach_the_command_and_stop_a_wait() {
     let site = Site::new().await;
-    // Both shells get it: the outer one waits for the inner one. A `sleep 60` instead would lose a signal that comes between
-    // its fork and its exec, where the shell's handler still runs, and would keep the outer one waiting.
+    // Both shells get it: the outer one waits for the inner one. A `sleep 60` instead could lose a signal between its
+    // fork and its exec, since the shell's handler still runs there. Then the outer command would keep waiting.
     let inner = "trap 'touch stopped; exit' INT; touch started; while :; do sleep 0.05; done";
     let script = format!("trap 'exit 9' INT; /bin/sh -c \"{inner}\"; exit 1");
     let mut child = site.start(&["lock", "run", "job"], &script).await;

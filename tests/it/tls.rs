@@ -30,7 +30,7 @@ fn table(listener: &str, folder: &Path) -> String {
     format!("[server.{listener}]\ncertificate = \"{folder}/tls.crt\"\nkey = \"{folder}/tls.key\"\n")
 }
 
-/// A setup whose API speaks TLS with what is in this folder.
+/// A setup whose API speaks TLS with the files of this folder.
 fn with_tls(folder: &Path) -> Setup {
     gateway::on_memory().config(&table("tls", folder))
 }

@@ -41,7 +41,7 @@ fn earlier(url: &str) -> Setup {
 #[derive(Default)]
 struct Site {
     clients: Mutex<Vec<Arc<Client>>>,
-    /// How often each operation was run, by its number.
+    /// Number of runs of each operation, by its number.
     runs: Mutex<Vec<u64>>,
     done: AtomicU64,
     next: AtomicU64,

@@ -49,7 +49,7 @@ async fn claim(client: &Client, contents: &str) -> Answer {
     client.claim(json!(contents)).await
 }
 
-/// What ends at one gateway is answered at the other: at once, so by a notification.
+/// The end of a claim at one gateway is answered at the other one: at once, so by a notification.
 async fn an_outcome_at_one_gateway_answers_the_caller_at_the_other(url: &str) {
     let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
     let (clock, mut fastest) = (SystemClock::new(), Duration::MAX);

@@ -100,9 +100,9 @@ pub(crate) enum Bug {
     StaleSlotMap,
     /// A gateway that restarts numbers the shards differently.
     ShardsRenumbered,
-    /// A lock is granted to requests that have not queued, before those that have.
+    /// A lock is granted to requests that have not queued, before queued ones.
     LockQueueIgnored,
-    /// A ticket of a lock stays in the queue although its request has gone.
+    /// A ticket of a lock stays in the queue after its request has ended.
     LockTicketOutlivesOwner,
     /// The holds of an owner are a number, to which a repeated request adds.
     LockCounter,

@@ -81,7 +81,7 @@ impl Business {
     pub(crate) fn choose(&self) -> Target {
         let rng = &self.world.rng;
         let wanted = if self.world.habits == Habits::Crowding && rng.percent(80) {
-            // The operations of the first app in turn. Policies grant all of them.
+            // The operations of the first app, one after another. Policies grant all of them.
             let now = self.world.time.now().as_secs() / CROWDED_FOR_SECS;
             (now * CROWDED + rng.between(0, CROWDED - 1)) * self.apps.len() as u64
         } else if rng.percent(50) {
@@ -135,7 +135,7 @@ fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease
     Terms { lease: Duration::from_millis(lease_ms), retention, unknown_retention, on_lease_end }
 }
 
-/// Creates an app, with its policies in force or not.
+/// Creates an app, with or without its policies.
 fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> (Arc<App>, Vec<Operation>) {
     let own = |(name, terms, deadline_ms, policies): &(&str, Terms, u64, Policies)| {
         // Different from the deadline of deliveries, which are recognised by it.

@@ -64,7 +64,7 @@ impl Caller {
         }
     }
 
-    /// Claims these keys once more, after all faults and all leases have ended.
+    /// Claims these keys again, after all faults and all leases have ended.
     pub(crate) async fn audit(self, targets: Vec<Target>) {
         for target in targets {
             let plan = ClaimPlan { nonce: self.nonce(), ..ClaimPlan::default() };
@@ -226,7 +226,7 @@ impl Caller {
                     _ => return None,
                 },
                 Some(Ok(ClaimAnswer::Mismatch(..))) => return None,
-                // Without an answer, or with one that says so: the same call again.
+                // Without an answer, or with one that asks for a repeat: the same call again.
                 Some(Err(_)) | None => {}
             }
             if rng.percent(10) {
@@ -256,7 +256,7 @@ impl Caller {
         let (lease, deadline) = plan.lease_and_deadline(target);
         let name = plan.name();
         let wait = plan.wait();
-        // The claim in the way is looked at before the wait, and perhaps at its end.
+        // The blocking claim is read before the wait, and perhaps at its end.
         let deadline = wait.map_or(deadline, |wait| wait + deadline * 2);
         let (call, running) =
             self.begin(gateway, <Timed<ClaimRequest> as EngineCall>::NAME, plan.what(), name, target, deadline)?;

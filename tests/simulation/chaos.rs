@@ -1,4 +1,5 @@
-//! Faults of a world: kind, start and length, all from its random numbers. Each kind runs by itself, so that they overlap.
+//! Faults of a world: kind, start and length, all from its random numbers. Each kind runs independently, so that they
+//! overlap.
 
 use std::sync::Arc;
 use std::time::Duration;

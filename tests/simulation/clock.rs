@@ -1,4 +1,4 @@
-//! The clocks of a simulated world. All use the runtime's paused time, which advances only when all tasks wait, so that
+//! The clocks of a simulated world. All use the runtime's paused time. It advances only when all tasks wait, so
 //! timeouts and clocks advance together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ impl Clock for MachineClock {
     }
 }
 
-/// Clock of the store, which decides what has ended. It may be stepped, as a server's clock may.
+/// Clock of the store. It decides all ends. It may be stepped, as a server's clock may.
 pub(crate) struct StoreClock {
     time: Time,
     /// Sum of all steps, in microseconds, plus an offset that leaves room for steps back.

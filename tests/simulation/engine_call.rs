@@ -128,7 +128,7 @@ pub(crate) enum StoreAnswer {
     Settled(OutcomeResponse),
     Renewed(RenewalResponse),
     Read,
-    /// Result of a lookup, from which the same gateway may answer a claim call during a grant freeze.
+    /// Result of a lookup. The same gateway may answer a claim call from it during a grant freeze.
     Found(LiveClaim),
     Released(ReleaseResponse),
 }

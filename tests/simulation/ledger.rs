@@ -1,5 +1,5 @@
-//! Answers of gateways in the store's place for one key, and their duties: no other grant by the same gateway during that time, every
-//! accepted outcome reaches the store, in order, and two grants at once are reported.
+//! Answers of gateways instead of the store for one key, and the duties that follow. The same gateway makes no other
+//! grant during that time, every accepted outcome reaches the store in order, and two grants at once are reported.
 
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ pub(crate) struct Given {
     over: Option<Duration>,
     /// End of its success, if the same process has answered it.
     done_until: Option<Instants>,
-    /// End until which the journal knows that it blocked others: a call that the store executed itself leaves no entry.
+    /// Time until which it blocked others as far as the journal knows: a call that the store executed itself leaves no
+    /// entry.
     kept_until: Duration,
     /// The store has received it.
     delivered: bool,
@@ -276,7 +277,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that a gateway delivers nothing that it has certainly refused to all callers.
+    /// Checks that a gateway delivers no outcome that it has certainly refused to all callers.
     pub(crate) fn may_deliver<Q: EngineCall>(&self, gateway: u16, request: &Q) -> Result<(), Broken> {
         let requested = (
             gateway,

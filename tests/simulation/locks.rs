@@ -89,7 +89,7 @@ impl LockCallers {
         self.workload.clone().run(self.services.clone(), self.history.clone(), self.stop.clone()).await;
     }
 
-    /// Requests every lock once more, after all faults have ended, and checks the history.
+    /// Requests every lock again, after all faults have ended, and checks the history.
     pub(crate) async fn audit(&self) {
         self.workload.request_every_lock(&self.services[0], &self.history).await;
         let checked = self.history.check(&ORACLE);

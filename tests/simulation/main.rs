@@ -82,11 +82,11 @@ const GRANT_FREEZES: Scenario =
     Scenario::of("grants are frozen after a loss of data", &[DataLoss, Network, Gateways, Gateways])
         .in_a(Kind::GrantFreeze);
 
-/// A store of three shards, each of which fails by itself, and whose replicas acknowledge.
+/// A store of three shards that fail separately, with replicas that acknowledge.
 const SHARDS: Scenario =
     Scenario::of("shards fail one by one", &[Replicas, Replicas, Server, Network, Gateways]).in_a(Kind::Sharded);
 
-/// A store of three shards, whose replicas do not acknowledge: each loses its data by itself.
+/// A store of three shards that lose their data separately, with replicas that do not acknowledge.
 const SHARDS_WITHOUT_ACKNOWLEDGEMENT: Scenario =
     Scenario::of("shards lose their data one by one", &[DataLoss, DataLoss, Server, Network, Gateways])
         .in_a(Kind::Sharded);
@@ -298,7 +298,7 @@ fn a_world_meets_every_way_in_which_a_journal_refuses() {
     }
 }
 
-/// Each bug, the world that must find it, and promises, at least one of which it must break.
+/// Each bug, with the world that must find it, and promises. The bug must break at least one of them.
 const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::DeleteWithoutCompare, EVERYTHING, &["S2"]),
     (Bug::FailureUndoesSuccess, EVERYTHING, &["S3"]),

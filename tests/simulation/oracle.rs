@@ -1,5 +1,5 @@
-//! The oracle: checks every response that a caller gets against what the store said to the tries of that very call, against
-//! the responses to other callers of the key, and against the clock.
+//! The oracle: compares every response to a caller with the answers of the store to the tries of that call, with the
+//! responses to other callers of the key, and with the clock.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Open {
 enum Try {
     /// No answer has come.
     Uncertain,
-    /// It certainly took no effect.
+    /// Certainly took no effect.
     Refused,
     /// The store executed it, and its answer has come.
     Answered { answer: Box<StoreAnswer>, store_now: u64, at: Duration, store: u16, holder: Holder },
@@ -149,7 +149,7 @@ pub(crate) struct Trial {
 pub(crate) struct Beliefs {
     /// Attempts that hold the claim by their answers, and until when.
     holders: Vec<(Name, u64)>,
-    /// Attempts that have reported, or that an operator has released: later answers to them grant nothing.
+    /// Attempts that have reported, or whose claim an operator has released: later answers to them grant nothing.
     over: Vec<Name>,
     /// Attempts whose claims an operator has released, or is about to: even their success blocks no more.
     released: Vec<Name>,
@@ -160,7 +160,7 @@ pub(crate) struct Beliefs {
 #[derive(Clone, Copy, Debug)]
 struct Success {
     name: Name,
-    /// When it was recorded.
+    /// Time at which it was recorded.
     at: Duration,
     /// End of its retention, by the store's clock.
     until: u64,
@@ -178,7 +178,7 @@ impl Beliefs {
         self.success = None;
     }
 
-    /// Removes what has ended by now, so that a clock that is stepped back does not restore it.
+    /// Removes ended claims, so that a backward step of the clock does not restore them.
     pub(crate) fn end_until(&mut self, store_now: u64) {
         self.holders.retain(|(_, until)| *until > store_now);
         self.success = self.success.filter(|success| success.until > store_now);

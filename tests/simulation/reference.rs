@@ -36,7 +36,7 @@ pub(crate) struct Reference {
 struct Standing {
     attempt: Attempt,
     state: ClaimState,
-    /// By the store's clock, in microseconds; `None` if it does not end by itself.
+    /// By the store's clock, in microseconds; `None` if it has no end.
     ends: Option<u64>,
     fence: Option<u64>,
     fingerprint: Option<Sha256Digest>,
@@ -49,7 +49,7 @@ struct Standing {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Now {
     pub(crate) state: ClaimState,
-    /// Rest of its time; `None` if it does not end by itself.
+    /// Rest of its time; `None` if it has no end.
     pub(crate) left: Option<Duration>,
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use oncegate::domain::attempt::Entropy;
 
-/// A stream of numbers from a seed (`SplitMix64`). Written out here so that a seed of an old report still replays the same
-/// run, whatever a library changes.
+/// A stream of numbers from a seed (`SplitMix64`). Implemented here, so that a seed of an old report still replays the
+/// same run after a library has changed.
 pub(crate) struct Rng(AtomicU64);
 
 impl Rng {

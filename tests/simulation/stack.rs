@@ -134,7 +134,7 @@ impl Host {
         host
     }
 
-    /// Starts a process, which knows only what is on its disk of those before.
+    /// Starts a process. It knows of earlier processes only what is on its disk.
     pub(crate) fn start(&self) {
         if self.gateway().is_some() {
             return;

@@ -1,5 +1,5 @@
-//! A store that all gateways of a world share: an engine in memory on a clock that is stepped, behind a server that crashes,
-//! hangs, fills up and loses its data. Each call is compared with the reference when it takes effect.
+//! A store that all gateways of a world share: an engine in memory with a simulated clock, behind a server that
+//! crashes, hangs, fills up and loses its data. Each call is compared with the reference when it takes effect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,8 +37,8 @@ pub(crate) enum ServerState {
     Frozen,
     /// Has no room for new claims.
     Full,
-    /// Lacks replicas, so that no answer is acknowledged. What it executes is kept if they come back, and lost if one is
-    /// promoted. As nobody learns it before, it need not be executed in the second case.
+    /// Lacks replicas, so no answer is acknowledged. If they come back, the executed calls are kept; if one is
+    /// promoted, they are lost. No caller learns of them before, so in the second case the calls need not be executed.
     Short { kept: bool },
 }
 

@@ -1,5 +1,5 @@
-//! Switches of the chain, as the stores' metadata records them, and their rules: after an answer with a grant of the new store
-//! no answer has one of the old store; and after a loss of data nothing is granted for the longest lease.
+//! Switches of the chain, as the stores' metadata records them, and their rules. After an answer with a grant of the
+//! new store, no answer has a grant of the old store. After a loss of data, nothing is granted for the longest lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Trace of a world: a hash over all events, by which two runs of a seed are compared, and the newest events for the report of
+//! Trace of a world: a hash over all events, for comparing two runs of a seed, and the newest events for the report of
 //! a failure.
 
 use std::collections::VecDeque;

@@ -103,7 +103,7 @@ pub(crate) struct Known {
     pub(crate) reported: HashSet<Name>,
     pub(crate) trouble: Trouble,
     pub(crate) switches: Switches,
-    /// Time until which it is uncertain what a gateway's disk has of the last writes.
+    /// Time until which it is uncertain whether a gateway's disk has the last writes.
     pub(crate) disks_unsure_until: HashMap<u16, Duration>,
     /// Marks of degraded grants: the store, the claim and the nonce.
     pub(crate) marks: HashSet<(u16, String, u64)>,
@@ -121,7 +121,7 @@ pub(crate) struct OfKey {
     pub(crate) references: [Reference; STORES_MAX],
     /// Number of losses of its data: with the store's, or because another store is used.
     pub(crate) losses: u64,
-    /// What callers were answered.
+    /// Answers to callers.
     pub(crate) beliefs: Beliefs,
     /// The last attempt whose failure has released the claim, and when.
     pub(crate) released: Option<(Name, Duration)>,

@@ -1,4 +1,4 @@
-//! The rule of installing: what a page lets readers paste is what the release workflow makes, by name and version.
+//! The rule of installing: commands on a page use the names and versions that the release workflow makes.
 
 use crate::source::{Source, has_ending};
 
@@ -7,7 +7,7 @@ const RELEASE: &str = ".github/workflows/release.yml";
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 const DOWNLOADS: &str = "github.com/oncegate/oncegate/releases/download/";
 
-/// What a release makes.
+/// Products of a release.
 struct Made {
     version: String,
     archives: Vec<String>,
@@ -60,7 +60,7 @@ impl Made {
         Self { archives, has_deb: release.contains("scripts/build-deb"), wheels, npm, crates, version }
     }
 
-    /// What a line names and no release makes.
+    /// Returns the names of a line that no release makes.
     fn wrong(&self, line: &str) -> Vec<String> {
         let mut wrong = Vec::new();
         let version = &self.version;
@@ -101,7 +101,7 @@ impl Made {
     }
 }
 
-/// What stands behind each occurrence.
+/// Returns the text behind each occurrence.
 fn after<'a>(line: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
     line.match_indices(before).map(move |(at, _)| &line[at + before.len()..])
 }

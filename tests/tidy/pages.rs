@@ -1,5 +1,5 @@
-//! The rules of the pages: links lead to files and headings, the site has every page, and what the reference lists is what
-//! the code has.
+//! The rules of the pages: links lead to files and headings, the site has every page, and the lists of the reference
+//! agree with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +126,7 @@ fn anchor(title: &str) -> String {
     kept.map(|char| if char == ' ' { '-' } else { char }).collect::<String>().to_lowercase()
 }
 
-/// Where the links of a page lead, with their lines; links to other sites are left out.
+/// Targets of the links of a page, with their lines; links to other sites are left out.
 fn targets(page: &Source) -> Vec<(usize, String)> {
     prose(page).flat_map(|(number, line)| targets_of(line).into_iter().map(move |target| (number, target))).collect()
 }

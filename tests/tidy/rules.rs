@@ -1,5 +1,5 @@
-//! The rules. Each looks at all sources and returns what to correct: one line each, `file:line: what, and what to
-//! do about it`. What is allowed stands in the tables of `tidy.rs`.
+//! The rules. Each reads all sources and returns its findings: one line each, `file:line: the finding, and the
+//! correction`. The tables of `tidy.rs` list what is allowed.
 
 use std::iter;
 
@@ -9,8 +9,8 @@ use crate::{
     TEST_SUPPORT, WORDS,
 };
 
-/// Nothing imports a floor that its own does not stand on, in the program and in the crate of several floors. What other crates
-/// may import, their manifests say and Cargo enforces.
+/// A floor imports only floors that its row of the table allows, in the program and in the crate of several floors.
+/// What other crates may import, their manifests say and Cargo enforces.
 pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in gateway(sources).filter(|source| source.is_program() || source.is_in_gateway_crate()) {
@@ -52,7 +52,7 @@ fn of_crate(words: &[String]) -> Option<Vec<&str>> {
     }
 }
 
-/// Whether an entry of the table of floors covers a path.
+/// Reports whether an entry of the table of floors covers a path.
 fn permits(entry: &str, target: &[&str]) -> bool {
     if let Some((module, ending)) = entry.split_once("::*") {
         return target[0] == module && target[1..].iter().any(|word| word.ends_with(ending));
@@ -75,7 +75,7 @@ pub(crate) fn domain(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// Whether a path begins with `banned`. A lone word is no path: a field may be called `metrics`.
+/// Reports whether a path begins with `banned`. A lone word is no path: a field may be called `metrics`.
 fn leads_with(words: &[String], banned: &str) -> bool {
     let banned: Vec<&str> = banned.split("::").collect();
     words.len() >= banned.len().max(2) && words.iter().zip(&banned).all(|(word, banned)| word == banned)
@@ -101,7 +101,7 @@ pub(crate) fn engines(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// Whether a path leads into a crate of an engine, or to the memory engine.
+/// Reports whether a path leads into a crate of an engine, or to the memory engine.
 fn names_engine(words: &[String]) -> bool {
     let of_crate = |name: &String| ENGINES.iter().any(|engine| name.strip_prefix("oncegate_") == Some(*engine));
     words.first().is_some_and(of_crate) || mentions(words, "engine::memory")
@@ -129,7 +129,7 @@ pub(crate) fn homes(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// Whether a path is of a home: the file or folder itself, with or without its ending.
+/// Reports whether a path is of a home: the file or folder itself, with or without its ending.
 fn lives_in(path: &str, home: &str) -> bool {
     path.strip_prefix(home).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
 }
@@ -180,7 +180,7 @@ pub(crate) fn roots(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// The first line that is neither of a `use` nor a `mod` whose body is elsewhere.
+/// The first line that is neither part of a `use` nor a `mod` with its body in another file.
 fn logic_line(masked: &str) -> Option<usize> {
     let plain = ["mod ", "pub mod ", "pub(crate) mod ", "use ", "pub use ", "pub(crate) use "];
     // Whether the line before left the group of a `use` open.
@@ -271,7 +271,7 @@ pub(crate) fn places(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// Whether a line holds the folder as the beginning of a path, not as a part of a longer one.
+/// Reports whether a line has the folder as the beginning of a path, not as a part of a longer one.
 fn has_absolute(line: &str, folder: &str) -> bool {
     let goes_on = |char: char| char.is_alphanumeric() || "._-~*}".contains(char);
     line.match_indices(folder).any(|(at, _)| !line[..at].ends_with(goes_on))

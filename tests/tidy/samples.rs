@@ -1,4 +1,4 @@
-//! A rule that cannot fail holds nothing: each is given a small sample that breaks it, and one beside it that does not.
+//! Tests of the rules: each rule gets a small sample that breaks it, and one that does not.
 
 use crate::diagram;
 use crate::installs;
@@ -9,7 +9,7 @@ use crate::{FILE_LINES_MAX, HEAD_LINES_MAX, MAIN_LINES_MAX};
 
 type Rule = fn(&[Source]) -> Vec<String>;
 
-/// What the rule finds in one file.
+/// Returns the findings of the rule in one file.
 fn found(rule: Rule, path: &str, text: &str) -> Vec<String> {
     rule(&[Source::new(path, text)])
 }

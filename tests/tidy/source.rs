@@ -1,15 +1,15 @@
-//! Reads the tree, and reads Rust just well enough for the rules: what is code and what is comment, string or test;
-//! which paths the code names, with `use` groups taken apart; what they resolve to. It knows no rule.
+//! Reads the tree, and parses Rust as far as the rules need: it separates code from comments, strings and tests, finds
+//! the paths that the code names (with `use` groups expanded), and resolves them. It knows no rule.
 
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Folders that are not the project's text; nor are hidden ones, but for `SHOWN`.
+/// Folders that are not the project's text. Hidden folders are not either, except those of `SHOWN`.
 const SKIPPED: &[&str] = &["target", "oncegate-data", "node_modules"];
 const SHOWN: &[&str] = &[".ci", ".config", ".github"];
 
-/// Files that are read although their name has no ending, or one that is not in `ENDINGS`.
+/// Files that are read although their name has no ending, or an ending that is not in `ENDINGS`.
 const NAMES: &[&str] = &["Makefile", "Dockerfile"];
 const ENDINGS: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json", "lua", "sql", "sh", "snap"];
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     pub(crate) masked: String,
     /// `masked` with test items blanked as well.
     pub(crate) code: String,
-    /// How many lines stand before the tests.
+    /// Number of lines before the tests.
     pub(crate) production_lines: usize,
 }
 
@@ -77,7 +77,7 @@ impl Source {
         module
     }
 
-    /// What a manifest names in `[dependencies]`; empty for other files.
+    /// Names of a manifest in `[dependencies]`; empty for other files.
     pub(crate) fn dependencies(&self) -> Vec<&str> {
         if !self.path.ends_with("Cargo.toml") {
             return Vec::new();
@@ -153,7 +153,7 @@ fn is_text(path: &str) -> bool {
         || path.starts_with(".ci/")
 }
 
-/// Whether a file's name ends in `.ending`.
+/// Reports whether a file's name ends in `.ending`.
 pub(crate) fn has_ending(path: &str, ending: &str) -> bool {
     Path::new(path).extension().is_some_and(|own| own == ending)
 }
@@ -192,7 +192,7 @@ fn mask(text: &str) -> String {
     masked
 }
 
-/// Where the comment or literal that begins at `at` ends; `None` if none begins there.
+/// End of the comment or literal that begins at `at`; `None` if none begins there.
 fn hidden_end(chars: &[char], at: usize) -> Option<usize> {
     let next = chars.get(at + 1).copied();
     match chars[at] {
@@ -222,7 +222,7 @@ fn hidden_end(chars: &[char], at: usize) -> Option<usize> {
     }
 }
 
-/// Whether a raw string may begin here: not inside a word, unless the word is the `b` or `c` of the literal.
+/// Reports whether a raw string may begin here: not inside a word, unless the word is the `b` or `c` of the literal.
 fn begins_word(chars: &[char], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).and_then(|place| chars.get(place)).copied();
     let in_word = |char: Option<char>| char.is_some_and(is_word);
@@ -247,7 +247,7 @@ fn find(chars: &[char], at: usize, here: impl Fn(&[char]) -> bool) -> usize {
     (at..chars.len()).find(|&place| here(&chars[place..])).unwrap_or(chars.len())
 }
 
-/// Where the items stand that only tests build.
+/// Ranges of the items that only tests build.
 fn test_items(masked: &str) -> Vec<Range<usize>> {
     let mut items = Vec::new();
     let mut at = 0;
@@ -264,7 +264,7 @@ fn test_items(masked: &str) -> Vec<Range<usize>> {
     items
 }
 
-/// Where the item ends that begins with an attribute at `at`.
+/// End of the item that begins with an attribute at `at`.
 fn item_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
         while bytes.get(at).is_some_and(u8::is_ascii_whitespace) {
@@ -303,7 +303,7 @@ fn closing(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// Whether a test item is a module with its body here.
+/// Reports whether a test item is a module with its body here.
 fn is_inline_module(item: &str) -> bool {
     let head = item.split(['{', ';']).next().unwrap_or(item);
     item.ends_with('}') && head.split_whitespace().rev().nth(1) == Some("mod")

@@ -190,7 +190,7 @@ async fn the_audit_trail_is_a_table() {
     assert!(missing.err.contains("a whole number from 1 to 200"), "{}", missing.err);
 }
 
-/// Gateways keep their own records beside the claims. Callers can neither make one nor see one.
+/// Gateways keep internal records next to the claims. Callers can neither make one nor see one.
 #[cfg(feature = "disk")]
 #[tokio::test]
 async fn internal_records_are_in_no_list() {

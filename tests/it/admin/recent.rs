@@ -1,4 +1,4 @@
-//! What has happened to calls lately: every kind but plain grants and successes, with the claim and the request.
+//! Recent calls with their claim and request: every kind except plain grants and successes.
 
 use std::time::Duration;
 

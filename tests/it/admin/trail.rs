@@ -1,4 +1,5 @@
-//! The audit trail: there before the change, there after a crash, and in the way of a change that it cannot take.
+//! The audit trail: it has an entry before the change and after a crash. If it cannot store the entry, the change is
+//! refused.
 
 use std::fs;
 use std::path::Path;
@@ -124,7 +125,7 @@ async fn answered_changes_are_in_the_audit_trail_after_a_kill() {
     assert_eq!(entries(&gateway).await.len(), 21, "the line that was cut short takes no other with it");
 }
 
-/// Killed at any instant while changes are made: whatever was released is in the trail.
+/// Killed at any instant while changes are made: the trail has every release.
 #[tokio::test]
 async fn no_change_outlives_a_kill_without_its_entry() {
     let claims = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Alerts that a real Prometheus fires on real gateways, and what an Alertmanager with the shipped configuration sends of them.
+//! Alerts that a real Prometheus fires on real gateways, and the notifications of an Alertmanager with the shipped
+//! configuration.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

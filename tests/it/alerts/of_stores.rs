@@ -1,4 +1,5 @@
-//! Alerts on what happens to stores, and on what gateways owe them: each fires on gateways to which it happens.
+//! Alerts on faults of stores, and on entries that gateways have not delivered yet. Each alert fires on affected
+//! gateways.
 
 use oncegate::domain::hex;
 #[cfg(feature = "etcd")]

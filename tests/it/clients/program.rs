@@ -32,8 +32,8 @@ pub(super) struct Program {
 }
 
 impl Language {
-    /// Starts the program with these words. Returns nothing where the language is not installed, so that the test is skipped
-    /// loudly; on CI it fails instead.
+    /// Starts the program with these words. Returns nothing where the language is not installed: the test prints that
+    /// it is skipped, and on CI it fails.
     pub(super) fn start(self, words: &[&str]) -> Option<Program> {
         let mut command = self.command()?;
         let mut child = command.args(words).stdout(Stdio::piped()).spawn().expect("it starts");

@@ -1,4 +1,4 @@
-//! Actions: what an operator decides on a page is what the admin API does, once, for the state that was shown.
+//! Actions: the admin API does once what an operator decides on a page, for the state that the page showed.
 
 use oncegate_testkit::client::Answer;
 use oncegate_testkit::gateway::Gateway;

@@ -6,7 +6,7 @@ use oncegate_testkit::gateway::Gateway;
 
 use super::token;
 
-/// What a browser sends with a form of the console's own pages.
+/// Field that a browser sends with a form of the console's own pages.
 pub(super) const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 pub(super) const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 

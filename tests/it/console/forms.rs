@@ -1,4 +1,4 @@
-//! Which requests the console takes: its own forms, at its own names.
+//! Requests that the console accepts: its own forms, at its own names.
 
 use oncegate_testkit::gateway::Gateway;
 

@@ -1,4 +1,4 @@
-//! The overview: what needs a person and what to do about it, and what callers wait for, for each role.
+//! The overview for each role: the items that need a person, their actions, and the waiting callers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What became of an order: its timeline has what the store knows and what this gateway has answered.
+//! History of an order: its timeline combines the record in the store with the answers of this gateway.
 
 use serde_json::json;
 

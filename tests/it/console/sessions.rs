@@ -1,4 +1,4 @@
-//! Sessions: how they begin, what their cookie says, and what ends them.
+//! Sessions: their start, their cookie, and their end.
 
 use std::time::Duration;
 

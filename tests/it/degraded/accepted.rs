@@ -1,4 +1,4 @@
-//! Which outcomes are accepted while a store is out.
+//! Outcomes that are accepted while a store is out.
 
 use oncegate_testkit::client::{Answer, Client};
 use serde_json::json;

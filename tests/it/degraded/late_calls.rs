@@ -1,4 +1,5 @@
-//! A store that stands still and then executes what callers had given up: SIGSTOP and SIGCONT, the first call in its socket.
+//! A store that stops and later executes calls that their callers no longer wait for: SIGSTOP and SIGCONT, the first
+//! call in its socket.
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ async fn granted_and_renewed(gateway: &Gateway) -> Vec<(&'static str, Answer)> {
     granted
 }
 
-/// Its holder has the claim for a minute, whatever lease the store gave it at first.
+/// Its holder has the claim for a minute, with any lease that the store gave it at first.
 async fn assert_held(gateway: &Gateway, granted: &[(&str, Answer)]) {
     delivered(gateway).await;
     sleep(ENDED).await;
@@ -160,8 +161,8 @@ async fn one_after_another_at_one_gateway_is_no_overlap() {
     assert_eq!(overlaps.body["overlaps"], json!([]));
 }
 
-/// A spooled success that meets another attempt is an overlap and a suspected double execution, like one that is reported to its
-/// caller.
+/// If the store has another attempt, a spooled success is an overlap and a suspected double execution, like a success
+/// that its caller reports.
 #[tokio::test]
 async fn a_spooled_success_that_meets_another_attempt_is_suspected() {
     let Some(server) = durable_redis().await else { return };

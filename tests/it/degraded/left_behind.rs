@@ -1,4 +1,4 @@
-//! `oncegate spool`: what a gateway that is gone has left in its folder, listed and delivered by hand.
+//! `oncegate spool`: entries in the folder of a gateway that no longer runs, listed and delivered by hand.
 
 use serde_json::{Value, json};
 

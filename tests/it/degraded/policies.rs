@@ -1,5 +1,5 @@
-//! Each policy as a caller sees it: what is answered, which policy is named, what is counted; and what it becomes when the
-//! store is back.
+//! Each policy as a caller sees it: the answer, the named policy and the metrics; and the state of the store after its
+//! recovery.
 
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;

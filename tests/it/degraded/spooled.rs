@@ -20,7 +20,7 @@ const BATCH: usize = 1000;
 /// Longest time of their delivery: a second or two, and a margin for a busy machine.
 const MANY_DELIVERED: Duration = Duration::from_mins(1);
 
-/// Within this time of the store all is as it was (L3).
+/// Time after the recovery of the store until service is back (L3).
 const BACK: Duration = Duration::from_secs(1);
 
 fn batches(items: &[Value]) -> impl Iterator<Item = Value> {
@@ -37,8 +37,8 @@ async fn claimed(client: &Client, asks: &[Value]) -> Vec<Value> {
     answers
 }
 
-/// The store is killed, ten thousand outcomes are posted, the gateway is killed, both are started: all are delivered, and those of
-/// one key in the order in which they were posted.
+/// The store is killed, ten thousand outcomes are posted, the gateway is killed, and both are started. All outcomes are
+/// delivered, those of one key in their order.
 #[tokio::test]
 async fn of_ten_thousand_accepted_outcomes_none_is_lost() {
     let Some(mut server) = durable_redis().await else { return };

@@ -1,5 +1,5 @@
-//! Attacks on the edge, over real sockets: clients that never read, that guess, that pretend to be another app, or
-//! that send what two parties might read in two ways.
+//! Attacks over real sockets: clients that never read, that guess credentials, that pretend to be another app, or that
+//! send ambiguous requests.
 
 use std::io;
 use std::time::Duration;
@@ -249,7 +249,7 @@ async fn bodies_have_no_coding_but_chunked() {
     assert_eq!(refused, (400, "invalid_request".into()));
 }
 
-/// A head is refused as soon as it is longer than it may be, and not a byte later.
+/// A head is refused at the first byte beyond its limit.
 #[tokio::test]
 async fn a_head_that_never_ends_costs_its_bound() {
     let gateway = gateway::on_memory().start().await;

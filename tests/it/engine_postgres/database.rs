@@ -167,7 +167,7 @@ async fn the_command_migrates_and_says_what_it_did() {
     assert!(refused.err.contains("no database of that name") && !refused.err.contains("hunter2"), "{}", refused.err);
 }
 
-/// A migration that takes something away says so by `oldest_build`, which also stops gateways that run.
+/// A migration that removes something raises `oldest_build`, which also stops running gateways.
 #[tokio::test]
 async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
     let Some(server) = PostgresServer::start().await else { return };

@@ -114,7 +114,7 @@ async fn a_pooler_that_others_keep_busy_lets_gateways_in() {
     busy.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Prepares and runs unnamed statements, which fail now and then: that is what the gateway must not do.
+/// Prepares and runs unnamed statements, which fail now and then. The gateway must not use them.
 async fn keep_busy(pooler: Arc<PgBouncer>) {
     loop {
         let Ok(mut connection) = pooler.connect("oncegate").await else { continue };

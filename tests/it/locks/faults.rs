@@ -1,5 +1,5 @@
-//! Histories of locks under faults: many callers acquire, queue, share, re-enter, hang up and crash at gateways whose store stops,
-//! whose messages are lost, and which are killed while they hold waiters. The oracle checks exclusion, order and fences.
+//! Histories of locks under faults: many callers acquire, queue, share, re-enter, hang up and crash. The store stops,
+//! messages are lost, and gateways are killed while callers wait there. The oracle checks exclusion, order and fences.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,8 @@ use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
 use super::{SHORTEST_LEASE, Seen, Store, gateway, watch_all, workload};
 
-/// How much later than by the clocks of callers something may end: the clock of the store stands still while no member serves.
+/// Time by which something may end later than by the clocks of callers: the clock of the store stops while no member
+/// serves.
 const LATE: Duration = Duration::from_secs(20);
 
 /// A fault of members.
@@ -152,7 +153,7 @@ impl<C: Members> Store for Struck<C> {
     }
 }
 
-/// Holds what was seen to what is promised. That no lease ends early is seen by grants: to the clocks of callers, exactly.
+/// Compares the observations with the promises. Grants show that no lease ends early, exactly by the clocks of callers.
 fn assert_promises(seen: &Seen, fault: Fault) {
     print(format_args!("{fault:?}: {seen}"));
     assert_eq!(seen.double_grants(), [], "{fault:?}: granted twice");

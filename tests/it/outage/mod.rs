@@ -45,8 +45,8 @@ const OPENED: Duration = Duration::from_millis(800);
 const OPEN: Duration = Duration::from_millis(5);
 /// Longest time until service is back.
 const BACK: Duration = Duration::from_secs(1);
-/// Number of steps between the return of the store and a served caller. A busy machine delays each by
-/// what it makes everybody wait: it is noticed, connected to, looked at, and trusted again little by little.
+/// Number of steps between the return of the store and a served caller. A busy machine delays each step: the gateway
+/// notices the store, connects, checks it, and gradually sends calls again.
 const STEPS: u32 = 10;
 
 /// The shortest lease that callers ask for; half of it is the shortest deadline.
@@ -75,7 +75,7 @@ trait Store {
     async fn mend(&mut self, fault: Self::Fault);
 }
 
-/// A gateway before a store. It decides nothing while the store is out, unless the configuration says so.
+/// A gateway before a store. While the store is out, it decides only under the policies of this configuration.
 async fn gateway(store: &impl Store, config: &str) -> Gateway {
     let deadline = format!("{}ms", DEADLINE.as_millis());
     let setup = gateway::on(store.url()).config(config).env("ONCEGATE_DEFAULTS__DEADLINE", deadline);
@@ -113,8 +113,8 @@ struct Seen {
     later: Range<Duration>,
     /// Times of the answers to calls in it, in order.
     took_later: Vec<Duration>,
-    /// What 99 of a hundred callers of a handler that does nothing waited at most in the first of these times, in the second,
-    /// and after both.
+    /// Time within which 99 of a hundred callers of a no-op handler were answered, in the first of these periods, in
+    /// the second, and after both.
     noop_p99: Duration,
     noop_p99_later: Duration,
     noop_p99_after: Duration,
@@ -186,8 +186,8 @@ async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gatewa
 }
 
 impl Seen {
-    /// Holds what was seen to what is promised while decisions wait for the store. `opens`: it answers nothing
-    /// during the outage, so that the breaker opens.
+    /// Compares the observations with the promises while decisions wait for the store. `opens`: the store answers
+    /// nothing during the outage, so the breaker opens.
     fn assert_promises(&self, fault: &impl fmt::Debug, opens: bool) {
         print(format_args!("{fault:?}: {self}"));
         self.assert_explained(fault);

@@ -1,5 +1,5 @@
-//! The yardstick: a handler that answers at once and does nothing, called beside a gateway in the same manner. What its
-//! callers wait is what this machine makes everybody wait.
+//! The reference: a no-op handler, called at the same time as a gateway and in the same way. The waiting times of its
+//! callers are the delays of this machine.
 
 use std::ops::Range;
 use std::sync::Arc;

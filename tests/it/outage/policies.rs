@@ -1,5 +1,5 @@
 //! The fault matrix for gateways with outage policies: two of them before one store, and one loses it. The answers of
-//! the store must be explained, one gateway never grants twice by itself, and double grants of both are in the report.
+//! the store must be explained, one gateway alone never grants twice, and double grants of both are in the report.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -63,7 +63,7 @@ async fn every_fault_of_postgres_under_every_policy() {
     }
 }
 
-/// Two grants that were in force together for less than this may leave marks that do not overlap.
+/// Two grants that were both valid for less than this may leave marks that do not overlap.
 const MARKED: Duration = Duration::from_millis(2);
 
 /// A fault of the first gateway's network does not affect the second one; a fault of the server affects both.
@@ -132,8 +132,9 @@ fn is_done(events: &[Event], attempt: &Attempt) -> bool {
     })
 }
 
-/// Returns true if this attempt was granted in the store's place, so that a journal has it. A grant by the store that is only repeated
-/// in its place has no entry there, and a lease that the store extended is longer than the mark of its grant.
+/// Returns true if this attempt was granted in the store's place, so that a journal has it. If a policy only repeats a
+/// grant of the store, the journal has no entry for it. If the store extended a lease, that lease is longer than the
+/// mark of its grant.
 fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
     let grants = |granted: fn(&Reply) -> Option<&Answer>| {
         events

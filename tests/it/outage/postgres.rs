@@ -20,7 +20,7 @@ pub(super) enum Fault {
     Refused,
     /// Writes nothing any more.
     ReadOnly,
-    /// Killed for good; its synchronous standby takes over.
+    /// Killed and not started again; its synchronous standby takes over.
     Promoted,
 }
 

@@ -109,7 +109,7 @@ async fn every_answer_is_true_and_in_time_under_faults_of_redis() {
     }
 }
 
-/// A primary, its replica that follows as it can, and the way to the one that is primary.
+/// A primary, its asynchronous replica, and the proxy to the present primary.
 struct Replicated {
     primary: RedisServer,
     replica: RedisServer,

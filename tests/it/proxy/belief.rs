@@ -1,5 +1,5 @@
-//! What the proxy believes of a request, on every way through it: with a key, without, unprotected, observed, as a WebSocket, to
-//! upstreams of both protocols. Each rule has a test over all ways where it can hold:
+//! Trust of the proxy in a request, on every path through it: with a key, without, unprotected, observed, as a
+//! WebSocket, to upstreams of both protocols. Each rule has a test over all paths where it can hold:
 //!
 //! | Rule | Tests |
 //! | --- | --- |
@@ -41,7 +41,7 @@ struct Seen {
     trailers: HeaderMap,
 }
 
-/// An upstream that remembers what it got, and answers 201.
+/// An upstream that records its requests, and answers 201.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Seen>>>);
 
@@ -276,7 +276,7 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
     }
 }
 
-/// Other servers take the target for that of another route, which is protected.
+/// Other servers read the target as that of another, protected route.
 #[tokio::test]
 async fn an_observed_route_lets_no_target_through_that_could_be_anothers() {
     let (recorder, port) = Recorder::start(false).await;

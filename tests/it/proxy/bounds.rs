@@ -1,5 +1,5 @@
-//! Bounds on what requests and responses take, on every way through the proxy: memory for bodies, exchanges with the upstream, the
-//! pace of bodies, and responses that nobody reads.
+//! Bounds on the resources of requests and responses, on every path through the proxy: memory for bodies, exchanges
+//! with the upstream, the pace of bodies, and unread responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ const WAYS: [Way; 5] = [
 
 type Way = (&'static str, &'static str, &'static str);
 
-/// Routes for all ways to the upstream at this port: of an app that is observed, and of one that is not. The requests without a
-/// route count for none.
+/// Routes for all paths to the upstream at this port: of an observed app, and of an enforced one. The requests without
+/// a route count for none.
 async fn on_all_ways(port: u16, of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
     let route = |app: &str, path: &str, key: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What each dialect documents, as tables: requests in order, and what each is answered.
+//! The documented behaviour of each dialect, as tables: requests in order, with their answers.
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -37,7 +37,7 @@ async fn a_repeat_gets_what_its_state_says_on_postgresql() {
     has_the_table_of_repeats(gateway::on(server.url())).await;
 }
 
-/// What a repeat gets, by what became of the first request, and whether it is the second to reach the upstream.
+/// Checks the answer to a repeat for each result of the first request, and whether the repeat reaches the upstream.
 async fn has_the_table_of_repeats(setup: Setup) {
     let (upstream, port) = Upstream::start().await;
     let gateway = setup.config(&config("", &at(port), STORES_LARGE)).start().await;

@@ -33,7 +33,7 @@ struct Plan {
     time: Duration,
 }
 
-/// What clients got for good.
+/// Final answers of clients.
 #[derive(Default, Debug)]
 #[expect(dead_code, reason = "printed")]
 struct Counts {
@@ -48,7 +48,7 @@ struct Counts {
     lost: usize,
 }
 
-/// What one client got, and its requests until then.
+/// Final answer of one client, and its number of requests until then.
 #[derive(Default)]
 struct Ended {
     effect: Option<String>,
@@ -141,7 +141,7 @@ fn key_of(number: usize) -> String {
     format!("k-{number}")
 }
 
-/// Repeats a request at one gateway after the other until it is answered for good; returns its effect if the answer has it.
+/// Repeats a request at one gateway after the other until the answer is final. Returns its effect if the answer has it.
 async fn post_until_answered(gateways: &[SocketAddr], key: usize) -> Ended {
     let mut ended = Ended::default();
     let mut pause = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! Framing and fields of one connection, in both directions: what a reader could understand in two ways is refused, or is sent
-//! on in a way that has one meaning.
+//! Framing and fields of one connection, in both directions: an ambiguous message is refused, or is sent on in an
+//! unambiguous form.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Caller, SOON, address, proxy};
 
-/// A server that answers each connection's first request with given bytes and closes, and remembers what it was sent.
+/// A server that answers each connection's first request with given bytes, closes, and records the bytes that it
+/// received.
 struct RawUpstream {
     requests: Mutex<Vec<String>>,
     answer: Mutex<Vec<u8>>,

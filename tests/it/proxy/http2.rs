@@ -1,4 +1,4 @@
-//! Upstreams that speak HTTP/2: an ordinary one, over TCP and over TLS, and one that answers with given frames.
+//! Upstreams that speak HTTP/2: an ordinary one, over TCP and over TLS, and one with given frames as its answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -82,7 +82,7 @@ async fn a_key_in_the_body_is_the_key_of_the_request() {
 #[tokio::test]
 async fn a_key_in_the_body_is_optional_where_the_route_says_so_and_refuses_nothing_while_it_is_observed() {
     let long = format!("{}{}", mutation("\"k-3\"", 5), " ".repeat(4096));
-    // The body, and what it gets where keys are optional. Observed, each request is forwarded.
+    // The body, and its answer on a route with optional keys. Observed, each request is forwarded.
     let requests = [
         (mutation("null", 5), 201),
         (String::new(), 201),

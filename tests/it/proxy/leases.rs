@@ -37,8 +37,8 @@ impl Hanging {
     }
 }
 
-/// The store is out while the first server hangs, so that no renewal succeeds: the second server must not get a request whose lease
-/// may end before it arrives.
+/// The store is out while the first server hangs, so no renewal succeeds. The second server must not get a request
+/// whose lease may end before it arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_lease_is_nearly_over_is_not_sent_and_its_key_is_free() {
     let Some(redis) = RedisServer::start().await else { return };
@@ -62,7 +62,7 @@ async fn a_request_whose_lease_is_nearly_over_is_not_sent_and_its_key_is_free() 
     assert_eq!(upstream.effects(), 1);
 }
 
-/// The lease lasts much longer than the first server hangs, so no renewal of it shows that the claim is gone.
+/// The lease lasts much longer than the first server hangs, so no renewal shows that the claim has ended.
 #[tokio::test]
 async fn a_request_whose_claim_an_operator_released_is_sent_to_no_further_server() {
     for is_upload in [false, true] {

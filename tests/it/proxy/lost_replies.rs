@@ -1,5 +1,5 @@
-//! Calls to the store that get no reply: a claim whose reply was lost is the same claim when it is repeated, and stays uncertain if
-//! the repeat fails. An exchange that is under way keeps its claim.
+//! Calls to the store without a reply. A repeat after a lost reply is the same claim; if the repeat fails, the claim
+//! stays uncertain. An exchange that is under way keeps its claim.
 
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::redis_server::RedisServer;
@@ -32,7 +32,7 @@ async fn start_with(server: &RedisServer, port: u16, of_route: &str) -> (TcpProx
     (network, gateway, caller)
 }
 
-/// The guard of the engine repeats a call, and the proxy repeats what is uncertain after that.
+/// The guard of the engine repeats a call. If it is still uncertain, the proxy repeats it.
 #[tokio::test]
 async fn a_claim_whose_reply_was_lost_is_granted_to_its_nonce_at_the_proxy() {
     let Some(server) = RedisServer::start().await else { return };

@@ -119,7 +119,7 @@ async fn needs_consent(of_proxy: &str) {
     };
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
     let (_gateway, caller) = super::start(of_proxy, &super::at(port), &format!("authorize = \"{url}\"\n")).await;
-    // The server must not read what a caller says of its own request, whatever value it takes.
+    // The server must not read any value that a caller sends about its own request.
     let fields = [
         ("idempotency-key", "k-1"),
         ("authorization", "alice"),

@@ -63,7 +63,7 @@ async fn attack(client: &Client, contents: &Value, global_id: &str) {
     for outcome in ["failure", "unknown"] {
         client.post(&of("/outcome"), &json!({ "attempt": attempt, "outcome": outcome })).await;
     }
-    // A claim of the API with the same ID takes what it likes, and is nothing of the proxy's.
+    // A claim of the API may have the same ID, and has no effect on the proxy's record.
     let item = with(json!({ "global_id": global_id }));
     let batch = client.post("/v1/outcomes/batch", &json!({ "items": [item] })).await.expect(200);
     assert_eq!(batch.body["items"][0]["status"], 200, "{}", batch.text);

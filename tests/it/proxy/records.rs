@@ -1,5 +1,5 @@
-//! What the proxy stores, and what of it is believed and shown: encryption, defaults by status, private responses, shares, and
-//! answers of outage policies.
+//! Stored responses of the proxy, and their use in replays: encryption, defaults by status, private responses, shares,
+//! and answers of outage policies.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::{Caller, SOON, Upstream, at, config, proxy};
 use crate::admin::{alice, operated};
 use crate::support::gateway;
 
-/// Returns the table of keys with these secrets, the first of which encrypts, and the folder that they are in.
+/// Returns the table of keys with these secrets, and their folder. The first key encrypts.
 pub(super) fn encryption(secrets: &[&str]) -> (String, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let key = |secret: &&str| {
@@ -32,7 +32,7 @@ async fn with_keys_only_encrypted_records_are_replayed_and_none_runs_again() {
     let (old, _old_folder) = encryption(&["aa"]);
     let (both, _both_folder) = encryption(&["bb", "aa"]);
     let (new, _new_folder) = encryption(&["bb"]);
-    // Who stores a response of which key, and the gateways that can replay it.
+    // The gateways that store a response, its key, and the gateways that can replay it.
     let setups = [("", "clear"), (&*old, "old"), (&*both, "both"), (&*new, "new")];
     let mut gateways = Vec::new();
     for (keys, name) in setups {

@@ -1,4 +1,4 @@
-//! Requests that are running: repeats that wait, late responses, responses that never end, and requests in observe mode.
+//! Running requests: repeats that wait, late responses, endless responses, and requests in observe mode.
 
 use std::sync::Arc;
 

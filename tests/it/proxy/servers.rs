@@ -8,7 +8,7 @@ use super::http2::serve;
 use super::uploads::{LIMITS, upload};
 use super::{Answer, Caller, Upstream, start};
 
-/// A request without protection, or one with a key and a body that is longer than what is read before its claim.
+/// A request without protection, or one with a key and a body that is too long to be read before its claim.
 async fn send(caller: &Caller, is_keyed: bool, key: &str) -> Answer {
     let body = "x".repeat(300_000);
     if is_keyed { upload(caller, key, &body, &body).await } else { caller.send("PUT", "/orders/a", &[], &body).await }

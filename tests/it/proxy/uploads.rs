@@ -1,4 +1,4 @@
-//! Request bodies that are longer than what is read before a claim, with their `Content-Digest`.
+//! Request bodies that are too long to be read before a claim, with their `Content-Digest`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -72,7 +72,7 @@ async fn a_long_body_runs_once_if_it_has_its_digest() {
     assert_eq!(upstream.effects(), 1);
 }
 
-/// What was read of an upload before its caller began to wait counts as well.
+/// The part of an upload that was read before its caller began to wait counts as well.
 #[tokio::test]
 async fn an_upload_that_waits_for_the_same_one_is_still_compared_with_its_digest() {
     let (upstream, port) = Upstream::start().await;

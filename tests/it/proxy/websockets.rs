@@ -1,4 +1,4 @@
-//! `WebSockets` through the proxy, byte for byte: the handshake as a request, then whatever the two sides send.
+//! `WebSockets` through the proxy, byte for byte: the handshake as a request, then all bytes of both sides.
 
 use std::time::Duration;
 

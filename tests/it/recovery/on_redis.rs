@@ -131,7 +131,7 @@ async fn an_idle_gateway_replaces_lost_connections_before_the_next_call() {
     served(&gateway, BACK).await;
 }
 
-/// A connection that goes silent under a call is replaced, and the call is resolved by its repeat.
+/// A connection that stops answering during a call is replaced, and the call is resolved by its repeat.
 #[tokio::test]
 async fn a_call_whose_connection_went_silent_is_answered_all_the_same() {
     let Some(server) = RedisServer::start().await else { return };

@@ -1,4 +1,4 @@
-//! More calls than places: what is new is turned away, what ends something is not.
+//! More calls than permits: new work is refused, but outcomes and renewals are not.
 
 use std::time::Duration;
 

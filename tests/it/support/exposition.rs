@@ -6,7 +6,7 @@ use oncegate_testkit::client::Client;
 pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    /// The page as it is now.
+    /// The present state of the page.
     pub(crate) async fn get(admin: &Client) -> Self {
         let answer = admin.get("/metrics").await.expect(200);
         assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
