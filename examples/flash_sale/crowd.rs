@@ -20,7 +20,7 @@ const BEDTIME: Duration = Duration::from_secs(20);
 /// Result of one request of a customer.
 pub(crate) struct CustomerReply {
     pub(crate) customer: u32,
-    /// Whether there was an answer at all.
+    /// True if there was any answer.
     pub(crate) answered: bool,
     /// The item they were sold.
     pub(crate) unit: Option<u32>,

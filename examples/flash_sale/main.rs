@@ -178,7 +178,7 @@ struct Sale {
     orders: usize,
     customers_with_several_orders: usize,
     units_sold_several_times: usize,
-    /// Customers who never got an answer, or one that contradicts the records.
+    /// Customers who never got an answer, or got one that contradicts the records.
     misled: usize,
     /// Requests that the shops got.
     requests: u64,

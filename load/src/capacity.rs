@@ -1,5 +1,5 @@
-//! Capacity that follows from the measured CPU times: claims per second of a gateway core and of a store core, which is
-//! the limit of many gateways.
+//! Capacity by the measured CPU times: claims per second of a gateway core and of a store core. The store core is the
+//! limit of many gateways.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ use tokio::{
 /// Longer than any deadline of the gateway.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause after a failed connection, so that a gateway that is down is not flooded.
+/// Pause after a failed connection. It protects a gateway that is down from a flood.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Larger than the number of header fields that any of the servers sends.
@@ -67,7 +67,7 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
     pub(crate) status: u16,
-    /// Whether it is the stored response to an earlier request with the same key.
+    /// True if it is the stored response to an earlier request with the same key.
     pub(crate) is_replayed: bool,
     pub(crate) body: &'a [u8],
 }
@@ -114,7 +114,7 @@ struct Head {
     /// Start and end of the body.
     begins: usize,
     ends: usize,
-    /// Whether the server closes the connection after it.
+    /// True if the server closes the connection after it.
     is_last: bool,
     is_replayed: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Comparison {
     pub(crate) measured: Duration,
     pub(crate) rounds: u64,
     pub(crate) connections: u64,
-    /// Contenders beside the reference server; all if empty.
+    /// Contenders in addition to the reference server; all if empty.
     pub(crate) only: Vec<Contender>,
     pub(crate) targets: Vec<Measurement>,
     /// Live claims in a store in use.

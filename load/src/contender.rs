@@ -36,7 +36,7 @@ pub(crate) enum Contender {
     Postgres,
     /// No gateway: single-row inserts by as many clients, with the same durability.
     Pgbench,
-    /// The service of the proxied scenario by itself.
+    /// The service of the proxied scenario, without a proxy.
     Upstream,
     /// The gateway as a proxy in front of it.
     #[value(name = "proxy-memory")]
@@ -144,7 +144,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// Finds the programs. Without a path, the gateway is the one beside this executable.
+    /// Finds the programs. Without a path, the gateway is the one in the folder of this executable.
     pub(crate) fn find(gateway: Option<&Path>) -> anyhow::Result<Self> {
         let gateway = match gateway {
             Some(path) => {

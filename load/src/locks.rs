@@ -1,5 +1,5 @@
-//! What locks and waiting cost: the figures of one of the two, each with its target. The measurements themselves are in the
-//! files of this folder.
+//! Costs of locks and of waiting: the figures of one of the two, each with its target. The measurements themselves are
+//! in the files of this folder.
 
 mod answers;
 mod caller;

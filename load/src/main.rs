@@ -92,7 +92,7 @@ enum Command {
     },
     /// Compare the reference server, a gateway on each engine and alternatives side by side
     Compare(CompareArgs),
-    /// Measure what locks cost, beside claims, redis-py's lock and etcd's, against their targets
+    /// Measure locks against their targets, next to claims, redis-py's lock and etcd's
     Locks(FigureArgs),
     /// Measure what claim calls cost that wait for a claim in progress, against their targets
     Waiting(FigureArgs),
@@ -161,7 +161,7 @@ struct CompareArgs {
     /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
     live: u64,
-    /// Path of the gateway's executable [default: the one beside this executable]
+    /// Path of the gateway's executable [default: the one in the folder of this executable]
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
     /// Directory for the contenders' data [default: the system's temporary directory]
@@ -190,7 +190,7 @@ struct FigureArgs {
     /// Only these engines: memory, redis, postgres
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
     only: Vec<Contender>,
-    /// Path of the gateway's executable [default: the one beside this executable]
+    /// Path of the gateway's executable [default: the one in the folder of this executable]
     #[arg(long, value_name = "PATH")]
     gateway: Option<PathBuf>,
     /// Directory for the stores' data [default: the system's temporary directory]

@@ -1,5 +1,5 @@
 //! Reference server: a usual axum handler that parses a claim like the gateway and responds at once, without deciding
-//! or storing anything. It shows what HTTP with a library costs by itself.
+//! or storing anything. It shows the cost of HTTP with a library alone.
 
 use std::{
     net::SocketAddr,

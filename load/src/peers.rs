@@ -1,5 +1,5 @@
-//! Alternatives to the gateway, set up as an expert would: the same decision, `SET … NX GET`, over HTTP by webdis, and
-//! by a few lines of Lua in nginx; and nginx as a proxy that decides nothing.
+//! Alternatives to the gateway, configured as an expert would. webdis, and a few lines of Lua in nginx, make the same
+//! decision, `SET … NX GET`, over HTTP. nginx is also measured as a proxy that decides nothing.
 
 use std::{
     fs,
@@ -80,7 +80,7 @@ fn write_nginx(dir: &Path, worker: &str, port: u16, modules: &str, servers: &str
     Ok(path)
 }
 
-/// Each worker is started by itself: a master that is killed would leave its workers behind. With `reuseport` they
+/// Each worker is started separately: a killed master would leave its workers behind. With `reuseport` they
 /// share the port and the connections evenly; each keeps connections to the store open.
 const NGINX: &str = r"
 daemon off;

@@ -12,7 +12,7 @@ const TICK_US: u64 = 10_000;
 pub(crate) struct Watched {
     pub(crate) name: String,
     pub(crate) pid: u32,
-    /// Whether its children count: the processes of a server are the server.
+    /// True if its children count, too: the processes of a server are the server.
     family: bool,
 }
 
@@ -22,7 +22,7 @@ impl Watched {
         Self { name: name.to_owned(), pid, family: true }
     }
 
-    /// Returns this process, the generator, without its children, which are what it measures.
+    /// Returns this process, the generator, without its children: these are the processes that it measures.
     pub(crate) fn generator() -> Self {
         Self { name: "generator".to_owned(), pid: std::process::id(), family: false }
     }

@@ -130,7 +130,7 @@ impl Report {
         }
     }
 
-    /// Reports whether other work took CPU time, so that the rates mean little.
+    /// Reports whether other work took CPU time. Then the rates mean little.
     pub(crate) fn was_disturbed(&self) -> bool {
         self.other_cores.is_some_and(|cores| cores > DISTURBED)
     }
@@ -139,7 +139,7 @@ impl Report {
         self.checks.broken == 0
     }
 
-    /// Reports whether the generator was saturated, so that the gateway may be faster.
+    /// Reports whether the generator was saturated. Then the gateway may be faster.
     pub(crate) fn generator_was_the_limit(&self) -> bool {
         self.cpu.get("generator").is_some_and(|it| it.cores > GENERATOR_LIMIT)
     }

@@ -31,7 +31,7 @@ const VERIFY_TRIES: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) target: Target,
-    /// Service behind the target, if that is a proxy: what it has counted is checked.
+    /// Service behind the target, if that is a proxy. Its counts are checked.
     pub(crate) upstream: Option<Target>,
     pub(crate) dialect: Dialect,
     pub(crate) scenario: Scenario,
@@ -140,7 +140,7 @@ async fn verify(stage: &Stage, mut connection: Connection) {
         }
         if !clear {
             stage.ledger.could_not_check();
-            // If the gateway is gone, every further order would cost a timeout.
+            // If the gateway no longer runs, every further order would cost a timeout.
             return;
         }
     }

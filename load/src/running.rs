@@ -286,8 +286,8 @@ impl Running {
         Ok(())
     }
 
-    /// Writes a configuration with an app that has a secret, so that the gateway does all its work, with these settings, and
-    /// the defaults for all others.
+    /// Writes a configuration with these settings, and defaults for all others. It has an app with a secret, so that
+    /// the gateway does all its work.
     fn configure_gateway(&self, settings: &str) -> anyhow::Result<PathBuf> {
         let path = self.dir().join("oncegate.toml");
         let (_, secret) = self.credential.rsplit_once('.').context("a credential has a dot")?;

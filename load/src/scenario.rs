@@ -1,4 +1,4 @@
-//! Scenarios of callers, and the answers that the contract requires. Each check is beside the call it is about.
+//! Scenarios of callers, and the answers that the contract requires. Each check is next to its call.
 
 use std::time::Instant;
 

@@ -30,7 +30,7 @@ pub(crate) struct Trial {
     pub(crate) connections: u64,
     /// Live claims in the store.
     pub(crate) live: u64,
-    /// Whether a primary is killed.
+    /// True if a primary is killed.
     pub(crate) failover: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Bench {
     reports: BTreeMap<Trial, Vec<Report>>,
     /// Contenders that were left out, and the reasons.
     pub(crate) skipped: Vec<String>,
-    /// Whether every contender was measured and kept its promises.
+    /// True if every contender was measured and kept its promises.
     pub(crate) sound: bool,
 }
 
@@ -77,7 +77,8 @@ impl Bench {
                 if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
                     report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores"));
                 }
-                // What a failover may lose, with asynchronous replicas or with a library that repeats writes, is a figure.
+                // Losses that a failover may cause, with asynchronous replicas or with a library that repeats writes,
+                // are a figure of the report.
                 if !report.is_sound() && (!trial.failover || contender == Contender::Acknowledged) {
                     self.sound = false;
                     report::say(&format!("!! {contender}{report}"));

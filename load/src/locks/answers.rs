@@ -13,7 +13,7 @@ use crate::{contender::Contender, goals::at_most, running::Running, trial::Bench
 
 const REPEATS: usize = 300;
 
-/// Locks that are used in turn.
+/// Number of locks, used one after another.
 const NAMES: usize = 10;
 
 /// Time for a call to begin its wait.

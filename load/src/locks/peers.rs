@@ -41,7 +41,7 @@ print(count[0] / seconds)
 pub(super) struct RedisPy(PathBuf);
 
 impl RedisPy {
-    /// Finds a Python that has the module: that of `PATH`, or that of the system.
+    /// Finds a Python with the module: the one of `PATH`, or the one of the system.
     pub(super) async fn find() -> Option<Self> {
         for python in [find_program("python3"), Some(PathBuf::from("/usr/bin/python3"))].into_iter().flatten() {
             if run(Command::new(&python).args(["-c", "import redis"])).await.is_ok() {

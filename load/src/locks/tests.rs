@@ -77,7 +77,7 @@ async fn figures_of_locks_and_waiting_are_measured_on_memory() {
     }
 }
 
-/// Returns the gateway that was built beside the tests.
+/// Returns the gateway that was built with the tests.
 fn gateway() -> Option<PathBuf> {
     Some(env::current_exe().ok()?.parent()?.with_file_name("oncegate")).filter(|path| path.is_file())
 }

@@ -65,7 +65,7 @@ impl HandOvers {
     }
 }
 
-/// Measures the locks in turns. Another lock that is not installed or fails is left out.
+/// Measures the locks alternately. Another lock that is not installed or fails is left out.
 pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result<Taken> {
     let running = Running::start_gateways(Contender::Redis, 2, "", &bench.installed, &bench.parent()).await?;
     let names = ["redis-py", "etcd"].map(|name| format!("{name} with {waiters} callers"));
