@@ -17,12 +17,12 @@ copyFileSync(at("src", "package.json"), at("dist", "package.json"));
 for (const { require: entry } of Object.values(entries).filter((each) => each.require)) {
   const file = at(entry.default);
   if (!existsSync(file)) throw new Error(`${entry.default} is an entry of package.json, and was not built`);
-  // One copy of each class, whoever loads it and how: `instanceof` holds between both.
+  // One copy of each class for `import` and `require`: `instanceof` holds between both.
   const text = `export * from "./${path.basename(file)}";\n`;
   writeFileSync(file.replace(/\.js$/, ".mjs"), text);
   writeFileSync(file.replace(/\.js$/, ".d.mts"), text);
 }
-// The entry for browsers is an ES module by itself.
+// The entry for browsers is a separate ES module.
 tsc("-p", at("tsconfig.browser.json"));
 renameSync(at("dist", "browser", "fetch.js"), at("dist", "fetch.mjs"));
 rmSync(at("dist", "browser"), { recursive: true });

@@ -1,4 +1,4 @@
-// Cost of `once` around an empty function, beside the same two calls written by hand with `node:http`.
+// Cost of `once` around an empty function, compared with the same two calls written by hand with `node:http`.
 //
 // Run it with `scripts/with-gateway node clients/typescript/bench/bench.mjs SECONDS`, after `npm run build`.
 
@@ -59,7 +59,7 @@ async function cpuOf(callers, call) {
 const median = (figures) => figures.toSorted((a, b) => a - b)[ROUNDS >> 1];
 
 for (const callers of [1, 64]) {
-  // In turns, so that both meet the same machine; the first round warms up.
+  // Alternately, so that both have the same conditions; the first round warms up.
   const figures = { byHand: [], once: [] };
   for (let round = 0; round <= ROUNDS; round++) {
     const taken = { byHand: await cpuOf(callers, byHand), once: await cpuOf(callers, once) };

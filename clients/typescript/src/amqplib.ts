@@ -98,7 +98,7 @@ async function handleOne<M extends Message>(
   const failures = Number(message.properties.headers?.[FAILURES_HEADER] ?? 0);
   const { action, delayMs, failed } = await consumer.consumeOnce(message, failures);
   const to = { ack: null, redeliver: retryQueue(queue, delayMs), park: `${queue}.parked`, dead_letter: `${queue}.dead` }[action];
-  // The copy must be safe before the message is gone.
+  // The copy must be safe before the message is removed.
   if (to !== null) {
     await publish(channel, to, message, failures + (failed ? 1 : 0));
     if (missing.has(to)) throw new Error(`there is no queue ${to}; make it with declare, then consume again`);

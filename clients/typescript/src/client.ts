@@ -148,7 +148,7 @@ export class Client {
     }
   }
 
-  /** Claims the operation. A `Grant` is renewed until it is reported or stopped. `once` does all of that by itself. */
+  /** Claims the operation. A `Grant` is renewed until it is reported or stopped. `once` does all of that for you. */
   async claim<C>(operation: string, contents: C & Contents<C>, terms: Terms = {}): Promise<Grant | Duplicate | Mismatch> {
     known("terms of a claim", terms, TERMS);
     const claim = this.newClaim(operation, contents, terms);
@@ -413,7 +413,7 @@ function quote(text: string | undefined): string | undefined {
   return text && JSON.stringify(text);
 }
 
-/** What a span says of the answer to a claim. */
+/** Attributes of a span about the answer to a claim. */
 function described(found: Grant | Duplicate | Mismatch): Attributes {
   if (found.kind === "mismatch") return { state: "mismatch" };
   return { state: found.kind === "grant" ? "in_progress" : found.state, degraded: found.degraded };

@@ -33,7 +33,7 @@ export function span<Name extends string>(
   return Number(parts[1]) * (UNITS[parts[2] as string] as number);
 }
 
-/** The same as the gateway takes it; `forever` stays as it is. */
+/** The same duration in the gateway's form; `forever` is unchanged. */
 export function spanText<Name extends string>(
   given: { readonly [Key in Name | `${Name}Ms`]?: string | number | undefined },
   name: Name,

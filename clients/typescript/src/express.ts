@@ -23,7 +23,7 @@ declare global {
   }
 }
 
-/** Middleware. It stands behind the authentication, and before the parsers of the body. */
+/** Middleware. Install it after the authentication, and before the parsers of the body. */
 export interface Idempotent extends RequestHandler {
   /** Waits until no handler runs under a claim, after the server was closed. False if some still did when time was over. */
   drain(within?: string): Promise<boolean>;

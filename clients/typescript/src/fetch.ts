@@ -79,7 +79,7 @@ async function sendUntilAnswered(
       return result;
     }
     onRetry?.(result, pause);
-    // A body that nobody reads would hold its connection.
+    // An unread body would keep its connection busy.
     if (!(result instanceof Error)) await result.body?.cancel().catch(() => undefined);
     await sleep(pause, signal);
   }

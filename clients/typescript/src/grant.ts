@@ -72,12 +72,12 @@ export class Grant {
     return this.lease.lost;
   }
 
-  /** Aborted when the claim was lost while the work runs. The outcome is to be reported all the same. */
+  /** Aborted when the claim was lost while the work runs. Report the outcome all the same. */
   get lostSignal(): AbortSignal {
     return this.lease.lostSignal;
   }
 
-  /** Renews the claim now, beside the renewal in the background. An error leaves the claim as it is. */
+  /** Renews the claim now, in addition to the renewal in the background. An error does not change the claim. */
   async renew(): Promise<void> {
     await this.lease.renew(this.transport.timeoutMs);
   }

@@ -19,7 +19,7 @@ export { current, type RequestGrant } from "./middleware/exchange.js";
 export type { IdempotencyOptions } from "./middleware/options.js";
 export type { Problem, Rendered } from "./middleware/problems.js";
 
-/** Middleware. It stands behind the authentication, and before the parsers of the body. */
+/** Middleware. Install it after the authentication, and before the parsers of the body. */
 export type Idempotent = Middleware & {
   /** Waits until no handler runs under a claim, after the server was closed. False if some still did when time was over. */
   drain(within?: string): Promise<boolean>;
@@ -62,7 +62,7 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
   const { req: request, res: response } = context;
   const { exchange } = run;
   const outer = fieldsOf(response.getHeaders());
-  // For what the framework answers outside of here: an error, or a handler that writes by itself.
+  // For answers that the framework gives elsewhere: an error, or a handler that writes to the response itself.
   const recorder = record(run, request, response);
   const giveStreams = ownStreams(context);
   context.oncegate = exchange.request;
@@ -70,7 +70,7 @@ async function run(run: Run, context: Context, next: Next): Promise<void> {
     await new Promise<void>((resolve, reject) => runUnder(exchange, () => void next().then(resolve, reject)));
   } catch (error) {
     exchange.threw(error);
-    // Koa answers no error of a caller that has gone; the repeat needs the answer.
+    // Koa does not answer an error after its caller has disconnected; the repeat needs the answer.
     if (run.guard.isGone) Object.defineProperty(context.response, "writable", { configurable: true, value: true });
     throw error;
   } finally {
@@ -114,8 +114,8 @@ function webStreamOf(body: unknown): unknown {
 }
 
 /**
- * Koa destroys the stream that is its body when the connection closes. So it gets a stand-in while the handler runs. Returns what
- * ends that: the body is then the handler's stream, for one that reads it whatever happens to the connection.
+ * Koa destroys its body stream when the connection closes. So Koa gets a substitute while the handler runs. Returns a function
+ * that ends this: after it the body is the handler's stream, which is read even if the connection closes.
  */
 function ownStreams(context: Context): () => void {
   const { response } = context;

@@ -175,7 +175,7 @@ export class Lock {
         uncertain ||= call.uncertain === true;
         if (error instanceof LockNotAcquired) transport.event(about, "lock_held", "debug", { code: error.code });
         const withdrawing = signal?.aborted || uncertain ? this.withdraw(nonce, first) : undefined;
-        // A caller that has gone does not wait for it.
+        // A caller that has disconnected does not wait for it.
         if (!signal?.aborted) await withdrawing;
         throw error;
       }
@@ -263,7 +263,7 @@ export class Hold implements AsyncDisposable {
     return this.lease.lostSignal;
   }
 
-  /** Renews the hold now, beside the renewal in the background. */
+  /** Renews the hold now, in addition to the renewal in the background. */
   async renew(): Promise<void> {
     await this.lease.renew(this.transport.timeoutMs);
   }

@@ -29,7 +29,7 @@ export interface RedisOptions {
   deadStream?: string;
   /** Messages handled at the same time. Default 16. */
   concurrency?: number;
-  /** A message of a consumer that is silent for so long is taken over. Default 30000. */
+  /** A message of a consumer that was idle for this time is taken over. Default 30000. */
   idleMs?: number;
   signal: AbortSignal;
 }

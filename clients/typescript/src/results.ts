@@ -48,7 +48,7 @@ export function marker(omitted: Omitted): string {
   return `{"$oncegate":{"omitted":"${omitted}"}}`;
 }
 
-/** What a stored result says of a result that was not stored; null if it is one. */
+/** Reason why a result was not stored, as its substitute records it; null for an ordinary result. */
 export function omittedOf(result: Json | undefined): Omitted | null {
   if (typeof result !== "object" || result === null || Array.isArray(result)) return null;
   const said = (result as { $oncegate?: { omitted?: unknown } }).$oncegate?.omitted;
@@ -62,8 +62,8 @@ export interface Encoded {
 }
 
 /**
- * The result as JSON, or why it cannot be stored. Without a reader it must be plain JSON: a duplicate would get something else. The work
- * is done, whatever the methods of its result do.
+ * The result as JSON, or the reason why it cannot be stored. Without a reader it must be plain JSON: otherwise a duplicate would
+ * get something else. The work is done, even if a method of its result fails.
  */
 export function encode(result: unknown, hasReader = false): Encoded {
   if (result === undefined || result === null) return { omitted: null };

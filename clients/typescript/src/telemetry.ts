@@ -1,4 +1,4 @@
-/** Spans and metrics, where the API of OpenTelemetry is installed. Without it nothing is done, and nothing has to be set. */
+/** Spans and metrics, where the API of OpenTelemetry is installed. Without it nothing is done, and no setting is needed. */
 
 import type { Counter, MeterProvider, Span, Tracer, TracerProvider } from "@opentelemetry/api";
 

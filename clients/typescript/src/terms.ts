@@ -27,7 +27,7 @@ export interface Terms {
 
 /** The terms of `once`. */
 export interface OnceTerms extends Terms {
-  /** Errors of the work that mean that nothing happened, beside those of the client. */
+  /** Errors of the work that mean that nothing happened, in addition to those of the client. */
   nothingHappened?: Harmless;
 }
 

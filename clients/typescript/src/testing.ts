@@ -243,7 +243,7 @@ export class MemoryGateway {
     const now = this.now();
     for (const [id, record] of this.stored) {
       if (record.state === "in_progress" && record.leaseEnds <= now) {
-        // It does not end by itself.
+        // It has no end.
         if (record.isUnknownAtEnd) Object.assign(record, { state: "unknown", expires: Number.POSITIVE_INFINITY });
         else this.stored.delete(id);
       } else if (record.expires <= now) this.stored.delete(id);

@@ -20,8 +20,8 @@ export interface Done<Result> {
   /** In observe mode: what enforcing would have answered. */
   readonly wouldBe: string | null;
   /**
-   * Why the result was not stored: it has more than 64 KiB, is not JSON, or was refused. The success itself was recorded; duplicates
-   * get no result, and are told why. Null if the result was stored.
+   * Why the result was not stored: it has more than 64 KiB, is not JSON, or was refused. The success itself was recorded;
+   * duplicates get this reason instead of a result. Null if the result was stored.
    */
   readonly resultOmitted: Omitted | null;
 }
@@ -140,13 +140,13 @@ export interface Options {
   /** Limit of one HTTP call, without the time that it asks to wait. Default `2s`; longer than the gateways' deadline. */
   timeout?: string;
   timeoutMs?: number;
-  /** Limit of all tries of one claim call, beside `wait`. Default `5s`. */
+  /** Limit of all tries of one claim call, in addition to `wait`. Default `5s`. */
   claimWithin?: string;
   claimWithinMs?: number;
   /** Limit of all tries of one report. Default `30s`; `settleWithinMs: Infinity`: none. */
   settleWithin?: string;
   settleWithinMs?: number;
-  /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected and say so. */
+  /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected with `degraded: "caller"`. */
   onUnavailable?: "fail_closed" | "proceed";
   /** Errors of the work that mean that nothing happened: the operation is released, and the error is thrown on. */
   nothingHappened?: Harmless;

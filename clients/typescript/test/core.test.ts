@@ -1,4 +1,4 @@
-/** Rules of the core beside the vectors: the identity of a grant, options, the switch. */
+/** Rules of the core in addition to the vectors: the identity of a grant, options, the switch. */
 
 import assert from "node:assert/strict";
 import http from "node:http";

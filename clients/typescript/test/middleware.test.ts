@@ -1,4 +1,4 @@
-/** Rules of the middleware beside the vectors, on each framework. */
+/** Rules of the middleware in addition to the vectors, on each framework. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";

@@ -107,7 +107,7 @@ function run(client: Client, settings: Settings, order: string) {
   return client.once("order.submit", { order_id: order }, work, terms);
 }
 
-/** What the work returns beside the order number. */
+/** Values that the work returns in addition to the order number. */
 function returned(kind: string | undefined): object {
   let deep: Json = [];
   for (let level = 0; level < 98; level++) deep = [deep];

@@ -13,7 +13,7 @@ const BEHAVIOUR = new URL("../../vectors/behaviour/", import.meta.url);
 const load = (name: string): Any => JSON.parse(readFileSync(new URL(name, BEHAVIOUR), "utf8"));
 const common = load("common.json");
 
-/** What the answers of a script mean for the double; undefined if it does not answer so by itself. */
+/** Setting of the double for the answers of a script; undefined if it has no such setting. */
 type Setting = (gateway: MemoryGateway, client: Client) => Promise<unknown> | unknown;
 const PLAIN = ["granted", "succeeded", "released", "unknown", "renewed", "hold", "hold_released", "hold_renewed"];
 const order = ["order.submit", { order_id: "A-1001" }] as const;

@@ -28,7 +28,7 @@ export type RequestResult =
 export type Decision<Kind extends string, Value> = { readonly kind: Kind } & Value;
 export type Pass = Decision<"pass", object>;
 export type Answered = Decision<"answer", { reply: Reply }>;
-/** Keyed: its body is to be read, and then it is claimed. */
+/** Keyed: its body must be read, and then it is claimed. */
 export type Keyed = Decision<"keyed", { key: string }>;
 export type Granted = Decision<"run", { exchange: Exchange }>;
 
@@ -203,7 +203,7 @@ export class Engine<Request> {
   }
 }
 
-/** The refusal for an error of the client. What the service must mend is told by an event, not to its caller. */
+/** The refusal for an error of the client. An event reports what the service must correct; the caller does not see it. */
 export function refusalOf(error: unknown, event: Rules["event"]): Refusal {
   if (error instanceof Rejected && error.status === 429)
     return refusal("quota_exceeded", "Too many requests; repeat after Retry-After with the same key.", {

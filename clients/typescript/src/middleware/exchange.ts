@@ -46,12 +46,12 @@ export class RequestGrant {
     return this.grant.lostSignal;
   }
 
-  /** Aborted when the caller has gone. The handler runs on: a repeat gets its response. */
+  /** Aborted when the caller disconnects. The handler continues: a repeat gets its response. */
   get callerGone(): AbortSignal {
     return this.gone.signal;
   }
 
-  /** Says what happened, whatever the status of the response says. `failure`: nothing happened, so the key is free again. */
+  /** Sets the outcome, for any status of the response. `failure`: nothing happened, so the key is free again. */
   mark(outcome: Outcome): void {
     if (outcome !== "success" && outcome !== "failure" && outcome !== "unknown")
       throw new TypeError('an outcome is "success", "failure" or "unknown"');
@@ -180,7 +180,7 @@ export class Exchange {
       else if (outcome === "unknown") await this.grant.giveUp();
       else await this.grant.succeed(this.stored(), true);
     } catch {
-      // The client has said so by an event. The response is the handler's all the same.
+      // The client has emitted an event. The response is the handler's all the same.
     } finally {
       this.grant.stop();
       this.ended();

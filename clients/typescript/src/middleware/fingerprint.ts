@@ -13,7 +13,7 @@ export const FINGERPRINT_DEFAULT: readonly FingerprintPart[] = ["method", "path"
 /** What every request has, in every framework. */
 export interface Incoming {
   readonly method: string;
-  /** As it was it was sent, with the mount point. */
+  /** The URL of the request line, with the mount point. */
   readonly url: string;
   /** Names and values, one after the other, each line apart. */
   readonly rawHeaders: readonly string[];
@@ -43,7 +43,7 @@ export function fingerprintOf(
     // The boundary of a form may differ from try to try.
     else if (part === "content-type") members[part] = form ? "multipart/form-data" : fieldDigest(rawHeaders, part, lower);
     else if (part === "if-match") members[part] = fieldDigest(rawHeaders, part);
-    // A parsed value is no bytes: it has a name of its own, so that neither is taken for the other.
+    // A parsed value has no bytes. It has another name, so that the two cannot be confused.
     else if (body.kind === "parsed") members.parsed = digest(canonicalValue(body.value));
     else members.body = form ?? (part === "body:json" ? jsonDigest(body.bytes) : digest(body.bytes));
   }

@@ -10,9 +10,9 @@ type Emit = (event: string | symbol, ...args: unknown[]) => boolean;
 type Destroy = (error?: Error) => unknown;
 
 interface Watcher {
-  /** The caller has gone. */
+  /** The caller has disconnected. */
   gone(): void;
-  /** The handler, or what answers its errors, has broken off the response. False if the run goes on all the same. */
+  /** The handler, or the code that answers its errors, has broken off the response. False if the run continues all the same. */
   broken(): boolean;
 }
 
@@ -39,7 +39,7 @@ export class Guard {
   /** The response was ended, and its end is held back until the report. */
   isHeld = false;
   private readonly overrides = new Overrides();
-  /** What happened meanwhile, told when the run is over. */
+  /** Events during the run, for delivery at its end. */
   private readonly later: (() => void)[] = [];
   private stall: NodeJS.Timeout | undefined;
   private isReleased = false;
@@ -64,7 +64,7 @@ export class Guard {
     this.guardSocket(request.socket);
   }
 
-  /** Lets everything through again, and tells what happened meanwhile. */
+  /** Lets everything through again, and delivers the events of the run. */
   release(): void {
     if (this.isReleased) return;
     this.isReleased = true;
@@ -152,7 +152,7 @@ export class Guard {
     }
   }
 
-  /** Returns true if the socket is to be destroyed later: what was sent without the middleware by now is still held back. */
+  /** Returns true if the socket must be destroyed later: the guard still holds back data that would be sent by now without it. */
   destroysLater(socket: Socket, destroy: () => void): boolean {
     if (this.isGone || socket.readableEnded) return false;
     if (this.isHeld) this.later.push(destroy);
@@ -186,5 +186,5 @@ function guardsOf(socket: Socket): Set<Guard> {
   return guards;
 }
 
-/** For the recorder, which has methods of its own to put before those of the response. */
+/** For the recorder, which puts its own methods before those of the response. */
 export { Overrides };

@@ -14,7 +14,7 @@ export interface Run {
   kind: "run";
   exchange: Exchange;
   guard: Guard;
-  /** Called when the caller has gone, for what waits for it. */
+  /** Called when the caller disconnects, for code that waits for it. */
   whenGone: (() => void) | null;
   /** The response is recorded before the framework has it: its breaking off says nothing about the handler. */
   isRecordedBefore: boolean;

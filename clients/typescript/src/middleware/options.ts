@@ -63,7 +63,7 @@ export interface IdempotencyOptions<Request> {
   claimWithinMs?: number;
   settleWithin?: string;
   settleWithinMs?: number;
-  /** Tells the handler that its caller has gone, in the framework's way. What breaks off so is unknown. */
+  /** Notifies the handler in the framework's way that its caller has disconnected. An interrupted handler has the outcome unknown. */
   stopWhenGone?: boolean;
   /** Writes refusals in the error format of the service. */
   render?: (problem: Problem) => Rendered;

@@ -50,7 +50,7 @@ function isRule(rule: unknown): boolean {
   return typeof rule === "number" && Number.isInteger(rule) && rule >= 200 && rule <= 599;
 }
 
-/** What a handler says itself in `Oncegate-Outcome`. Undefined: nothing. Null: something that is no outcome. */
+/** Outcome that a handler sets itself in `Oncegate-Outcome`. Undefined: none. Null: a value that is no outcome. */
 export function saidOutcome(values: readonly string[]): Outcome | null | undefined {
   if (values.length === 0) return undefined;
   const value = values.length === 1 ? values[0]?.trim() : "";

@@ -8,7 +8,7 @@ import type { FieldLines } from "./stored.js";
 /** How long a reader may take nothing. */
 const STALLED_MS = 30_000;
 
-/** What a stream does beside passing its pieces. */
+/** Functions of a stream in addition to passing its pieces. */
 export interface StreamTerms {
   /** `Content-Length`, if it is declared: the piece that fills it completes the response. */
   declared: number | null;
@@ -27,15 +27,15 @@ export async function recordPiece(run: Run, bytes: Buffer): Promise<void> {
   run.isRecordedBefore = true;
   run.exchange.data(bytes);
   await run.exchange.complete();
-  // The framework sends it first: else it would take a caller that has gone for a reply that was not sent.
+  // The framework sends it first. Otherwise the framework would treat a disconnected caller as a reply that was not sent.
   setImmediate(() => run.guard.release());
 }
 
-/** Returns a stream with the pieces of `source`, whose end waits for the report. The source is read to its end, whoever reads. */
+/** Returns a stream with the pieces of `source`. Its end waits for the report. The source is read to its end, with or without a reader. */
 export function recordStream(run: Run, source: Readable | WebStream, terms: StreamTerms): Readable {
   run.isRecordedBefore = true;
   const out = new PassThrough();
-  // A caller that has gone makes its framework destroy it.
+  // The framework destroys it when the caller has disconnected.
   out.on("error", () => {});
   void pump(run, readable(source), out, terms);
   return out;
@@ -68,7 +68,7 @@ async function pump(run: Run, source: Readable, out: PassThrough, { declared, tr
   }
 }
 
-/** Waits until the caller takes more, has gone, or has stalled for too long. */
+/** Waits until the caller accepts more, has disconnected, or has stalled for too long. */
 function taken(run: Run, out: PassThrough): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {

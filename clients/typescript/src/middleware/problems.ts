@@ -57,7 +57,7 @@ export function refusal(
   return { problem, fields: [...after, ...fields] };
 }
 
-/** The response of a service that has an error format of its own. */
+/** The response of a service with its own error format. */
 export interface Rendered {
   status?: number;
   headers?: Readonly<Record<string, string | readonly string[]>>;

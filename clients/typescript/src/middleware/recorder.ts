@@ -1,4 +1,4 @@
-/** Records a response of Node.js as the handler sends it, whatever API it uses, and holds its end back until the report. */
+/** Records a response of Node.js while the handler sends it, with any API, and holds its end back until the report. */
 
 import type { IncomingMessage, OutgoingHttpHeader, OutgoingHttpHeaders, ServerResponse } from "node:http";
 
@@ -67,7 +67,7 @@ export class Recorder {
     this.unhide();
   }
 
-  /** The caller has gone: what waits for it goes on. */
+  /** The caller has disconnected: code that waits for it continues. */
   gone(): void {
     this.response.emit("drain");
   }
@@ -168,7 +168,7 @@ export class Recorder {
         this.end(...(bytes ? [bytes] : []), ...(done ? [done] : []));
         return;
       }
-      // The handler has done its part: it is told that all was sent, then that the caller has gone.
+      // The handler has done its part: it gets the event that all was sent, then the one that the caller has disconnected.
       response.emit("finish");
       done?.();
     });
