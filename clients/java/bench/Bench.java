@@ -18,7 +18,8 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * Cost of {@code once} around an empty function, beside the same two calls written by hand with {@code java.net.http}.
+ * Cost of {@code once} around an empty function, compared with the same two calls written by hand
+ * with {@code java.net.http}.
  *
  * <p>Run it with {@code scripts/with-gateway} and the class path of the client: {@code Bench SECONDS}.
  */
@@ -35,7 +36,7 @@ final class Bench {
         var http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
         Callable<?> once = () -> client.once("order.submit", Map.of("order_id", order()), grant -> 7);
         Callable<?> byHand = () -> byHand(http);
-        // In turns, so that both meet the same machine; the first rounds warm up.
+        // Alternately, so that both have the same conditions; the first rounds warm up.
         var ratios = new TreeMap<Integer, List<Double>>();
         for (int round = 0; round < 9; round++) {
             for (int threads : new int[] {1, 64}) {

@@ -3,7 +3,7 @@ package io.oncegate.client;
 import java.time.Duration;
 
 /**
- * One HTTP call, to be repeated as it is.
+ * One HTTP call, which is repeated unchanged.
  *
  * @param body JSON, or null for GET
  * @param member the member that every 2xx of a gateway has

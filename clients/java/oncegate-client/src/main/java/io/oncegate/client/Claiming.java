@@ -152,7 +152,7 @@ final class Claiming {
         try {
             grant.fail();
         } catch (OncegateException unreported) {
-            // The event says so; its lease ends by itself.
+            // An event reports it; the claim ends with its lease.
         }
     }
 }

@@ -67,7 +67,7 @@ public record Decision(Kind kind, Duration delay, String reason, Exception error
             return new Decision(reportIsKept ? Kind.ACK : Kind.REDELIVER, null, reason, error);
         }
         if (error instanceof OutcomeRefused) {
-            // Ours is done, whatever the other attempt did. The event is an alarm.
+            // Ours is done, with any outcome of the other attempt. The event is an alarm.
             return new Decision(Kind.ACK, null, reason, error);
         }
         if (error instanceof NotCanonical || error instanceof ContentsNotDerived) {

@@ -9,8 +9,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 
 /**
- * One request and its answer, on a thread of its own: a caller that is interrupted leaves, and the
- * exchange runs on. {@code HttpClient.send} costs less than {@code sendAsync}, which starts a
+ * One request and its answer, on a separate thread: a caller that is interrupted leaves, and the
+ * exchange continues. {@code HttpClient.send} costs less than {@code sendAsync}, which starts a
  * thread for each answer where there are one or two processors.
  */
 final class Exchange extends FutureTask<HttpResponse<String>> {

@@ -137,8 +137,8 @@ public final class Grant implements Claimed, AutoCloseable {
     }
 
     /**
-     * Marks the outcome that is reported when the work ends, whatever it returns or throws. In a
-     * request it is stronger than the status of the response.
+     * Marks the outcome that is reported when the work ends, independent of its result or
+     * exception. In a request it overrides the status of the response.
      */
     public void mark(Outcome outcome) {
         marked = Objects.requireNonNull(outcome, "outcome");
@@ -150,14 +150,14 @@ public final class Grant implements Claimed, AutoCloseable {
     }
 
     /**
-     * Returns a future that completes once the caller of the request is known to have gone. The
-     * work goes on: a repeat of the request gets its response.
+     * Returns a future that completes once the caller of the request is known to have disconnected.
+     * The work continues: a repeat of the request gets its response.
      */
     public CompletableFuture<Void> callerGone() {
         return callerGone;
     }
 
-    /** Ends the renewal in the background: without an outcome the lease ends by itself. */
+    /** Ends the renewal in the background: without an outcome the claim ends with its lease. */
     public void stopRenewal() {
         stop();
     }

@@ -83,8 +83,8 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Releases the hold; repeated until it is answered. If no gateway answers, the lease ends by
-     * itself, and an event says so.
+     * Releases the hold; repeated until it is answered. If no gateway answers, the hold ends with
+     * its lease, and an event reports it.
      */
     @Override
     public void close() {

@@ -4,7 +4,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Writes JSON values: maps, lists, strings, numbers, booleans, null, and {@link JsonText} as it is.
+ * Writes JSON values: maps, lists, strings, numbers, booleans, null, and {@link JsonText}
+ * unchanged.
  */
 final class Json {
     private static final int LEVELS_MAX = 512;

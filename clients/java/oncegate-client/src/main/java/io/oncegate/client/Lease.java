@@ -82,8 +82,8 @@ final class Lease {
     }
 
     /**
-     * Renews until {@link #stop} while the outcome is reported: a lease that ended meanwhile would
-     * let a repeat run. A renewal that the report overtakes loses nothing.
+     * Renews until {@link #stop} while the outcome is reported: if the lease ended during that
+     * time, a repeat could run. A renewal that the report overtakes does no harm.
      */
     synchronized void reporting() {
         reporting = true;

@@ -11,7 +11,7 @@ import java.time.Duration;
  * @param fair grants requests in the order in which they first came
  * @param limit of shared holds only: at most so many at once, 2 to 1000, as of a semaphore. All
  *     that hold the lock at the same time name the same limit. Null: any number. A thread that
- *     locks again shares its permit; {@link OncegateLock#hold} takes one of its own
+ *     locks again shares its permit; {@link OncegateLock#hold} takes another one
  */
 public record LockTerms(LockMode mode, String owner, String lease, boolean fair, Integer limit) {
     /** Exclusive, not fair, with the operator's lease. */

@@ -197,7 +197,7 @@ final class Locking {
 
     /**
      * Repeats a call until it is answered; an interrupt is remembered. Null without an answer: the
-     * lease ends by itself.
+     * hold ends with its lease.
      */
     private Response finish(Call call, int gateway) {
         try {

@@ -4,6 +4,6 @@ package io.oncegate.client;
 public enum OnUnavailable {
     /** {@link Unavailable} is thrown. Right for anything that is worse done twice than late. */
     FAIL_CLOSED,
-    /** The work runs unprotected, and says so: {@code degraded} is {@code caller}. */
+    /** The work runs unprotected, and {@code degraded} is {@code caller}. */
     PROCEED
 }

@@ -122,7 +122,7 @@ public final class Options {
         return with(copy -> copy.timeout = positive("timeout", timeout));
     }
 
-    /** Sets the limit of all tries of one claim call, 5 s by default, beside its wait. */
+    /** Sets the limit of all tries of one claim call, 5 s by default, in addition to its wait. */
     public Options claimWithin(Duration within) {
         return with(copy -> copy.claimWithin = positive("claimWithin", within));
     }
@@ -144,7 +144,7 @@ public final class Options {
 
     /**
      * Sets the errors of work that had no effect, subclasses included: the operation is released at
-     * once, and the error goes on unchanged. Causes do not count.
+     * once, and the error is thrown on unchanged. Causes do not count.
      */
     public Options releaseOn(List<Class<? extends Throwable>> errors) {
         return with(copy -> copy.releaseOn = List.copyOf(errors));

@@ -2,7 +2,7 @@ package io.oncegate.client;
 
 import java.util.Locale;
 
-/** The outcome of an operation, as it is reported. */
+/** The reported outcome of an operation. */
 public enum Outcome {
     /** It is finished, and must never run again. */
     SUCCESS,

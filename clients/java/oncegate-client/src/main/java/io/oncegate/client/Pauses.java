@@ -10,8 +10,9 @@ final class Pauses {
     private Pauses() {}
 
     /**
-     * Returns the pause before the next call of a wait: short after a call that has waited, since
-     * more would miss what ends meanwhile, and what the gateway asks for if it has not.
+     * Returns the pause before the next call of a wait. After a call that has waited it is short,
+     * since a longer one would miss a claim that ends in it. Otherwise it is the pause that the
+     * gateway asks for.
      */
     static Duration after(Response answer, Duration wait) {
         Duration asked = answer.retryAfter();

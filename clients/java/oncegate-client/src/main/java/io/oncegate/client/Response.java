@@ -8,7 +8,7 @@ import java.util.Map;
 /**
  * An answer of a gateway. Members that are not known are ignored.
  *
- * @param sent the monotonic time at which the request was sent, from which a lease counts
+ * @param sent the monotonic time at which the request was sent; a lease counts from it
  * @param gateway the position of the gateway that answered
  */
 record Response(int status, Map<String, Object> fields, long sent, int gateway, String requestId) {

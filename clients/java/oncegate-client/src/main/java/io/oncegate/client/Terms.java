@@ -14,7 +14,7 @@ import java.util.List;
  * @param retention such as {@code 30d}, or {@code forever}
  * @param takesOver claims an operation that is {@code unknown}, after its effect was looked up
  * @param waitFor waits for an attempt that is in progress, such as {@code 10s}
- * @param releaseOn errors of work that had no effect, beside those of the client
+ * @param releaseOn errors of work that had no effect, in addition to those of the client
  * @param isUnknownOnLeaseEnd makes the claim {@code unknown} if its lease ends without an outcome
  */
 public record Terms(
@@ -91,7 +91,7 @@ public record Terms(
 
     /**
      * Returns these terms with errors of work that had no effect, subclasses included: the
-     * operation is released at once, and the error goes on unchanged. Causes do not count.
+     * operation is released at once, and the error is thrown on unchanged. Causes do not count.
      */
     public Terms releaseOn(List<Class<? extends Throwable>> errors) {
         return new Terms(

@@ -13,7 +13,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 
-/** Exchanges that nobody waits for. */
+/** Exchanges without a waiting caller. */
 class ExchangeTest {
     @Test
     void anAbandonedExchangeEndsAtItsDeadlineAlsoWithinTheBody() throws Exception {

@@ -10,7 +10,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** A gateway that takes no outcome until the claim is renewed: no repeat may run meanwhile. */
+/** A gateway that accepts no outcome until the claim is renewed: no repeat may run before. */
 class ReportingTest {
     private final List<String> calls = new CopyOnWriteArrayList<>();
     private final List<String> events = new CopyOnWriteArrayList<>();

@@ -18,7 +18,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** One server of a case: it plays the script, or is silent, closing or absent. */
+/** One server of a case: it plays the script, does not answer, closes connections, or is absent. */
 final class ScriptServer implements AutoCloseable {
     private final String kind;
     private final int at;

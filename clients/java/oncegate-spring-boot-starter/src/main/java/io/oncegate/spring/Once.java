@@ -16,8 +16,8 @@ import java.lang.annotation.Target;
  *
  * <p>A repeat of a success returns the stored result as the method's return type. An operation in
  * progress or with an unknown outcome throws {@link DuplicateOperation}, another fingerprint {@link
- * OperationMismatch}. It stands outside a transaction of the method, and refuses to run inside one:
- * a success reported before the commit would stay after a rollback. A {@code CompletionStage} or
+ * OperationMismatch}. It encloses a transaction of the method, and refuses to run inside one: a
+ * success reported before the commit would stay after a rollback. A {@code CompletionStage} or
  * {@code Mono} is reported when it completes, a {@code Callable} when it was called. Other types
  * whose work ends later are refused when the bean is made. A repeat of a success whose result was
  * not stored throws {@link ResultNotStored}.
@@ -46,7 +46,7 @@ public @interface Once {
 
     /**
      * Returns errors of the method that had no effect, subclasses included: the operation is
-     * released at once, and the error goes on unchanged.
+     * released at once, and the error is thrown on unchanged.
      */
     Class<? extends Throwable>[] releaseOn() default {};
 

@@ -275,7 +275,7 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         return ((CompletionStage<?>) stage).thenApply(value -> value);
     }
 
-    /** Returns the result as it is stored; throws for one whose work has not ended. */
+    /** Returns the stored form of the result; throws for a result whose work has not ended. */
     private JsonText written(OnceMethod method, Object value) {
         boolean isLater = value != null && OnceMethod.endsLater(value.getClass());
         if (isLater) {

@@ -17,8 +17,8 @@ final class Reactive {
     }
 
     /**
-     * Begins on subscription. A subscription that is cancelled does not cancel the run, unless the
-     * method says so.
+     * Begins on subscription. A cancelled subscription does not cancel the run, unless the method
+     * allows it.
      */
     static Object single(OnceMethod method, Supplier<CompletableFuture<Object>> run) {
         Mono<Object> mono = Mono.fromFuture(run, method.isDetached());

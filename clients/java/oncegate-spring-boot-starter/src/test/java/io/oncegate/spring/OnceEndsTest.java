@@ -27,9 +27,7 @@ import org.springframework.web.bind.annotation.RestController;
 import org.springframework.web.context.request.async.DeferredResult;
 import org.springframework.web.context.request.async.WebAsyncTask;
 
-/**
- * The ends of a method: errors without effect, types that end later, and what HTTP says of them.
- */
+/** The ends of a method: errors without effect, types that end later, and their HTTP responses. */
 class OnceEndsTest {
     private ClaimTable gateway;
     private ApplicationContextRunner runner;

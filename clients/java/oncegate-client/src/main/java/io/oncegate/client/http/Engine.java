@@ -134,7 +134,7 @@ public final class Engine<R> {
         return rules.observe;
     }
 
-    /** Returns true if a handler sees that its caller has gone. */
+    /** Returns true if a handler sees that its caller has disconnected. */
     public boolean isStoppedWhenGone() {
         return rules.stopWhenGone;
     }

@@ -4,9 +4,9 @@ package io.oncegate.client.http;
 public enum FingerprintPart {
     /** The method, and fields that override it. */
     METHOD("method"),
-    /** The path as it was sent. */
+    /** The path of the request, undecoded. */
     PATH("path"),
-    /** The query as it was sent. */
+    /** The query of the request, undecoded. */
     QUERY("query"),
     /** The media type of the body. */
     CONTENT_TYPE("content-type"),

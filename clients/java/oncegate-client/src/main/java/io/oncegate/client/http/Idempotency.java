@@ -265,7 +265,9 @@ public final class Idempotency<R> {
         return with(copy -> copy.settleWithin = positive("settleWithin", within));
     }
 
-    /** Lets a handler see that its caller has gone, as without the filter; it is unknown then. */
+    /**
+     * Lets a handler see a disconnected caller, as without the filter; its outcome is unknown then.
+     */
     public Idempotency<R> stopWhenGone() {
         return with(copy -> copy.stopWhenGone = true);
     }

@@ -43,7 +43,7 @@ public final class KeyedSender {
      * Sends a request under this key, such as one that was kept with the operation: a program that
      * was restarted sends the same.
      *
-     * @param request its body has to be one that can be sent again
+     * @param request its body must be repeatable
      */
     public HttpResponse<byte[]> send(HttpRequest request, String key)
             throws IOException, InterruptedException {

@@ -7,10 +7,10 @@ public interface RequestHead {
     /** Returns the method. */
     String method();
 
-    /** Returns the path as it was sent, with the mount point. */
+    /** Returns the undecoded path, with the mount point. */
     String path();
 
-    /** Returns the query as it was sent; null without one. */
+    /** Returns the undecoded query; null without one. */
     String query();
 
     /** Returns the names of all fields. */

@@ -30,7 +30,7 @@ public final class Run {
     private List<Field> fields = List.of();
     private List<Field> trailers = List.of();
 
-    /** What the handler says in {@code Oncegate-Outcome}, line by line. */
+    /** Values that the handler sets in {@code Oncegate-Outcome}, line by line. */
     private final List<String> said = new ArrayList<>();
 
     private boolean harmless;
@@ -94,7 +94,7 @@ public final class Run {
         return Outcome.UNKNOWN;
     }
 
-    /** Takes the head of the response, as it is sent. */
+    /** Takes the head of the response while it is sent. */
     public synchronized void head(int status, List<Field> fields) {
         this.status = status;
         this.fields = List.copyOf(fields);
@@ -167,7 +167,7 @@ public final class Run {
         try {
             report(outcome, stored);
         } catch (OncegateException unreported) {
-            // The event says so; the caller gets the response that the work gave.
+            // An event reports it; the caller gets the response of the work.
             LOG.log(
                     System.Logger.Level.WARNING,
                     rules.operation + ": the outcome was not recorded",

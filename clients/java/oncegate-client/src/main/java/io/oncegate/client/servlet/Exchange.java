@@ -86,7 +86,7 @@ final class Exchange {
     }
 
     /**
-     * Returns true for the error page for a caller that has gone, while its handler still runs: the
+     * Returns true for the error page of a disconnected caller while its handler still runs: the
      * page would use the handler's own request.
      */
     boolean isForNobody(DispatcherType type) {

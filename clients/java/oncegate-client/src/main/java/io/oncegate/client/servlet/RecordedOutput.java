@@ -7,9 +7,9 @@ import java.io.IOException;
 import java.io.PrintWriter;
 
 /**
- * The body of a response. A response that comes in one piece waits for the report as a whole, else
- * the piece that fills its declared length, else its end. A caller that is gone does not end the
- * recording.
+ * The body of a response. A response in one piece waits for the report as a whole. Otherwise the
+ * piece that fills its declared length waits, or its end. The recording continues after the caller
+ * has disconnected.
  */
 final class RecordedOutput extends ServletOutputStream {
     private static final int BUFFER = 8192;

@@ -11,8 +11,8 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 
 /**
- * The asynchronous mode of a recorded request: its end reports, and a caller that is gone does not
- * reach the handler.
+ * The asynchronous mode of a recorded request: its end reports, and the handler gets no event when
+ * its caller disconnects.
  */
 final class RunAsync implements AsyncContext {
     private static final System.Logger LOG = System.getLogger("io.oncegate.client");
@@ -54,7 +54,10 @@ final class RunAsync implements AsyncContext {
         unlessGone(() -> context.dispatch(to, path));
     }
 
-    /** Once the caller is gone the container has ended the request; the response is complete. */
+    /**
+     * Once the caller has disconnected, the container has ended the request; the response is
+     * complete.
+     */
     private void unlessGone(Runnable action) {
         try {
             action.run();
@@ -132,7 +135,7 @@ final class RunAsync implements AsyncContext {
             @Override
             public void onTimeout(AsyncEvent event) {}
 
-            /** It is the first listener: others do not learn that the caller has gone. */
+            /** The first listener: it keeps from the others that the caller has disconnected. */
             @Override
             public void onError(AsyncEvent event) {
                 if (event.getThrowable() instanceof IOException) {
@@ -145,7 +148,7 @@ final class RunAsync implements AsyncContext {
         };
     }
 
-    /** Keeps from a listener that its caller has gone. */
+    /** Hides from a listener that its caller has disconnected. */
     private final class Guarded implements AsyncListener {
         private final AsyncListener listener;
 

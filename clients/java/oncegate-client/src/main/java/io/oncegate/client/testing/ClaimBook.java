@@ -64,7 +64,7 @@ final class ClaimBook {
                             boolean isUnknown = unknownOnLeaseEnd || claim.unknownOnLeaseEnd;
                             if (isUnknown && claim.state.equals("in_progress")) {
                                 claim.state = "unknown";
-                                // It does not end by itself.
+                                // It has no end.
                                 claim.ends = now + 36_500L * RETENTION_MS * 1_000_000;
                                 return false;
                             }

@@ -8,7 +8,7 @@ import java.lang.annotation.Target;
 import org.junit.jupiter.api.extension.ExtendWith;
 
 /**
- * Gives each test of a class a {@link MemoryGateway} of its own, as a parameter of the test or of a
+ * Gives each test of a class its own {@link MemoryGateway}, as a parameter of the test or of a
  * {@code @BeforeEach} method.
  */
 @Documented

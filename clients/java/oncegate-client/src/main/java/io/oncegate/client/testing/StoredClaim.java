@@ -3,7 +3,7 @@ package io.oncegate.client.testing;
 import io.oncegate.client.JsonText;
 
 /**
- * A claim that stands in the gateway of a test.
+ * A claim in the gateway of a test.
  *
  * @param contents in canonical form
  * @param state {@code in_progress}, {@code succeeded} or {@code unknown}

@@ -14,8 +14,8 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.springframework.kafka.support.Acknowledgment;
 
 /**
- * Handles each record once. Set it with {@code ContainerProperties.setAdviceChain}, beside {@link
- * OnceKafkaErrorHandler}: the report comes before the commit of the offset.
+ * Handles each record once. Set it with {@code ContainerProperties.setAdviceChain}, together with
+ * {@link OnceKafkaErrorHandler}: the report comes before the commit of the offset.
  */
 public final class OnceKafkaAdvice implements MethodInterceptor {
     private static final int COUNTED_MAX = 10_000;

@@ -5,8 +5,8 @@ import org.springframework.amqp.core.Queue;
 import org.springframework.amqp.core.QueueBuilder;
 
 /**
- * The queues beside a queue of work: retried messages return after their time, parked and dead ones
- * stay.
+ * The queues next to a queue of work: retried messages return after their time, parked and dead
+ * ones stay.
  */
 public final class OnceRabbitQueues {
     private OnceRabbitQueues() {}

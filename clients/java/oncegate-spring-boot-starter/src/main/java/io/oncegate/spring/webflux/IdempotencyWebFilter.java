@@ -31,7 +31,7 @@ import reactor.core.scheduler.Schedulers;
 
 /**
  * Lets each request with an {@code Idempotency-Key} run once, and answers its repeats with the
- * stored response. It stands behind the authentication.
+ * stored response. It runs after the authentication.
  *
  * <p>Errors that the handler leaves are answered here, by the application's own exception handlers,
  * since their answer is a response too; but for those of Spring Security, whose filter answers

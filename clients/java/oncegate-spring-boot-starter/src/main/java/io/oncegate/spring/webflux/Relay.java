@@ -13,8 +13,8 @@ import reactor.util.context.Context;
 
 /**
  * Hands the body of a response from the handler to the caller, and records it. The piece that fills
- * the declared length, or the end, waits for the report. A caller that is gone does not end the
- * reading; a slow one slows it.
+ * the declared length, or the end, waits for the report. The reading continues after the caller has
+ * disconnected; a slow caller slows it.
  */
 final class Relay {
     private final Run run;
@@ -52,7 +52,7 @@ final class Relay {
 
     Mono<Void> callerGone(Throwable broken) {
         callerGone();
-        // An error of the handler itself is told by the reading.
+        // The reading reports an error of the handler itself.
         return Mono.empty();
     }
 
