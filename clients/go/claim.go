@@ -204,7 +204,7 @@ func noWork() error {
 	return argument("there is no work: write func(ctx context.Context, grant *oncegate.Grant) (…, error)")
 }
 
-// Claim claims the operation. A *Grant is renewed until it is reported or stopped. Once does all of that by itself.
+// Claim claims the operation. A *Grant is renewed until it is reported or stopped. Once does all of that for you.
 func (c *Client) Claim(ctx context.Context, operation string, contents any, opts ...ClaimOption) (Result, error) {
 	claim, err := c.newClaim(operation, contents, opts)
 	if err != nil {

@@ -58,7 +58,7 @@ func WithTimeout(limit time.Duration) Option {
 	return func(o *options) { o.client.timeout = limit }
 }
 
-// WithClaimWithin limits all tries of one claim call, beside its wait. Default 5 s.
+// WithClaimWithin limits all tries of one claim call, in addition to its wait. Default 5 s.
 func WithClaimWithin(limit time.Duration) Option {
 	return func(o *options) { o.client.claimWithin = limit }
 }

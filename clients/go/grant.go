@@ -56,13 +56,13 @@ func newGrant(ctx context.Context, c *Client, claim *claim, a *answer) *Grant {
 // IsLive reports if the claim is still live by this clock, to check before an effect that cannot be undone. Only the fence closes the gap.
 func (g *Grant) IsLive() bool { return g.lease.isLive() }
 
-// Lost is closed when the claim was lost while the work runs: see LostReason. The outcome is to be reported all the same.
+// Lost is closed when the claim was lost while the work runs: see LostReason. Report the outcome all the same.
 func (g *Grant) Lost() <-chan struct{} { return g.lease.lost }
 
 // LostReason is lease_lost, superseded or already_succeeded by the answer to a renewal, not_renewed if none came in time, or empty.
 func (g *Grant) LostReason() string { return g.lease.lostReason() }
 
-// Renew renews the claim now, beside the renewal in the background. An error leaves the claim as it is.
+// Renew renews the claim now, in addition to the renewal in the background. An error does not change the claim.
 func (g *Grant) Renew(ctx context.Context) error {
 	if g.Attempt == "" || g.WouldBe != "" {
 		return nil

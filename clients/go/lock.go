@@ -221,7 +221,7 @@ func (l *Locker) held(ctx context.Context, a *answer) (*Hold, error) {
 	return h, nil
 }
 
-// failed withdraws what may have been acquired. A caller that has gone does not wait for it.
+// failed withdraws a hold that may have been acquired. A caller that has left does not wait for it.
 func (l *Locker) failed(ctx context.Context, err error, nonce string, at int, uncertain bool) error {
 	cancelled := ctx.Err() != nil
 	if !cancelled && !uncertain {
@@ -256,7 +256,7 @@ func (h *Hold) Lost() <-chan struct{} { return h.lease.lost }
 // LostReason is not_held by the answer to a renewal, not_renewed if none came in time, or empty.
 func (h *Hold) LostReason() string { return h.lease.lostReason() }
 
-// Renew renews the hold now, beside the renewal in the background.
+// Renew renews the hold now, in addition to the renewal in the background.
 func (h *Hold) Renew(ctx context.Context) error {
 	if h.locker.client.disabled {
 		return nil

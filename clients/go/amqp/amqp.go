@@ -19,16 +19,16 @@ const failuresHeader = "x-oncegate-failures"
 // delays are those of the retry queues. One queue per delay: RabbitMQ expires messages at the head of a queue only.
 var delays = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second, 5 * time.Minute}
 
-// Queue is the queue to consume. Beside it Declare makes <queue>.retry.<delay>, <queue>.parked and <queue>.dead.
+// Queue is the queue to consume. Declare also makes <queue>.retry.<delay>, <queue>.parked and <queue>.dead.
 type Queue struct {
 	Name string
-	// Arguments are those of the queue, as it was declared elsewhere.
+	// Arguments are those with which the queue is declared elsewhere.
 	Arguments amqp091.Table
 	// Workers is the number of messages handled at the same time. Default 16.
 	Workers int
 }
 
-// Declare declares the queue and those beside it, all durable.
+// Declare declares the queue and its additional queues, all durable.
 func (q Queue) Declare(channel *amqp091.Channel) error {
 	for _, name := range []string{q.parked(), q.dead()} {
 		if _, err := channel.QueueDeclare(name, true, false, false, false, nil); err != nil {
@@ -137,7 +137,7 @@ func handle(
 		to = queue.dead()
 	}
 	if to != "" {
-		// The copy must be safe before the message is gone.
+		// The copy must be safe before the message is removed.
 		if err := publish(context.WithoutCancel(ctx), channel, returns, to, delivery, failures); err != nil {
 			return err
 		}

@@ -125,7 +125,7 @@ func TestAMessageStaysWhereItsCopyHasNoQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without those beside it.
+	// Without its additional queues.
 	if _, err := channel.QueueDeclare("orders", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}

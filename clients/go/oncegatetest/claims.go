@@ -41,7 +41,7 @@ func (g *Gateway) live(id string) *claim {
 		return c
 	}
 	if c.state == oncegate.InProgress && (g.unknown || c.isCautious) {
-		// It does not end by itself.
+		// It has no end.
 		c.state, c.ends = oncegate.Unknown, time.Time{}
 		return c
 	}

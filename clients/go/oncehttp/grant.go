@@ -37,7 +37,7 @@ func (g *Granted) Mark(outcome string) {
 	g.marked = outcome
 }
 
-// CallerGone returns a channel that is closed when the caller hangs up. The handler goes on, since a repeat gets its response.
+// CallerGone returns a channel that is closed when the caller hangs up. The handler continues, since a repeat gets its response.
 func (g *Granted) CallerGone() <-chan struct{} {
 	if g == nil {
 		return nil

@@ -282,7 +282,7 @@ func TestAMiddlewareThatIsThereTwiceProtectsOnce(t *testing.T) {
 	s.server.Config.Handler = s.idempotent.Handler(other.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		runs++
 		if inner := r.Header.Get("X-Inner"); inner != "" {
-			// A request of its own, in this process.
+			// A separate request, in this process.
 			again := r.Clone(r.Context())
 			again.Header.Set("Idempotency-Key", inner)
 			again.Header.Del("X-Inner")

@@ -20,7 +20,7 @@ import (
 	"github.com/oncegate/oncegate/clients/go/oncehttp"
 )
 
-// service answers the tries of one call in turn; the last answer stays. It keeps the requests.
+// service gives one answer after another to the tries of a call; the last answer stays. It keeps the requests.
 type service struct {
 	mu      sync.Mutex
 	answers []string

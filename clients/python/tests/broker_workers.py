@@ -250,7 +250,7 @@ def celery_app(broker: str, queue: str) -> Any:
         task_ignore_result=True,
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
-        # A retry is another message: it has to be there before the first one is acknowledged.
+        # A retry is another message: the broker must have it before the first one is acknowledged.
         broker_transport_options={"confirm_publish": True},
         broker_connection_retry_on_startup=True,
     )

@@ -206,7 +206,7 @@ func run(client *oncegate.Client, s settings, order string) (oncegate.Result, er
 	}, terms...)
 }
 
-// returned is the order number, and what a test wants beside it.
+// returned is the order number, and further values for a test.
 func returned(kind, order string) map[string]any {
 	record := map[string]any{"order_number": order}
 	switch kind {

@@ -122,7 +122,7 @@ def keep_renewing(hold: HoldState) -> Flow[None]:
 
 
 def release(hold: HoldState) -> Flow[None]:
-    """Releases the hold, and repeats that until it is answered. A hold that is gone already is the event `lock_lost`."""
+    """Releases the hold, and repeats that until it is answered. If the hold has already ended, the event `lock_lost` is emitted."""
     scope = hold.scope
     was_lost, hold.ended = hold.lost is not None, True
     if hold.attempt is None:

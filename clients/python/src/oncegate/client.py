@@ -91,7 +91,7 @@ class Client:
     Without `urls` the gateway is `ONCEGATE_URL`, else http://127.0.0.1:8080, and the credential `ONCEGATE_CREDENTIAL`.
 
     All times are in seconds. `timeout` limits one HTTP call, `claim_within` all tries of a claim, `settle_within` all tries of a
-    report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected and says so.
+    report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected (`degraded` is `caller`).
     `enabled=False`, or `ONCEGATE_DISABLED=1` in the environment, claims nothing and runs everything, for tests of other things.
     `on_event` gets each `Event` instead of the log; `traceparent` returns the trace context to pass on.
     """
@@ -225,7 +225,7 @@ class Client:
         self.close()
 
     def _release(self, terms: ClaimTerms) -> None:
-        """Claims once more with the same nonce, to learn of a grant that crossed the interruption, and gives it back."""
+        """Claims again with the same nonce. This finds a grant that crossed the interruption, and gives it back."""
         core = self._core
         scope = Scope(core, terms.operation, terms.global_id, core.clock())
         request = _core.Request("POST", "/v1/claims", terms.body(None))
@@ -234,7 +234,7 @@ class Client:
             if answered.status == 201:
                 self._transport.run(_claims.release(_claims.granted(scope, terms, answered)))
         except (Unavailable, Rejected):
-            pass  # Each try has emitted its event; the lease ends by itself.
+            pass  # Each try has emitted its event; the claim ends with its lease.
         except BaseException as crash:
             _log_crash(crash)
 

@@ -29,7 +29,7 @@ class JsonText:
 
 
 class _Literal(str):
-    """A number as it stands in JSON text."""
+    """A number as JSON text."""
 
 
 def global_id(app: str, operation: str, contents: Any) -> str:

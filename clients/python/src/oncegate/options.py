@@ -127,7 +127,7 @@ def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
 
 
 def disabled_by_environment() -> bool:
-    """True if `ONCEGATE_DISABLED` says so: everything runs, nothing is claimed."""
+    """Returns true if `ONCEGATE_DISABLED` switches clients off: everything runs, nothing is claimed."""
     text = os.environ.get("ONCEGATE_DISABLED", "")
     if text.lower() in ("1", "true", "yes", "on"):
         return True

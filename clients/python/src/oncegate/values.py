@@ -50,7 +50,7 @@ class Duplicate(Generic[T_co]):
     contents_verified: bool
     degraded: str | None
     global_id: str
-    #: Why the result is not here, as in `Done`; `batch`: it was too large for the answer to a batch, so look the claim up by itself.
+    #: Why the result is not here, as in `Done`; `batch`: it was too large for the answer to a batch, so look the claim up alone.
     result_omitted: str | None = None
 
     def value(self) -> T_co:

@@ -1,4 +1,4 @@
-"""What both RabbitMQ adapters agree on: the queues beside the main one, and the header that counts failures."""
+"""Names that both RabbitMQ adapters share: the queues next to the main one, and the header that counts failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def retry_queue(queue: str, after: float) -> str:
 
 
 def queues_of(queue: str) -> dict[str, dict[str, Any]]:
-    """The queues to declare beside `queue`, all durable, and their arguments."""
+    """The queues to declare in addition to `queue`, all durable, and their arguments."""
     retries = {
         retry_queue(queue, delay): {
             **_KEPT_UNTIL_BACK,

@@ -20,7 +20,7 @@ class AioPikaConsumer:
         self._recipe, self._channel, self._queue = recipe, channel, queue
 
     async def declare(self) -> None:
-        """Declares the queues beside the main one, which is yours."""
+        """Declares the additional queues. You declare the main one."""
         for name, arguments in queues_of(self._queue).items():
             await self._channel.declare_queue(name, durable=True, arguments=arguments)
 

@@ -24,7 +24,7 @@ class PikaConsumer:
         channel.confirm_delivery()
 
     def declare(self) -> None:
-        """Declares the queues beside the main one, which is yours."""
+        """Declares the additional queues. You declare the main one."""
         for name, arguments in queues_of(self._queue).items():
             self._channel.queue_declare(name, durable=True, arguments=arguments)
 

@@ -13,7 +13,7 @@ from ._recipe import Recipe, consume_once
 class RedisStreamConsumer:
     """Consumes a stream in a group; the recipe's messages are the fields of an entry, as redis-py returns them.
 
-    An entry that is to be redelivered stays pending, and is claimed once it was idle for `claim_idle` seconds. Unknown outcomes go to the
+    An entry for redelivery stays pending, and is claimed once it was idle for `claim_idle` seconds. Unknown outcomes go to the
     stream `STREAM:parked`, mistakes to `STREAM:dead`, in one transaction with the acknowledgement. Failures are counted in the hash
     `STREAM:failures`.
     """
