@@ -91,7 +91,7 @@ class Client:
     Without `urls` the gateway is `ONCEGATE_URL`, else http://127.0.0.1:8080, and the credential `ONCEGATE_CREDENTIAL`.
 
     All times are in seconds. `timeout` limits one HTTP call, `claim_within` all tries of a claim, `settle_within` all tries of a
-    report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work unprotected (`degraded` is `caller`).
+    report (None: no limit). `on_unavailable`: `fail_closed` raises `Unavailable`, `proceed` runs the work anyway (`degraded` is `caller`).
     `enabled=False`, or `ONCEGATE_DISABLED=1` in the environment, claims nothing and runs everything, for tests of other things.
     `on_event` gets each `Event` instead of the log; `traceparent` returns the trace context to pass on.
     """
