@@ -154,7 +154,7 @@ async fn run(client: &Client, settings: &Settings, order: &str) -> Result<Once<R
     client.once_with("order.submit", oncegate_client::contents! { "order_id" => order }, terms, work).await
 }
 
-/// The order number, and what a test wants beside it.
+/// The order number, and further values for a test.
 struct Returned {
     order: String,
     kind: Option<String>,

@@ -65,7 +65,7 @@ pub enum Claimed {
 pub struct Done<T> {
     /// Global ID of the operation.
     pub global_id: String,
-    /// What the work returned.
+    /// Result of the work.
     pub result: T,
     /// `succeeded`, `observed`, `spooled` (a gateway delivers it later), or nothing if nothing was recorded ([`OnUnavailable::Proceed`]).
     pub state: Option<State>,
@@ -93,11 +93,11 @@ pub struct Duplicate<T = Box<RawValue>> {
     pub result: Option<T>,
     /// Why the result of the success was not stored: `too_large`, `not_serialisable` or `refused`.
     pub result_omitted: Option<String>,
-    /// When it is worth asking again, while it is in progress.
+    /// Time after which a repeat is useful, while it is in progress.
     pub retry_after: Duration,
-    /// When the claim was granted.
+    /// Time at which the claim was granted.
     pub claimed_at: Option<SystemTime>,
-    /// When the record ends.
+    /// End of the record.
     pub expires_at: Option<SystemTime>,
     /// False for a record of a late outcome that came without its contents.
     pub contents_verified: bool,
@@ -153,9 +153,9 @@ pub enum State {
     InProgress,
     /// Its work is finished.
     Succeeded,
-    /// It is not known if its work has happened.
+    /// Unknown whether its work has happened.
     Unknown,
-    /// It had no effect, and can be claimed again.
+    /// Had no effect, and can be claimed again.
     Released,
     /// Observe mode: it was only looked at.
     Observed,
@@ -564,7 +564,8 @@ fn is_grant(body: &Body) -> bool {
     body.global_id.is_some() && body.attempt.is_some() && body.lease_ms.is_some_and(|lease| lease > 0)
 }
 
-/// Returns the pause after a wait: short after one that the gateway shortened, and what the gateway asks for if it did not wait.
+/// Returns the pause after a wait. It is short if the gateway shortened the wait. If the gateway did not wait, it is
+/// the pause that the gateway asks for.
 pub(crate) fn pause_between(wait: Duration, answer: &Answer) -> Duration {
     let pause = answer.retry_after();
     if answer.body.waited_ms.is_some_and(|waited| waited > 0) && !wait.is_zero() { pause.min(PAUSE_MIN) } else { pause }

@@ -46,7 +46,7 @@ pub(crate) struct Inner {
     pub(crate) on_event: Option<OnEvent>,
     pub(crate) metrics: Option<Arc<dyn Metrics>>,
     pub(crate) traceparent: Option<Traceparent>,
-    /// The gateway that answered the last claim: one that is down costs one timeout, not one for each call.
+    /// The gateway that answered the last claim. So a gateway that is down costs one timeout, not one for each call.
     pub(crate) first: Arc<AtomicUsize>,
     /// False: everything runs, and nothing is claimed.
     pub(crate) is_enabled: bool,
@@ -60,7 +60,7 @@ pub enum OnUnavailable {
     /// Return [`Error::Unavailable`].
     #[default]
     FailClosed,
-    /// Run the work unprotected, and say so: `degraded` is `caller`.
+    /// Run the work unprotected; `degraded` is `caller`.
     Proceed,
 }
 
@@ -136,7 +136,7 @@ impl Options {
         self
     }
 
-    /// Limits all tries of one claim call, beside its wait. Default 5 s.
+    /// Limits all tries of one claim call, in addition to its wait. Default 5 s.
     pub fn claim_within(mut self, limit: Duration) -> Self {
         self.claim_within = limit;
         self

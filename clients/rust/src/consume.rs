@@ -15,12 +15,12 @@ use crate::contents::Contents;
 use crate::error::{BoxError, Error, OnceError, WorkError};
 use crate::grant::Grant;
 
-/// What a consumer does with a message.
+/// Action of a consumer on a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It is done, here or before.
+    /// Done, here or before.
     Ack,
-    /// It comes again later: in progress, no gateway, a quota, nothing happened.
+    /// Delivered again later: in progress, no gateway, a quota, nothing happened.
     Redeliver,
     /// Its outcome is unknown: keep it in a separate queue, for a program or a person who looks up the effect and takes over.
     Park,
@@ -31,7 +31,7 @@ pub enum Action {
 /// Decision about a message.
 #[derive(Debug)]
 pub struct Decision<T> {
-    /// What to do.
+    /// Action on the message.
     pub action: Action,
     /// The least time before a redelivery.
     pub delay: Duration,

@@ -14,7 +14,8 @@ pub(crate) const DEPTH_MAX: usize = 32;
 const DECIMAL_CHARS_MAX: usize = 128;
 const INTEGER_MAX: i128 = (1 << 53) - 1;
 
-/// What makes two operations the same. Names are always written, as in a map: a name that follows from an identifier would change with it.
+/// Values that identify an operation. Names are always written, as in a map: a name that follows from an identifier
+/// would change with it.
 ///
 /// Texts, integers, booleans, `Option`, lists, maps and `serde_json::Value` convert into contents; `f64` and bytes do not.
 #[derive(Clone, PartialEq, Debug)]
@@ -51,7 +52,7 @@ impl Contents {
         Self::Decimal(number.to_string())
     }
 
-    /// Returns an instant from RFC 3339 text. A `SystemTime` converts by itself.
+    /// Returns an instant from RFC 3339 text. A `SystemTime` converts without it.
     pub fn timestamp(text: impl Display) -> Self {
         Self::Timestamp(text.to_string())
     }

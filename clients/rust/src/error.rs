@@ -39,7 +39,7 @@ pub enum Error {
         name: String,
         /// `lock_held`, `upgrade_refused`, `limit_differs` or `withdrawn`.
         code: String,
-        /// When it is worth asking again.
+        /// Time after which a repeat is useful.
         retry_after: Duration,
         /// The limit in use, with `limit_differs`.
         limit: Option<u32>,
@@ -57,11 +57,11 @@ pub struct Rejected {
     pub status: u16,
     /// Stable code of the problem.
     pub code: String,
-    /// What is wrong, and what to do.
+    /// Explanation of the error, and its correction.
     pub detail: String,
     /// ID of the request in the gateway's log.
     pub request_id: Option<String>,
-    /// When it is worth asking again, on a 429.
+    /// Time after which a repeat is useful, on a 429.
     pub retry_after: Option<Duration>,
 }
 
@@ -72,7 +72,7 @@ pub struct Cause {
     pub url: String,
     /// Kind of the failure.
     pub kind: Kind,
-    /// What happened, for people.
+    /// Explanation for people.
     pub detail: String,
     /// Status of the answer, if the gateway gave one.
     pub status: Option<u16>,
@@ -110,7 +110,7 @@ pub struct NotCanonical {
     pub reason: Reason,
     /// `$`, then `.name` or `[0]` for each step.
     pub path: String,
-    /// What to write instead.
+    /// Correct form.
     pub detail: String,
 }
 
@@ -212,9 +212,9 @@ pub enum OnceError<T> {
     Work(WorkError),
     /// An error of the claim or of the report.
     Call {
-        /// What went wrong.
+        /// Error of the report.
         error: Error,
-        /// What the work returned, if it has run.
+        /// Result of the work, if it has run.
         result: Option<T>,
     },
 }

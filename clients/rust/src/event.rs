@@ -63,7 +63,7 @@ impl Event {
     }
 }
 
-/// Subject of a call: what its events are about, and the trace that it belongs to.
+/// Subject of the events of a call, and the trace of the call.
 #[derive(Clone)]
 pub(crate) struct About {
     pub(crate) operation: Arc<str>,

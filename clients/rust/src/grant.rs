@@ -149,13 +149,13 @@ impl Grant {
         self.0.lease.as_ref().is_none_or(|lease| lease.is_live())
     }
 
-    /// Returns `lease_lost`, `superseded` or `already_succeeded` by the answer to a renewal, `not_renewed` if none came in time. The
-    /// outcome is to be reported all the same.
+    /// Returns `lease_lost`, `superseded` or `already_succeeded` by the answer to a renewal, `not_renewed` if none came
+    /// in time. Report the outcome all the same.
     pub fn lost(&self) -> Option<String> {
         self.0.lease.as_ref()?.lost()
     }
 
-    /// Waits until the claim is lost, and returns the reason; for `tokio::select!` beside the work.
+    /// Waits until the claim is lost, and returns the reason; for `tokio::select!` next to the work.
     pub async fn until_lost(&self) -> String {
         match &self.0.lease {
             Some(lease) => lease.until_lost().await,
@@ -163,7 +163,7 @@ impl Grant {
         }
     }
 
-    /// Renews the claim now, beside the renewal in the background.
+    /// Renews the claim now, in addition to the renewal in the background.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl Grant {
         *self.0.is_caller_gone.borrow()
     }
 
-    /// Waits until the caller of the request has gone; for ever if it stays.
+    /// Waits until the caller of the request disconnects. Never returns if the caller stays.
     pub async fn until_caller_gone(&self) {
         let mut gone = self.0.is_caller_gone.subscribe();
         // The sender is a part of this grant.

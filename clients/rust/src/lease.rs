@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::event::{About, Level};
 
-/// How a lease is renewed.
+/// Renewal of a lease.
 pub(crate) struct Renewal {
     pub(crate) client: Client,
     /// Position of the gateway that granted.
@@ -21,7 +21,7 @@ pub(crate) struct Renewal {
     pub(crate) endpoint: &'static str,
     pub(crate) path: String,
     pub(crate) attempt: String,
-    /// What the caller asked for, where the gateway would take its default instead.
+    /// Lease that the caller asked for, where the gateway would otherwise take its default.
     pub(crate) lease: Option<String>,
     pub(crate) about: About,
     pub(crate) genuine: fn(&Body) -> bool,
@@ -80,7 +80,7 @@ impl Lease {
         self.enter(Phase::Stopped);
     }
 
-    /// Renews at a third of what is left, which leaves time to repeat a lost answer.
+    /// Renews at a third of the rest. This leaves time to repeat a lost answer.
     async fn run(self: Arc<Self>) {
         let mut phase = self.phase.subscribe();
         let ended = async { drop(phase.wait_for(|phase| *phase != Phase::Running).await) };

@@ -47,7 +47,7 @@ pub struct Hold {
     held: Option<Held>,
 }
 
-/// What is stored of a lock. It is for people and reports: the lock may change right after the lookup.
+/// Stored state of a lock, for people and reports: the lock may change right after the lookup.
 #[derive(Deserialize, Clone, Debug)]
 #[non_exhaustive]
 pub struct LockRecord {
@@ -55,7 +55,7 @@ pub struct LockRecord {
     pub name: String,
     /// Nothing if the lock is free and requests queue for it.
     pub mode: Option<Mode>,
-    /// How many holds may be at once; nothing if the holders have named none.
+    /// Maximum number of holds at once; nothing if the holders have named none.
     pub limit: Option<u32>,
     /// Nothing if the lock is free.
     pub fence: Option<i64>,
@@ -73,7 +73,7 @@ pub struct LockHolder {
     pub hash: String,
     /// Its mode.
     pub mode: Mode,
-    /// When it was granted, RFC 3339.
+    /// Time of the grant, RFC 3339.
     pub claimed_at: String,
     /// Milliseconds that are left of its lease.
     pub lease_ms: u64,

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::report::is_global_id;
 
-/// What is stored of a claim. It is for people and reports: another attempt may claim right after the lookup.
+/// Stored state of a claim, for people and reports: another attempt may claim right after the lookup.
 #[derive(Deserialize, Clone, Debug)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields of the HTTP API: openapi.yaml explains them")]

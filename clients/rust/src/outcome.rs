@@ -10,7 +10,7 @@ pub enum Outcome {
     Success,
     /// Nothing happened: the operation can be claimed again at once.
     Failure,
-    /// It is not known if it happened: repeats are stopped.
+    /// Unknown whether it happened: repeats are stopped.
     Unknown,
 }
 

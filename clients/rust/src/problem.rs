@@ -21,13 +21,13 @@ pub struct Problem {
     pub status: u16,
     /// Stable code.
     pub code: String,
-    /// What is wrong, and what to do.
+    /// Explanation of the error, and its correction.
     pub detail: String,
     /// State of the operation: `in_progress`, `succeeded` or `unknown`.
     pub state: Option<String>,
     /// Status of the first response, if it was not stored.
     pub response_status: Option<u16>,
-    /// When it is worth asking again.
+    /// Time after which a repeat is useful.
     pub retry_after: Option<Duration>,
     /// Further fields of the response.
     pub headers: Vec<(HeaderName, HeaderValue)>,

@@ -319,7 +319,7 @@ pub(crate) struct Omitted {
     detail: String,
 }
 
-/// What is stored instead of a result.
+/// Substitute for a result.
 #[derive(Serialize, Deserialize)]
 struct Marker {
     #[serde(rename = "$oncegate")]
@@ -331,7 +331,7 @@ struct Reason {
     omitted: String,
 }
 
-/// Returns what is stored instead of a result, so that duplicates learn why there is none.
+/// Returns the substitute for a result. It tells duplicates why there is none.
 pub(crate) fn marker(code: &str) -> Option<Box<RawValue>> {
     to_raw_value(&Marker { oncegate: Reason { omitted: code.to_owned() } }).ok()
 }

@@ -22,11 +22,13 @@ const PROBLEM_BYTES_MAX: usize = 64 << 10;
 
 /// Adds an `Idempotency-Key` to requests with an effect, and repeats them until there is an answer.
 ///
-/// Each `send` is one operation. A request that has a key keeps it: set one that outlives the process, such as a number of your
-/// records, to repeat an operation after a crash. A body that is a stream cannot be repeated, so it is sent once.
+/// Each `send` is one operation. A request with a key keeps it. To repeat an operation after a crash, set a key that
+/// outlives the process, such as a number of your records. A body that is a stream cannot be repeated, so it is sent
+/// once.
 ///
-/// Repeated are requests without an answer and the statuses 408, 425, 429, 502, 503 and 504, and 409 while the first request is still running,
-/// after `Retry-After` at least. 409 with `state: unknown` is an answer: a person or program must look its effect up.
+/// A request is repeated if there is no answer, after the statuses 408, 425, 429, 502, 503 and 504, and after 409 while
+/// the first request is still running. The pause is at least `Retry-After`. 409 with `state: unknown` is an answer: a
+/// person or program must look its effect up.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct IdempotencyKeys {

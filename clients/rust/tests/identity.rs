@@ -7,7 +7,7 @@ use oncegate_client::{ClaimItem, Claimed, Client, Error, Once, OnceError, Option
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What the gateway computes: the client's own has the app of its credential.
+/// Global ID that the gateway computes. The client's ID has the app of its credential.
 const THEIRS: &str = "00000000000000000000000000000bad";
 
 type Seen = Arc<Mutex<Vec<String>>>;

@@ -1,5 +1,5 @@
-//! Requests of reqwest with one key per operation, against the middleware before a service whose answers get lost, and against the proxy of
-//! a gateway, which `ONCEGATE_BIN` names.
+//! Requests of reqwest with one key per operation: against the middleware of a service whose answers get lost, and
+//! against the proxy of the gateway that `ONCEGATE_BIN` names.
 #![cfg(all(feature = "axum", feature = "reqwest", feature = "testing"))]
 
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use oncegate_client::{Options, Outcome};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use tokio::net::TcpListener;
 
-/// What the service has seen and done.
+/// Requests and effects of the service.
 #[derive(Clone, Default)]
 struct Service {
     runs: Arc<AtomicUsize>,

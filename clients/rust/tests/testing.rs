@@ -10,7 +10,7 @@ use oncegate_client::{
     ClaimItem, Claimed, Client, Error, Grant, Once, OnceError, Options, OutcomeItem, State, Terms, WorkError, contents,
 };
 
-/// What a service does: an operation of a user.
+/// Operation of a user's service.
 async fn send_invoice(client: &Client, number: &str) -> Result<String, String> {
     let sent =
         client.once("invoice.send", contents! { "invoice" => number }, async |_| Ok(format!("mail of {number}"))).await;

@@ -1,4 +1,4 @@
-//! What the application for axum has in addition here: compression and a parser of forms.
+//! Additional parts of the application for axum: compression and a parser of forms.
 
 use std::io::Write as _;
 

@@ -25,10 +25,10 @@ use crate::error::BoxError;
 
 /// Header with the reason of the last move.
 const WHY: &str = "oncegate-why";
-/// How long a copy may take until all in-sync replicas have it.
+/// Longest time until all in-sync replicas have a copy.
 const COPIED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Topics whose records are handled. `TOPIC.parked` and `TOPIC.dead` exist beside each.
+/// Topics whose records are handled. Each has the additional topics `TOPIC.parked` and `TOPIC.dead`.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Topics {

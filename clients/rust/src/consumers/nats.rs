@@ -24,7 +24,7 @@ const FAILURES: &str = "Oncegate-Failures";
 const WHY: &str = "Oncegate-Why";
 /// Headers of the server and of its first publisher, which mean nothing for a copy.
 const RESERVED: &str = "Nats-";
-/// How long a request for messages waits at the server.
+/// Time that a request for messages waits at the server.
 const FETCH_FOR: Duration = Duration::from_secs(1);
 
 /// The subjects of messages that are not done: subjects of a stream, but not of the consumed one.
@@ -94,14 +94,14 @@ impl Subjects {
                 end = end.and(message.ack_with(AckKind::Nak(None)).await);
             }
         }
-        // Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+        // Started work is finished, so a shutdown leaves no unknown outcomes.
         while let Some(handled) = running.join_next().await {
             end = end.and(handled.unwrap_or_else(|panic| Err(panic.into())));
         }
         end
     }
 
-    /// Returns where the copy of a message goes that is neither done nor delivered again.
+    /// Returns the destination for the copy of a message that is neither done nor delivered again.
     fn target(&self, verdict: &Verdict, failures: u32, from: &str) -> Option<String> {
         match verdict.action {
             Action::Park => Some(self.parked.clone()),
@@ -168,7 +168,8 @@ async fn handle(
     message.double_ack().await
 }
 
-/// Runs work, and reports again and again that it continues, so that the server does not deliver the message to another.
+/// Runs work, and regularly reports that it continues, so that the server does not deliver the message to another
+/// consumer.
 async fn in_progress<T>(message: &Message, every: Duration, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);

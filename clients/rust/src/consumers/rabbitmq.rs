@@ -33,7 +33,7 @@ const PERSISTENT: u8 = 2;
 
 type SetText = fn(BasicProperties, ShortString) -> BasicProperties;
 
-/// The queue to consume. Beside it are `<name>.retry.<delay>s`, `<name>.parked` and `<name>.dead`.
+/// The queue to consume. Additional queues are `<name>.retry.<delay>s`, `<name>.parked` and `<name>.dead`.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Queue {
@@ -53,7 +53,7 @@ impl Queue {
         self
     }
 
-    /// Declares the queues beside the main one, all durable.
+    /// Declares the additional queues, all durable.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Queue {
         if end.is_ok() {
             end = channel.basic_cancel(deliveries.tag(), BasicCancelOptions::default()).await.map_err(Into::into);
         }
-        // Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+        // Started work is finished, so a shutdown leaves no unknown outcomes.
         while let Some(handled) = running.join_next().await {
             end = end.and(handled.unwrap_or_else(|panic| Err(panic.into())));
         }

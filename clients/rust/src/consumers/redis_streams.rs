@@ -14,7 +14,7 @@ use super::recipe::{Recipe, Verdict};
 use crate::consume::Action;
 use crate::error::BoxError;
 
-/// How long a request for new entries waits at the server.
+/// Time that a request for new entries waits at the server.
 const BLOCK: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Field with the reason of the move.
@@ -22,7 +22,8 @@ const WHY: &str = "oncegate-why";
 /// Field with the ID that the entry had.
 const ENTRY: &str = "oncegate-entry";
 
-/// The stream to consume, in a group. Beside it are the streams `<name>:parked` and `<name>:dead`, and the hash `<name>:failures`.
+/// The stream to consume, in a group. In addition there are the streams `<name>:parked` and `<name>:dead`, and the hash
+/// `<name>:failures`.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Stream {
@@ -114,7 +115,7 @@ impl Stream {
                 end = end.and(handled.unwrap_or_else(|panic| Err(panic.into())));
             }
         }
-        // Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+        // Started work is finished, so a shutdown leaves no unknown outcomes.
         while let Some(handled) = running.join_next().await {
             end = end.and(handled.unwrap_or_else(|panic| Err(panic.into())));
         }

@@ -37,7 +37,7 @@ impl FingerprintPart {
         [Self::Method, Self::Path, Self::Query, Self::ContentType, Self::IfMatch, Self::Body];
 }
 
-/// What a fingerprint is made of.
+/// Parts of a fingerprint.
 pub(super) struct Parts<'a> {
     pub(super) method: &'a Method,
     pub(super) path: &'a str,

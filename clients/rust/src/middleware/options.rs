@@ -162,7 +162,8 @@ impl<Q> Idempotent<Q> {
         })
     }
 
-    /// Sets the statuses that mean that nothing happened. Default: 307, 308, 401, 403, 405, 407, 408, 413, 421, 425, 429.
+    /// Sets the statuses of responses without an effect. Default: 307, 308, 401, 403, 405, 407, 408, 413, 421, 425,
+    /// 429.
     pub fn release<'a>(self, statuses: impl IntoIterator<Item = &'a str>) -> Self {
         let parsed = rules(statuses);
         self.with(|settings| match parsed {
@@ -315,7 +316,7 @@ impl Settings {
         }
     }
 
-    /// Reports whether an error of the service says that nothing happened.
+    /// Reports whether an error of the service means that nothing happened.
     pub(crate) fn is_harmless(&self, error: &dyn Any) -> bool {
         self.nothing_happened.iter().any(|is_harmless| is_harmless(error))
     }

@@ -105,7 +105,7 @@ impl Admitted {
         let settings = &self.settings;
         let parts = Parts { method, path, query, headers, body };
         let contents = contents! { "key" => &*self.key, "principal" => &*self.principal };
-        // A caller may ask for what one call of the gateway waits, or for what the service itself waits.
+        // A caller may ask for the longest wait of one call to the gateway, or for that of the service itself.
         let preferred = fields::preferred_wait(headers).map(|wait| wait.min(WAIT_MAX.max(settings.wait)));
         let terms = settings.terms.clone().fingerprint(fingerprint::of(&settings.fingerprint, &parts));
         let terms = terms.wait(if settings.observes { Duration::ZERO } else { preferred.unwrap_or(settings.wait) });

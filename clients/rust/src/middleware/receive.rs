@@ -11,7 +11,7 @@ use hyper::body::Body;
 use super::refusal::Refusal;
 use crate::error::BoxError;
 
-/// Limits of what is read of a body that is too long, so that its sender reads the answer instead of a reset.
+/// Limits for reading a body that is too long. Reading it lets its sender get the answer instead of a reset.
 const DRAIN_BYTES_MAX: usize = 1 << 20;
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -21,7 +21,7 @@ pub(crate) struct Received {
     pub(crate) trailers: Option<HeaderMap>,
 }
 
-/// A body that cannot be used, with what was read of it.
+/// An unusable body, with the part that was read.
 pub(crate) struct Unread<B> {
     pub(crate) refusal: Refusal,
     pub(crate) begin: Bytes,

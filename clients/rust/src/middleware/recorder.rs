@@ -83,7 +83,7 @@ impl Run {
     }
 }
 
-/// What is stored, and what instead if the gateway refuses it.
+/// The result for the gateway, and its substitute if the gateway refuses it.
 struct Results {
     stored: Option<Box<RawValue>>,
     fallback: Option<Box<RawValue>>,

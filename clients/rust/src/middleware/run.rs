@@ -30,7 +30,7 @@ const WINDOW: u32 = 256 << 10;
 /// Bytes that each piece counts in addition to its data.
 const PIECE: usize = 64;
 
-/// Time after which a caller that takes nothing counts as disconnected.
+/// Time after which a caller that reads nothing counts as disconnected.
 const STALLED: Duration = Duration::from_secs(30);
 
 type Reply<E> = oneshot::Sender<Result<Response<ResponseBody>, E>>;

@@ -1,4 +1,4 @@
-//! Count of the handlers that run, so that a server can wait for them before it stops.
+//! Count of the running handlers, so that a server can wait for them before it stops.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The stored form of a response, the same as the gateway's proxy writes. A tombstone is what is left of one that was not stored.
+//! The stored form of a response, the same as the gateway's proxy writes. A tombstone replaces a response that was not
+//! stored.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -53,7 +54,7 @@ impl Stored {
         Self { v: VERSION, status: status.as_u16(), at: now(), fields, body: Some(STANDARD.encode(body)) }
     }
 
-    /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
+    /// Returns the tombstone of a response that is not stored: its status, and the place of its effect.
     pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap) -> Self {
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| {
             let value = headers.get(name).filter(|value| value.len() <= FIELD_BYTES_MAX)?;

@@ -206,7 +206,7 @@ impl Claims {
         self.records.retain(|_, record| {
             if record.ends <= now.at && record.is_unknown_at_end && record.claim.state == State::InProgress {
                 record.claim.state = State::Unknown;
-                // It does not end by itself.
+                // It has no end.
                 record.ends = now.at + NEVER;
             }
             record.ends > now.at

@@ -74,7 +74,8 @@ async fn it_answers_as_the_gateway_of_the_vectors() {
     assert!(answered >= 50, "{answered} exchanges");
 }
 
-/// Sends the exchanges of a case up to the first that the gateway does not answer so by itself. Returns how many it has answered.
+/// Sends the exchanges of a case up to the first that the gateway in memory answers differently. Returns the number of
+/// answers.
 async fn exchanges_of(common: &Value, case: &Value, name: &str) -> usize {
     let gateway = MemoryGateway::new();
     let mut caller = Caller::new(&gateway, "a");

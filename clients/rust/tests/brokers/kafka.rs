@@ -22,7 +22,8 @@ use crate::run::{Broker, Job, OPERATION, each_effect_once};
 use crate::servers::{CREDENTIAL, Folder, Server, free_port, gateway};
 
 const PARTITIONS: i32 = 6;
-/// A consumer that does not poll for so long loses its partitions. A machine that stands still for so long fails these tests, too.
+/// A consumer that does not poll for this time loses its partitions. A machine that stalls for this time fails these
+/// tests, too.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(4);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
@@ -196,7 +197,7 @@ async fn worker() {
     topics.consume(&consumer, &producer, &job.recipe(body), job.stop()).await.expect("no error");
 }
 
-/// A consumer as it is often written.
+/// A consumer in the usual form.
 async fn commit_after_the_work(job: &Job) {
     let consumer: StreamConsumer = group(&job.url, "workers").create().expect("a consumer");
     consumer.subscribe(&["orders"]).expect("a topic");

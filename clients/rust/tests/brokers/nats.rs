@@ -120,7 +120,7 @@ async fn worker() {
     subjects.consume(&consumer, &job.recipe(body), job.stop()).await.expect("no error");
 }
 
-/// A consumer as it is often written.
+/// A consumer in the usual form.
 async fn acknowledge_after_the_work(consumer: &PullConsumer, job: &Job) {
     let mut messages = consumer.stream().max_messages_per_batch(1).messages().await.expect("messages");
     let mut stop = pin!(job.stop());

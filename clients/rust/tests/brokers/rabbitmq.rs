@@ -154,9 +154,9 @@ async fn worker() {
     queue.consume(&channel, &job.recipe(body), job.stop()).await.expect("no error");
 }
 
-/// A consumer as it is often written.
+/// A consumer in the usual form.
 async fn acknowledge_after_the_work(channel: &Channel, job: &Job) {
-    // So that what the broker counts as ready is all that is left.
+    // Then all remaining messages count as ready at the broker.
     channel.basic_qos(1, BasicQosOptions::default()).await.expect("a limit");
     let mut deliveries = channel
         .basic_consume("orders".into(), "".into(), BasicConsumeOptions::default(), FieldTable::default())

@@ -120,7 +120,7 @@ async fn worker() {
     stream(&name).consume(&client, &job.recipe(body), job.stop()).await.expect("no error");
 }
 
-/// A consumer as it is often written.
+/// A consumer in the usual form.
 async fn acknowledge_after_the_work(client: &redis::Client, name: &str, job: &Job) {
     let mut connection = client.get_multiplexed_async_connection().await.expect("a connection");
     let mut stop = std::pin::pin!(job.stop());

@@ -43,7 +43,7 @@ pub(crate) trait Broker {
     async fn is_drained(&mut self) -> bool;
 }
 
-/// How large the run is, and what becomes of a claim whose worker is killed.
+/// Size of the run, and the fate of a claim whose worker is killed.
 struct Plan {
     mode: String,
     orders: usize,
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// What a worker process finds in its environment.
+/// Values in the environment of a worker process.
 pub(crate) struct Job {
     pub(crate) url: String,
     folder: PathBuf,
@@ -80,7 +80,7 @@ impl Job {
         Some(Self { url, folder, gateway, is_without_gateway: !Plan::of_the_environment().has_gateway() })
     }
 
-    /// Does the work of a message as it is.
+    /// Does the work of a message without a claim.
     pub(crate) async fn work(&self, order: String) {
         write_line(&self.folder, "deliveries", &order);
         drop(work(self.folder.clone(), order).await);
@@ -210,7 +210,7 @@ pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder)
     let (mut deliveries, mut ends, mut killed_at) = (0, Instant::now() + LIMIT, Instant::now());
     loop {
         let done = counted(folder, "effects");
-        // Orders that are done, as a share of those that are sent before the last kill.
+        // Share of the orders sent before the last kill that are done.
         let is_past = |share: usize, of: usize| done.len() * of * 10 >= plan.orders * share * 9;
         if plan.has_gateway() && kills.gateways == 0 && is_past(1, 3) {
             gate.restart();
@@ -282,7 +282,7 @@ fn assert_right(plan: &Plan, dead: &[String], folder: &Path) {
         assert_eq!(done, once);
     }
     if plan.has_gateway() {
-        // A broker that is killed after it has stored a copy, and before it has said so, stores another.
+        // A broker that is killed after it has stored a copy, and before it has confirmed that, stores another.
         assert!(!dead.is_empty() && dead.iter().all(|order| order == FAILS), "{dead:?}");
     }
 }
@@ -304,7 +304,7 @@ fn print_row<B: Broker>(plan: &Plan, kills: &Kills, parked: usize, folder: &Path
     );
 }
 
-/// What a program does with a parked message: looks at the effect, takes the claim over, settles it.
+/// Handles a parked message: looks up the effect, takes the claim over, settles it.
 async fn look_up(client: &Client, order: &str, folder: &Path) {
     let terms = Terms::new().take_over().lease(Duration::from_secs(10)).wait(Duration::from_secs(10));
     let work = async |_: Grant| {

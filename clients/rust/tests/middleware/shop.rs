@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 #[derive(Clone)]
 pub(crate) struct Shop {
     ran: Arc<AtomicUsize>,
-    /// What paths with `slow` wait for.
+    /// Gate that paths with `slow` wait for.
     pub(crate) gate: Arc<Semaphore>,
 }
 

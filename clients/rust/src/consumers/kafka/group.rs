@@ -1,4 +1,4 @@
-//! The thread that polls: takes records, begins work, carries out what was decided, and commits. Handles revoked partitions.
+//! The thread that polls: takes records, begins work, carries out decisions, and commits. Handles revoked partitions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,9 +18,9 @@ use super::{handle, passes};
 use crate::consumers::recipe::{Recipe, Verdict};
 use crate::error::BoxError;
 
-/// How long a poll waits without records.
+/// Time that a poll waits without records.
 const POLL: Duration = Duration::from_millis(100);
-/// How long it waits while records are here, so that they are started when they are due.
+/// Time that it waits while there are records, so that they are started when they are due.
 const POLL_WITH_RECORDS: Duration = Duration::from_millis(5);
 /// Time until a commit that failed is repeated.
 const COMMIT_AGAIN: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ pub(super) struct End {
     verdict: Result<Verdict, BoxError>,
 }
 
-/// What the thread and the callback for revoked partitions share. The callback runs in the thread, within a poll.
+/// State that the thread and the callback for revoked partitions share. The callback runs in the thread, within a poll.
 pub(super) struct Group {
     state: Mutex<State>,
     revoke_within: Duration,
@@ -167,7 +167,7 @@ impl Poll {
         let polled = self.consumer.poll(wait);
         let mut state = self.group();
         match polled {
-            // Nothing is started any more, and what is not committed is delivered again.
+            // No more work is started, and records that are not committed are delivered again.
             Some(Ok(_)) if is_stopping => {}
             Some(Ok(record)) => {
                 if let Some(full) = state.partitions.take(record.detach(), self.buffered)
@@ -187,7 +187,7 @@ impl Poll {
         }
     }
 
-    /// Starts what is due, and resumes partitions that have room.
+    /// Starts records that are due, and resumes partitions that have room.
     fn begin(&self, state: &mut State) {
         let free = self.workers.saturating_sub(state.running);
         for Started { ticket, record, failures } in state.partitions.begin(Instant::now(), free) {

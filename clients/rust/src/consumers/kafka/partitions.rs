@@ -36,7 +36,7 @@ struct Partition {
     work: Option<Ticket>,
     /// Runs of the first record that ended with [`crate::WorkError::nothing_happened`].
     failures: u32,
-    /// When the first record runs again.
+    /// Time at which the first record runs again.
     due: Option<Instant>,
     /// The offset that is not committed yet.
     commit: Option<i64>,
