@@ -125,7 +125,7 @@ enum Command {
     Waiting(waiting::WaitingArgs),
     /// Show rates and latencies of the last hour, day or two weeks
     History(history::HistoryArgs),
-    /// List what has happened to calls lately: repeats, refusals, late outcomes
+    /// List recent calls: repeats, refusals, late outcomes
     Recent(recent::RecentArgs),
     /// Run a command once: with a claim before it, and an outcome after it
     Once(once::OnceArgs),
@@ -149,7 +149,7 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Restore a backup into the folder of a new disk engine
     Restore(restore::RestoreArgs),
-    /// List what waits for a store at a gateway; list or deliver the journal of one that no longer runs
+    /// List the entries that wait for a store at a gateway; list or deliver the journal of one that no longer runs
     #[command(subcommand)]
     Spool(spool::Action),
     /// Write man pages or shell completions into a directory, for packages
@@ -221,7 +221,7 @@ fn finish(done: anyhow::Result<u8>) -> ExitCode {
     }
 }
 
-/// Reports whether what is written to a terminal may be colored. See <https://no-color.org>.
+/// Reports whether output to a terminal may be colored. See <https://no-color.org>.
 fn may_color() -> bool {
     !forbids_color(environment())
 }

@@ -63,7 +63,7 @@ use crate::web::recent::Recent;
 pub struct Source {
     /// Fingerprint from before the first load.
     pub known: Fingerprint,
-    /// Where the values of the first load were set.
+    /// Places where the values of the first load were set.
     pub origins: Origins,
     /// Returns the current fingerprint of the files.
     pub read: Box<dyn Fn() -> Fingerprint + Send + Sync>,

@@ -1,4 +1,4 @@
-//! Reads the command line. Adds a tip where a wrong word is one that newcomers type, and has the parsers of numbers.
+//! Reads the command line. Adds a tip to errors about words that newcomers often type. Has the parsers of numbers.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;

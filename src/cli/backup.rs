@@ -36,7 +36,7 @@ as the folder.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct BackupArgs {
-    /// File to write. One that exists is not overwritten
+    /// File to write. An existing file is not overwritten
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
     /// Name of the engine, or URL of one that no gateway uses, such as `disk:./claims` [default: the disk engine of the gateway]
@@ -75,7 +75,7 @@ pub(super) fn run(args: BackupArgs, out: &mut impl Out) -> anyhow::Result<()> {
     })
 }
 
-/// Where a backup comes from.
+/// Source of a backup.
 enum Source {
     /// An engine of this name at a gateway, and the reason for the audit trail.
     Gateway(AdminClient, String, String),

@@ -32,7 +32,7 @@ pub(super) enum Action {
     /// The new engine does not know the claims on the old one: their operations can be claimed and run again. Nor does
     /// it know the locks: others get them while their holders still run. Claims and requests for locks get 503 for
     /// about two seconds, until every gateway knows of the switch. Without --accept-loss nothing is changed, and the
-    /// command says what would be lost.
+    /// command shows the loss.
     Switch {
         /// Name of the chain, such as default
         chain: Name,

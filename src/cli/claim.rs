@@ -72,8 +72,7 @@ pub(super) enum Action {
         /// JSON to return to duplicates; only with --outcome success
         #[arg(long, value_name = "JSON")]
         result: Option<String>,
-        /// Retention of the success, such as 24h or forever; only with --outcome success [default: as it was
-        /// claimed]
+        /// Retention of the success, such as 24h or forever; only with --outcome success [default: that of the claim]
         #[arg(long, value_name = "DURATION")]
         retention: Option<Retention>,
         #[command(flatten)]

@@ -16,8 +16,8 @@ pub(super) enum Cause {
     Usage = 2,
     /// The stored state does not permit the command.
     State = 3,
-    /// Another attempt runs the operation, or others hold the lock. The number of `EX_TEMPFAIL`, as of the codes below
-    /// that of `timeout` and `env`: a command that is run by this one has exit codes as well.
+    /// Another attempt runs the operation, or others hold the lock. The number is that of `EX_TEMPFAIL`; some codes
+    /// below are those of `timeout` and `env`. A command that this program runs has exit codes as well.
     Held = 75,
     /// The outcome of an earlier attempt is unknown.
     OutcomeUnknown = 76,

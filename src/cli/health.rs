@@ -48,7 +48,7 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Reports whether the answer is a problem document, so that of a gateway.
+/// Reports whether the answer is a problem document, and so comes from a gateway.
 fn is_problem(response: &Response<Bytes>) -> bool {
     serde_json::from_slice(response.body()).is_ok_and(|problem: serde_json::Value| problem["code"].is_string())
 }

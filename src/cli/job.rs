@@ -24,7 +24,7 @@ use crate::server::signals::{Signal, Signals};
 /// Longest wait for an answer, in addition to the `wait` of the request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a gateway that does not answer is asked for a lease, if `--wait` is not longer.
+/// Time for repeating a request for a lease at a gateway that does not answer, if `--wait` is not longer.
 const ACQUIRE_TIME: Duration = Duration::from_secs(5);
 
 /// Longest wait of one request. A gateway may shorten it.
@@ -45,10 +45,10 @@ pub(super) struct JobArgs {
     /// Lease to request, such as 30s; it is renewed while the command runs [default: that of the app]
     #[arg(long, value_name = "DURATION")]
     pub(super) lease: Option<Span>,
-    /// Wait for up to this long, such as 10m, while others are at it [default: do not wait]
+    /// Wait for up to this long, such as 10m, while another attempt or holder is active [default: do not wait]
     #[arg(long, value_name = "DURATION")]
     wait: Option<Span>,
-    /// What to do if others are still at it after --wait: exit with code 75, or with 0
+    /// What to do if another attempt or holder is still active after --wait: exit with code 75, or with 0
     #[arg(long, value_enum, value_name = "REACTION", default_value_t = IfHeld::Fail)]
     if_held: IfHeld,
     /// Send SIGKILL if the command still runs this long after the lease was lost and SIGTERM was sent [default: never]
@@ -78,7 +78,7 @@ pub(super) struct Job {
 
 /// Answer to a request for a lease.
 pub(super) enum Acquired {
-    /// It is granted. Its lease is counted from this instant, at the earliest.
+    /// Granted. Its lease counts from this instant, at the earliest.
     Granted(Response, Duration),
     /// Others hold it, and the wait is over.
     Held,
@@ -99,11 +99,11 @@ pub(super) struct Lease {
 
 /// The end of a command.
 pub(super) enum Ended {
-    /// It exited, or a signal ended it.
+    /// Exited, or ended by a signal.
     Exited(ExitStatus),
-    /// It was stopped, since the lease was lost for this reason.
+    /// Stopped, since the lease was lost for this reason.
     LeaseLost(String),
-    /// It could not be executed.
+    /// Could not be executed.
     NotStarted(io::Error),
 }
 
@@ -329,7 +329,7 @@ async fn lost(client: &GatewayClient, clock: &SystemClock, lease: &mut Lease) ->
         if left.is_zero() {
             return why;
         }
-        // Half of what is left, so that a request without an answer can be repeated; but the last one gets all of it.
+        // Half of the rest, so that a request without an answer can be repeated. The last one gets all of it.
         let time = (left / 2).clamp(PAUSE.min(left), ANSWER_TIMEOUT.max(PAUSE));
         match client.post(&lease.path, &lease.body, time).await {
             Ok(response) if response.is_success() => {

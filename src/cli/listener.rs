@@ -1,4 +1,4 @@
-//! The two listeners of a gateway that commands call: where the URL of each comes from, and the errors that name it.
+//! The two listeners of a gateway that commands call: the sources of their URLs, and the errors that name them.
 
 use anyhow::anyhow;
 use clap::Args;

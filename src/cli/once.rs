@@ -42,7 +42,7 @@ pub(super) struct OnceArgs {
     operation: Operation,
     #[arg(allow_negative_numbers = true, help = CONTENTS_HELP)]
     contents: String,
-    /// Time for which a success is remembered, such as 7d or forever [default: that of the operation]
+    /// Retention of a success, such as 7d or forever [default: that of the operation]
     #[arg(long, value_name = "DURATION")]
     retention: Option<Retention>,
     /// Outcome to report if the exit code is not 0

@@ -1,5 +1,5 @@
-//! `oncegate spool`: lists what waits at a gateway, through the admin API; lists or delivers the journal of a gateway that no longer
-//! runs, from its folder. Prints neither contents nor attempts.
+//! `oncegate spool`: lists the waiting entries of a gateway, through the admin API. Also lists or delivers the journal
+//! of a gateway that no longer runs, from its folder. Prints neither contents nor attempts.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

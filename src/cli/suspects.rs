@@ -29,7 +29,7 @@ store; both are shown as hash and timestamp. Look up whether both had an effect;
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) enum Action {
-    /// List operations that may have been executed twice, and that nobody has checked
+    /// List unchecked operations that may have been executed twice
     List {
         /// List only those of this kind
         #[arg(long, value_enum)]
@@ -40,12 +40,12 @@ pub(super) enum Action {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Record what you found about one, with a reason; it is listed no more
+    /// Record what you found about one, with a reason; it then leaves the list
     Check {
         /// ID of the suspect; `oncegate suspects list` prints it
         #[arg(value_parser = number::<u64>(1..=u64::MAX))]
         id: u64,
-        /// How often the operation has had its effect
+        /// Number of times that the operation has had its effect
         #[arg(long, value_parser = Found::ALL.map(Found::name))]
         found: String,
         /// Reason for the audit trail: one line, such as "INC-44: one payment in the ledger"

@@ -32,8 +32,8 @@ pub(super) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// Accepts any certificate, unless an authority is named. Only for requests that send nothing secret and trust
-    /// nothing, to a listener on this machine, whose certificate is rarely issued for a loopback address.
+    /// Accepts any certificate, unless an authority is named. Only for requests without secrets, and without trust in
+    /// the answer, to a listener on this machine: its certificate is rarely issued for a loopback address.
     pub(super) fn unverified(self) -> Self {
         Self { unverified: true, ..self }
     }

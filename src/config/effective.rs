@@ -16,7 +16,7 @@ pub struct EffectiveSetting {
     pub key: String,
     /// Its value, without secrets.
     pub value: serde_json::Value,
-    /// Where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
+    /// Place where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
     pub origin: String,
     /// A change takes effect only at a restart.
     pub needs_restart: bool,
@@ -33,7 +33,7 @@ pub struct Loaded {
     pub origins: Origins,
 }
 
-/// Where the values of a configuration were set.
+/// Places where the values of a configuration were set.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Origins(BTreeMap<KeyPath, String>);
 

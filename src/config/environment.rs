@@ -76,8 +76,8 @@ fn value_of(text: &str) -> Value {
     }
 }
 
-/// Returns the known variable, without the prefix, that a name without `__` was probably meant to be: at most two
-/// letters differ, or the tables of a key or the key of a table are missing.
+/// Returns the known variable, without the prefix, that probably was meant by a name without `__`: at most two letters
+/// differ, or the tables of a key or the key of a table are missing.
 fn resembling(name: &str, known: &[KeyPath]) -> Option<String> {
     let slips = |variable: &str| strsim::osa_distance(&variable.replace("__", "_"), name);
     let variables = known.iter().map(|key| key.names().join("__").to_uppercase());

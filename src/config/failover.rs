@@ -17,7 +17,7 @@ use crate::engines;
 /// Time that the active engine must be out.
 const AFTER: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(1);
 
-/// Engines that keep what they acknowledged, so that two gateways never win the same switch.
+/// Engines that keep acknowledged writes, so that two gateways never win the same switch.
 const WITNESSES: [&str; 4] = ["etcd", "etcds", "postgres", "postgresql"];
 
 /// Table `[chains.<name>.failover]`.
@@ -26,7 +26,7 @@ const WITNESSES: [&str; 4] = ["etcd", "etcds", "postgres", "postgresql"];
 pub struct FailoverOptions {
     /// Name of the engine that decides between switches. In no chain.
     pub witness: String,
-    /// Who switches the chain.
+    /// Manual or automatic switching.
     pub mode: FailoverModeOption,
     /// False: the other engine does not get what the active one stores.
     pub mirror: Option<bool>,
@@ -36,7 +36,7 @@ pub struct FailoverOptions {
     pub after: Span,
 }
 
-/// Who switches a chain that has a witness.
+/// Manual or automatic switching of a chain that has a witness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailoverModeOption {
@@ -124,7 +124,8 @@ impl Config {
         same.map(|engine| format!("engine `{witness}` is the same server as engine `{engine}` of a chain; {able}"))
     }
 
-    /// Returns the operations whose claims may become unknown, on chains that forget them, where that is not accepted.
+    /// Returns the operations whose claims may become unknown, on chains that may lose such claims, unless the loss is
+    /// accepted.
     pub(super) fn check_forgotten(&self) -> Vec<Problem> {
         let mut found = Vec::new();
         let mut check = |app: Option<&AppKey>, operation: Option<&Operation>, table: KeyPath| {

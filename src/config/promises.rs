@@ -126,7 +126,7 @@ impl Config {
         chain.engines.iter().find(lacks).map(String::as_str)
     }
 
-    /// Describes what an engine lacks, and which engines have it.
+    /// Describes a property that an engine lacks, and the engines that have it.
     fn cannot(&self, engine: &str, required: Capability) -> String {
         let scheme = self.engines.get(engine).and_then(|url| url.split_once(':')).map_or("", |(scheme, _)| scheme);
         let (lacks, instead) = match required {

@@ -34,7 +34,7 @@ impl Config {
         if problems.is_empty() { Ok(merged) } else { Err(Problems(problems)) }
     }
 
-    /// Returns the names of the tables in which `new` differs and that need a restart.
+    /// Returns the names of the changed tables in `new` that need a restart.
     pub fn restart_needed_for(&self, new: &Self) -> Vec<String> {
         let tables = |config: &Self| toml::Table::try_from(config).unwrap_or_default();
         let mut own = self.clone();

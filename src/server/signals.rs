@@ -23,7 +23,7 @@ pub struct Signals {
 struct Handler {
     signals: unix::Signal,
     number: Signal,
-    /// When it last came, not counting repeats.
+    /// Time of its last arrival, not counting repeats.
     came_at: Option<Duration>,
 }
 

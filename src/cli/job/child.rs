@@ -15,7 +15,7 @@ const FENCE_VARIABLE: &str = "ONCEGATE_FENCE";
 /// A command that runs.
 pub(super) struct Child {
     process: tokio::process::Child,
-    /// Whether the command is a process group. Not if it is run from a terminal: only the foreground group may read from it.
+    /// True if the command is a process group. False on a terminal: only the foreground group may read from it.
     has_group: bool,
 }
 

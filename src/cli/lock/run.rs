@@ -39,7 +39,7 @@ pub(in crate::cli) struct RunArgs {
     /// Share the lock with others that do
     #[arg(long)]
     shared: bool,
-    /// Share the lock with at most so many holders at once, 2 to 1000; all of them must say the same number
+    /// Share the lock with at most so many holders at once, 2 to 1000; all of them must name the same number
     #[arg(long, value_name = "N", value_parser = number::<u64>(2..=1000))]
     limit: Option<u64>,
     /// Queue: requests are granted in the order in which they first asked

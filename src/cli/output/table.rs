@@ -1,5 +1,5 @@
-//! Tables and records: columns aligned with spaces, no borders, nothing cut off or wrapped. A line is a row, so that
-//! tools that work on lines can be used.
+//! Tables and records: columns aligned with spaces, no borders, nothing cut off or wrapped. Each line is a row, for
+//! tools that work on lines.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
