@@ -39,7 +39,7 @@ pub struct KnownChain {
     /// Time that is left of a grant freeze, in milliseconds.
     #[serde(rename = "held_ms")]
     pub frozen_ms: Option<u64>,
-    /// Its engine has what the chain requires, as far as this gateway knows. Otherwise it grants nothing.
+    /// Its engine meets the requirements of the chain, as far as this gateway knows. Otherwise it grants nothing.
     pub requirements_met: bool,
 }
 

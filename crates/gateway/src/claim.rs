@@ -348,7 +348,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
     }
 }
 
-/// Returns the label of a claim that was let through. An attempt of an older release may not say what it would have been.
+/// Returns the label of a claim that was let through. The attempt of an older release may not contain the reason.
 pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
     match would_be {
         Some(WouldBe::Duplicate(ClaimState::InProgress)) => observed::WouldBe::DuplicateInProgress,

@@ -1,5 +1,5 @@
-//! The health of the engines as this gateway last saw it: the result of the last probe of each one, and since when it is the same.
-//! Calls no store, so that it can be read as often as someone looks.
+//! The last known health of the engines: the result of the last probe of each one, and the time since when it is the
+//! same. A read calls no store, so it may be frequent.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -91,7 +91,7 @@ pub struct ClaimView {
 /// Reason why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The nonce is part of what is claimed, so a retry of the business would reuse it.
+    /// The nonce is part of the claimed values, so a retry of the business would reuse it.
     #[error(
         "the attempt nonce also occurs in the contents or the fingerprint; send a fresh one for each try, such as a UUID"
     )]

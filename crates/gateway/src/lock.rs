@@ -265,7 +265,7 @@ impl Gateway {
         })
     }
 
-    /// Returns what is left of a lease, counted from before the store was called.
+    /// Returns the rest of a lease, counted from before the store was called.
     fn left(&self, ends_at: Timestamp, lease: Duration, answer: &Answer) -> Duration {
         let left = ends_at.since(answer.now).saturating_sub(self.since(answer.sent_at) + answer.clock_gain);
         // The hold of a repeated request may have a longer lease than is requested now.

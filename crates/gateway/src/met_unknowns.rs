@@ -1,4 +1,4 @@
-//! Unknown claims that this gateway has met: in outcomes that it took, and behind repeats that it answered. It does not
+//! Unknown claims that this gateway has met: in outcomes that it accepted, and in answers to repeats. It does not
 //! search for them, so a claim that no caller came back for is not here. A few are looked up at intervals, so that
 //! claims settled elsewhere leave the list.
 
@@ -29,17 +29,17 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The unknown claims that this gateway has met.
 #[derive(Default)]
 pub(super) struct MetUnknowns {
-    /// Their number, so that outcomes take no lock while there is none.
+    /// Their number. While it is zero, outcomes need not take the lock.
     count: AtomicUsize,
     met: Mutex<Met>,
 }
 
 #[derive(Default)]
 struct Met {
-    /// In the order in which they are looked up.
+    /// The order of the lookups.
     claims: BTreeMap<Key, MetClaim>,
     by_app: HashMap<AppKey, usize>,
-    /// The last one that was looked up.
+    /// The last claim that was looked up.
     looked_up: Option<Key>,
 }
 

@@ -288,7 +288,7 @@ impl Filter {
         }
     }
 
-    /// Reports whether a claim passes what the engine does not filter.
+    /// Reports whether a claim passes the filters that the engine does not apply.
     fn passes(&self, record: &Record) -> bool {
         let (operation, claimed_at) = (record.operation.as_ref(), record.attempt.timestamp());
         (self.internal || !operation.is_some_and(Operation::is_internal))
@@ -297,7 +297,7 @@ impl Filter {
             && self.claimed_before.is_none_or(|before| claimed_at < before)
     }
 
-    /// Reports whether it leaves out claims that the engine returns, and callers made.
+    /// Reports whether it leaves out claims of callers that the engine returns.
     fn is_selective(&self) -> bool {
         self.operation.is_some() || self.claimed_after.is_some() || self.claimed_before.is_some()
     }

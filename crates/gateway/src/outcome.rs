@@ -28,7 +28,7 @@ use crate::tenants::App;
 /// A late outcome is not recorded if its attempt is older than its retention plus this.
 const LATE_GRACE: Duration = Duration::from_hours(24);
 
-/// Longest time for which an answer waits until its suspect is on the disk.
+/// Longest time that an answer waits for its suspect to be on the disk.
 const KEPT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An outcome call.

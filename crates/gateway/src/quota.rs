@@ -36,8 +36,8 @@ impl Gateway {
         charged.map_err(|exceeded| self.quota_exceeded(app, exceeded))
     }
 
-    /// Charges the bytes that this outcome may store: its result, and its contents, which no claim was charged for if the outcome
-    /// is late.
+    /// Charges the bytes that this outcome may store: its result and its contents. If the outcome is late, no claim has
+    /// paid for the contents.
     pub(super) fn charge_outcome(&self, app: &App, request: &OutcomeRequest) -> Result<(), Failure> {
         let bytes = request.result_bytes().saturating_add(late_bytes(request));
         let charged = app.charge_bytes(bytes, Purpose::Settle, || self.clock.monotonic());
@@ -56,7 +56,7 @@ impl Gateway {
     }
 }
 
-/// Refunds the contents of an outcome that was not late, which its claim was charged for.
+/// Refunds the contents of an outcome that was not late: its claim has paid for them.
 pub(super) fn refund_contents(app: &App, request: &OutcomeRequest, answer: Result<&OutcomeAnswer, &EngineError>) {
     let may_be_stored = match answer {
         Ok(OutcomeAnswer::Response(OutcomeResponse::Done { state, late, .. })) => {

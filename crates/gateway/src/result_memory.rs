@@ -1,5 +1,5 @@
-//! The memory for results of duplicates, while batches load them from the store and until the batches are answered: one bound
-//! for the gateway, and half of it for an app. A single call loads one result, and its permit bounds it.
+//! Memory for the results of duplicates, from their load for a batch until the batch is answered. The gateway has one
+//! bound, and an app gets at most half of it. A single call loads one result, and its permit bounds it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

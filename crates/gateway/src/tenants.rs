@@ -44,7 +44,7 @@ pub struct App {
     pub operations: HashMap<Operation, OperationTerms>,
     /// Longest retention that its callers may request.
     pub retention_max: Retention,
-    /// Limits of what it may use of this process.
+    /// Limits of its use of this process.
     pub quota: Quota,
     /// JSON pointers of values in contents and results that the console does not show.
     pub console_mask: Vec<String>,

@@ -335,7 +335,7 @@ async fn claims_are_listed_in_pages_without_those_of_the_gateway_itself() {
     assert_eq!(world.gateway.count_claims("other", vec![]).await, ClaimCount::Unknown);
 }
 
-/// So that no list reads a whole store, however few of its claims pass.
+/// A list must not read a whole store, even if only a few of its claims pass.
 #[tokio::test(start_paused = true)]
 async fn a_page_of_claims_of_an_operation_or_a_time_reads_a_bounded_part_of_the_store() {
     let world = World::new("shop");

@@ -47,7 +47,7 @@ impl<'a> Answers<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a receiver that learns whether an item was not answered.
+    /// Returns a receiver that is notified if an item was not answered.
     pub(super) fn wait_for(&self, index: usize) -> oneshot::Receiver<bool> {
         let (sender, receiver) = oneshot::channel();
         self.state().waiting.insert(index, sender);

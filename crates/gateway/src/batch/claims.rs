@@ -1,4 +1,4 @@
-//! The claims of a batch: those that are first on their keys go to the engine in chunks, the others follow one by one.
+//! The claims of a batch: the first claim on each key goes to the engine in a chunk, and the others follow one by one.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -32,7 +32,7 @@ pub(super) enum Response {
     View(Box<LockRecord>),
 }
 
-/// An answer, and what is known of the lock.
+/// An answer, and the known state of the lock.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) response: Response,
@@ -47,7 +47,7 @@ pub(super) struct Answer {
     pub(super) lock: Summary,
 }
 
-/// A lock, for those that do not get it.
+/// State of a lock, for callers that do not get it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
     pub(super) mode: Option<oncegate_core::lock::LockMode>,

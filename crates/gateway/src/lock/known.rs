@@ -1,4 +1,4 @@
-//! A lock as a call to the store has shown it, and what follows from that for the store's now.
+//! The state of a lock after a call to the store, and the present time of the store that follows from it.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use super::queue::Queue;
 use crate::tenants::App;
 use crate::wait_permits::{WaitPermit, WaitPermits};
 
-/// Maximum number of names of an app at a gateway, within the time for which a record is kept.
+/// Maximum number of names of an app at a gateway, within the lifetime of a record.
 pub(super) const NAMES_MAX: usize = 10_000;
 
 /// The locks of a gateway.

@@ -157,7 +157,7 @@ impl Queue {
             if waiting.is_empty() {
                 continue;
             }
-            // Subscribed before the next look, so that no release falls between the two.
+            // The subscription begins before the next read, so that no release can happen between the two.
             if subscription.as_ref().is_none_or(|subscription| !subscription.is_live()) {
                 let is_first = subscription.is_none();
                 subscription = Some(self.engine.subscribe(&self.channel).await);
@@ -193,8 +193,8 @@ impl Queue {
         }
     }
 
-    /// Applies the requests as one change, and answers those that have an answer. Returns those that continue to wait, and the time
-    /// until they look again.
+    /// Applies the requests as one change, and answers those that have an answer. Returns the requests that continue to
+    /// wait, and the time until they read the lock again.
     async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
@@ -268,7 +268,7 @@ impl Queue {
                         Err(why) => return (fail(batch, &why), None),
                     };
                 }
-                // What ends or extends holds is accepted although nothing is granted.
+                // Requests that end or extend holds are accepted although nothing is granted.
                 Err(why @ EngineError::Determinate(_)) if grants => {
                     let acquisitions = batch.extract_if(.., |pending| pending.action.is_acquisition()).collect();
                     fail(acquisitions, &why);
@@ -280,7 +280,8 @@ impl Queue {
                 Err(why) => return (fail(batch, &why), None),
             }
         }
-        // Those that waited when the round began have one more: its first look at the lock while others hold it is their answer.
+        // Requests whose wait was not over at the start of this round get another round. If others hold the lock at its
+        // first read, that is their answer.
         let is_over = |pending: &mut Pending| started >= pending.waits_until || self.draining.is_cancelled();
         let over = batch.extract_if(.., is_over).collect();
         let why = EngineError::unavailable("too many gateways change this lock at once");

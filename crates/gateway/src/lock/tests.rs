@@ -210,7 +210,7 @@ async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
     assert!(matches!(again, Ok(UnlockAnswer::NotHeld)), "{again:?}");
 }
 
-/// The first try was stored and an operator has ended its hold; then the store refuses what the round tries again.
+/// The first try was stored, and an operator has ended its hold. Then the store refuses the second try of the round.
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_change_certainly_fails() {
     let world = World::new();
@@ -464,7 +464,7 @@ async fn a_list_has_the_locks_that_are_held_or_waited_for_in_pages() {
             gateway.release_lock(&world.app, &held.name, held.attempt).await.unwrap();
         }
     }
-    // One that is free, and waited for.
+    // A free lock with waiting callers.
     let held = granted(gateway.acquire_lock(&world.app, named("f")).await);
     let fair = AcquireCall { fair: true, nonce: Some("aaaaaaaaaaaaaaaa".parse().unwrap()), ..named("f") };
     assert!(matches!(gateway.acquire_lock(&world.app, fair).await, Ok(AcquireAnswer::Held(_))));

@@ -1,4 +1,4 @@
-//! The claims of a batch that are sent on, where others were answered already.
+//! The claims of a batch that are sent on, after others were answered.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ pub struct BatchPart<'a> {
 }
 
 impl<'a> BatchPart<'a> {
-    /// Returns the claims of a batch but for those at some positions, which are in ascending order.
+    /// Returns the claims of a batch except those at some positions. The positions are in ascending order.
     pub fn without(batch: &'a [BatchClaim<'a>], left_out: &[usize]) -> Self {
         if left_out.is_empty() {
             return Self { claims: Cow::Borrowed(batch), positions: Vec::new() };

@@ -171,8 +171,8 @@ impl Breaker {
     /// Changes the phase if it is still the expected one. Returns the new word.
     fn change(&self, from: u64, to: Phase, now: Duration) -> Option<u64> {
         let word = (((from >> PHASE_BITS) + 1) << PHASE_BITS) + to as u64;
-        // Before the exchange: a thread that sees the new phase must not take it for an old one. A thread that loses the exchange
-        // sets no earlier time.
+        // Stored before the exchange: a thread that sees the new phase must not treat it as an old one. A thread that
+        // loses the exchange sets no earlier time.
         self.since.fetch_max(micros(now), Ordering::Release);
         if to == Phase::Ramp {
             self.in_flight.store(0, Ordering::Release);
@@ -191,7 +191,7 @@ impl Breaker {
         self.window.count(result, now);
         match result {
             CallResult::Answered => {
-                // The common case writes nothing that other threads read.
+                // In the common case nothing is written to memory that other threads read.
                 if self.failures_in_a_row.load(Ordering::Relaxed) != 0 {
                     self.failures_in_a_row.store(0, Ordering::Relaxed);
                 }
@@ -257,7 +257,7 @@ impl Pass<'_> {
 }
 
 impl Drop for Pass<'_> {
-    /// Frees what the call had taken, unless its result has changed the phase.
+    /// Frees the share of the call, unless its result has changed the phase.
     fn drop(&mut self) {
         match Phase::of(self.word) {
             // The caller of the trial call has disconnected; another call becomes the trial call.

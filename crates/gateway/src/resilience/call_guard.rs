@@ -1,6 +1,6 @@
 //! The call guard in front of every engine: a deadline for each call, a breaker, at most one retry out of a budget, metrics.
 //!
-//! An uncertain call is retried with the same attempt, so that it finds its own effect. An uncertain failure never becomes a
+//! An uncertain call is retried with the same attempt. So it finds its own effect. An uncertain failure never becomes a
 //! certain one.
 
 mod batch;
@@ -48,7 +48,7 @@ struct Guard {
     entropy: Arc<dyn Entropy>,
 }
 
-/// State of one shard of the engine. Each has its own breaker, so that a dead one stops no calls to the others.
+/// State of one shard of the engine. Each shard has its own breaker, so a dead shard stops no calls to the others.
 #[derive(Default)]
 struct Shard {
     breaker: Breaker,
@@ -215,7 +215,7 @@ impl Guard {
             (shard.breaker.state(), since.max(self.opened_at))
         };
         let states = self.shards.iter().map(|(_, shard)| state(shard));
-        // Of breakers in the same state the one that is in it for the longest time.
+        // Among breakers in the same state, the one that has been in it for the longest time.
         states.max_by_key(|(state, since)| (*state, Reverse(*since))).unwrap_or((BreakerState::Closed, self.opened_at))
     }
 
@@ -238,7 +238,7 @@ impl Guard {
         self.update_up();
     }
 
-    /// Updates whether the engine is up: whether any of its shards answers.
+    /// Updates the state of the engine: it is up if any of its shards answers.
     fn update_up(&self) {
         let mut shards = self.engine.shards();
         if shards.is_empty() {

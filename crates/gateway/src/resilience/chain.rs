@@ -76,8 +76,8 @@ impl Chain {
         self.core.status()
     }
 
-    /// Makes another engine the active one, at every gateway that reaches the stores. Returns once it is in use. What was done on
-    /// the engine before is not known on the new one.
+    /// Makes another engine the active one, at every gateway that reaches the stores. Returns once it is in use. The
+    /// new engine does not know the work that was done on the previous one.
     ///
     /// # Errors
     /// Why it was not done, and whether it may still happen.
@@ -144,7 +144,7 @@ impl Chain {
     }
 
     /// Returns the answer of a call that changes a claim, if its engine is still the active one; otherwise the caller has to
-    /// repeat it. During a switch the new engine is asked: another gateway may have granted there what is settled here.
+    /// repeat it. During a switch the new engine is called: another gateway may have granted the claim there.
     async fn changed<Answer>(
         &self,
         started: &View,
@@ -180,7 +180,7 @@ impl Engine for Chain {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let (started, shard) = match self.begin_claim(&request.key).await {
             Ok(started) => started,
-            // In a box, so that the memory of every other claim is smaller.
+            // Boxed, so that every other claim takes less memory.
             Err(failure) => return Box::pin(self.not_granted(request, failure)).await,
         };
         self.core.freeze.requested(request.terms.lease);

@@ -191,7 +191,7 @@ impl Journal {
         Waiting { entries: usage.live.len(), bytes: usage.bytes, oldest }
     }
 
-    /// Writes what is queued, and unlocks the folder. Later entries are refused.
+    /// Writes the queued entries, and unlocks the folder. Later entries are refused.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(WriterRequest::Close(done)).await.is_ok() {

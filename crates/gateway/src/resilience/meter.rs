@@ -1,4 +1,4 @@
-//! Metrics of an engine's calls and shards, and whether they are up, logged when that changes.
+//! Metrics of an engine's calls and shards, and log lines when a shard goes down or comes up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl RetryRule {
     /// Returns the rule of a call with a deadline. The call guard also limits its retries by a budget and by the breaker.
     pub fn of_call(budget: &GuardBudget) -> Self {
         Self {
-            // One that lacks replicas has answered; the engine itself has waited for them.
+            // A store that lacks replicas has answered; the engine itself has waited for them.
             is_retried: EngineError::is_unavailable,
             until: budget.retry_until(),
             pause: Duration::ZERO,

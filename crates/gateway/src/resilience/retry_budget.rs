@@ -25,7 +25,8 @@ pub struct RetryBudget {
 impl RetryBudget {
     /// Counts a call.
     pub fn deposit(&self) {
-        // Mostly it is full, and then nothing is written that other threads read. A few calls over the limit do no harm.
+        // It is usually full. Then nothing is written to memory that other threads read. A few calls over the limit do
+        // no harm.
         if self.calls.load(Ordering::Relaxed) < SAVED_MAX * CALLS_PER_RETRY {
             self.calls.fetch_add(1, Ordering::Relaxed);
         }

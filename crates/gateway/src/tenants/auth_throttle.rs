@@ -20,8 +20,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// Delay of each answer above that rate.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// Answers that are delayed at the same time. Further ones are sent at once: keeping them would cost the gateway more
-/// than it slows down an attacker, who cannot guess a secret at any rate.
+/// Answers that are delayed at the same time. Further answers are sent at once: to keep them would cost the gateway
+/// more than it would slow down an attacker. A secret cannot be guessed at any rate.
 const DELAYED_MAX: usize = 256;
 
 /// Shortest time between two log lines about failures.

@@ -23,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// reached the same version with other content.
 const FULL_READ_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Receives what a follower reads.
+/// Receives the reads of a follower.
 pub trait RegistryObserver: Send + Sync + 'static {
     /// Receives all apps, after a change.
     fn apps_changed(&self, apps: Vec<StoredApp>);
@@ -84,7 +84,7 @@ impl Follower {
                 Err(refused) => refused,
             };
             self.observer.checked(false, self.clock.monotonic().saturating_sub(progress.current_at));
-            // The next connection may lead to another server, where the same version means nothing.
+            // The next connection may lead to another server, and an equal version of that server has no meaning.
             progress.version = None;
             if !progress.outage_logged {
                 progress.outage_logged = true;

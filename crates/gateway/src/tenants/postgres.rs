@@ -47,7 +47,7 @@ pub struct Snapshot {
     pub apps: Vec<StoredApp>,
 }
 
-/// After the error of a change, nothing was changed, or that is not known. No error repeats the URL.
+/// After the error of a change, nothing was changed, or the effect is unknown. No error repeats the URL.
 impl Database {
     /// Parses the URL of a registry; does not connect.
     pub fn at(url: &str) -> Result<Self, database::InvalidUrl> {

@@ -1,4 +1,4 @@
-//! Quotas of an app, and what it has charged against them. The layers above decide what is charged when.
+//! Quotas of an app, and the charges against them. The layers above decide about charges and their times.
 
 pub mod options;
 mod stored_responses;
@@ -167,8 +167,8 @@ impl App {
         self.usage.charged.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of stored responses that count against their quota. `None` without a quota, where nothing is counted. `now` is
-    /// monotonic.
+    /// Returns the bytes of stored responses that count against their quota. `None` without a quota: nothing is counted
+    /// then. `now` is monotonic.
     pub fn stored_response_bytes(&self, now: Duration) -> Option<u64> {
         self.quota.response_bytes_total.map(|_| self.usage.charged.responses.total(now))
     }

@@ -65,7 +65,7 @@ impl Registry {
         registry
     }
 
-    /// Returns a registry that takes every caller for this app.
+    /// Returns a registry that accepts every caller as this app.
     pub fn open(app: App) -> Self {
         Self::with(Apps { open: Some(Arc::new(app)), ..Apps::of(HashMap::new()) })
     }

@@ -87,7 +87,7 @@ pub trait Catalog: Send + Sync + 'static {
 /// Secrets to revoke when a new one is created.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum RevokeScope {
-    /// All but the newest, so that callers have time to switch.
+    /// All except the newest, so that callers have time to switch.
     #[default]
     Older,
     /// All.

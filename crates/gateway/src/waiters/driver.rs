@@ -1,4 +1,4 @@
-//! The task of one key that others wait for: asks the store once for each event, for the caller that came first.
+//! The task of one key with waiting callers. It calls the store once for each event, for the first caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use super::Waiters;
 use crate::tenants::App;
 use crate::{Gateway, within};
 
-/// Shortest time between two polls, and what is added at random: a notification may have been lost.
+/// Shortest time between two polls, and the maximum of a random addition. Polls are needed because a notification may
+/// be lost.
 const POLL: Duration = Duration::from_millis(750);
 const POLL_JITTER: Duration = Duration::from_millis(500);
 
 /// Time for callers to leave, while the gateway drains.
 const WHILE_DRAINING: Duration = Duration::from_millis(20);
 
-/// Added to the rest of a lease, so that it has ended when the store is asked.
+/// Added to the rest of a lease, so that the lease has ended when the store is called.
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 
 /// Asks for as long as callers wait for the key.
@@ -29,7 +30,7 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
     let channel = Channel::of_claim(&key);
     let mut subscription = Subscription::none();
     while let Some(first) = gateway.waiters.take_first(&key) {
-        // Before the store is asked, so that no end falls between.
+        // Before the call to the store, so that no end happens between the two.
         if !subscription.is_live() {
             subscription = gateway.subscribe(&app, &channel).await;
         }

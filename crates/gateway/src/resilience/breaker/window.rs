@@ -8,7 +8,7 @@ use super::CallResult;
 
 const SECONDS: usize = 10;
 
-/// The last seconds. Each takes the place of one that is too old.
+/// The last seconds. Each replaces one that is too old.
 #[derive(Debug, Default)]
 pub(super) struct Window([Second; SECONDS]);
 

@@ -28,8 +28,9 @@ pub(super) fn is_granted(answer: &ClaimResponse) -> bool {
     matches!(answer, ClaimResponse::Granted(_))
 }
 
-/// Returns the answer to a failure report whose first reply was lost. Absent may mean "deleted by the first try", and another
-/// attempt may have claimed since: either way the caller's claim has ended, and whether the report was late is unknown.
+/// Returns the answer to a failure report whose first reply was lost. An absent claim may mean that the first try
+/// deleted it, and another attempt may have claimed since. Either way the caller's claim has ended, and it is unknown
+/// whether the report was late.
 fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> OutcomeResponse {
     match (&request.outcome, answer) {
         (Outcome::Failure, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. }) => {

@@ -14,7 +14,8 @@ use tokio::time::sleep;
 use super::Guard;
 use crate::resilience::deadline_budget::PROBE_TIMEOUT;
 
-/// Shortest pause between two probes. At random up to twice as long, so that gateways do not all probe at the same time.
+/// Shortest pause between two probes. The pause is at random up to twice as long, so that gateways do not all probe at
+/// the same time.
 const PROBE_PAUSE: Duration = Duration::from_millis(75);
 
 impl Guard {
@@ -52,7 +53,7 @@ impl Guard {
         }
     }
 
-    /// Probes every shard. One that answers is enough: the others have breakers of their own.
+    /// Probes every shard. One answering shard is enough: the others have their own breakers.
     pub(super) async fn probe(self: &Arc<Self>) -> Result<(), EngineError> {
         let shards = self.engine.shards();
         let answers = join_all(shards.iter().map(|shard| self.probe_shard(*shard))).await;

@@ -132,7 +132,7 @@ where
     ) -> Result<Answer, EngineError> {
         match timeout(self.task.budget.undisturbed.saturating_sub(waited), first.as_mut()).await {
             Ok(answer) => self.first_answered(pass, answer).await,
-            // In a box, so that the memory of every other call is smaller.
+            // Boxed, so that every other call takes less memory.
             Err(_late) => Box::pin(self.late(pass, first)).await,
         }
     }
@@ -230,7 +230,7 @@ fn resolved<Answer>(
 ) -> Result<Answer, EngineError> {
     match second {
         Some(Ok(answer)) if failure.is_uncertain() => Ok(amend(answer)),
-        // A second try that was not made proves nothing about the first.
+        // Without a second try, nothing more is known about the first.
         None => Err(failure),
         Some(Err(EngineError::Determinate(_))) if failure.is_uncertain() => Err(failure),
         Some(answer) => answer,

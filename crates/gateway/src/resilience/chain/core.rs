@@ -85,7 +85,8 @@ impl Member {
         self.failure.load_full()
     }
 
-    /// Returns how its reads are answered; `now` is in microseconds. One that was never read does not answer yet.
+    /// Returns how its reads are answered; `now` is in microseconds. An engine that was never read counts as not
+    /// answering.
     pub(super) fn seen(&self, now: u64) -> Seen {
         match (self.out_since.load(Ordering::Acquire), self.read_at.load(Ordering::Acquire)) {
             (0, 0) => Seen::Out(Duration::ZERO),
@@ -156,7 +157,7 @@ impl Core {
         self.members.len() > 1
     }
 
-    /// Returns what is known of the chain now.
+    /// Returns the present knowledge about the chain.
     pub(super) fn view(&self) -> Arc<View> {
         self.view.load_full()
     }
@@ -187,9 +188,9 @@ impl Core {
         self.members.iter().chain(self.failover.as_ref().map(|failover| &failover.witness))
     }
 
-    /// Returns whether every place that answers has confirmed the state recently enough for a grant. The others are left out: a
-    /// dead spare must not stop grants. With a witness two of the three have to answer: a switch is recorded at two of them before
-    /// it grants anything, so one alone may not know of it.
+    /// Returns whether every place that answers has confirmed the state recently enough for a grant. The others are
+    /// left out: a dead spare must not stop grants. With a witness two of the three must answer: a switch is recorded
+    /// at two of them before anything is granted, so a single one may not know of it.
     pub(super) fn is_fresh(&self) -> bool {
         if !self.is_switchable() {
             return true;

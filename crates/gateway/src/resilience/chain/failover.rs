@@ -1,5 +1,6 @@
-//! Failover of a chain with a witness: this gateway writes its view of the stores there, reads those of the others, and switches
-//! the chain once most of them see the active engine out. `decision` decides, `views` is what they share.
+//! Failover of a chain with a witness. This gateway writes its view of the stores at the witness, and reads the views
+//! of the others. It switches the chain once most gateways see the active engine out. `decision` decides, and `views`
+//! has the shared record.
 
 mod decision;
 mod views;
@@ -252,7 +253,7 @@ struct Rounds {
     write_at: Duration,
     /// The engines that were out when it was written.
     written: Vec<bool>,
-    /// Rounds in which the witness was out, one after the other.
+    /// Consecutive rounds in which the witness was out.
     witness_out: u32,
     /// The obstacle that was logged in this outage.
     logged: Option<Discriminant<Refusal>>,

@@ -15,7 +15,8 @@ use super::core::{Core, Member, View};
 use super::state::ChainState;
 use super::status::Phase;
 
-/// Reads the chain state of one engine, or of the witness, at intervals. Each has its own task, so that one without an answer delays no other.
+/// Reads the chain state of one engine, or of the witness, at intervals. Each engine has its own task, so an engine
+/// without an answer delays no other.
 pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) {
     let Some(place) = core.places().nth(at) else { return };
     let forever = async {
@@ -24,7 +25,7 @@ pub(super) async fn follow(core: Arc<Core>, at: usize, stop: CancellationToken) 
             // A failure is recorded with the place.
             let _ = core.refresh(place).await;
             let took = core.clock.monotonic().saturating_sub(started);
-            // A tenth more or less, so that gateways do not all read at the same time.
+            // The pause varies by a tenth, so that gateways do not all read at the same time.
             let poll = jittered(core.times.poll * 9 / 10, core.times.poll / 5, core.entropy.bits());
             sleep(poll.saturating_sub(took)).await;
         }
@@ -58,7 +59,8 @@ impl Core {
         Ok(())
     }
 
-    /// Refreshes the engine that the chain is being switched to. After a failure, what was done on the previous one is uncertain.
+    /// Refreshes the engine that the chain is being switched to. After a failure, the effect on the previous engine is
+    /// uncertain.
     pub(super) async fn refresh_next(&self, view: &View) -> Result<(), EngineError> {
         let Some(next) = self.members.iter().find(|member| member.name == view.state.active) else { return Ok(()) };
         let uncertain = |why: EngineError| {

@@ -66,7 +66,7 @@ impl GrantFreeze {
         self.is_enabled
     }
 
-    /// Returns the shard of a key. Not asked for where nothing depends on it.
+    /// Returns the shard of a key. Read only if something depends on it.
     pub(super) fn shard_of(&self, engine: &dyn Engine, key: &Key) -> u16 {
         if self.is_enabled { engine.shard_of(key) } else { 0 }
     }
@@ -106,7 +106,8 @@ pub(super) async fn watch(core: Arc<Core>, stop: CancellationToken) {
         loop {
             let view = core.view();
             let shards = core.serving(&view).map(|member| member.engine.shards()).unwrap_or_default();
-            // All at once: one that does not answer delays no other. After a failure, the next round tries again.
+            // All at once, so that a shard without an answer delays no other. After a failure, the next round tries
+            // again.
             join_all(shards.into_iter().map(|shard| core.watch_shard(&view, shard))).await;
             sleep(core.times.poll).await;
         }

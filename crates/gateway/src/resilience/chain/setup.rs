@@ -22,7 +22,7 @@ pub struct Setup {
     pub on_data_loss: OnDataLoss,
     /// Longest lease that the apps of the chain get without requesting one.
     pub lease_max: Duration,
-    /// Measures the age of what was read.
+    /// Measures the age of reads.
     pub clock: Arc<dyn Clock>,
     /// Names switches, and spreads reads.
     pub entropy: Arc<dyn Entropy>,
@@ -80,7 +80,7 @@ impl Setup {
 pub struct Times {
     /// Between two reads of an engine's chain state.
     pub poll: Duration,
-    /// Age up to which a read is good for a grant.
+    /// Longest age of a read that allows a grant.
     pub fresh: Duration,
     /// Shortest time between closing and opening a chain that is switched.
     pub closing: Duration,

@@ -1,4 +1,5 @@
-//! The state of a chain that gateways agree on: the metadata record `chain.<name>` of every engine, and which of two is newer.
+//! The state of a chain that gateways agree on: the metadata record `chain.<name>` of every engine, and the order of
+//! two states.
 
 use oncegate_core::engine::{EngineError, Metadata};
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,7 @@ impl ChainState {
         Metadata::new(text).map_err(|error| EngineError::incompatible(error.to_string()))
     }
 
-    /// Reads a metadata record. One that cannot be read does not count as absent, and is not overwritten.
+    /// Reads a metadata record. An unreadable record does not count as absent, and is not overwritten.
     pub(super) fn read(record: &Metadata) -> Result<Self, EngineError> {
         serde_json::from_str(record.as_str())
             .ok()

@@ -163,7 +163,7 @@ pub enum ChainSwitchError {
     /// Another switch was made at the same time, and won.
     #[error("another switch of the chain, to `{0}`, was made at the same time")]
     Conflict(String),
-    /// The witness, which decides between switches at the same time, does not answer; nothing was changed.
+    /// The witness does not answer, and only it can decide between concurrent switches. Nothing was changed.
     #[error(
         "the witness `{witness}` does not answer ({why}); a chain with a witness is switched only while that answers"
     )]

@@ -1,6 +1,7 @@
-//! Switching a chain, by one gateway for all: closing is written to every engine, and gateways that read it grant nothing. After
-//! the time in which all read it, open is written to the new engine, and only then it is used. A chain with a witness writes it
-//! there first: of several switches at the same time the witness takes one.
+//! Switching a chain, by one gateway for all: closing is written to every engine, and gateways that read it grant
+//! nothing. All gateways read it within a fixed time. After that time, open is written to the new engine, and only then
+//! that engine is used. A chain with a witness writes it there first: of several switches at the same time the witness
+//! takes one.
 
 use futures_util::future::join_all;
 use oncegate_core::engine::{EngineError, Metadata};

@@ -38,8 +38,8 @@ impl OutagePolicies {
         Box::pin(self.0.claim_with_policy(request, context)).await
     }
 
-    /// Claims many keys, no two of them the same. Answers reach `sink` as they come; what was not answered when this is dropped
-    /// may still happen.
+    /// Claims many keys, no two of them the same. Answers go to `sink` as soon as they are known. If this is dropped,
+    /// calls without an answer may still take effect.
     pub async fn claim_batch(&self, claims: &[PolicyClaim<'_>], sink: AnswerSink<'_>) {
         let core = &self.0;
         let is_for_store_alone = |at: &usize| core.is_for_store_alone(claims[*at].request, claims[*at].context);

@@ -213,8 +213,8 @@ fn with_terms_of_outcome(held: Option<LiveClaim>, request: &OutcomeRequest) -> O
     Some(held)
 }
 
-/// Returns the claim of an attempt that the store had granted, and whose outcome waits: it counts once the claim of this process
-/// has ended.
+/// Returns the claim of an attempt that the store had granted, if its outcome waits. It counts once the claim of this
+/// process has ended.
 fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<LiveClaim> {
     let (mut granted, mut reported) = (None, None);
     for (_, entry) in queue {

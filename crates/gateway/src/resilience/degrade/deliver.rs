@@ -122,8 +122,8 @@ impl Core {
         let leaves_record = reported.map_or(own.is_some(), |(_, report)| report.outcome != Outcome::Failure);
         let leave_mark = || self.leave_mark(&request.key, &request.attempt, &exclusive);
         // A grant without a record leaves its mark before the store is read. So if another gateway delivers an outcome
-        // at that time, this read finds the outcome, or that delivery finds the mark. What is in progress may still end
-        // sooner than its mark would say, and is marked once the store has answered.
+        // at that time, this read finds the outcome, or that delivery finds the mark. A claim in progress may still end
+        // before the end in its mark, so it is marked after the store has answered.
         let marked = if leaves_record { None } else { Some(leave_mark().await?) };
         let mut theirs = match (reported, own) {
             (Some((at, report)), _) => self.deliver_grant_and_outcome(request, report, ended_at.min(at)).await?,
@@ -158,8 +158,8 @@ impl Core {
     ) -> Result<Option<LiveClaim>, EngineError> {
         let mut report = report.clone();
         let is_failure = report.outcome == Outcome::Failure;
-        // A failure needs no claim: it only releases what the store may have granted after all. But a take-over has ended an
-        // unknown outcome, which the store still holds.
+        // A failure needs no claim: it only releases a grant that the store may have made after all. But a take-over
+        // has ended an unknown outcome, which the store still holds.
         let theirs = if is_failure && !request.take_over {
             None
         } else {
@@ -231,13 +231,13 @@ impl Core {
         Err(EngineError::unavailable("the lease ended before each of three renewals; delivery will be tried again"))
     }
 
-    /// Returns the claim in the store if it was made before the one that was granted here had ended.
+    /// Returns the claim in the store if it was made before the local grant had ended.
     async fn claim_made_before(&self, key: &Key, ended_at: Timestamp) -> Result<Option<LiveClaim>, EngineError> {
         let held = self.engine.read(key).await?;
         Ok(held.filter(|held| held.record.attempt.timestamp() < ended_at))
     }
 
-    /// Delivers an outcome that was reported at this instant, and whose grant is in the store.
+    /// Delivers an outcome that was reported at this instant. Its grant is in the store.
     async fn deliver_outcome(
         &self,
         request: &OutcomeRequest,
@@ -277,7 +277,7 @@ impl Core {
         if granted_attempt(later, &theirs.record.attempt).is_some() {
             return Ok(false);
         }
-        // The operation was done, or may have been, whenever its lease ended: its mark may be older than that outcome.
+        // The operation was done, or may have been, at any end of its lease: its mark may be older than that outcome.
         if theirs.record.state != ClaimState::InProgress {
             return Ok(true);
         }

@@ -67,8 +67,8 @@ impl LocalClaim {
         LiveClaim::of_stored(self.record.clone(), left, None)
     }
 
-    /// Reports whether the claim may be in progress in the store: it is here, or its lease has ended here, and may have been
-    /// extended through another gateway. An unknown outcome that was reported has an end.
+    /// Reports whether the claim may be in progress in the store. This is so if it is in progress here, or if its lease
+    /// has ended here: another gateway may have extended it. An unknown outcome that was reported has an end.
     fn is_in_progress_elsewhere(&self) -> bool {
         let Record { state, terms, .. } = &self.record;
         let lease_ended =
@@ -354,7 +354,7 @@ pub(super) enum LocalEffect {
 }
 
 impl LocalEffect {
-    /// Returns what a transition changes in the local claims. `ends_at` returns the end of what lasts for some time.
+    /// Returns the change of the local claims by a transition. `ends_at` returns the end of what lasts for some time.
     pub(super) fn of(effect: Effect, ends_at: impl FnOnce(Duration) -> Duration) -> Self {
         match effect {
             Effect::Keep => Self::Keep,

@@ -33,7 +33,7 @@ const COUNT_MAX: u128 = 999_999_999;
 /// Most that a mark is shorter than its grant: less than the smallest unit at each end.
 const ROUNDED_MAX: Duration = Duration::from_millis(2);
 
-/// The time in which an attempt kept others from being granted the same claim, by the wall clocks of gateways.
+/// The time in which an attempt excluded other grants of the same claim, by the wall clocks of gateways.
 #[derive(Clone, Copy)]
 pub(super) struct ExclusiveTime {
     /// Earliest possible start; before `from` if that was rounded.
@@ -86,7 +86,8 @@ impl ExclusiveTime {
         let (issued_at, terms) = (mark.record.attempt.timestamp(), &mark.record.terms);
         let at = |kept: Retention| issued_at.plus(kept.duration().unwrap_or(Duration::MAX));
         let until = at(terms.retention);
-        // Records have no retention of zero: the shortest one is read as none, so that a mark covers less rather than more.
+        // Records have no retention of zero, so the shortest one is read as none: a mark should cover less time rather
+        // than more.
         let is_shortest = terms.unknown_retention == Retention::For(UNITS[0]);
         let until_take_over = if is_shortest { issued_at } else { at(terms.unknown_retention) };
         let from = issued_at.plus(terms.lease.saturating_sub(MARK_KEPT_FOR));
@@ -139,8 +140,8 @@ fn rounded_down(duration: Duration) -> Option<Duration> {
 }
 
 impl Core {
-    /// Leaves the mark of a grant by a policy, and returns the marks of other such grants that it overlaps. Of any two grants
-    /// the one that is delivered second finds the other.
+    /// Leaves the mark of a grant by a policy, and returns the marks of other such grants that it overlaps. The second
+    /// delivered grant of any two finds the first.
     pub(super) async fn leave_mark(
         &self,
         key: &Key,

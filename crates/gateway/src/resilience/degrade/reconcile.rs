@@ -1,5 +1,5 @@
-//! The background task: delivers waiting entries as soon as the store answers, the oldest keys first, several at once; and
-//! recovery of the entries of an earlier run.
+//! The background task. It delivers waiting entries as soon as the store answers, the oldest keys first, several at
+//! once. It also recovers the entries of an earlier run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -56,7 +56,8 @@ impl Core {
         }
     }
 
-    /// Returns what an entry of an earlier run changes. Leases are counted by the wall clock, the only clock that two runs share.
+    /// Returns the effect of an entry of an earlier run. Leases are counted by the wall clock, the only clock that two
+    /// runs share.
     fn recovered(&self, entry: &Entry, now: Duration, wall: Timestamp) -> LocalEffect {
         // If the wall clock was set back since then, nothing lasts longer than its full time from now on.
         let ends_at = |lifetime: Duration| now + entry.at.plus(lifetime).since(wall).min(lifetime);

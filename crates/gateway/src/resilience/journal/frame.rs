@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-/// First line of every journal. The number is raised only when an older release could not read what a newer one writes.
+/// First line of every journal. The number is raised only when an older release could not read the entries of a newer
+/// one.
 pub(super) const HEADER: &[u8] = b"oncegate journal 1\n";
 
 /// The length of the payload, then the beginning of its SHA-256.

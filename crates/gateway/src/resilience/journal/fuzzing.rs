@@ -3,7 +3,7 @@
 use super::frame::{HEADER, payload, scan};
 use super::stored_form::FrameContent;
 
-/// The frames of a file follow one another, and what is cut off after the last one changes none of them.
+/// The frames of a file follow one another. Bytes after the last one change none of them.
 pub fn journal(bytes: &[u8]) {
     let file = [HEADER, bytes].concat();
     let found = scan(&file).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! A journal's disk in memory, for tests and simulations: its steps take simulated time, and a crash may come between any two
-//! of them. It keeps what was synced, and a chosen part of the rest. It can be full, or fail, on request.
+//! of them. Keeps the synced bytes, and a chosen part of the rest. It can be full, or fail, on request.
 
 use std::io;
 use std::ops::Range;

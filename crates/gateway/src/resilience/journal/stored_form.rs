@@ -28,7 +28,7 @@ pub(super) enum FrameContent {
     Entry(Seq, Box<Entry>),
     /// These were delivered.
     Delivered(Vec<Seq>),
-    /// A suspect, or what is known of it now.
+    /// A suspect, or a later state of it.
     Suspect(Suspect),
 }
 
@@ -378,7 +378,7 @@ mod tests {
         );
     }
 
-    /// Every later release reads what a release writes: this text is never changed.
+    /// Every later release must read this text, so it is never changed.
     #[test]
     fn an_entry_of_this_release_is_read_by_every_later_one() {
         let text = r#"{"kind":"entry","seq":3,"chain":"default","policy":"spool","at":1700000000000001,"app":"shop",

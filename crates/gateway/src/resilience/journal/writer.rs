@@ -130,7 +130,7 @@ impl<L: Log> Writer<L> {
         if jobs.iter().any(|job| job.durable)
             && let Err(failure) = self.log.sync().await
         {
-            // It is not known what the disk has, and no later sync shows it.
+            // The content of the disk is unknown, and no later sync can show it.
             return Err(self.stop_writing(&failure.to_string()));
         }
         Ok(())
@@ -146,7 +146,7 @@ impl<L: Log> Writer<L> {
         JournalError::Uncertain(why.to_owned())
     }
 
-    /// Records what has been written.
+    /// Records the written bytes.
     fn place(&mut self, job: &Job) {
         for (seq, frame) in &job.frames {
             let begins = self.bytes;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Quota;
 
-/// Either table. What an app leaves out is taken from `[defaults.quota]`.
+/// Either table. Missing values of an app come from `[defaults.quota]`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaOptions {
@@ -185,7 +185,7 @@ impl Serialize for ConcurrencyLimit {
 }
 
 impl QuotaOptions {
-    /// Returns the key that makes no sense, and what to write instead.
+    /// Returns the invalid key, and the correction.
     pub fn check(&self) -> Option<(&'static str, String)> {
         const BURST_MAX: Duration = Duration::from_hours(1);
         let too_long = self.burst.filter(|Span(burst)| *burst > BURST_MAX)?;

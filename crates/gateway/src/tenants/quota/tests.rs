@@ -42,7 +42,7 @@ fn granted_claims_can_be_settled_after_the_quota_is_used_up() {
     let refused = charge(Purpose::Settle).unwrap_err();
     assert_eq!((refused.quota, refused.limit), (QuotaName::RequestsPerSecond, 10));
     assert_eq!(refused.wait, Duration::from_millis(100));
-    // What was overdrawn is paid back before anything new is started, and until then outcomes continue at the rate.
+    // A debt is paid back before new work is accepted; until then outcomes continue at the rate.
     assert_eq!(charge(Purpose::New).unwrap_err().wait, Duration::from_millis(10_100));
     clock.advance(Duration::from_millis(100));
     assert_eq!((charge(Purpose::New).is_ok(), charge(Purpose::Settle)), (false, Ok(())));

@@ -65,8 +65,8 @@ fn welch(mut a: Vec<f64>, mut b: Vec<f64>) -> f64 {
     (mean_a - mean_b) / (error_a + error_b).sqrt()
 }
 
-/// Returns the distance of guesses at each app from guesses at the first one, in standard errors. The apps take turns,
-/// so that other load on the machine affects all alike, and every guess is different.
+/// Returns the distance of guesses at each app from guesses at the first one, in standard errors. The apps alternate,
+/// so that other load on the machine affects all alike. Every guess is different.
 fn distances(registry: &Registry, keys: &[&str]) -> Vec<f64> {
     let clock = SystemClock::new();
     let mut samples = vec![Vec::with_capacity(ROUNDS); keys.len()];

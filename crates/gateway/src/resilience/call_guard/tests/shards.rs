@@ -1,4 +1,4 @@
-//! A store of shards: one that is dead takes down its own keys only.
+//! A store of shards: a dead shard affects its own keys only.
 
 use oncegate_core::engine::faulty::Fault;
 use oncegate_core::engine::sharded::Sharded;
@@ -97,7 +97,7 @@ async fn a_store_whose_shards_are_all_dead_is_down() {
     assert!(engine.probe().await.is_err());
 }
 
-/// An engine whose answers wait for replicas, and come late for that reason.
+/// An engine whose answers are late because they wait for replicas.
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_of_an_engine_that_waits_for_replicas_is_neither_hedged_nor_held_against_it() {
     let store = Store::new();

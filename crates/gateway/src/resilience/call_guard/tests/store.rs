@@ -1,4 +1,4 @@
-//! A store whose time, failures and probes a test sets, and that counts its calls.
+//! A store that counts its calls. A test sets its time, failures and probes.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! The decision to switch a chain automatically: what a gateway knows in, one decision out. Nothing here reads a clock or a
-//! store. The reasons: `docs/adr/0190-automatic-switch.md`.
+//! The decision to switch a chain automatically: a pure function of the gateway's knowledge. Nothing here reads a clock
+//! or a store. The reasons: `docs/adr/0190-automatic-switch.md`.
 
 use std::fmt;
 use std::time::Duration;
@@ -81,10 +81,10 @@ pub(super) enum Decision {
     Switch(Majority),
 }
 
-/// Gateways that see the active engine out, of all that run.
+/// Gateways that see the active engine out, among all running ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Majority {
-    /// Those that see it out, and the next engine answering.
+    /// Gateways that see it out, and see the next engine answer.
     pub(super) votes: usize,
     /// All.
     pub(super) gateways: usize,
@@ -268,7 +268,7 @@ mod tests {
         for view in no_vote {
             assert!(refusal(&situation(vec![view])).contains("1 of 2"), "{view:?}");
         }
-        // One of a gateway that has ended counts for nothing.
+        // The view of a gateway that no longer runs does not count.
         let gone = OtherView { age: RUNNING + SECOND, same_chain: false, ..other(Seen::Answers) };
         assert_eq!(situation(vec![gone]).decide(), Decision::Switch(Majority { votes: 1, gateways: 1 }));
     }

@@ -1,5 +1,5 @@
-//! Views: which stores of a chain each gateway sees out. All views of a chain are one metadata record at the witness, which has no
-//! clock for them: a reader measures on its own clock when a view last changed.
+//! Views: which stores of a chain each gateway sees out. All views of a chain are one metadata record at the witness.
+//! The record has no clock: a reader measures the time since the last change of a view on its own clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -174,7 +174,7 @@ async fn two_of_three_gateways_that_lost_the_store_move_all_once_and_grants_are_
     let done: Vec<_> = three.trail().into_iter().filter(|entry| entry.ends_with(": switched")).collect();
     assert_eq!(done.len(), 1, "{done:?}");
     assert!(done[0].starts_with("chain: main, from: a, to: b, epoch: 1, automatic; `a` is out"), "{done:?}");
-    // A gateway that starts now has nothing to wait for.
+    // A gateway that starts now need not wait.
     let late = three.gateway();
     late.becomes("it grants", async || late.claim(&a_claim()).await.is_ok()).await;
     assert!(three.stores.clock.monotonic() <= granted_at + 5 * SECOND);
@@ -377,7 +377,7 @@ async fn two_switches_at_the_same_time_are_one() {
     }
 }
 
-/// A gateway that reaches the old engine and the new one reads the switch only where it was copied to, later.
+/// A gateway that reaches the old and the new engine reads the switch later, from the engine to which it was copied.
 #[tokio::test(start_paused = true)]
 async fn a_switch_that_only_the_witness_has_is_completed_after_each_gateway_could_read_it() {
     let three = Three::new();

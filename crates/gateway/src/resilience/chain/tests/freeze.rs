@@ -111,7 +111,7 @@ async fn a_freeze_still_answers_duplicates_that_the_store_knows() {
     }
 }
 
-/// A new store looks like one that was emptied while all gateways were down, or before one was started.
+/// A new store looks like a store that was emptied while all gateways were down, or before the first one started.
 #[tokio::test(start_paused = true)]
 async fn a_store_without_a_record_is_frozen_until_one_gateway_has_waited() {
     let stores = Stores::new(&["a"]);
@@ -241,7 +241,7 @@ async fn a_gateway_that_starts_later_freezes_the_shard_that_lost_its_record_only
         assert_eq!(record.unwrap().as_str(), "kept", "each shard has a record");
     }
     assert_eq!(frozen_shards(&chain, &store).await, [0; 0]);
-    // The same store, but for a shard that came back empty while no gateway looked.
+    // The same store, except for a shard that came back empty while no gateway ran.
     let clock: Arc<dyn Clock> = PausedClock::start();
     let emptied: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
     let kept = || -> Arc<dyn Engine> { Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)) };

@@ -14,7 +14,8 @@ use super::{LocalClaim, LocalEffect};
 /// Approximate size of a remembered claim without its contents and its result.
 pub(super) const CLAIM_BYTES: usize = 640;
 
-/// Local claims of one app. Claims on which nothing waits are *remembered*: they count as bytes, and can be forgotten.
+/// Local claims of one app. Claims without waiting entries are *remembered*: their bytes count, and they can be
+/// forgotten.
 #[derive(Default)]
 pub(super) struct AppClaims {
     by_id: HashMap<ClaimId, LocalEntry>,
@@ -118,7 +119,8 @@ impl AppClaims {
         }
     }
 
-    /// Forgets the settled claim that is the oldest; else the claim in progress that ends soonest, and has forgotten a live claim until then.
+    /// Forgets the oldest settled claim. If there is none, forgets the claim in progress that ends first; until that
+    /// end, a live claim is missing.
     pub(super) fn forget_one(&mut self) {
         let settled = self.settled.first_key_value().map(|(_, id)| *id);
         let in_progress = || self.ends.first().copied();

@@ -1,4 +1,4 @@
-//! Local claims: which are known, for how long, and which are forgotten first.
+//! Local claims: their lifetimes, and the order in which they are forgotten.
 
 use oncegate_core::claim::{Grant, Outcome};
 use oncegate_core::engine::conformance::fresh_claim;

@@ -65,7 +65,7 @@ async fn a_claim_that_another_gateway_was_granted_after_the_first_lease_is_repor
     assert_eq!(world.overlapping(), [(first.attempt.hash(), theirs.attempt.hash())]);
 }
 
-/// The store holds what this gateway granted later: it executed the claim call of that grant late.
+/// The store has the later grant of this gateway: it executed the claim call of that grant late.
 #[tokio::test]
 async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_already() {
     let world = World::new().await;

@@ -101,7 +101,7 @@ async fn a_damaged_journal_is_counted_as_a_failure() {
     assert!(failures() > before);
 }
 
-/// As in a damaged journal, which has lost the grant: nothing is known of its lease.
+/// As in a damaged journal that has lost the grant: its lease is unknown.
 #[tokio::test]
 async fn a_renewal_without_its_grant_is_removed_and_changes_nothing() {
     let world = World::new().await;

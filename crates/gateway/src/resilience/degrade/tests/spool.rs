@@ -121,7 +121,7 @@ async fn an_outcome_that_the_store_may_have_taken_is_answered_as_uncertain() {
     assert!(matches!(failure, EngineError::Indeterminate(_)), "{failure}");
 }
 
-/// A grant of the store, which is unavailable now, and another entry that waits on its key.
+/// A grant of a store that is now unavailable, and another waiting entry on its key.
 async fn granted_before_another_spooled(world: &World) -> Claim {
     let held = granted(world).await;
     world.line.set(Way::Gone);
