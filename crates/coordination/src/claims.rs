@@ -171,7 +171,7 @@ impl StoredClaim {
         Ok(Self { head, text, record, revision: found.revision, mark: found.mark, has_ended })
     }
 
-    /// Returns whether nothing is left of the claim.
+    /// Returns whether the claim has ended completely.
     pub fn is_over(&self) -> bool {
         self.record.as_ref().is_none_or(|record| self.has_ended && !record.outlives_lease())
     }

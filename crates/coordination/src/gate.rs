@@ -76,8 +76,8 @@ impl Gate {
         self.is_clock_fast.load(Ordering::Relaxed)
     }
 
-    /// Compares the clock, as a request has shown it that was sent and answered at these monotonic times, with how it was up to ten
-    /// minutes ago.
+    /// Compares the clock with its values of up to ten minutes ago. A request, sent and answered at these monotonic
+    /// times, has shown the clock.
     pub fn compare_clocks(&self, clock: Timestamp, sent_at: Duration, answered_at: Duration) {
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let may_gain = |passed: Duration| passed + GAIN_MAX + passed / 1000;

@@ -18,7 +18,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Returns the first step of an operation: a write by what its key probably holds, else a read.
+    /// Returns the first step of an operation: a write based on the probable record of its key, otherwise a read.
     pub fn begin(mut operation: Box<dyn Operation>, state: &State) -> Self {
         let assumed = operation.assumed(&state.seen);
         let is_refused = operation.is_grant() && state.gate.refusal().is_some();

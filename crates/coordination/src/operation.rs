@@ -40,7 +40,7 @@ pub trait Operation: Send + Sync {
     /// Returns about how many bytes its write has.
     fn bytes(&self) -> usize;
 
-    /// Returns whether it is likely that the key is not there.
+    /// Returns whether the key is probably absent.
     fn expects_absence(&self) -> bool {
         false
     }
@@ -56,7 +56,7 @@ pub trait Operation: Send + Sync {
         seen.get(self.key())
     }
 
-    /// Decides by what the key holds. Returns the write, or nothing if the call has its answer.
+    /// Decides from the record of the key. Returns the write, or nothing if the call has its answer.
     ///
     /// # Errors
     /// The value cannot be read.
@@ -74,13 +74,13 @@ pub trait SingleRequest<S>: Send + 'static {
     /// The answer to it.
     type Answer: Send + 'static;
 
-    /// Sends what it takes.
+    /// Sends its requests.
     fn run(self, session: &S) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
 }
 
 /// A single call, for any request.
 pub trait SingleCall<S>: Send {
-    /// Runs and answers it. An error is the reason for which the member must be left.
+    /// Runs and answers it. An error is the reason to leave the member.
     fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>>;
 
     /// Answers that it was not sent.

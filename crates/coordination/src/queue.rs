@@ -50,7 +50,7 @@ pub fn next_work<S>(queue: &mut VecDeque<Call<S>>, bytes_max: usize) -> Option<W
     (!batch.is_empty()).then_some(Work::Batch(batch))
 }
 
-/// Returns whether an operation of `more` bytes goes with these.
+/// Returns whether an operation of `more` bytes fits with these.
 fn fits(batch: &Operations, bytes: usize, more: usize, bytes_max: usize) -> bool {
     let is_alone = more >= LARGE || batch.len() == 1 && bytes >= LARGE;
     batch.is_empty() || !is_alone && batch.len() < OPERATIONS_MAX && bytes + more <= bytes_max

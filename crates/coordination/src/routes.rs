@@ -39,7 +39,8 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self.worker()?.call(|reply| Call::Single(Box::new(Single { request, reply }))).await
     }
 
-    /// Returns the worker for a call: a ready one on this core, else the next ready one, else the one that became unready last.
+    /// Returns the worker for a call: a ready one on this core, otherwise the next ready one, otherwise the one that
+    /// became unready last.
     fn worker(&self) -> Result<&Worker<Call<S>>, EngineError> {
         let workers = self.pool.workers();
         let core = Handle::try_current().ok().map(|core| core.id());

@@ -1,5 +1,5 @@
-//! Values that this gateway has written and is likely to change again: a change of one needs no read before it. Bounded; what was
-//! forgotten is read.
+//! Values that this gateway has written and is likely to change again: a change of one needs no read before it.
+//! Bounded: a forgotten record is read.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ struct Generations {
 }
 
 impl Seen {
-    /// Remembers what was written.
+    /// Remembers a written record.
     pub fn remember(&self, key: &Bytes, found: Found) {
         if found.value.len() > VALUE_BYTES_MAX {
             return self.forget(key);
@@ -41,7 +41,7 @@ impl Seen {
         generations.young.insert(key.clone(), found);
     }
 
-    /// Returns what was written last, as far as is known.
+    /// Returns the last written record, as far as is known.
     pub fn get(&self, key: &Bytes) -> Option<Found> {
         let generations = self.generations();
         generations.young.get(key).or_else(|| generations.old.get(key)).cloned()

@@ -51,7 +51,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the options of the engine.
     fn options(&self) -> &Options;
 
-    /// Returns what is known of the servers.
+    /// Returns the known state of the servers.
     fn server(&self) -> &Server;
 
     /// Returns the key of a claim.
@@ -63,10 +63,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Opens a session at the first member that is fit, beginning with this one.
     fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
 
-    /// Answers operations. An error is the reason for which the member must be left.
+    /// Answers operations. An error is the reason to leave the member.
     fn answer(session: &Self::Session, operations: Operations) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Checks that the store answers, and that it still has its data.
+    /// Checks that the store answers, and has its data.
     fn check(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
 
     /// Does the same from time to time, and asks for the room that is left.

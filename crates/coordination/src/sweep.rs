@@ -1,4 +1,4 @@
-//! Sweeping: all gateways delete together what has ended, a page at a time. How far they have come is a key.
+//! Sweeping: all gateways together delete ended records, one page at a time. How far they have come is a key.
 
 use std::time::Duration;
 

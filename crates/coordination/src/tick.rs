@@ -1,4 +1,5 @@
-//! Advances the store's clock. Every gateway tries; the one that did it last does it again, and the others follow if it does not.
+//! Advances the store's clock. Every gateway may try. The gateway of the last write usually writes again; another one
+//! takes over if it does not.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub const GAIN_MAX: Duration = Duration::from_millis(500);
 /// The store's time as one reply has shown it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Time {
-    /// The clock, once read. What has ended by it has ended.
+    /// The clock, once read. A claim that has ended by it has certainly ended.
     pub clock: Timestamp,
     /// No clock is ahead of this now. New ends are counted from here.
     pub latest: Timestamp,
@@ -33,7 +33,7 @@ struct View {
     clock: Timestamp,
     /// Time at which the request was sent whose reply showed it.
     sent_at: Duration,
-    /// The latest instant that was returned: the time that is left of a claim never grows.
+    /// The latest returned instant: the rest of a claim never grows.
     latest: Timestamp,
 }
 
@@ -58,7 +58,7 @@ impl StoreTime {
         self.view().clock
     }
 
-    /// Returns the time by what was read before now.
+    /// Returns the time from earlier reads.
     pub fn now(&self) -> Time {
         self.time_of(&mut self.view())
     }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(seen.end_of(200 * MS), at(1730));
         own.advance(70 * MS);
         assert_eq!(time.now(), Time { clock: at(1000), latest: at(1600) });
-        // An older reply that comes late changes nothing.
+        // A late, older reply changes nothing.
         assert_eq!(time.observe(at(900), sent_at).clock, at(1000));
     }
 

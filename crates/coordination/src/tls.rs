@@ -62,7 +62,7 @@ impl Certificates {
         connected.map_err(|error| Determinate::Unavailable(format!("no connection to {member}: {error}")))
     }
 
-    /// Checks that the files that are named go together.
+    /// Checks that the named files fit together.
     ///
     /// # Errors
     /// They do not.

@@ -77,7 +77,7 @@ pub struct Address {
 pub struct InvalidUrl(String);
 
 impl Dialect {
-    /// Returns the error for a URL in which this is wrong.
+    /// Returns the error for a URL with this mistake.
     pub fn error(&self, why: impl fmt::Display) -> InvalidUrl {
         InvalidUrl(format!("the URL of {} is wrong: {why}", self.engine))
     }
@@ -105,7 +105,7 @@ impl Url {
     /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it, without repeating it.
+    /// The error in the URL, without repeating the URL.
     pub fn parse(text: &str, dialect: &Dialect) -> Result<Self, InvalidUrl> {
         let rest = text.strip_prefix(dialect.scheme).ok_or_else(|| dialect.shape())?;
         let (rest, is_tls) = match (rest.strip_prefix("://"), rest.strip_prefix("s://")) {

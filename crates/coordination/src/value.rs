@@ -1,5 +1,5 @@
-//! The stored value of a claim or a shared record: a head of fixed length, then the record. The head begins with a version of 16
-//! bytes, which is zero: a place for stores that are merged.
+//! The stored value of a claim or a shared record: a head of fixed length, then the record. The head begins with a
+//! version of 16 bytes. It is zero, and reserved for merged stores.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Head {
     pub fence: Option<i64>,
     /// The end, as an instant of the store's clock; `None`: the record has no end.
     pub end: Option<Timestamp>,
-    /// The time in microseconds from the write to the end, without what is added to it for the clock.
+    /// The time in microseconds from the write to the end, without the addition for the clock.
     pub lasts_us: u64,
     /// Subscriptions are notified of the write.
     pub notifies: bool,

@@ -50,7 +50,7 @@ pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, No
     parser::canonicalize(json, root).map(|parsed| Canonical(parsed.text.into()))
 }
 
-/// Error: the text has no canonical form. Says where, and what to do. Repeats keys, but never values.
+/// Error: the text has no canonical form. Contains the position, and the correction. Repeats keys, but never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCanonical {
     /// Not JSON.

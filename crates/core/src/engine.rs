@@ -85,11 +85,11 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// ## Notifications
 ///
-/// A subscription is notified when a record changes so that others may have been waiting for it: a claim is settled,
-/// released or taken over. That a lease or a retention ends, or is extended, is not notified. Where gateways share the
-/// store, the end of a claim is only notified after a claim call with [`ClaimRequest::waits`] has found or made the
-/// claim. Such a call marks the record in the step that reads it, and does not change its end. So a caller subscribes
-/// first, then calls, and then waits.
+/// A subscription is notified of a change that waiting callers may need: a claim is settled, released or taken over.
+/// That a lease or a retention ends, or is extended, is not notified. Where gateways share the store, the end of a
+/// claim is only notified after a claim call with [`ClaimRequest::waits`] has found or made the claim. Such a call
+/// marks the record in the step that reads it, and does not change its end. So a caller subscribes first, then calls,
+/// and then waits.
 ///
 /// Notifications are hints. One may be lost, come late, or come for nothing; callers also poll. Sending one never fails or
 /// delays the call that changes the record.
@@ -125,9 +125,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Ends a claim for an operator, in any state, if the given attempt holds it. Later fences of the key are still higher.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
-    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim is read
-    /// separately: one that changes during the call may or may not be in the list. The list is shorter than `limit` only if there are no
-    /// more claims. Does not hold up other calls.
+    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim
+    /// is read separately: a claim that changes during the call may or may not be in the list. The list is shorter than
+    /// `limit` only if there are no more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
     /// Returns unknown claims from the index of an engine that cannot list. The index is a hint: it may lack claims whose entry was
@@ -136,7 +136,7 @@ pub trait Engine: Send + Sync + 'static {
         Err(EngineError::unavailable("the engine has no index of unknown claims"))
     }
 
-    /// Returns the record of this name, if there is one that has not ended, and the store's now.
+    /// Returns the record of this name, if there is a live one, and the present time of the store.
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError>;
 
     /// Replaces a record by compare-and-set, in one atomic step. The new record is stored if the stored version is the
@@ -165,7 +165,7 @@ pub trait Engine: Send + Sync + 'static {
         Subscription::none()
     }
 
-    /// Checks that the store would answer now; of several shards, that one does. Changes nothing.
+    /// Checks that the store would answer now. With several shards, one answering shard is enough. Changes nothing.
     async fn probe(&self) -> Result<(), EngineError>;
 
     /// Checks that a shard would answer now. A removed shard counts as answering.
@@ -188,7 +188,7 @@ pub trait Engine: Send + Sync + 'static {
         vec![0]
     }
 
-    /// Returns what the engine promises now.
+    /// Returns the present promises of the engine.
     fn capabilities(&self) -> Capabilities;
 
     /// Returns the state of the breaker in front of the engine, if there is one.
@@ -201,8 +201,8 @@ pub trait Engine: Send + Sync + 'static {
         0
     }
 
-    /// Returns how often a shard came back without its data, or a replica took over that may have lacked the newest claims, since
-    /// this engine was opened.
+    /// Returns the number of losses since this engine was opened: a shard came back without its data, or a replica took
+    /// over that may have lacked the newest claims.
     fn losses(&self, _shard: u16) -> u64 {
         self.data_lost()
     }
@@ -222,15 +222,15 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Makes durable what is not yet durable, and releases the store. Later calls fail as unavailable.
+    /// Makes all data durable, and releases the store. Later calls fail as unavailable.
     async fn close(&self) {}
 }
 
 /// Bytes of a backup, in pieces. An error is the last piece: the backup is incomplete then.
 pub type Backup = BoxStream<'static, Result<Vec<u8>, EngineError>>;
 
-/// Beginning of the names of metadata records that say that a store has its data. A store that was restored from a backup lacks
-/// data, so it has none of them.
+/// Prefix of the names of metadata records that show that a store has its data. A store that was restored from a backup
+/// lacks data, so it has none of them.
 pub const KEPT_PREFIX: &str = "kept.";
 
 /// One claim of a batch.

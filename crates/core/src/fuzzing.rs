@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::canonical::canonicalize_any;
 use crate::engine::value;
 
-/// An edit of a sample: where, which one, and a byte for it.
+/// An edit of a sample: position, kind, and a byte for it.
 pub type Edit = (u16, u8, u8);
 
 /// Characters with a meaning for the parsers.

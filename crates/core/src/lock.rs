@@ -1,5 +1,5 @@
-//! Locks: named leases within an app, held by one owner or shared by several. `record` is what a store keeps; `transitions` is the
-//! one table of what a request changes in it.
+//! Locks: named leases within an app, held by one owner or shared by several. `record` is the stored form;
+//! `transitions` is the one table of changes by requests.
 
 mod name;
 mod permits;

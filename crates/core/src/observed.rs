@@ -4,7 +4,7 @@ use super::attempt::{Attempt, Issuer, Nonce};
 use super::claim::{ClaimResponse, Mismatch};
 use super::record::ClaimState;
 
-/// Prefix of the nonces of attempts that hold nothing. Callers may not use it, so any gateway recognises them.
+/// Prefix of the nonces of attempts without a claim. Callers may not use it, so any gateway recognises them.
 const OBSERVED: &str = "observed-";
 
 /// The answer that enforcing would have given to a claim that was let through.

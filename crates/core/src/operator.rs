@@ -16,7 +16,7 @@ pub struct ReleaseRequest {
     pub key: Key,
     /// The holder that the operator was shown. A claim of another attempt is not released.
     pub attempt: Attempt,
-    /// JSON text that replaces the result of a succeeded claim, which stays for its time. Absent: the claim ends.
+    /// JSON text that replaces the result of a succeeded claim. The claim keeps its end. Absent: the claim ends.
     pub result: Option<Box<str>>,
 }
 

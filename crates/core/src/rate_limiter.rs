@@ -65,7 +65,7 @@ impl RateLimiter {
         let _always = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, refund);
     }
 
-    /// Returns what is owed.
+    /// Returns the debt.
     pub fn debt(&self, now: Duration) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed).saturating_sub(nanos(now)))
     }

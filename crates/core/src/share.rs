@@ -32,8 +32,8 @@ impl<T> Newest<T> {
         Self { by_app: HashMap::new(), count: 0, max, app_max }
     }
 
-    /// Adds an item. Returns the item that it displaced: the oldest one of the app, if that has too many, or of the app with the
-    /// most.
+    /// Adds an item. Returns the item that it displaced: the oldest one of the app if the app has too many, otherwise
+    /// of the app with the most.
     pub fn push(&mut self, app: &AppKey, item: T) -> Option<T> {
         let items = self.by_app.entry_ref(app).or_default();
         items.push_back(item);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::de::{Deserializer, Error, Visitor};
 
-/// Reads a value from a string. `expected` says in errors what it looks like.
+/// Reads a value from a string. `expected` describes its form in errors.
 pub(super) fn deserialize<'de, T, D>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     T: FromStr<Err: fmt::Display>,

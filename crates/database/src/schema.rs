@@ -12,7 +12,7 @@ use super::address::Address;
 use super::error::DatabaseError;
 use super::primary::open;
 
-/// The number by which a database distinguishes builds of the gateway; see `migrations/README.md`.
+/// Number of a build of the gateway, for databases; see `migrations/README.md`.
 pub const BUILD: i32 = 1;
 
 /// The files of `migrations`, in order: number, subject, text. Listed by hand: the macro that reads the folder would add a

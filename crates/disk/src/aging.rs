@@ -1,5 +1,5 @@
-//! Remaining times in answers, corrected for the fsync between the transition and the answer: none is longer than what is
-//! left.
+//! Remaining times in answers, corrected for the fsync between the transition and the answer: none is longer than the
+//! real rest.
 
 use std::time::Duration;
 

@@ -20,13 +20,13 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Pieces that wait for their reader.
 const PIECES_WAITING: usize = 2;
 
-/// Pause between two pieces. It bounds what a backup takes of the disk to 64 MiB a second.
+/// Pause between two pieces. It limits the reads of a backup to 64 MiB a second.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// Name of the scheme in a backup.
 pub(super) const ENGINE: &str = "disk";
 
-/// The rows of one instant; nothing once the database is closed, which must not wait for a backup.
+/// The rows of one instant; nothing once the database is closed. Closing must not wait for a backup.
 type Source = Mutex<Option<Rows>>;
 
 struct Rows {
@@ -39,7 +39,7 @@ struct Rows {
 pub(super) struct BackupSlot(Mutex<Weak<Source>>);
 
 impl BackupSlot {
-    /// Begins a backup of what is stored now.
+    /// Begins a backup of the present data.
     pub(super) fn begin(
         &self,
         database: &Database,

@@ -1,4 +1,4 @@
-//! Writes the journals of a database again before it is opened: what is read from them must be on the disk.
+//! Writes the journals of a database again before it is opened, so that all data that is read from them is on the disk.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};

@@ -1,5 +1,5 @@
-//! The disk engine: claims in a folder that one process has locked. An answer waits for an fsync of what it depends on; many
-//! calls share one.
+//! The disk engine: claims in a folder that one process has locked. An answer waits for an fsync of the data that it
+//! depends on. Many calls share one fsync.
 //!
 //! Continue with `writer` (the loop), `batch` (transitions), `store` (the database), `row` (its layout), `journals` and `torn` (before it is
 //! opened) and `folder` (the folder); `backup` and `restore` are apart from these. Reasons are in `docs/adr/0004-disk-group-commit-and-clock.md`.
@@ -159,7 +159,7 @@ impl Disk {
         Ok(Self { queue, permits, stopped, writer: Mutex::new(ended), hub, is_restored: restored_from.is_some() })
     }
 
-    /// Queues a call once there is a permit. Its answer comes when what it depends on is durable.
+    /// Queues a call once there is a permit. Its answer comes when the data that it depends on is durable.
     async fn call<Answer: Aging + Send + 'static>(
         &self,
         work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Answer, EngineError> + Send + 'static,
@@ -213,7 +213,7 @@ impl Engine for Disk {
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         let (mut listed, mut last) = (Vec::new(), None);
         let mut step = request.clone();
-        // In steps, so that other calls run in between: the filter may match few claims of many.
+        // Reads in steps, so that other calls run in between: the filter may match few of many claims.
         while step.limit > 0 {
             let asked = step.clone();
             let page = self.call(move |batch, now| writer::list(batch.store, &asked, now)).await?;

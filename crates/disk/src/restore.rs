@@ -1,7 +1,7 @@
 //! Restores a backup into an empty folder, completely or not at all: the folder gets its format last, and is no engine's without it.
 //!
-//! A restored store lacks what was done after the backup. So it gets no record for the presence of its data. Instead it
-//! gets a mark, which the engine finds when it opens the folder for the first time.
+//! A restored store lacks the work that was done after the backup. So it gets no record for the presence of its data.
+//! Instead it gets a mark, which the engine finds when it opens the folder for the first time.
 
 use std::io::Read;
 use std::path::Path;
@@ -20,7 +20,7 @@ use super::store::{Fsync, Store, words};
 /// Bytes of rows that are written at once.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Restores a backup into this folder, which must be empty or absent. Leaves nothing in it if that fails.
+/// Restores a backup into this folder, which must be empty or absent. If that fails, the folder stays empty.
 pub(super) fn restore(path: &Path, backup: &mut dyn Read) -> Result<Summary, OpenError> {
     let decoder = Decoder::new(backup).map_err(|why| OpenError::new(format_args!("the backup is refused: {why}")))?;
     let engine = &decoder.summary().engine;

@@ -27,7 +27,7 @@ pub(super) trait Stored: Clone {
     /// Returns its end, if it has one.
     fn ends_at(&self) -> Option<Timestamp>;
 
-    /// Reads the row of a key. One that cannot be read is an error, not absent.
+    /// Reads the row of a key. An unreadable row is an error, and does not count as absent.
     fn decode(key: &[u8], bytes: &[u8]) -> Result<Self, EngineError>;
 
     fn encode(&self) -> Vec<u8>;

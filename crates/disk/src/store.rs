@@ -58,7 +58,7 @@ impl Store {
     }
 
     /// Opens the database again after a failed write, and makes sure that it can be written. Reads everything from the
-    /// disk, and uses nothing that was in memory. Returns the watermarks that are stored, or that were known before if
+    /// disk, and uses nothing that was in memory. Returns the stored watermarks, or those that were known before if
     /// they are later.
     pub(super) fn reopen(
         path: &Path,
@@ -93,7 +93,7 @@ impl Store {
         bytes.map_or_else(|| Ok(Watermarks::default()), |bytes| Watermarks::decode(&bytes))
     }
 
-    /// Begins a backup of what is stored now.
+    /// Begins a backup of the present data.
     pub(super) fn begin_backup(&self, now: Timestamp) -> Result<Backup, EngineError> {
         self.backup.begin(&self.database, &self.claims, now)
     }
@@ -159,7 +159,7 @@ impl Store {
 
     /// Returns up to `count` entries of claims whose time ended by `until`, the oldest first, beginning at `from`.
     pub(super) fn ended(&self, from: &[u8], until: Timestamp, count: usize) -> fjall::Result<Vec<fjall::Slice>> {
-        // A claim that ends exactly now has ended: nothing is left of it.
+        // A claim that ends exactly now has ended.
         let to = until.as_micros().saturating_add(1).to_be_bytes();
         if from >= &to[..] {
             return Ok(Vec::new());

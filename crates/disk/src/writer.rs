@@ -39,7 +39,7 @@ pub(super) enum Job {
     Close(Reply<()>),
 }
 
-/// A call in the queue. Dropped before it has started, it answers that it did nothing.
+/// A call in the queue. If it is dropped before its start, it answers that it did nothing.
 pub(super) struct Call {
     work: Option<Work>,
     stopped: Stopped,
@@ -338,7 +338,7 @@ fn later<Response: Aging + Send + 'static>(
     Box::new(move |durable_at| {
         // A failed call has changed nothing, whether or not the batch is durable.
         let answer = response.and_then(|response| durable_at.map(|at| response.aged(at.since(read_at))));
-        // Before the answer is sent, so that its caller finds a permit.
+        // Released before the answer is sent, so that its caller finds a permit.
         drop(permit);
         let _ = reply.send(answer);
     })

@@ -1,5 +1,5 @@
-//! The form of a backup: a line of text, rows, and an end with a checksum. What the rows mean is up to their engine. A backup
-//! without its end is incomplete, and is refused.
+//! The form of a backup: a line of text, rows, and an end with a checksum. The engine defines the meaning of the rows.
+//! A backup without its end is incomplete, and is refused.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read};
 
@@ -40,7 +40,7 @@ pub enum BackupError {
     /// Truncated: the end of the backup is missing.
     #[error("it is truncated: the end of the backup is missing. Use another backup")]
     Truncated,
-    /// Its bytes are not those that were written.
+    /// Damaged: its bytes differ from those that were written.
     #[error("it is damaged: {0}. Use another backup")]
     Damaged(&'static str),
     /// Cannot be read.
@@ -119,7 +119,7 @@ impl<R: Read> Decoder<R> {
         Ok(Self { from, hash: Sha256::new_with_prefix(&head), read })
     }
 
-    /// Returns what has been read so far: everything, once [`Self::row`] has returned no row.
+    /// Returns the contents so far. They are complete once [`Self::row`] has returned no row.
     pub fn summary(&self) -> &Summary {
         &self.read
     }

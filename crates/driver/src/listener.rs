@@ -173,7 +173,8 @@ mod tests {
         assert_eq!(opened(), 0);
         let one = subscribe(&hub, &channel(1)).await;
         assert!(one.is_live() && opened() == 1);
-        // The session is lost with this change. What came after it is for the next session, which needs another subscription.
+        // The session is lost with this change. Later requests are for the next session, which needs another
+        // subscription.
         let (two, three) = (hub.subscribe(&channel(2)), hub.subscribe(&channel(3)));
         passes(1000).await;
         assert!(![one, two, three].iter().any(Subscription::is_live));

@@ -30,7 +30,7 @@ pub struct Scheme {
     pub promise: fn(url: &str) -> Promise,
     /// Opens the engine. The store need not be up, unless it is a folder of this machine. Reads files, so it may block.
     pub open: fn(url: &str, host: Host) -> Opened,
-    /// Restores a backup into a store that has nothing yet. `None` if the engine makes no backups. Blocks.
+    /// Restores a backup into an empty store. `None` if the engine makes no backups. Blocks.
     pub restore: Option<Restore>,
 }
 

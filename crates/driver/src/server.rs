@@ -23,7 +23,7 @@ pub struct Server {
 #[derive(Default)]
 struct Seen {
     connections: usize,
-    /// The last logged reason for which there is no connection.
+    /// The last logged reason for the missing connection.
     refusal: Option<String>,
     /// The marker, when it was last read.
     marker: Option<Vec<u8>>,

@@ -45,7 +45,7 @@ impl<C: Call> Worker<C> {
     /// time: the call is then not sent, or its answer is thrown away.
     ///
     /// # Errors
-    /// Those of the call, and that there is no connection, or that it was lost before the answer arrived.
+    /// The errors of the call. There may also be no connection, or it was lost before the answer arrived.
     pub async fn call<Answer>(&self, call: impl FnOnce(Reply<Answer>) -> C) -> Result<Answer, EngineError> {
         let (reply, answer) = Reply::new();
         if self.calls.send(call(reply)).await.is_err() {

@@ -15,7 +15,7 @@ use super::step;
 /// Most bytes in a batch, by a rough count. etcd takes 1.5 MiB in a request, unless it is set to less.
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
-/// Answers all operations of a batch. An error is the reason for which the member must be left.
+/// Answers all operations of a batch. An error is the reason to leave the member.
 pub(super) async fn answer(session: &Session, operations: Operations) -> Result<(), String> {
     let items = operations.into_iter().map(|operation| Item::begin(operation, &session.store().state)).collect();
     let mut groups: VecDeque<(usize, Vec<Item>)> = VecDeque::from([(0, items)]);
@@ -66,7 +66,7 @@ async fn send(session: &Session, items: &[Item]) -> Result<Replied, Failure> {
     }
 }
 
-/// Continues each operation with its reply. Returns those that have another step.
+/// Continues each operation with its reply. Returns the items that have another step.
 fn resume(store: &Store, items: Vec<Item>, Replied { time, revision, responses }: Replied) -> Vec<Item> {
     let mut again = Vec::new();
     for (item, response) in items.into_iter().zip(responses) {

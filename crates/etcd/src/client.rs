@@ -1,5 +1,5 @@
-//! A connection to one member: calls of etcd's API over gRPC. Which member is used, and what follows from a failure, is decided in
-//! `session` and `batch`.
+//! A connection to one member: calls of etcd's API over gRPC. `session` and `batch` choose the member, and handle
+//! failures.
 
 use std::future::Future;
 use std::pin::Pin;

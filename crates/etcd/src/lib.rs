@@ -1,7 +1,7 @@
 //! The etcd engine: claims as keys of an etcd cluster, shared by any number of gateways, acknowledged by a quorum.
 //!
-//! What calls need, and the store's clock, are in `oncegate_coordination`. Read on in `batch` (the transactions that calls
-//! share), `step` (a write and its guards as messages), and `session` (which member is used). Reasons:
+//! What calls need, and the store's clock, are in `oncegate_coordination`. Reading order: `batch` (the transactions
+//! that calls share), `step` (a write and its guards as messages), and `session` (the member in use). Reasons:
 //! `docs/adr/0152-one-transaction-for-many-claims.md`.
 
 mod batch;
@@ -36,7 +36,7 @@ pub use self::url::InvalidUrl;
 use self::url::Url;
 use self::watching::Watching;
 
-/// Longest result: with what else a claim and its request have, less than the 1.5 MiB that etcd takes.
+/// Longest result: together with the rest of a claim and its request, less than the 1.5 MiB that etcd accepts.
 const RESULT_BYTES_MAX: usize = 512 << 10;
 
 /// The scheme of the etcd engine.
@@ -63,7 +63,7 @@ pub static SCHEME: Scheme = Scheme {
 /// The cluster need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
 ///
 /// # Errors
-/// What is wrong with the URL, without repeating it.
+/// The error in the URL, without repeating the URL.
 ///
 /// # Panics
 /// Outside a tokio runtime: the connections live in their own tasks.

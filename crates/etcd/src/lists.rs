@@ -27,7 +27,7 @@ const VALUES: u8 = 100;
 impl SingleRequest<Session> for ListRequest {
     type Answer = Vec<ListedClaim>;
 
-    /// Lists claims. One that cannot be read is left out; a lookup of it reports why.
+    /// Lists claims. An unreadable claim is left out; a lookup of it reports why.
     async fn run(self, session: &Session) -> Result<Vec<ListedClaim>, EngineError> {
         let keys = &session.store().keys;
         let (mut from, end) = keys.claims(self.after);

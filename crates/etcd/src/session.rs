@@ -1,4 +1,4 @@
-//! A session: a connection to a member that is fit to be used, how one is found, and the transactions that it runs.
+//! A session: a connection to a fit member, the search for such a member, and the transactions that it runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
 
-/// Quota of an etcd that reports none, which is its default.
+/// Quota of an etcd that does not report it: the default.
 const QUOTA: u64 = 2 << 30;
 
 /// Most members that are known at once.
@@ -130,7 +130,7 @@ impl Store {
         }
     }
 
-    /// Records what a member reports of its size.
+    /// Records the size that a member reports.
     fn report_size(&self, status: &StatusResponse) {
         let bytes = |reported: i64| u64::try_from(reported).ok().filter(|bytes| *bytes > 0);
         let quota = bytes(status.db_size_quota).unwrap_or(QUOTA);
@@ -242,7 +242,7 @@ impl Session {
         self.check().await
     }
 
-    /// Checks that the store answers, and that it still has its data.
+    /// Checks that the store answers, and has its data.
     pub(super) async fn check(&self) -> Result<(), Failure> {
         let Replied { responses, .. } = self.run(|| vec![step::read(&self.store.keys.marker)]).await?;
         let marker = responses.into_iter().next().and_then(|response| step::result_of(response, 0).ok());

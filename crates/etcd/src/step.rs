@@ -73,7 +73,7 @@ pub(super) fn result_of(response: ResponseOp, revision: i64) -> Result<Stepped, 
     }
 }
 
-/// Returns a key with what was found there.
+/// Returns a key with its found value.
 pub(super) fn found(KeyValue { value, mod_revision, .. }: KeyValue) -> Found {
     Found { value, revision: mod_revision, mark: mark(mod_revision) }
 }

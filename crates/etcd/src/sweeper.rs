@@ -63,7 +63,7 @@ async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
     session.run(|| vec![step::conditional(keys, &keys.sweep, &write)]).await.map(drop)
 }
 
-/// Deletes what has ended in the page from this key on. Returns where the next one begins; `None` after the last one.
+/// Deletes ended records in the page from this key on. Returns where the next one begins; `None` after the last one.
 async fn sweep_page(store: &Store, session: &Session, from: &Bytes) -> Result<Option<Bytes>, Failure> {
     let ((first_claim, claims_end), (first_lock, locks_end)) = (store.keys.claims(None), store.keys.all_locks());
     let is_in_locks = *from >= first_lock;

@@ -1,4 +1,4 @@
-//! The stream over which etcd notifies: a watch of each key that callers wait for.
+//! The stream for notifications of etcd: a watch for each key that callers wait for.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Calls as a connection works on them. A call is generic over its request and seen through a trait object, so that each
-//! answer has the type of its request, all the way.
+//! Calls as a connection works on them. A call is generic over its request and used through a trait object, so that
+//! each answer keeps the type of its request.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) trait Request: Send + 'static {
         0
     }
 
-    /// Returns what the first statement does for it.
+    /// Returns the work of the first statement for it.
     fn first_step(&self) -> FirstStep {
         FirstStep::read(self.key())
     }
@@ -96,7 +96,7 @@ pub(super) trait KeyedCall: Send {
     /// Returns about how many bytes it adds to a statement.
     fn bytes(&self) -> usize;
 
-    /// Returns what the first statement does for it.
+    /// Returns the work of the first statement for it.
     fn first_step(&self) -> FirstStep;
 
     /// Returns whether its first step may change something.
@@ -105,10 +105,10 @@ pub(super) trait KeyedCall: Send {
     /// Answers it: the first statement has written all there is to write.
     fn written(self: Box<Self>, written: Written);
 
-    /// Decides it by what was found.
+    /// Decides it from the found record.
     fn decide(self: Box<Self>, found: Option<&Found>) -> Decision;
 
-    /// Answers it by what another call has found, if it needs no write; returns it otherwise.
+    /// Answers it from the record that another call has found, if it needs no write; returns it otherwise.
     fn answer_by(self: Box<Self>, found: &LiveClaim) -> Option<Box<dyn KeyedCall>>;
 
     fn fail(self: Box<Self>, why: EngineError);
@@ -326,7 +326,7 @@ mod tests {
         let (call, answer) = pending(other.clone());
         assert!(call.answer_by(&found(&holder)).is_none());
         assert!(matches!(answer.now_or_never(), Some(Some(Ok(ClaimResponse::Duplicate(_))))));
-        // A lookup must not be answered by what was read before it came.
+        // A lookup must not be answered from an earlier read.
         let (call, answer) = pending(holder.key.clone());
         assert!(call.answer_by(&found(&holder)).is_some());
         assert!(matches!(answer.now_or_never(), Some(None)), "given back, and dropped here");

@@ -18,8 +18,8 @@ use super::session::{Session, Store};
 const SLOW: Duration = Duration::from_millis(25);
 /// Time after which the connection of a statement that is left running is closed.
 const LEFT_RUNNING: Duration = Duration::from_mins(1);
-/// Most statements of an engine that are left running, each with its connection. A server that answers no one, because it
-/// waits for its own standby, would otherwise be filled with connections that wait.
+/// Most statements of an engine that are left running, each with its connection. Otherwise a server that waits for its
+/// standby, and so answers no calls, would be filled with waiting connections.
 pub(super) const LEFT_RUNNING_MAX: usize = 6;
 
 /// Opens the connections of one worker.

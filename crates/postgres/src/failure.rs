@@ -7,7 +7,7 @@ use oncegate_database::error::ends_connection;
 
 /// A statement that failed.
 pub(super) struct Failure {
-    /// The answer to a call for which the statement may have changed something.
+    /// Answer to a call if the statement may have changed something for it.
     pub(super) answer: EngineError,
     /// Next step.
     pub(super) remedy: Remedy,
@@ -109,7 +109,7 @@ mod tests {
         assert!(failure.answer.is_uncertain() && failure.remedy == Remedy::Reconnect);
     }
 
-    /// An error of a server whose severity is not known, and so taken for a fatal one.
+    /// An error of a server with an unknown severity, which counts as fatal.
     #[derive(Debug)]
     struct Fatal;
 

@@ -82,7 +82,7 @@ pub struct Postgres {
     store: Arc<Store>,
     routes: Arc<Routes>,
     connections: Pool<Call>,
-    /// `None` behind a pooler, which has no session that could listen.
+    /// `None` behind a pooler: it has no session that could listen.
     hub: Option<Arc<Hub>>,
 }
 
@@ -93,7 +93,7 @@ impl Postgres {
     /// The server need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
     ///
     /// # Errors
-    /// What is wrong with the URL, without repeating it.
+    /// The error in the URL, without repeating the URL.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in their own tasks.
@@ -118,7 +118,7 @@ impl Postgres {
         worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, route)))).await
     }
 
-    /// Claims, or marks the other claim if it is still the one that was found.
+    /// Claims, or marks the other claim if it has not changed since it was found.
     async fn claim_waiting(&self, request: &ClaimRequest) -> Result<ClaimResponse, EngineError> {
         for _ in 0..MARKS_MAX {
             let answer = self.call(request.clone()).await?;
@@ -140,7 +140,7 @@ impl Postgres {
 
     /// Sends a request that concerns no key.
     async fn run<S: Statement>(&self, statement: S) -> Result<S::Answer, EngineError> {
-        // The last connection is the one that calls on keys use least.
+        // Calls on keys use the last connection least.
         match self.connections.workers().last() {
             Some(worker) => run_on(worker, statement).await,
             None => Err(EngineError::unavailable("the engine is closed")),

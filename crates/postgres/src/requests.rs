@@ -98,7 +98,7 @@ impl Request for Outcomes {
     fn written(&self, written: Written) -> Option<OutcomeResponse> {
         match (&self.late, &self.request.outcome) {
             (Some(_), _) => Some(claim::settle(None, &self.request).1),
-            // What is in progress was not recorded late.
+            // A claim in progress was not recorded late.
             (None, Outcome::Success { .. }) => Some(OutcomeResponse::Done {
                 state: Some(ClaimState::Succeeded),
                 left: written.retention,

@@ -1,4 +1,4 @@
-//! The rounds of a batch: its calls are sent together, and those that are not answered begin again.
+//! The rounds of a batch: its calls are sent together, and calls without an answer begin again.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,8 @@ pub(super) trait Batched: Sized + Send {
 /// Calls that are sent together, and how often they began again.
 type Group<C> = (usize, Vec<C>);
 
-/// Answers all calls of a batch; returns what was found for others. An error is the reason why the connection must not be used again.
+/// Answers all calls of a batch. Returns the records that were found, for other calls. An error is the reason why the
+/// connection must not be used again.
 pub(super) async fn answer<C: Batched>(session: &mut Session, calls: Vec<C>) -> Result<Found, String> {
     let mut found = Found::new();
     let mut groups = VecDeque::from([(0, calls)]);
@@ -69,8 +70,8 @@ fn continue_with<C: Batched>(
     Ok(())
 }
 
-/// Answers the calls of a failed statement, or returns them to begin again. `may_write` returns for which of them it may have
-/// changed something.
+/// Answers the calls of a failed statement, or returns them to begin again. `may_write` tells for each call whether it
+/// may have changed something.
 pub(super) fn failed<C: Batched>(
     Failure { answer, remedy }: Failure,
     calls: Vec<C>,

@@ -136,7 +136,7 @@ mod tests {
         let taken: Vec<_> = (0..500).map(|number| routes.take(&key(number))).collect();
         assert!(taken.iter().all(|route| route.worker != 0));
         drop(taken);
-        // Without any, the one that was ready last.
+        // Without any, returns the one that was ready last.
         for worker in [1, 0, 2, 0] {
             for other in [0, 1, 2, worker] {
                 routes.workers[other].readiness.set(false);

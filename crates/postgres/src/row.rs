@@ -11,7 +11,7 @@ use oncegate_core::operator::ListedClaim;
 use oncegate_core::record::{Key, LiveClaim, Realm};
 use oncegate_core::tenant::AppKey;
 
-/// A claim that was found, and the row that it was read from.
+/// A claim that was found, and its row.
 pub(super) struct Found {
     pub(super) held: LiveClaim,
     pub(super) row: RowVersion,

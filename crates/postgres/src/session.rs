@@ -14,7 +14,7 @@ use sqlx::{Connection as _, Executor as _, Postgres, Row as _, query};
 use super::failure::{Failure, determinate};
 use super::options::Options;
 
-/// The migration that brought all that this engine uses.
+/// The newest migration that this engine needs.
 const NEEDED: i64 = 1;
 
 /// State that all sessions of an engine share.
@@ -24,9 +24,9 @@ pub(super) struct Store {
     pub(super) server: Arc<Server>,
 }
 
-/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: so they keep rising after a backup
-/// was restored. One session lifts at a time, since the lower of two values would be set last; and an hour is more than the
-/// fences that are taken while this runs.
+/// Lifts the fences to the time in microseconds, if they lie more than an hour behind: so they keep rising after a
+/// backup was restored. One session lifts at a time: otherwise the lower of two values could be set last. An hour is
+/// more than the fences that are taken while this runs.
 const LIFT_FENCES: &str = "BEGIN; \
     SELECT pg_advisory_xact_lock(1869505383, 1); \
     SELECT setval('oncegate_fence', now.us) \
@@ -40,7 +40,7 @@ const IS_WAITING: &str = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait
      AND datname = current_database() AND usename = current_user AND application_name = current_setting('application_name') \
      AND query_start < clock_timestamp() - interval";
 
-/// A write that is only in the log: needs no table, and no right that a role does not have. Its commit waits until a synchronous
+/// A write that is only in the log. It needs no table and no special right. Its commit waits until a synchronous
 /// standby has all that is before it.
 const BARRIER: &str = "SELECT pg_logical_emit_message(true, 'oncegate', '')::text";
 
@@ -96,7 +96,8 @@ impl Session {
         self.run(query(BARRIER)).await.map(drop)
     }
 
-    /// Checks that the server is fit, and whether it still has its data. After an error the session must not be used again.
+    /// Checks the fitness of the server, and the presence of its data. After an error the session must not be used
+    /// again.
     pub(super) async fn check(&mut self, store: &Store) -> Result<(), Determinate> {
         let rows = self.run(query(FITNESS)).await;
         let oldest_build = rows.and_then(|rows| {

@@ -30,7 +30,7 @@ impl Statement for Probe {
 impl Statement for ListRequest {
     type Answer = Vec<ListedClaim>;
 
-    /// Reads a page of claims. One that cannot be read is left out; a lookup of it reports why.
+    /// Reads a page of claims. An unreadable claim is left out; a lookup of it reports why.
     async fn run(self, session: &mut Session) -> Result<Vec<ListedClaim>, EngineError> {
         let after = self.after.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
         let page = query(include_str!("list.sql"))

@@ -36,7 +36,7 @@ pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
 async fn sweep(store: &Store, closing: &CancellationToken, mut session: Session) {
     while !closing.is_cancelled() {
         let checked = async {
-            // A gateway that is too old by now must not delete rows that it may not understand.
+            // A gateway that has become too old must not delete rows that it may not understand.
             session.check(store).await.map_err(|refused| refused.to_string())?;
             // Without the rights for locks, which releases before did not ask for, claims are swept all the same.
             let locks = sweep_locks(&mut session).await.unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Exchanges whose answers wait for replicas. An answer is given once enough replicas have what was written before it. If too few
-//! have, its caller waits in a room of the connection. There every later wait that succeeds counts, and one exchange repeats the
-//! wait. A call whose time is over is answered that too few replicas have it.
+//! Exchanges whose answers wait for replicas. An answer is given once enough replicas have everything that was written
+//! before it. If too few have, its caller waits in a room of the connection. There every later wait that succeeds
+//! counts, and one exchange repeats the wait. If the time of a call is over, its answer is that too few replicas have
+//! the data.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -158,7 +159,8 @@ impl Room {
         }
     }
 
-    /// Answers the callers that wait and whose time is over. Returns whether none is left, and the wait is not repeated any more.
+    /// Answers the waiting callers whose time is over. Returns whether none is left, and the wait is not repeated any
+    /// more.
     fn give_up(&self) -> bool {
         self.answer_late();
         let mut state = self.state();
@@ -186,7 +188,7 @@ impl Room {
         }
     }
 
-    /// Answers that nothing is known of the callers, here and in the room.
+    /// Answers the callers, here and in the room, that the effect of their calls is unknown.
     fn lose(&self, callers: Vec<Caller>, why: String) -> Lost {
         let waiting: Vec<_> = self.state().waiting.drain(..).map(|waiting| waiting.caller).collect();
         lose(callers.into_iter().chain(waiting).collect(), why)

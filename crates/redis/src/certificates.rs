@@ -23,7 +23,7 @@ impl Certificates {
         *self != Self::default()
     }
 
-    /// Checks that the files that are named go together.
+    /// Checks that the named files fit together.
     pub(super) fn check(&self, tls: bool) -> Result<(), InvalidUrl> {
         if self.are_named() && !tls {
             return Err(InvalidUrl::new("ca, client_certificate and client_key are for rediss://, which is TLS"));

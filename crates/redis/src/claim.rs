@@ -55,7 +55,7 @@ impl Redis {
         self.claim_prepared(&self.prepare(0, request, deadline)).await
     }
 
-    /// Claims by a script that returns the other claim if there is one. For a caller that waits, it also marks that claim.
+    /// Claims by a script that returns the other claim if there is one. For a waiting caller, it also marks that claim.
     async fn claim_or_read(&self, claim: &Prepared<'_>, script: &Script) -> Result<ClaimResponse, EngineError> {
         let px = claim.px.to_string();
         for _ in 0..ROUNDS {
@@ -181,7 +181,8 @@ impl Redis {
         Err(changed_hands())
     }
 
-    /// Answers a claim by the other claim, or takes that over where the table allows it. `None` if it has changed since.
+    /// Answers a claim from the existing claim, or takes that one over if the table allows it. `None` if it has changed
+    /// since.
     async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
         let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
         if !matches!(effect, Effect::Put(..)) {
@@ -216,7 +217,7 @@ impl Redis {
         SetOutcome::read(claim.request, self.topology.send(sending).await?)
     }
 
-    /// Reads what is stored under a key, as of one instant.
+    /// Reads the value of a key, as of one instant.
     pub(super) async fn snapshot(&self, key: &KeyName, time: CallTime) -> Result<Option<Snapshot>, EngineError> {
         let reply = self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, time).await;
         reply.and_then(reply::snapshot).map_err(EngineError::of_read)
@@ -271,7 +272,7 @@ fn is_given_at_once(answer: &ClaimResponse) -> bool {
     }
 }
 
-/// A value begins with its attempt, so that the holder of a claim is known without reading the rest.
+/// A value begins with its attempt. So the holder of a claim is known without reading the rest.
 fn begins_with(value: &[u8], attempt: &str) -> bool {
     value.strip_prefix(attempt.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
 }

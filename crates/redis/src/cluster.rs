@@ -60,7 +60,7 @@ impl Cluster {
     /// Starts to look for the nodes, on the current runtime.
     pub(super) fn open(url: Arc<Url>, mut options: Options) -> Self {
         if options.cores.is_empty() {
-            // Connections to nodes that are found later live where the engine was opened, too.
+            // Connections to nodes that are found later also use the runtime in which the engine was opened.
             options.cores.push(Handle::current());
         }
         let shared = Arc::new(Shared {
@@ -233,8 +233,8 @@ impl Cluster {
         self.shared.stale.notify_one();
     }
 
-    /// Returns a command for a node that a slot is on its way to. It takes commands for the slot only after ASKING. Where
-    /// replicas acknowledge, a write goes with it: the node may have no slot yet, and so no marker to write.
+    /// Returns a command for a node that a slot is on its way to. It takes commands for the slot only after ASKING.
+    /// Where replicas acknowledge, a write is sent with it: the node may have no slot yet, and so no marker to write.
     fn asking(&self, key: &KeyName, command: redis::Cmd) -> Vec<redis::Cmd> {
         let mut commands = vec![redis::cmd("ASKING"), command];
         if self.shared.url.acknowledgement.is_some() {

@@ -20,10 +20,10 @@ use super::target::{Target, Version};
 use super::url::Url;
 use super::wire::Wire;
 
-/// Commands that fill a batch: no call is added to a batch that has as many.
+/// Number of commands of a full batch: no call is added to such a batch.
 pub(super) const BATCH: usize = 128;
 
-/// Commands that are sent together, and where their replies go.
+/// Commands that are sent together, and the receivers of their replies.
 pub(super) struct Call {
     pub(super) commands: Vec<Cmd>,
     pub(super) purpose: Purpose,
@@ -35,7 +35,7 @@ pub(super) struct Call {
 /// Purpose of commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// They may grant a claim or a lock: refused while the server may lose what it grants.
+    /// May grant a claim or a lock: refused while the server may lose its grants.
     Grant,
     /// Anything else.
     Other,
@@ -70,7 +70,7 @@ impl Connector {
         let client = self.target.unless_changed(version, client).await?;
         let client = client.map_err(|error| Determinate::Unavailable(failure(&error)))?;
         let acknowledgement = self.url.acknowledgement.filter(|_| self.is_acknowledged);
-        // An exchange may stand behind two others that wait for replicas.
+        // An exchange may be queued behind two others that wait for replicas.
         let waits = acknowledgement.map(|asked| asked.timeout).unwrap_or_default() * 3;
         let wire = Wire::new(client, self.response_timeout + waits, SystemEntropy.bits());
         let health = self.health.clone();
@@ -121,8 +121,8 @@ impl oncegate_driver::Connection for Connection {
     type Call = Call;
     type Done = Fitness;
 
-    /// More would make batches smaller, and each costs an ECHO. Waiting for replicas blocks a connection, so there exchanges
-    /// follow one another; one more hides the way to the server, and another one may repeat the wait.
+    /// More would make batches smaller, and each costs an ECHO. Waiting for replicas blocks a connection, so its
+    /// exchanges follow one another. One more in flight hides the network latency, and another one may repeat the wait.
     fn exchanges_max(&self) -> usize {
         self.room.as_ref().map_or(4, |room| 2 + usize::from(room.is_repeated()))
     }
@@ -252,7 +252,7 @@ pub(super) fn answer(callers: Vec<Caller>, values: Vec<Value>) {
     }
 }
 
-/// Answers that nothing is known of the calls.
+/// Answers that the effect of the calls is unknown.
 pub(super) fn lose(callers: Vec<Caller>, why: String) -> Lost {
     for mut caller in callers {
         caller.answer(Err(EngineError::indeterminate(&*why)));
@@ -271,7 +271,7 @@ pub(super) fn fitness(replies: &[Value]) -> Fitness {
     }
 }
 
-/// Returns a client that uses the certificates that are in their files now.
+/// Returns a client that uses the present certificates in their files.
 pub(super) async fn client(
     url: &Arc<Url>,
     make: impl FnOnce(&Url) -> Result<redis::Client, InvalidUrl> + Send + 'static,

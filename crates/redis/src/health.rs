@@ -59,7 +59,7 @@ impl Health {
         self.marker.store(marker.map(Arc::new));
     }
 
-    /// Returns what the server said last about its replicas.
+    /// Returns the last report of the server about its replicas.
     pub(super) fn replication(&self) -> Arc<Replication> {
         self.replication.load_full()
     }
@@ -84,7 +84,7 @@ impl Health {
         commands
     }
 
-    /// Returns the commands that check whether the server still has its data.
+    /// Returns the commands that check the presence of the server's data.
     pub(super) fn marker_commands(&self) -> [Cmd; 2] {
         match &*self.marker.load() {
             // Stored only where there is none.
@@ -172,7 +172,7 @@ impl Health {
         self.warnings.store(Arc::new(warnings));
     }
 
-    /// Returns what is not as the URL promises it.
+    /// Returns the differences from the promises of the URL.
     pub(super) fn warnings(&self) -> Arc<Vec<String>> {
         self.warnings.load_full()
     }

@@ -107,8 +107,8 @@ impl Keys {
         }
     }
 
-    /// Returns the set of unknown claims that has the entry of a claim. Its commands take the connection of the claim, so that they go
-    /// out together.
+    /// Returns the set of unknown claims that has the entry of a claim. Its commands use the connection of the claim,
+    /// so that they are sent together.
     pub(super) fn unknowns(&self, key: &Key) -> KeyName {
         let bytes = key.global_id.as_bytes();
         KeyName { spread: Spread::Hash(bytes[0]), ..self.unknowns_set(&key.app, bytes[0] >> 4) }

@@ -102,7 +102,7 @@ impl Redis {
     /// Checks that [`Redis::open`] would accept this URL. Connects to no server, and reads no file.
     ///
     /// # Errors
-    /// What is wrong with the URL, without repeating it.
+    /// The error in the URL, without repeating the URL.
     pub fn check(url: &str) -> Result<(), InvalidUrl> {
         Url::parse(url).map(drop)
     }
@@ -110,7 +110,7 @@ impl Redis {
     /// Checks the certificate and key files that a URL names. Blocks.
     ///
     /// # Errors
-    /// What is wrong with the URL or a file, without repeating either.
+    /// The error in the URL or a file, without repeating either.
     pub fn check_files(url: &str) -> Result<(), InvalidUrl> {
         Url::parse(url)?.client(None).map(drop)
     }
@@ -123,7 +123,7 @@ impl Redis {
     /// The server need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
     ///
     /// # Errors
-    /// What is wrong with the URL or a file that it names, without repeating either.
+    /// The error in the URL or a file that it names, without repeating either.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in separate tasks.

@@ -27,7 +27,7 @@ pub(super) struct Listening {
     pub(super) connect_timeout: Duration,
 }
 
-/// An open connection, and what the server pushes.
+/// An open connection, and the messages that the server pushes.
 pub(super) struct Open {
     client: MultiplexedConnection,
     pushes: UnboundedReceiver<PushInfo>,
@@ -111,7 +111,7 @@ impl Listening {
     }
 }
 
-/// Handles what the server pushes. An error if the connection must be replaced.
+/// Handles the messages that the server pushes. An error if the connection must be replaced.
 fn pushed(hub: &Hub, keys: &Keys, push: &PushInfo) -> Result<(), &'static str> {
     let channel = match push.data.first() {
         Some(Value::BulkString(name)) => std::str::from_utf8(name).ok().and_then(|name| keys.channel_of(name)),

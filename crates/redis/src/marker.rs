@@ -1,4 +1,4 @@
-//! Markers: a value that shows whether a server still has its data. One for each primary, in a slot that it answers for.
+//! Markers: values that show whether a server still has its data. One for each primary, in a slot that it answers for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,8 +37,8 @@ pub(super) struct Markers {
 type Found = (u16, Option<Vec<u8>>);
 
 impl Markers {
-    /// Records the markers that were found. Returns whether data is lost. A slot that has moved brings its marker with
-    /// it or not, depending on how it was moved, so only within one shard is another marker a loss.
+    /// Records the markers that were found. Returns whether data is lost. A moved slot may or may not bring its marker
+    /// along, depending on the kind of move. So another marker is a loss only within one shard.
     pub(super) fn is_lost(&self, (slot, shard): (u16, u16), found: Option<&[u8]>) -> bool {
         let mut seen = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.insert(slot, (shard, found.map(<[u8]>::to_vec)));

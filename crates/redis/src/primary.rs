@@ -64,8 +64,8 @@ impl Primary {
         Self { server, health, connections, control, hub }
     }
 
-    /// Returns which worker sends the commands of a key: one on the caller's own core, which is woken without waking a
-    /// thread. Where the core has several workers or none, the key decides.
+    /// Returns the worker that sends the commands of a key. It is on the caller's own core, so it is woken without
+    /// waking a thread. Where the core has several workers or none, the key decides.
     pub(super) fn worker_for(&self, spread: Spread, core: Id) -> usize {
         let workers = self.connections.workers();
         let Spread::Hash(hash) = spread else { return 0 };
@@ -99,8 +99,8 @@ impl Primary {
         replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
     }
 
-    /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas are
-    /// not asked: they say nothing about the server.
+    /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas
+    /// are not checked: they show nothing about the server.
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         let ping = |worker| async move {
             let commands = vec![redis::cmd("PING")];
@@ -117,7 +117,7 @@ impl Primary {
         &self.hub
     }
 
-    /// Returns what is known of the server.
+    /// Returns the known state of the server.
     pub(super) fn server(&self) -> &Server {
         &self.server
     }

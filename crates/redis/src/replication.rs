@@ -1,4 +1,4 @@
-//! A server's replicas and persistence, and what an acknowledgement is worth with them.
+//! A server's replicas and persistence, and the strength of an acknowledgement with them.
 
 use oncegate_core::engine::Determinate;
 use oncegate_core::terms::Span;
@@ -11,7 +11,7 @@ use super::url::{Layout, Url};
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Replication {
     pub(super) is_replica: bool,
-    /// Addresses of the replicas that are attached, whether in step or not.
+    /// Addresses of the attached replicas, including lagging ones.
     pub(super) replicas: Vec<String>,
 }
 

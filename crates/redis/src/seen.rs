@@ -11,7 +11,7 @@ use oncegate_core::global_id::GlobalId;
 /// As many keys as 60 000 claims a second take in two seconds; half a MiB.
 pub(super) const KEYS: usize = 1 << 17;
 
-/// One place for each group of keys, with the tag of the one that was seen last.
+/// One place for each group of keys, with the tag of the last seen key.
 pub(super) struct Seen(Box<[AtomicU32]>);
 
 impl Seen {

@@ -1,5 +1,5 @@
-//! The primary that Sentinels name: all of them are asked, and the one with the highest configuration epoch is believed. What
-//! was found stays in use while no Sentinel can be reached.
+//! The primary that Sentinels name: all of them are asked, and the one with the highest configuration epoch is
+//! believed. The primary that was found stays in use while no Sentinel can be reached.
 
 mod reports;
 mod watch;
@@ -37,7 +37,7 @@ pub(super) struct Found {
 pub(super) struct Discovery {
     name: String,
     found: channel::Sender<Found>,
-    /// Outside the channel, so that reading it takes no lock.
+    /// Kept outside the channel, so that reading it takes no lock.
     version: AtomicU64,
     asked: Notify,
 }
@@ -81,7 +81,7 @@ impl Discovery {
 
     /// Returns how often another primary was named.
     pub(super) fn promotions(&self) -> u64 {
-        // The first one is no promotion, and one that was named stays in use until another one is.
+        // The first primary is no promotion. A named primary stays in use until another one is named.
         self.version().saturating_sub(1)
     }
 
@@ -111,7 +111,7 @@ impl Discovery {
         self.asked.notify_waiters();
     }
 
-    /// Takes over what the Sentinels report together.
+    /// Adopts the common report of the Sentinels.
     fn learn(&self, reports: &Reports) {
         let name = &self.name;
         self.found.send_if_modified(|found| {

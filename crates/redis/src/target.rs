@@ -16,7 +16,7 @@ pub(super) type Version = u64;
 pub(super) enum Target {
     /// The server of the URL.
     Url,
-    /// A node of a cluster. What the cluster looks like is asked again when it does not answer.
+    /// A node of a cluster. If it does not answer, the layout of the cluster is read again.
     Node { address: Address, failed: Arc<Notify> },
     /// The primary that Sentinels name.
     Sentinel(Arc<Discovery>),

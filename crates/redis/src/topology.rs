@@ -1,4 +1,4 @@
-//! The topology: which servers there are, and which of them answers for a key. The claim protocol knows keys and commands
+//! The topology: the servers, and the server that answers for a key. The claim protocol knows keys and commands
 //! only.
 
 mod nodes;
@@ -45,7 +45,7 @@ pub(super) struct Route {
     pub(super) worker: usize,
 }
 
-/// Items with one route, or those that have none and why.
+/// Items with one route, or items without a route and the reason.
 pub(super) type Group<T> = (Result<Route, EngineError>, Vec<T>);
 
 impl Topology {
@@ -133,7 +133,7 @@ fn grouped<T>(items: Vec<T>, route: impl Fn(&T) -> Result<Route, EngineError>) -
     let mut groups: Vec<Group<T>> = Vec::new();
     for item in items {
         let route = route(&item);
-        // The last group of a route is the one that has room.
+        // Only the last group of a route may have room.
         let fits = |(other, group): &&mut Group<T>| match (other, &route) {
             (Ok(other), Ok(route)) => {
                 Arc::ptr_eq(&other.primary, &route.primary) && other.worker == route.worker && group.len() < BATCH

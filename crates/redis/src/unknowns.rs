@@ -1,8 +1,9 @@
 //! The index of unknown claims, since a server cannot be searched. It has 16 sorted sets for each app, by the first
 //! digit of the global ID. The score is the time at which the claim becomes or became unknown, in milliseconds.
 //!
-//! A hint. A missing entry costs visibility, and nothing else; one whose claim is not unknown is corrected when it is read. No call
-//! fails because of the index. Claims that are released at the end of their lease have no entry and cost nothing more.
+//! A hint. A missing entry only makes its claim invisible in the list. An entry whose claim is not unknown is corrected
+//! when it is read. No call fails because of the index. Claims that are released at the end of their lease have no
+//! entry and cost nothing more.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -29,7 +30,7 @@ use super::limit::{CallTime, DEADLINE};
 use super::reply::{checked, unexpected};
 use super::topology::{Sending, Topology};
 
-/// Most entries of a set, so that those of an app are 10 000. Those that become unknown last are left out.
+/// Maximum number of entries of a set: 10 000 for all sets of an app. The claims that become unknown last are left out.
 const SET_MAX: usize = 625;
 
 /// A set is trimmed at one addition in so many.
@@ -38,7 +39,7 @@ const TRIM_EVERY: u8 = 64;
 /// Longest time that the answer to an unknown outcome waits for its entry.
 const ENTRY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time in which removals are gathered.
+/// Time for collecting removals.
 const GATHERED_FOR: Duration = Duration::from_millis(50);
 
 /// Most removals that wait, and most of one command.
@@ -196,7 +197,8 @@ impl Redis {
         }
     }
 
-    /// Adds the entry of a claim that is unknown from now on. Waits a little, so that the answer to the outcome comes after it.
+    /// Adds the entry of a claim that is unknown from now on. Waits a short time, so that the answer to the outcome
+    /// comes after it.
     pub(super) async fn became_unknown(&self, key: &Key) {
         let _late = timeout(ENTRY_TIMEOUT, self.unknowns.add(&self.keys, key, SystemClock::new().wall())).await;
     }

@@ -105,7 +105,7 @@ impl Url {
         Promise { deadline_min: CallTime::deadline_for(asked.timeout), ..Promise::new(text) }
     }
 
-    /// Adds to the reason of a connection that was given up without a word of the server that only one side may speak TLS.
+    /// If the server did not answer a connection, adds to the reason that only one side may speak TLS.
     pub(super) fn with_tls_hint(&self, why: Determinate) -> Determinate {
         let hint = match self.info.addr() {
             ConnectionAddr::TcpTls { .. } => "; if its port speaks no TLS, write redis:// in place of rediss://",
@@ -117,8 +117,8 @@ impl Url {
         }
     }
 
-    /// Returns a client that opens connections to a server, or to the first one of the URL, with the certificates that are in
-    /// their files now. Reads them, so it blocks.
+    /// Returns a client that opens connections to a server, or to the first one of the URL, with the present
+    /// certificates in their files. Reads them, so it blocks.
     pub(super) fn client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
         self.client_of(server.map_or_else(|| self.info.clone(), |server| self.info_of(server)))
     }

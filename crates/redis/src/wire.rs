@@ -40,10 +40,10 @@ impl Wire {
     /// Sends commands together; returns the reply to each, or why there are none. Does nothing before it is polled. The
     /// call that is polled first is sent first.
     ///
-    /// The commands are closed by an ECHO of a token that was never used before. RESP has no request IDs: a reply is matched
-    /// to its command by counting. Should anything between us and the server drop or add a reply, all counting from there on
-    /// is off, and a caller would be given the grant of another. Then the last reply is not our token, and no reply of this
-    /// exchange is used.
+    /// The commands are closed by an ECHO of a token that was never used before. RESP has no request IDs: a reply is
+    /// matched to its command by counting. If anything between us and the server drops or adds a reply, the count is
+    /// wrong from there on, and a caller could get the grant of another. Then the last reply is not our token, and no
+    /// reply of this exchange is used.
     pub(super) fn exchange(
         &self,
         commands: Vec<Cmd>,

@@ -113,7 +113,7 @@ impl History {
     }
 }
 
-/// Returns what a series measures, without its app and operation.
+/// Returns the quantity of a series, without its app and operation.
 fn own_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
@@ -132,7 +132,7 @@ impl Ring {
             self.samples = self.samples.saturating_add(1);
             return;
         }
-        // The clock was set back: what is there stays.
+        // The clock was set back: existing points stay.
         if number < self.newest && !self.values.is_empty() {
             return;
         }

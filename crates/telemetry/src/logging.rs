@@ -64,8 +64,8 @@ impl LogOptions {
 
     /// Returns the filter of the level, which also lets the spans of traces pass if there are any.
     fn filter(&self, has_traces: bool) -> Result<EnvFilter, InvalidLevel> {
-        // A single word that is not a level would be parsed as a target and silence everything else: a typing error
-        // such as `level = "inf"` must not switch the log off.
+        // A single word that is not a level would be parsed as a target, and would switch off everything else: a typing
+        // error such as `level = "inf"` must not switch the log off.
         let words: Vec<_> = self.level.split(',').map(str::trim).collect();
         let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
         if let Some(word) = words.iter().find(|word| !word.contains(['=', '[']) && !is_level(word)) {

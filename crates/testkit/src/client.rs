@@ -77,7 +77,7 @@ impl Client {
         self.send("GET", path, &[], "").await
     }
 
-    /// Sends any request. Panics if there is no response, or one that does not match the document.
+    /// Sends any request. Panics if there is no response, or if it does not match the document.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         self.try_send(method, path, headers, body).await.expect("the gateway responds")
     }

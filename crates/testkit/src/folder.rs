@@ -7,11 +7,11 @@ use tempfile::TempDir;
 /// Folder of Linux for files in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// Room that is enough for the servers of all tests that run at once.
+/// Enough room for the servers of all concurrent tests.
 const ROOM: u64 = 4 << 30;
 
-/// Returns an empty folder, in memory where there is room: an fsync there does not wait for what others write. A process that is killed
-/// loses nothing of it.
+/// Returns an empty folder, in memory if there is room: an fsync there does not wait for the writes of others. A killed
+/// process loses nothing of it.
 pub(crate) fn temporary() -> TempDir {
     static HAS_ROOM: LazyLock<bool> = LazyLock::new(|| {
         rustix::fs::statvfs(MEMORY).is_ok_and(|memory| memory.f_bavail.saturating_mul(memory.f_frsize) >= ROOM)

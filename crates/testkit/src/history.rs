@@ -1,5 +1,5 @@
-//! Histories: the calls that callers made, the answers and their times, and the check whether any order of events explains
-//! them. The fault tests record a history for each key and check it against the contract's tables. `locks` is the same for locks.
+//! Histories: calls, answers and their times, and the check that some order of events explains them. The fault tests
+//! record a history for each key and check it against the contract's tables. `locks` is the same for locks.
 
 pub mod check;
 pub mod double_grants;

@@ -29,7 +29,8 @@ impl Spec {
 
     /// Validates a response to `method path` (a path as requested, with or without its query).
     ///
-    /// A 4xx or 5xx to what is no operation, an unknown path or a wrong method, is validated as a plain problem.
+    /// A 4xx or 5xx to a request without an operation (an unknown path or a wrong method) is validated as a plain
+    /// problem.
     pub fn check_response(
         &self,
         method: &str,

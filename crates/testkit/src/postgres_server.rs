@@ -56,7 +56,7 @@ impl PostgresServer {
         Some(server.serve().await)
     }
 
-    /// Starts a server with a disk of this size for tablespaces, which only it sees and which is removed with it. Needs the
+    /// Starts a server with a private disk of this size for tablespaces. The disk is removed with the server. Needs the
     /// right to mount.
     pub async fn start_beside_small_disk(mib: u32) -> Option<Self> {
         let template = template()?;

@@ -28,14 +28,14 @@ pub struct RedisCluster {
 }
 
 /// The ways to a node: for commands, from clients and replicas, and for the bus between nodes. Each node calls from a
-/// different address, so that the ways distinguish nodes from clients.
+/// different address, so that the proxies can distinguish nodes from clients.
 struct Way {
     commands: TcpProxy,
     bus: TcpProxy,
 }
 
 impl RedisCluster {
-    /// Starts a cluster of primaries and this many replicas of each. Nothing where redis-server is not installed.
+    /// Starts a cluster of primaries and this many replicas of each. Returns nothing if redis-server is not installed.
     pub async fn start(primaries: usize, replicas: usize) -> Option<Self> {
         Self::start_with(primaries, replicas, &[]).await
     }
@@ -49,7 +49,7 @@ impl RedisCluster {
         Some(Self { nodes, primaries, ways: Vec::new() }.joined().await)
     }
 
-    /// Starts a cluster in which a node can be cut off from the others, and replicas can lag.
+    /// Starts a cluster for tests that cut a node off from the others, or delay replicas.
     pub async fn start_apart(primaries: usize, replicas: usize, config: &[&str]) -> Option<Self> {
         let (mut nodes, mut ways) = (Vec::new(), Vec::new());
         for index in 0..primaries * (1 + replicas) {

@@ -34,7 +34,7 @@ pub struct Sentinel {
 }
 
 impl RedisSentinels {
-    /// Starts a primary, replicas and three Sentinels. Nothing where redis-server is not installed.
+    /// Starts a primary, replicas and three Sentinels. Returns nothing if redis-server is not installed.
     pub async fn start(replicas: usize) -> Option<Self> {
         Self::start_with(replicas, &[]).await
     }
@@ -81,7 +81,7 @@ impl RedisSentinels {
         self.replicas_in_step(replicas).await;
     }
 
-    /// Waits until this many replicas have what the primary has.
+    /// Waits until this many replicas have all data of the primary.
     async fn replicas_in_step(&self, replicas: usize) {
         self.wait("all replicas are in step", |group| {
             group.servers.iter().any(|server| {

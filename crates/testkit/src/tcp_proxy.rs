@@ -1,5 +1,5 @@
 //! A TCP proxy on the loopback interface between a client and a server, which breaks connections, directions, single bytes or
-//! single replies, and heals again. It knows where a reply of Redis ends, and nothing else of any protocol.
+//! single replies, and heals again. The end of a Redis reply is the only thing that it knows of a protocol.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -282,7 +282,7 @@ async fn replies(
     is_doomed: &AtomicBool,
 ) {
     let mut modes = shared.modes.subscribe();
-    // Large enough to read in one go what was sent in one go.
+    // Large enough to read with one call what was sent with one call.
     let mut pending = Vec::with_capacity(64 * 1024);
     while let Ok(1..) = from.read_buf(&mut pending).await {
         pause(&mut modes, peer, |mode| !matches!(mode, Mode::Blackhole | Mode::HalfOpen)).await;

@@ -1,6 +1,6 @@
 //! Waits for a condition instead of a fixed time, and bounds of time.
 //!
-//! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on a machine that does nothing else.
+//! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on an otherwise idle machine.
 //! Other runs print slower times, and fail only after [`PATIENCE`], so that no test fails because the machine is busy.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::output::print;
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Shortest time after which a test fails where times are not measured.
+/// Shortest time until a test fails, if times are not measured.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Reports whether times are measured, and their bounds checked.

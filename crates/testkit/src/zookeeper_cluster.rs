@@ -175,7 +175,7 @@ impl ZooKeeperCluster {
         }
     }
 
-    /// Returns whether a server serves clients. Over TLS: whether it listens, which it does once it has started.
+    /// Returns whether a server serves clients. Over TLS, checks only that it listens: it listens once it has started.
     fn serves(&self, member: usize) -> bool {
         if self.scheme == "zookeepers" {
             return TcpStream::connect(self.members[member].address()).is_ok();

@@ -30,7 +30,7 @@ fn workload(seed: u64, on_lease_end: LeaseEnd) -> Workload {
     Workload { seed, callers: 24, keys: 8, events_per_key: 14, terms, leases, retentions, pace: ms(10) }
 }
 
-/// Runs the workload on a store with this bug. Returns the histories that nothing explains, and the number of keys.
+/// Runs the workload on a store with this bug. Returns the histories without an explanation, and the number of keys.
 async fn unexplained(bug: Bug, seed: u64) -> (Vec<String>, usize) {
     let clock = Arc::new(VirtualClock::start());
     let history = History::new(clock.clone());

@@ -1,6 +1,6 @@
-//! The HTTP/1.1 fast path: reads and answers requests that arrive in one piece with a known length, which nearly all do. The
-//! HTTP library would take more time for them than all else together. Leaves everything unusual to the library, from its
-//! first byte on: see `docs/adr/0026-plain-requests.md`.
+//! The HTTP/1.1 fast path: reads and answers requests that arrive in one piece with a known length. Nearly all requests
+//! do. The HTTP library would take more time for them than all else together. Leaves everything unusual to the library,
+//! from its first byte on: see `docs/adr/0026-plain-requests.md`.
 
 pub(super) mod request;
 mod response;

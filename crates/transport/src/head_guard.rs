@@ -134,7 +134,7 @@ impl<Io, Service: HttpService> HeadGuard<Io, Service> {
     }
 }
 
-/// Returns the length of the head that `read` begins with, and what follows it. `None` if it is incomplete.
+/// Returns the length of the head at the beginning of `read`, and the bytes after it. `None` if it is incomplete.
 fn read_head(read: &[u8]) -> Result<Option<(usize, Next)>, Rejection> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut head = httparse::Request::new(&mut []);

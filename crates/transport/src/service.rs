@@ -56,7 +56,7 @@ impl ConnectionState for () {
     }
 }
 
-/// Reason for which a listener rejects a connection or a message without its service.
+/// Reason why a listener rejects a connection or a message without its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejection {
     /// All connection permits are taken.

@@ -20,8 +20,8 @@ use super::unread::{UnreadResponse, UnreadResponses};
 /// Checks for idleness within the idle timeout. A connection is closed after that time, and at most one check later.
 const IDLE_CHECKS: u32 = 4;
 
-/// Time to read what a client still sends when its connection ends. Closing with unread bytes would reset the connection, and
-/// the client would lose the response.
+/// Time for reading further bytes of a client at the end of its connection. Closing with unread bytes would reset the
+/// connection, and the client would lose the response.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// Progress of the requests of one connection. Shared by its socket and its service.
@@ -106,7 +106,7 @@ pub(super) struct TimedSocket<Io> {
     limits: Limits,
     /// True while a head is awaited: from its first byte, or from the connection's start, until it is complete.
     in_head: bool,
-    /// Runs while a head is awaited that does not come in one piece.
+    /// Runs while the listener waits for a head that arrives in several pieces.
     head_timer: Option<Pin<Box<Sleep>>>,
     /// Fires several times within the idle timeout. So the far more frequent requests need not reset it.
     idle_timer: Option<Pin<Box<Sleep>>>,

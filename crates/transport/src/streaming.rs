@@ -42,7 +42,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
                 let mut response: Response = self.service.call(request, state).await;
                 // The service may still read the request: the library closes the connection if some of it is left unread.
                 if rest.is_some_and(|rest| rest.discard()) {
-                    // So that the client does not send its next request here (RFC 9112, 9.6).
+                    // The client must not send its next request here (RFC 9112, 9.6).
                     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                     progress.linger();
                 }
@@ -100,8 +100,8 @@ impl SwitchedProtocol {
     }
 }
 
-/// Bytes of a response that its service may keep in memory until they are written: an extension of that response. They count as
-/// unread while the client does not read, in addition to those that are being written.
+/// Bytes of a response that its service may keep in memory until they are written: an extension of that response. They
+/// count as unread while the client does not read, in addition to the bytes of the current write.
 #[derive(Clone, Copy)]
 pub struct Buffered(pub usize);
 

@@ -185,7 +185,8 @@ impl Tls {
             Err(_elapsed) => format!("not completed within {limit:?}"),
         };
         self.metrics.handshake_failed();
-        // Operators need not know of one client that rejects the certificate, or has none that is trusted. The metric shows many.
+        // Operators need not know of one client that rejects the certificate, or that has no trusted one. The metric
+        // shows many.
         tracing::debug!(error = failure, "A TLS handshake failed");
         None
     }

@@ -17,10 +17,10 @@ pub(super) const BYTES_MAX: usize = 512 << 10;
 /// A multi that was refused so often is sent one by one.
 const REFUSALS_MAX: u32 = 2;
 
-/// A write that only the clock itself can guard, and that a tick has refused so often, makes this gateway's clock wait.
+/// If only the clock itself can guard a write, and ticks have refused it so often, this gateway's clock waits.
 const TRIES_BESIDE_TICKS: usize = 2;
 
-/// Answers all operations of a batch. An error is the reason for which the member must be left.
+/// Answers all operations of a batch. An error is the reason to leave the member.
 pub(super) async fn answer(session: &Session, operations: Operations) -> Result<(), String> {
     let state = &session.store().state;
     let mut items: Vec<_> = operations.into_iter().map(|operation| Item::begin(operation, state)).collect();
@@ -45,9 +45,9 @@ pub(super) async fn answer(session: &Session, operations: Operations) -> Result<
     Ok(())
 }
 
-/// Returns what each item sends. An item whose write depends on a state that is too old reads its key first.
+/// Returns the requests of each item. An item whose write depends on a state that is too old reads its key first.
 fn plans(session: &Session, items: &mut [Item]) -> Vec<Plan> {
-    // One look for all, since they share what is compared.
+    // Read once for all, since they compare the same clock.
     let clock = session.clock_seen();
     let plan = |item: &mut Item| {
         let plan = step::plan(session, clock, item.operation().key(), item.write());
@@ -90,7 +90,7 @@ async fn send(session: &Session, items: Vec<Item>, mut sending: Sending) -> Resu
         }
     }
     let Some(why) = lost else { return Ok((again, is_refused)) };
-    // What is left was not executed: its last step was refused, or was a read.
+    // The remaining items were not executed: their last step was refused, or was a read.
     let refusal = EngineError::unavailable("the connection to ZooKeeper was lost");
     for item in again {
         item.refuse(refusal.clone());

@@ -1,5 +1,5 @@
 //! A connection to one member, and the session on it. Requests are sent in the order of their arrival, and replies have
-//! the same order. Which member is used, and what follows from a failure, is decided in `session` and `batch`.
+//! the same order. `session` and `batch` choose the member, and handle failures.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use super::proto::{self, Connected, Owner, Reply, Request};
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Exchanges that wait to be written. The driver allows fewer.
 const EXCHANGES_MAX: usize = 16;
-/// Requests that wait for a reply, whether their callers still do or not. With more, nothing is written.
+/// Requests that wait for a reply, with or without a waiting caller. With more, nothing is written.
 const PENDING_MAX: usize = 4096;
 /// Most events of watches that wait to be handled. With more, the connection is given up, and its watches are set again.
 const EVENTS_MAX: usize = 4096;
-/// Longest session: marks that were seen in it are younger than what may be deleted.
+/// Longest session: marks that were seen in it are younger than records that may be deleted.
 pub(super) const SESSION_MAX: Duration = Duration::from_secs(20);
 /// Identifiers of requests begin again here.
 const IDS_END: i32 = i32::MAX;
@@ -39,7 +39,7 @@ pub(super) struct Client {
     exchanges: mpsc::Sender<Exchange>,
 }
 
-/// Requests that are sent together, and where the replies go.
+/// Requests that are sent together, and the receivers of their replies.
 struct Exchange {
     requests: Vec<Request>,
     replies: Vec<oneshot::Sender<Reply>>,
@@ -131,7 +131,7 @@ impl Client {
         (Self { exchanges }, changed)
     }
 
-    /// Sends requests, and returns their replies. What was given up may still happen.
+    /// Sends requests, and returns their replies. An abandoned request may still take effect.
     pub(super) async fn send(&self, requests: Vec<Request>) -> Result<Vec<Reply>, Failure> {
         let lost = || Failure::lost("the connection to ZooKeeper was lost before the answer arrived");
         let (replies, answers): (Vec<_>, Vec<_>) = requests.iter().map(|_| oneshot::channel()).unzip();
@@ -192,7 +192,7 @@ async fn write(
         }
         buffer.clear();
     }
-    // So that the member ends the session now, and not after its time.
+    // The member then ends the session now, and not after its timeout.
     put(&Request::Close, &mut buffer);
     drop(stream.write_all(&buffer).await);
     drop(stream.shutdown().await);

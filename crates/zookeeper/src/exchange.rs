@@ -35,7 +35,7 @@ pub(super) enum Outcome {
     Stepped(Stepped),
     /// Its write was not made because of others: it is sent again.
     Again,
-    /// Its write was not made, and it is not known what stands.
+    /// Its write was not made, and the present state is unknown.
     ReadFirst,
     Failed(Failure),
 }
@@ -139,7 +139,7 @@ impl Sending {
                     is_refused |= part.items.len() > 1;
                     let Some(refused) = refused else { continue };
                     let outcome = refusal(store, &self.plans[refused], code);
-                    // A read behind a separate write has shown what the node holds.
+                    // A read behind a separate write has shown the present state of the node.
                     let is_read = self.get_of[refused].is_some();
                     if !is_read || !matches!(outcome, Outcome::ReadFirst) {
                         outcomes[refused] = outcome;
@@ -162,7 +162,7 @@ fn fail(outcomes: &mut [Outcome], positions: &[usize], failure: &Failure) {
     }
 }
 
-/// Returns what follows for an item whose own change was refused.
+/// Returns the result for an item whose own change was refused.
 fn refusal(store: &Store, plan: &Plan, code: i32) -> Outcome {
     match code {
         // Its folder is not there any more.

@@ -61,7 +61,7 @@ mod tests {
             (code::SESSION_MOVED, true, true),
             (code::SESSION_EXPIRED, false, true),
             (code::AUTH_FAILED, false, true),
-            // ConnectionLoss, OperationTimeout, SystemError, and what a later release adds.
+            // ConnectionLoss, OperationTimeout, SystemError, and codes of later releases.
             (-4, false, true),
             (-7, false, true),
             (-1, false, true),

@@ -25,7 +25,7 @@ pub(super) struct Keys {
     pub(super) metadata: String,
     /// The store's clock.
     pub(super) clock: String,
-    /// The beginning of the five seconds in which the clock is.
+    /// Start of the clock's present period of five seconds.
     pub(super) clock5: String,
     /// The random mark of this store, written once.
     pub(super) marker: String,

@@ -42,7 +42,7 @@ pub use self::url::InvalidUrl;
 use self::url::Url;
 use self::watching::Watching;
 
-/// Longest result: with what else a claim and its request have, less than the 1 MiB that ZooKeeper takes.
+/// Longest result: together with the rest of a claim and its request, less than the 1 MiB that ZooKeeper accepts.
 const RESULT_BYTES_MAX: usize = 512 << 10;
 
 /// The scheme of the ZooKeeper engine.
@@ -70,7 +70,7 @@ pub static SCHEME: Scheme = Scheme {
 /// The servers need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
 ///
 /// # Errors
-/// What is wrong with the URL, without repeating it.
+/// The error in the URL, without repeating the URL.
 ///
 /// # Panics
 /// Outside a tokio runtime: the connections live in their own tasks.

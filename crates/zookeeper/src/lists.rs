@@ -24,7 +24,7 @@ const VALUES: usize = 100;
 impl SingleRequest<Session> for ListRequest {
     type Answer = Vec<ListedClaim>;
 
-    /// Lists claims. One that cannot be read is left out; a lookup of it reports why.
+    /// Lists claims. An unreadable claim is left out; a lookup of it reports why.
     async fn run(self, session: &Session) -> Result<Vec<ListedClaim>, EngineError> {
         let above = &session.store().keys.claims;
         // The member has all that was answered before this.
@@ -109,7 +109,7 @@ impl SingleRequest<Session> for LockListRequest {
     }
 }
 
-/// Returns the names of a node's children, in order. What is not there has none.
+/// Returns the names of a node's children, in order. An absent record has none.
 pub(super) async fn children(session: &Session, path: &str) -> Result<Vec<String>, Failure> {
     let names = all_children(session, &[path.to_owned()]).await?;
     Ok(names.into_iter().flatten().collect())

@@ -1,4 +1,4 @@
-//! The members that the servers name in the configuration that they share.
+//! The members that the servers name in their shared configuration.
 
 use oncegate_coordination::url::Address;
 
@@ -11,7 +11,7 @@ const MEMBERS_MAX: usize = 31;
 /// The port of members that name none.
 const PORT: u16 = 2181;
 
-/// Returns these members, and those that the configuration names with an address for clients.
+/// Returns these members, and the members in the configuration that have an address for clients.
 pub(super) fn with_listed(members: &[Address], configuration: &[u8]) -> Vec<Address> {
     let mut members = members.to_vec();
     let text = std::str::from_utf8(configuration).unwrap_or_default();

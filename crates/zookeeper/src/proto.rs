@@ -41,7 +41,7 @@ pub(super) mod code {
     pub(crate) const THROTTLED: i32 = -127;
 }
 
-/// Stands for a reply of another form than that of its request.
+/// Represents a reply that does not have the form of its request.
 pub(super) const UNFIT: i32 = i32::MIN;
 
 /// All rights.
@@ -113,7 +113,7 @@ pub(super) struct Reply {
 pub(super) enum Body {
     /// Of all changes, in order. That of a check is empty.
     Changed(Vec<Stat>),
-    /// The changes were not made: the position of the one that failed, and its code.
+    /// The changes were not made: the position of the failed one, and its code.
     Refused(usize, i32),
     Data(Bytes, Stat),
     Children(Vec<String>),

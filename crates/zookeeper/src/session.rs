@@ -1,4 +1,4 @@
-//! A session: a connection to a member that is fit to be used, how one is found, and the exchanges that it runs.
+//! A session: a connection to a fit member, the search for such a member, and the exchanges that it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Session {
         while let Some(opened) = attempts.next().await {
             match opened {
                 Ok(session) => return Ok(session),
-                // What an operator must change is the better reason.
+                // A reason that an operator can correct is more useful.
                 Err(why) if refusal.is_unavailable() => refusal = why,
                 Err(_) => {}
             }
@@ -95,7 +95,7 @@ impl Session {
         Ok((session, events))
     }
 
-    /// Records whether what this member acknowledges is durable.
+    /// Records whether acknowledged writes of this member are durable.
     fn report_durability(&self, srvr: Option<&str>) {
         let version = srvr.and_then(words::version);
         let is_durable = version.is_some_and(words::is_durable);
@@ -110,7 +110,7 @@ impl Session {
         self.store.server.set_durable(is_durable);
     }
 
-    /// Creates what is not there: the root, folders, marker and clock. Needs a quorum.
+    /// Creates missing nodes: the root, folders, marker and clock. Needs a quorum.
     async fn begin(&self) -> Result<(), Failure> {
         let Store { keys, url, state, .. } = &*self.store;
         let create = |path: &str, value: Bytes| Request::Change(vec![Change::Create(path.to_owned(), value)]);
@@ -152,7 +152,8 @@ impl Session {
         ))
     }
 
-    /// Lets the clock continue above all that was seen, if it is behind that: the store was restored.
+    /// If the clock is behind the highest seen value, because the store was restored, lets it continue above that
+    /// value.
     async fn restore_clock(&self, first: Timestamp) -> Result<(), Failure> {
         let keys = &self.store.keys;
         let replies = self.limited(self.client.send(vec![Request::Get(keys.clock.clone())])).await?;
@@ -170,7 +171,7 @@ impl Session {
         self.limited(self.client.send(vec![Request::Change(changes)])).await.map(drop)
     }
 
-    /// Checks that the store answers, and that it still has its data.
+    /// Checks that the store answers, and has its data.
     pub(super) async fn check(&self) -> Result<(), Failure> {
         let marker = self.store.keys.marker.clone();
         let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone()]).await?;
@@ -184,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Asks the member for its size, if the URL says what it has room for.
+    /// Asks the member for its size, if the URL has a limit for it.
     pub(super) async fn measure(&self) {
         let Some(heap) = self.store.url.heap else { return };
         let asking = words::ask(&self.store.url.common, &self.member, "mntr");
@@ -292,7 +293,7 @@ impl Session {
         self.is_fresh(seen.seen_at).then_some(seen)
     }
 
-    /// Returns the version that a mark stands for, if it may still be used.
+    /// Returns the version of a mark, if it may still be used.
     pub(super) fn version_of(&self, mark: Mark) -> Option<i32> {
         i32::try_from(mark.number).ok().filter(|_| self.is_fresh(mark.seen_at))
     }

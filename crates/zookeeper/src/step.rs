@@ -25,12 +25,12 @@ pub(super) enum Comparison {
     Nothing,
     /// The clock is in the same five seconds as when it was read. Changes share this.
     Clock5(i32),
-    /// The clock is what it was when it was read. Nothing else is changed with it, since a tick refuses it.
+    /// The clock is unchanged since it was read. Nothing else is changed with it, since a tick refuses it.
     Clock(i32),
 }
 
 impl Comparison {
-    /// Returns it as a change that changes nothing.
+    /// Returns it as a change without an effect.
     pub(super) fn change(self, keys: &Keys) -> Option<Change> {
         match self {
             Self::Nothing => None,
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Returns what is sent for a step. A write that depends on a state seen too long ago reads first.
+/// Returns the requests of a step. A write that depends on a state seen too long ago reads first.
 pub(super) fn plan(session: &Session, clock: Option<ClockSeen>, key: &Bytes, write: Option<&Write>) -> Plan {
     let path = String::from_utf8_lossy(key).into_owned();
     let written = write.and_then(|write| change(session, &path, write).zip(comparison(clock, &write.guards)));
@@ -95,7 +95,7 @@ fn comparison(clock: Option<ClockSeen>, guards: &[Guard]) -> Option<Comparison> 
     within(before, clock?)
 }
 
-/// Returns what shows that the clock is before an instant; `None` if it is not.
+/// Returns the condition which shows that the clock is before an instant; `None` if it is not.
 fn within(before: Timestamp, seen: ClockSeen) -> Option<Comparison> {
     if before >= seen.five_end {
         return Some(Comparison::Clock5(seen.five_version));

@@ -59,7 +59,7 @@ pub(super) struct ClockSeen {
     pub(super) seen_at: Duration,
 }
 
-/// Returns the beginning of the five seconds in which an instant is.
+/// Returns the start of the period of five seconds around an instant.
 pub(super) fn five_of(clock: Timestamp) -> Timestamp {
     Timestamp::from_micros(clock.as_micros() / FIVE_US * FIVE_US)
 }

@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// Deletes what has ended in the page from here on. Returns where the next one begins; `None` after the last one.
+/// Deletes ended records in the page from here on. Returns where the next one begins; `None` after the last one.
 async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Option<Place>, Failure> {
     let keys = &store.keys;
     let mut folders = Vec::new();
@@ -109,7 +109,7 @@ async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Op
     Ok(next_folder.map(|folder| Place { folder, after: String::new() }))
 }
 
-/// Deletes what has ended of these nodes.
+/// Deletes the ended records among these nodes.
 async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<(), Failure> {
     let is_lock = folder.starts_with(&store.keys.locks);
     for some in names.chunks(NODES) {

@@ -27,7 +27,7 @@ pub(super) async fn run(store: Arc<Store>, routes: Weak<Routes<Session>>, closin
     tick::run(state, every, closing, push).await;
 }
 
-/// A write of the clock by what is known of its last one, or a look at it.
+/// A write of the clock from its last known write, or a read of it.
 struct Tick(Option<LastTick>);
 
 impl SingleRequest<Session> for Tick {

@@ -1,4 +1,4 @@
-//! The session over which ZooKeeper notifies: a persistent watch of each node that callers wait for.
+//! The session for notifications of ZooKeeper: a persistent watch for each node that callers wait for.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use super::{Cluster, again, erase, granted, is_duplicate, leased, open, serves_a
 /// Most that the clock gains, over any span.
 const GAIN: Duration = Duration::from_millis(500);
 
-/// A look at the clock: when it was asked for and answered, and what it showed.
+/// A reading of the clock: the times of request and answer, and the value.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     sent: Duration,

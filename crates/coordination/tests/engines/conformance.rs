@@ -9,8 +9,8 @@ use oncegate_testkit::shared::Shared;
 
 use super::{Cluster, engine, options};
 
-/// By how much more the store's clock advances than a rule requires: an end may be half a second later than a lease, and rules wait a tick
-/// longer than a lease already.
+/// Extra time by which the store's clock advances beyond the wait of a rule. An end may be half a second later than a
+/// lease, and rules already wait a tick longer than a lease.
 const LATE: Duration = Duration::from_millis(400);
 
 async fn subject() -> Option<Subject> {

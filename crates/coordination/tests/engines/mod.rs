@@ -1,5 +1,6 @@
-//! Tests that both engines on coordination services pass, each on its own servers. `tests/it/main.rs` of an engine includes this folder. It
-//! has `engine` (the crate), `Cluster`, and what these tests do to a cluster: `erase`, `set_clock_back`, `delete_locks`, `has_key`.
+//! Tests that both engines on coordination services pass, each on its own servers. `tests/it/main.rs` of an engine
+//! includes this folder. It has `engine` (the crate), `Cluster`, and the actions of these tests on a cluster: `erase`,
+//! `set_clock_back`, `delete_locks`, `has_key`.
 
 mod clock;
 mod conformance;

@@ -60,7 +60,7 @@ impl EngineError {
     /// store is unavailable.
     #[must_use]
     pub fn of_read(self) -> Self {
-        // What was read may be lost with the server, and then it is not true.
+        // The data that was read may be lost with the server; then the answer would be wrong.
         if self.is_shortfall() { self } else { self.without_effect().into() }
     }
 

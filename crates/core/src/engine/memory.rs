@@ -36,7 +36,7 @@ use crate::tenant::AppKey;
 /// Default bound on the memory for claims: about eight million small ones.
 pub const BYTES_MAX_DEFAULT: u64 = 2 << 30;
 
-/// Enough that 64 callers seldom wait for each other, few enough that the empty engine is small.
+/// With so many, 64 callers seldom wait for each other, and the empty engine is still small.
 const SHARDS: usize = 64;
 
 /// Maximum number of ended claims that a call deletes. More than one, so that sweeping keeps up with claiming.
@@ -227,7 +227,7 @@ impl Engine for Memory {
 
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock, so that it does not go back between two calls.
+        // Read under the lock, so that it never decreases between two calls.
         Ok(records.view(name, self.clock.now()))
     }
 

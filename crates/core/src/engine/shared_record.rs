@@ -35,8 +35,8 @@ pub enum RecordName {
 
 /// A value and its version, in the form in which stores keep it.
 ///
-/// A versioned record begins with its version. A plain one is its text alone, as releases before versions wrote it and still
-/// read it: its text is its version, so its writer never writes the same text twice for two states.
+/// A versioned record begins with its version. A plain record has only its text: releases before versions wrote it in
+/// this form, and still read it. Its text is its version, so its writer never uses the same text for two states.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharedRecord(Box<[u8]>);
 
@@ -72,12 +72,12 @@ pub struct RecordChange {
     pub notifies: bool,
 }
 
-/// Purpose of a change: decides whether it is accepted while nothing is granted.
+/// Purpose of a change. It decides whether the change is accepted while grants are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChangePurpose {
     /// Grants something, or queues for it. Refused while the store has no room, and while a chain grants nothing.
     Grant,
-    /// Ends or extends what was granted, or is metadata. Always accepted.
+    /// Ends or extends a grant, or changes metadata. Always accepted.
     Keep,
 }
 
@@ -88,8 +88,8 @@ pub struct RecordView {
     pub record: Option<SharedRecord>,
     /// The store's now.
     pub now: Timestamp,
-    /// Most that the store's clock gains on real time, over any span. Ends of leases are later by it, so that none comes early. Zero for
-    /// a clock that no gateway pushes.
+    /// Most that the store's clock gains on real time, over any span. Ends of leases are later by this time, so that no
+    /// lease ends early. Zero for a clock that no gateway pushes.
     pub clock_gain: Duration,
 }
 

@@ -93,7 +93,8 @@ pub fn encode(record: &Record) -> String {
     text
 }
 
-/// Writes the record that a claim call stores. That of a claim that waits is marked from the start: others may wait behind it.
+/// Writes the record that a claim call stores. The record of a claim call that waits is marked from the start: others
+/// may wait behind it.
 pub fn encode_claim(request: &ClaimRequest, record: &Record) -> String {
     let mut text = encode(record);
     if let Some(blank) = text.find(' ').filter(|_| request.waits) {

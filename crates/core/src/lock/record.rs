@@ -81,7 +81,7 @@ pub struct Withdrawn {
     pub ends_at: Timestamp,
 }
 
-/// A lock. Its lists may contain what has ended.
+/// A lock. Its lists may contain ended entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LockRecord {
     /// The last fence.

@@ -66,7 +66,7 @@ impl LockState {
         state
     }
 
-    /// Counts new leases from an instant that is later than now, where the store's clock may gain on real time.
+    /// Counts new leases from an instant that is later than now, if the store's clock may run faster than real time.
     #[must_use]
     pub fn with_leases_from(self, instant: Timestamp) -> Self {
         Self { leases_from: instant.max(self.now), ..self }
@@ -206,9 +206,8 @@ impl LockState {
         self.record.holds.iter().map(|hold| hold.ends_at.since(self.now)).min()
     }
 
-    /// Returns the time after which a waiting request should ask again if no notification comes first: at the end of a
-    /// hold, or of the grace for an absent head. It asks once within that grace, too, to show that its caller is still
-    /// there.
+    /// Returns the time until a waiting request should ask again without a notification: at the end of a hold, or of
+    /// the grace for an absent head. It also asks once within that grace, to show that its caller is there.
     pub fn ask_again_in(&self) -> Option<Duration> {
         let grace = self.head_may_go().then(|| {
             let left = self.record.turn_at.plus(HEAD_GRACE).since(self.now);
@@ -264,7 +263,7 @@ impl LockState {
         self.record.mode = mode;
         if mode.is_some() {
             self.record.fence = self.now.as_micros().max(self.record.fence.saturating_add(1));
-            // What is answered must be stored.
+            // The answer must be stored.
             self.is_changed = true;
         }
     }
@@ -359,7 +358,7 @@ impl LockState {
         // A request that waits at the head is granted before that. So this adds a write only if the request is absent.
         let is_head_late = self.head_may_go() && turn_at.plus(HEAD_GRACE / 4) <= self.now;
         match at {
-            // Written only when half of it is over or the head is absent, so that not every poll is a write.
+            // Written only after half of its time, or if the head is absent, so that not every poll is a write.
             Some(at) => {
                 let ticket = &mut self.record.tickets[at];
                 let is_unseen = is_head_late && ticket.asked_at() <= turn_at;

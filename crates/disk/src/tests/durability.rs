@@ -1,5 +1,5 @@
-//! Power losses and failed fsyncs. A `kill -9` does not lose what the kernel has, so these tests go back to the files as they
-//! were when the last fsync returned.
+//! Power losses and failed fsyncs. A `kill -9` does not lose data of the kernel, so these tests restore the files to
+//! their state when the last fsync returned.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -266,8 +266,8 @@ async fn a_writer_that_panics_leaves_no_call_waiting() {
     all_is_answered(&open(folder.path(), &clock), &requests).await;
 }
 
-/// A journal that was written and not synced, as a kill leaves it, is written again before it is read: the kernel may lose the
-/// first writing of it without a word.
+/// A journal that was written and not synced, as after a kill, is written again before it is read: the kernel may lose
+/// the first writing without an error.
 #[tokio::test]
 async fn what_is_recovered_is_written_again_before_it_is_read() {
     use std::os::unix::fs::MetadataExt as _;
@@ -331,7 +331,7 @@ async fn a_damaged_write_that_was_acknowledged_is_never_removed() {
     journal_with_long_values(folder.path(), &clock).await;
     let journal = torn::newest_journal(&folder.path().join("db")).unwrap().unwrap();
     let whole = std::fs::read(&journal).unwrap();
-    // A hole in a batch that others follow, and a last batch that is damaged without a hole.
+    // A hole in a batch in the middle, and a last batch that is damaged without a hole.
     let last = torn::last_batch(&whole).unwrap();
     let before_last = torn::last_batch(&whole[..last.start]).unwrap();
     tear(&journal, Some(before_last.start));

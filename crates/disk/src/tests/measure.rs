@@ -77,7 +77,7 @@ async fn start_up_with_a_million_claims() {
         let requests: Vec<_> = (0..1000).map(|_| fresh_claim()).collect();
         assert!(claim_all(&disk, &requests).await.iter().all(Result::is_ok));
         last = requests[999].clone();
-        // Journals and memtables come and go: what a crash leaves depends on the moment.
+        // Journals and memtables come and go: the data after a crash depends on its time.
         if [400, 555, 777, 999].contains(&part) {
             let copy = copy_of_a_moment(folder.path());
             // Writing the copy to the disk is not part of a start.

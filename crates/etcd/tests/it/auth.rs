@@ -6,7 +6,7 @@ use oncegate_testkit::etcd_cluster::EtcdCluster;
 
 use super::{granted, open, serves_again, soon};
 
-/// Starts a cluster whose user `gateway` has the prefix of gateways, and nothing else.
+/// Starts a cluster whose user `gateway` may use only the prefix of gateways.
 async fn with_users() -> Option<EtcdCluster> {
     let cluster = EtcdCluster::start_one().await?;
     for arguments in [

@@ -21,7 +21,7 @@ use oncegate_testkit::etcd_cluster::EtcdCluster as Cluster;
 
 use self::engines::soon;
 
-/// Options for a machine that other tests share: nothing is slow until it is very slow.
+/// Options for a machine that other tests share: only a very slow call counts as slow.
 fn options() -> Options {
     Options {
         connect_timeout: Duration::from_secs(10),

@@ -65,7 +65,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     let held = engine.read(&request.key).await.unwrap().expect("it stands");
     assert_eq!(held.record.result.as_deref(), Some("1"));
 
-    // What changes nothing is not uncertain.
+    // A call that changes nothing is never uncertain.
     proxy.lose_next_reply();
     unavailable(engine.read(&request.key).await);
 }
@@ -83,7 +83,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     soon("it serves again", async || engine.probe().await.is_ok()).await;
     assert_eq!(engine.read(&request.key).await, Ok(None), "it did happen");
 
-    // The same where nothing stood, and the success is recorded late.
+    // The same without a record, where the success is recorded late.
     let late = fresh_claim();
     proxy.lose_reply_after(1);
     let response = engine.settle(&settle(&late, success("1")), DEADLINE).await;

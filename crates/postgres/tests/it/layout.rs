@@ -1,4 +1,4 @@
-//! Content of the tables, which calls write and which do not, and how lists are read.
+//! Content of the tables, the calls that write and those that do not, and the reads of lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ async fn a_success_changes_no_index() {
     for answer in join_all(requests.iter().map(|request| engine.claim(request, DEADLINE))).await {
         answer.unwrap();
     }
-    // One after the other, as outcomes come: what an update leaves behind makes room for the next.
+    // One after the other, like outcomes in practice: the space of an old row version serves the next update.
     for request in &requests {
         engine.settle(&settle(request, success("1")), DEADLINE).await.unwrap();
     }

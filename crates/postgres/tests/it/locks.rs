@@ -1,4 +1,4 @@
-//! Calls on locks that arrive together: they share a statement and its commit, and nothing else.
+//! Calls on locks that arrive together: they share only a statement and its commit.
 
 use std::time::Duration;
 

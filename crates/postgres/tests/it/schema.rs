@@ -57,7 +57,7 @@ async fn the_status_has_what_is_missing_and_whether_this_build_fits() {
         PostgresServer::execute_at(&url, &format!("UPDATE oncegate_schema SET oldest_build = {oldest_build}")).await;
         assert_eq!(status(&url).await.fits_build, fits, "{oldest_build}");
     }
-    // One that failed was not applied.
+    // A failed migration was not applied.
     PostgresServer::execute_at(&url, "UPDATE oncegate_migrations SET success = false WHERE version = 2").await;
     let pending: Vec<_> = status(&url).await.pending.into_iter().map(|(version, _)| version).collect();
     assert_eq!(pending, [2, old.newest]);

@@ -1,5 +1,5 @@
-//! A primary that was killed while its commits waited for a synchronous standby: after its restart it shows what no standby has.
-//! No call may be answered from that: a promoted standby does not have it.
+//! A primary that was killed while its commits waited for a synchronous standby. After its restart it shows data that
+//! no standby has. No call may be answered from that: a promoted standby does not have it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ struct Unacknowledged {
 }
 
 impl Unacknowledged {
-    /// Makes calls that are answered, takes the standby away, and makes calls that are not.
+    /// Makes calls that are answered, stops the standby, and makes calls that get no answer.
     async fn make(engine: &Arc<Postgres>, standby: &mut PostgresServer) -> Self {
         let made = Self {
             claimed: fresh_claim(),
@@ -210,7 +210,8 @@ async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
     // The standby comes back, and has all of it.
     pair.standby.restart().await;
     soon("it serves again", async || engine.probe().await.is_ok()).await;
-    // Some connections wait for what was given up, until they are opened again: an error is no answer, and is repeated.
+    // Some connections still wait for abandoned calls until they are opened again. An error is no answer, and is
+    // repeated.
     soon("the repeat is recognised", async || match engine.claim(&made.claimed, DEADLINE).await {
         Ok(ClaimResponse::Granted(grant)) => grant.attempt == made.claimed.attempt,
         Ok(other) => panic!("the holder is no longer recognised: {other:?}"),
@@ -261,7 +262,7 @@ async fn a_key_is_granted_once_when_the_primary_crashes_and_the_standby_is_promo
     pair.standby.restart().await;
     pair.standby.promote().await;
     soon("it serves", async || engine.probe().await.is_ok()).await;
-    // What the first caller was never answered is free.
+    // Keys of calls without an answer are free.
     granted(&*engine, &again(&made.claimed)).await;
     assert!(is_duplicate(&*engine, &made.claimed).await, "the one holder is another one");
 }

@@ -26,7 +26,7 @@ async fn server(folder: &Path, own: &Pair) -> Option<PostgresServer> {
     .await
 }
 
-/// The server's URL with these keys instead of the one that forbids TLS.
+/// The server's URL with these keys instead of the key that forbids TLS.
 fn url(server: &PostgresServer, keys: &str) -> String {
     server.url().replace("postgres@", "postgres:hunter2hunter2@").replace("sslmode=disable", keys)
 }

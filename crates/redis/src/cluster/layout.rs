@@ -23,9 +23,9 @@ pub(super) struct Node {
 pub(super) struct Range {
     pub(super) slots: RangeInclusive<u16>,
     pub(super) primary: Node,
-    /// Replicas that are in reach of the node that was asked.
+    /// Replicas that the asked node reaches.
     pub(super) replicas: Vec<Node>,
-    /// IDs of all replicas. One that is out of reach may be promoted later.
+    /// IDs of all replicas. An unreachable one may be promoted later.
     pub(super) replica_ids: Vec<String>,
 }
 

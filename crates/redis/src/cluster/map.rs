@@ -105,7 +105,7 @@ impl<P> SlotMap<P> {
     pub(super) fn follow(&self, view: &Layout, mut primary: impl FnMut(&Address) -> Arc<P>) -> (Self, Vec<Promotion>) {
         let mut map = Self { epoch: view.epoch, ..Self::empty() };
         let mut promotions = Vec::new();
-        // Nodes keep the number of their shard; a new shard gets one that no other has.
+        // Nodes keep the number of their shard; a new shard gets a free number.
         let before = |range: &Range| self.shards.iter().find(|shard| shard.nodes.contains(&range.primary.id));
         let mut used: BTreeSet<_> = view.ranges.iter().filter_map(|range| Some(before(range)?.number)).collect();
         for range in &view.ranges {

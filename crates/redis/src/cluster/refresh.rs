@@ -158,7 +158,7 @@ pub(super) fn apply(shared: &Shared, view: &Layout) {
         tracing::warn!(engine = "redis", shard, %from, %to, "A replica has become the primary of its shard");
         let attached = before.by_number(shard).map_or(0, |shard| shard.primary.health().replicas_max());
         let acknowledged = shared.url.acknowledgement.map_or(0, |asked| asked.replicas);
-        // One that was away for a while may be promoted, too.
+        // A replica that was away for a while may be promoted, too.
         if usize::try_from(acknowledged).unwrap_or(0) < replicas.max(attached).max(1) {
             shared.markers.lost(shard);
         }
@@ -208,7 +208,7 @@ mod tests {
             let url = if asked == 0 { URL.to_owned() } else { format!("{URL}?replicas={asked}") };
             let cluster = cluster(&url, [NODES[0], nodes, NODES[2]]);
             let mut after = view([NODES[0], &["127.0.0.1:5"], NODES[2]]);
-            // It was a replica, perhaps one that was away.
+            // It was a replica, and perhaps away.
             after.ranges[1].replica_ids.push(nodes[0].into());
             if nodes.len() == 1 {
                 after.ranges[1].primary.id = nodes[0].into();

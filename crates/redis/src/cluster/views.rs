@@ -10,7 +10,7 @@ pub(super) struct Views {
     /// Nodes that may be asked.
     nodes: usize,
     best: Option<Layout>,
-    /// The newest one of those that are older than the map, and how many are.
+    /// The newest one among views that are older than the map, and their number.
     best_older: Option<Layout>,
     older: usize,
 }
@@ -29,18 +29,19 @@ impl Views {
         }
     }
 
-    /// Returns whether there is a view that is as new as the map.
+    /// Returns whether there is a view as new as the map.
     pub(super) fn have_best(&self) -> bool {
         self.best.is_some()
     }
 
-    /// Returns whether other views are hardly worth waiting for. A node that says that the cluster does not work may be cut off.
+    /// Returns whether other views are hardly worth waiting for. A node that reports that the cluster does not work may
+    /// be cut off.
     pub(super) fn are_enough(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.works)
     }
 
-    /// Returns the view to follow. One that is older than the map counts only if most nodes have such a view, as when the cluster was
-    /// created again.
+    /// Returns the view to follow. A view that is older than the map counts only if most nodes have such a view, as
+    /// after the cluster was created again.
     pub(super) fn believed(self) -> Option<Layout> {
         self.best.or(self.best_older.filter(|_| self.older * 2 > self.nodes))
     }

@@ -93,10 +93,10 @@ impl Reports {
         self.last.iter().all(Option::is_some)
     }
 
-    /// Returns the primary with the highest epoch among the reports of reachable Sentinels, and that epoch. One of an
-    /// epoch before `current` counts only if most Sentinels name it, as after a reset: a Sentinel may be the only one
-    /// in reach, and be behind. Sentinels of different groups may name two of one epoch: every gateway takes the one
-    /// that more of them name, in any order of its URL.
+    /// Returns the primary with the highest epoch among the reports of reachable Sentinels, and that epoch. A primary
+    /// with an epoch before `current` counts only if most Sentinels name it, as after a reset: the only reachable
+    /// Sentinel may be out of date. Sentinels of different groups may name two primaries with one epoch. Every gateway
+    /// takes the one with more votes, in any order of its URL.
     pub(super) fn best(&self, current: u64) -> Option<(&Address, u64)> {
         let agreeing = |of: &Address| self.primaries().filter(|(address, _)| *address == of).count();
         let best = self.primaries().max_by_key(|(address, epoch)| (*epoch, agreeing(address), *address))?;

@@ -1,4 +1,5 @@
-//! Asks each Sentinel, again and again and whenever it announces a switch. One that does not answer delays no other.
+//! Asks each Sentinel, again and again and whenever it announces a switch. A Sentinel without an answer delays no
+//! other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::reports::{Report, Reports};
 use crate::connection::{client, failure, without_timeouts};
 use crate::url::{Address, Url};
 
-/// Between two questions to a Sentinel that announces nothing.
+/// Time between two questions to a Sentinel without announcements.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Limit of connecting to a Sentinel, and of its answer.
 const LIMIT: Duration = Duration::from_millis(500);

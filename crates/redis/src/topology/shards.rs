@@ -6,7 +6,8 @@ use oncegate_core::record::Key;
 use super::Topology;
 
 impl Topology {
-    /// Checks that the servers answer: of several, that one does. A dead shard is no reason to ask no other one.
+    /// Checks that the servers answer. With several, one answering server is enough. A dead shard is no reason to ask
+    /// no other one.
     pub(in super::super) async fn probe(&self) -> Result<(), EngineError> {
         match self {
             Self::One(one) => one.server.probe().await,
@@ -14,7 +15,7 @@ impl Topology {
         }
     }
 
-    /// Checks that a shard answers. One that no longer exists need not.
+    /// Checks that a shard answers. A removed one need not answer.
     pub(in super::super) async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
         match self {
             Self::One(one) => one.server.probe().await,

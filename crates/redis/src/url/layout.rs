@@ -1,4 +1,4 @@
-//! The servers that a URL names: one, Sentinels and the name that they know, or seeds of a cluster.
+//! The servers of a URL: one server, Sentinels with the name of their primary, or seeds of a cluster.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Primaries that are replaced by plan or come back, and replicas that die. What a fault under load costs is in `faults`.
+//! Primaries that are replaced by plan or come back, and replicas that die. Costs of faults under load are in `faults`.
 
 use std::sync::Arc;
 use std::time::Duration;

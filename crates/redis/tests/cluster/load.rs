@@ -120,7 +120,7 @@ impl Load {
         oncegate_testkit::wait::until("the shard is back", Duration::from_secs(20), has_one).await;
     }
 
-    /// Stops the callers, and returns what they were answered.
+    /// Stops the callers, and returns their answers.
     pub(crate) async fn stop(mut self) -> Ledger {
         self.book.stop.store(true, Ordering::Relaxed);
         while self.callers.join_next().await.is_some() {}

@@ -90,7 +90,7 @@ struct Unacknowledged {
 }
 
 impl Unacknowledged {
-    /// Makes calls that are answered, kills the replica, and makes calls that are not.
+    /// Makes calls that are answered, kills the replica, and makes calls that get no answer.
     async fn make(redis: &Redis, servers: &mut Servers) -> Self {
         let [claimed, settled, released] = [servers.claim(), servers.claim(), servers.claim()];
         let made = Self { claimed, settled, released, lock: servers.lock() };
@@ -155,7 +155,7 @@ impl Unacknowledged {
     }
 }
 
-/// Makes a claim. That one is in progress is answered at once: it gives nothing, and its caller comes again.
+/// Makes a claim. "In progress" is answered at once: this answer grants nothing, and its caller repeats the call.
 async fn claim(redis: &Redis, request: &ClaimRequest) -> Result<String, EngineError> {
     match redis.claim(request, DEADLINE).await {
         Ok(ClaimResponse::Duplicate(found)) if found.record.state == ClaimState::InProgress => {

@@ -87,7 +87,7 @@ async fn the_former_primary_gets_no_writes_when_it_is_back() {
         answered(&redis, &fresh_claim()).await;
     }
     let stats: String = group.servers[0].query("INFO commandstats");
-    // Each batch ends with an ECHO. What it replicates once it was demoted has none.
+    // Each batch ends with an ECHO. After its demotion it replicates data without a marker.
     assert!(!stats.contains("cmdstat_echo"), "{stats}");
     assert_eq!(redis.data_lost(), 0);
 }
@@ -173,7 +173,7 @@ async fn what_a_demoted_server_refuses_is_sent_again_for_most_of_the_deadline() 
     let redis = Arc::new(Redis::open(&format!("{}?connections=1", group.url()), options).unwrap());
     let serves = async || {
         soon("service", async || redis.claim(&fresh_claim(), DEADLINE).await.is_ok()).await;
-        // Of a primary that is not there, as after a failover that the Sentinels have not reported yet.
+        // For a missing primary, as after a failover that the Sentinels have not reported yet.
         group.servers[0].query::<()>("REPLICAOF 127.0.0.1 1");
     };
     serves().await;

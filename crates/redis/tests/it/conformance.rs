@@ -25,7 +25,7 @@ async fn with(options: Options) -> Option<Subject> {
 
 oncegate_core::conformance!(subject());
 
-/// Each claim of a key that is taken finds that out with its first command, and reads it with a second one.
+/// A claim of a taken key learns this with its first command, and reads the record with a second one.
 mod without_remembered_keys {
     use super::*;
 

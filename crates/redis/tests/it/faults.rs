@@ -73,7 +73,7 @@ async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
     let bound = Duration::from_secs(10);
     let answer = timeout(bound, redis.claim(&request, DEADLINE)).await.expect("within the response timeout");
     assert!(is_uncertain(&answer), "{answer:?}");
-    // The next ones wait for one try at a new connection, and the ones after that for nothing.
+    // The next calls wait for one try to open a new connection; later ones do not wait.
     let answer = timeout(bound, redis.claim(&fresh_claim(), DEADLINE)).await;
     unavailable(answer.expect("within the connect timeout"));
     at_once(&redis).await;
@@ -167,7 +167,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
 async fn an_unresolvable_name_and_another_kind_of_server_are_reported() {
     let redis = open("redis://nowhere.invalid");
     unavailable(timeout(Duration::from_secs(10), redis.claim(&fresh_claim(), DEADLINE)).await.expect("bounded"));
-    // Something that takes connections and says nothing.
+    // A listener that accepts connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://me:hunter2@{}", silent.local_addr().unwrap());
     let redis = Redis::open(&url, Options { connect_timeout: Duration::from_millis(100), ..options() }).unwrap();

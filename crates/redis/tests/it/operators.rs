@@ -40,7 +40,7 @@ async fn a_full_server_grants_nothing_new_and_does_all_the_rest() {
     assert!(redis.read(&held.key).await.unwrap().is_some());
     redis.probe().await.unwrap();
 
-    // A gateway that starts now can do all of that as well.
+    // A new gateway can do all of that as well.
     let newcomer = open(&server.url());
     assert!(is_duplicate(&newcomer, &again(&held)).await);
 
@@ -57,7 +57,7 @@ async fn a_server_that_may_evict_gets_no_claims_until_it_is_put_right() {
     server.query::<String>("CONFIG SET maxmemory 1gb");
     server.query::<String>("CONFIG SET maxmemory-policy allkeys-lru");
     soon("claims are refused", async || redis.claim(&fresh_claim(), DEADLINE).await.is_err()).await;
-    // One that starts now refuses from its first call on.
+    // A new gateway refuses from its first call on.
     for redis in [&redis, &open(&server.url())] {
         for refused in [redis.claim(&fresh_claim(), DEADLINE).await.map(drop), redis.probe().await] {
             match refused {
@@ -141,7 +141,7 @@ async fn a_revoked_password_is_reported_and_never_shown() {
     server.query::<String>("ACL SETUSER gateway resetpass >hunter2");
     serves_again(&redis).await;
 
-    // A server that requires a password that the engine does not have.
+    // A server that requires a password; the engine does not have it.
     let bare = open(&admin);
     granted(&bare, &fresh_claim()).await;
     server.query::<String>("CONFIG SET requirepass hunter3");
@@ -241,7 +241,7 @@ async fn a_server_that_cannot_save_is_unavailable() {
     let Some(server) = RedisServer::start().await else { return };
     let redis = open(&server.url());
     granted(&redis, &fresh_claim()).await;
-    // A snapshot that fails stops all writes, which is Redis' default.
+    // A failed snapshot stops all writes; this is Redis' default.
     server.query_words::<String>(&["CONFIG", "SET", "save", "3600 1"]);
     server.break_saving();
     let _ = RedisServer::try_query::<String>(&server.url(), &["BGSAVE"]);

@@ -57,7 +57,7 @@ async fn an_outcome_whose_reply_was_lost_can_be_repeated() {
     assert_eq!(redis.read(&request.key).await.unwrap().unwrap().record.result.as_deref(), Some("1"));
 }
 
-/// A claim that finds something looks at it with a second command, whose reply may be lost as well.
+/// A claim that finds a record reads it with a second command. The reply to that one may be lost as well.
 #[tokio::test]
 async fn a_claim_that_lost_its_second_reply_is_uncertain_to_its_holder_alone() {
     let Some(server) = RedisServer::start().await else { return };

@@ -137,7 +137,7 @@ async fn stale_entries_are_removed_when_they_are_read_and_sets_are_bounded() {
     .await;
     assert_eq!(entries(&server), 2, "one is not of this release");
 
-    // A set that is full loses what becomes unknown last.
+    // A full set loses the claims that become unknown last.
     let late = 9_000_000_000_000_000_u64;
     let members: Vec<_> = (0..2000).map(|number| format!("{} 1{number:031x}", late + number)).collect();
     let set = format!("og:unknowns:{{{app}/1}}");

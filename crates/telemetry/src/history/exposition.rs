@@ -11,7 +11,7 @@ pub(super) struct Totals {
     buckets: BTreeMap<String, BTreeMap<u64, f64>>,
 }
 
-/// Factor by which bounds of buckets are multiplied to be whole numbers.
+/// Factor that makes bounds of buckets whole numbers.
 const BOUND_SCALE: f64 = 1e6;
 
 impl Totals {

@@ -1,4 +1,5 @@
-//! The history on the disk, so that a restart is a gap and not an end. Written without fsync; a file that cannot be read is replaced.
+//! The history on the disk. It survives a restart, with a gap. Written without fsync; a file that cannot be read is
+//! replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ const MAGIC: &[u8] = b"oncegate history 1\n";
 /// Largest file that is read.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// Longest name of a series: app, operation, and what it measures.
+/// Longest name of a series: app, operation, and quantity.
 const NAME_BYTES_MAX: usize = 256;
 
 impl History {

@@ -56,7 +56,7 @@ impl AppMetrics {
             }
             configured_count += 1;
         }
-        // Shown from the start, so that an alert sees the first one.
+        // Present from the start, so that an alert sees the first increment.
         counter!(SUSPECTED_DOUBLE_EXECUTIONS, "app" => app.to_owned()).absolute(0);
         Self {
             app: app.into(),

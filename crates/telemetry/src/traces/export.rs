@@ -97,7 +97,7 @@ impl Export {
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(Queue { spans: queue, counts: counts.clone() })
             .build();
-        // Events pass, although they are of no interest: see `logging::subscriber` for what a refusal would cost.
+        // Events pass, although they are not used: see `logging::subscriber` for the cost of a refusal.
         let ours = dynamic_filter_fn(|metadata, _| metadata.is_event() || metadata.target() == TARGET)
             .with_callsite_filter(|metadata| {
                 let is_ours = metadata.is_span() && metadata.target() == TARGET;

@@ -32,7 +32,7 @@ pub(crate) struct Furthest {
 /// # Errors
 /// Returns the shortest beginning of the history that no order of events explains.
 pub fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
-    // Calls that certainly took no effect explain nothing, and there may be very many.
+    // Calls that certainly took no effect explain nothing, and may be numerous.
     let (refused, events): (Vec<Event>, Vec<Event>) =
         events.iter().cloned().partition(|event| event.reply == Reply::Refused);
     if search(&steps(&events), skew).is_ok() {

@@ -47,8 +47,8 @@ pub fn double_grants(events: &[Event]) -> Vec<DoubleGrant> {
     found
 }
 
-/// Returns the attempts that a service granted in the store's place and did not deliver to the store before the
-/// store, through the same service, granted the key to another attempt.
+/// Returns attempts that a service granted instead of the store, and had not delivered when the store granted the key
+/// to another attempt through the same service.
 pub fn undelivered_grants(events: &[Event]) -> Vec<Attempt> {
     let mut undelivered = Vec::new();
     for event in events {

@@ -1,5 +1,5 @@
-//! Model of one key that a history is checked against: the record that may be stored, and the earliest and latest time of its
-//! end. Effects and answers come from the contract's tables in `oncegate_core::claim`; the model adds the uncertainty.
+//! Model of one key for checking a history: the record that may be stored, and the earliest and latest time of its end.
+//! Effects and answers come from the contract's tables in `oncegate_core::claim`; the model adds the uncertainty.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -231,7 +231,7 @@ impl ModelState {
 }
 
 impl Stored {
-    /// Returns what is left after its end.
+    /// Returns the record after its end.
     fn after_its_end(self) -> Option<Self> {
         let LiveClaim { record, fence, .. } = LiveClaim::of_stored(self.record, Some(Duration::ZERO), self.fence)?;
         Some(Self { record, fence, ends: None })
@@ -328,7 +328,7 @@ fn apply(
     }
 }
 
-/// Returns true if the model's answer is the one that was given. Leases and fences are checked elsewhere.
+/// Returns true if the model's answer is the recorded one. Leases and fences are checked elsewhere.
 fn agrees(expected: &ModelAnswer, answered: &Answer, step: &Step) -> bool {
     match (expected, answered) {
         (ModelAnswer::Claimed(claimed), Answer::Granted { attempt, repeated, taken_over, lease, .. }) => {

@@ -1,5 +1,5 @@
-//! A store with a planted bug, and the gateway before it, as one service on virtual time: the proof that the checker finds
-//! such bugs. Each is one that similar programs have had.
+//! A store with a planted bug, and the gateway before it, as one service on virtual time: the proof that the checker
+//! finds such bugs. Similar programs have had each of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -182,7 +182,7 @@ impl BuggyService {
         }
     }
 
-    /// Executes one call in the store. Nothing awaits between read and write, unless that is the bug.
+    /// Executes one call in the store. There is no `await` between read and write, unless that is the bug.
     async fn at_store(&self, key: &str, call: &Call, attempt: &Attempt) -> Answer {
         let early = self.next_fence();
         if self.bug == Bug::FenceIssuedEarly {

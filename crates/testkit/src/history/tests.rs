@@ -1,4 +1,4 @@
-//! Histories written by hand: the checker accepts those that are possible, and no others.
+//! Histories written by hand: the checker accepts only the possible ones.
 
 use std::time::Duration;
 

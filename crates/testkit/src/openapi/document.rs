@@ -63,7 +63,7 @@ impl Document {
             .collect()
     }
 
-    /// The pointer of the operation that a request goes to: of all templates that fit, the one with the fewest variables.
+    /// The pointer of the operation of a request: among all templates that fit, the one with the fewest variables.
     pub fn find_operation(&self, method: &str, path: &str) -> Option<String> {
         let fitting = object(&self.strict["paths"]).filter(|(template, _)| fits(template, path));
         let (template, item) = fitting.min_by_key(|(template, _)| template.matches('{').count())?;
@@ -300,7 +300,7 @@ fn collect_examples<'a>(value: &'a Value, pointer: &str, found: &mut Vec<(String
         found.push((format!("#{pointer}/examples/{name}"), schema.clone(), &example["value"]));
     }
     for (name, member) in members {
-        // What stands under these is data, not document.
+        // The values of these are data, and not part of the document.
         if !["example", "examples", "value", "default", "const", "enum"].contains(&name.as_str()) {
             collect_examples(member, &format!("{pointer}/{}", escape(name)), found);
         }

@@ -146,8 +146,8 @@ fn connect_to(
     (client, connection)
 }
 
-/// Sends these pieces one by one; the answers, and whether the connection was closed behind them. What no answer has to agree
-/// in is left out: the order of headers, and when and under which name it was written.
+/// Sends these pieces one by one; the answers, and whether the connection was closed behind them. Leaves out the parts
+/// of answers that may differ: the order of headers, the time, and the name of the server.
 async fn answers(pieces: &[&[u8]], by_library_alone: bool) -> (Vec<String>, bool) {
     let mut client = connect(by_library_alone, &CancellationToken::new());
     for piece in pieces {
@@ -161,10 +161,10 @@ async fn answers(pieces: &[&[u8]], by_library_alone: bool) -> (Vec<String>, bool
     read_all(&mut client).await
 }
 
-/// The answers that come, and whether the connection is closed behind them.
+/// The answers, and whether the connection is closed after them.
 async fn read_all(client: &mut (impl AsyncRead + Unpin)) -> (Vec<String>, bool) {
     let (mut read, mut closed) = (Vec::new(), false);
-    // Time stands still until nothing else is left to do.
+    // Time stops until there is no other work.
     while let Ok(more) = timeout(Duration::from_secs(3), client.read_buf(&mut read)).await {
         if more.unwrap_or(0) == 0 {
             closed = true;

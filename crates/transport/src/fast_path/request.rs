@@ -13,7 +13,7 @@ use crate::length::length;
 /// Most header fields of a request on the fast path. The library and the limits decide about requests with more.
 const FIELDS_MAX: usize = 32;
 
-/// Reason for which no request could be taken.
+/// Reason why no request could be taken.
 pub(crate) enum NotTaken {
     /// The request is not complete. At least this many bytes are still to come.
     Incomplete(usize),

@@ -34,7 +34,7 @@ pub(crate) struct Invalid;
 const DIGITS_MAX: u8 = 16;
 
 impl Chunks {
-    /// Reads on. Returns the number of bytes that belong to the body, and whether it ends there.
+    /// Reads on. Returns the number of bytes of the body, and whether the body ends there.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(usize, bool), Invalid> {
         let mut read = 0;
         while let Some(byte) = bytes.get(read).copied() {

@@ -24,7 +24,7 @@ use oncegate_testkit::zookeeper_nodes::Nodes;
 
 use self::engines::{leased, soon};
 
-/// Options for a machine that other tests share: nothing is slow until it is very slow.
+/// Options for a machine that other tests share: only a very slow call counts as slow.
 fn options() -> Options {
     Options {
         connect_timeout: Duration::from_secs(10),

@@ -47,7 +47,7 @@ async fn a_member_behind_a_broken_cable_is_left_and_each_call_has_one_effect() {
         proxy.set(mode);
         for _ in 0..3 {
             let request = fresh_claim();
-            // What was lost on the way is asked for again, by the same attempt.
+            // A lost call is repeated with the same attempt.
             super::soon("a grant", async || engine.claim(&request, DEADLINE).await.is_ok()).await;
             assert!(is_duplicate(&engine, &again(&request)).await);
         }

@@ -1,4 +1,4 @@
-//! Nodes of released claims, and versions that begin again where one was deleted.
+//! Nodes of released claims, and versions that start again after a deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ async fn what_was_released_stays_for_a_while_and_is_absent_to_all() {
     granted(&engine, &again(&other)).await;
 }
 
-/// The clock of a machine, and what a test adds to it.
+/// The clock of a machine, and the time that a test adds to it.
 struct Shifted {
     clock: SystemClock,
     seconds: AtomicU64,

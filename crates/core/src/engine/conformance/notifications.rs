@@ -113,7 +113,7 @@ pub async fn a_waiting_claim_has_the_answer_of_any_other(on: &Subject) {
     assert_eq!(on.duplicate(&waiting(&request)).await.record.state, ClaimState::Unknown);
 }
 
-/// Of claims that wait and claims that do not.
+/// For claim calls with and without a wait.
 pub async fn of_many_racing_waiting_claims_exactly_one_is_granted(on: &Subject) {
     for _ in 0..3 {
         let request = fresh_claim();

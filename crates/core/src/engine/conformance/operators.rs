@@ -69,7 +69,7 @@ pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
     }
 }
 
-/// A result is replaced, and nothing else of the claim: not its end, nor its fence.
+/// Only the result of the claim is replaced; its end and its fence stay.
 pub async fn an_operator_replaces_the_result_of_a_success_only(on: &Subject) {
     let forever = Outcome::Success { result: Some("1".into()), retention: Some(Retention::Forever) };
     for outcome in [None, Some(Outcome::Unknown), Some(success(None)), Some(success(Some("1"))), Some(forever)] {

@@ -102,7 +102,7 @@ pub async fn a_notification_has_one_realm(on: &Subject) {
         }
         let Some(mut of_request) = subscribed(on, &request.key).await else { return };
         let Some(mut of_other) = subscribed(on, &other.key).await else { return };
-        // What was notified before is none of this.
+        // Earlier notifications do not count.
         drop(timeout(NOT_NOTIFIED, of_other.notified()).await);
         on.settle(&settle_of(&request, success(None))).await;
         assert_notified(&mut of_request, "its own end").await;

@@ -127,7 +127,7 @@ pub async fn locks_of_apps_do_not_share_records(on: &Subject) {
     }
 }
 
-/// A change that notifies, and no other, reaches the subscriptions of its record, where the engine notifies at all.
+/// If the engine has notifications, only a change with `notifies` reaches the subscriptions of its record.
 pub async fn a_change_that_notifies_reaches_the_subscriptions_of_its_record(on: &Subject) {
     let name = fresh_lock("a");
     let RecordName::Lock(app, lock) = &name else { panic!("the name of a lock") };

@@ -75,8 +75,8 @@ impl Subject {
         duplicate(self.claim(request).await)
     }
 
-    /// Runs a rule in which a claim must last until a later call finds it. If that call came too late, the run proves nothing,
-    /// and the rule runs again with longer ticks.
+    /// Runs a rule with a claim that must last until a later call finds it. If that call came too late, the run proves
+    /// nothing, and the rule runs again with longer ticks.
     pub(super) async fn in_time<T>(&self, rule: impl AsyncFn(&Pace) -> Result<T, TooLate>) -> T {
         for longer in [1, 2, 4, 8, 16] {
             let pace = Pace { tick: self.tick * longer, clock: SystemClock::new() };

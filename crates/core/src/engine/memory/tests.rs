@@ -1,4 +1,4 @@
-//! Tests of the memory engine: the conformance suite, its bound, its sweep, and what a claim costs.
+//! Tests of the memory engine: the conformance suite, its bound, its sweep, and the memory of a claim.
 
 #[cfg(target_os = "linux")]
 use std::process::Command;

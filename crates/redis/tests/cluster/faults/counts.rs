@@ -60,7 +60,7 @@ impl Counts {
         self.others_during.extend(others().filter(|call| fault.contains(&call.started)).map(Call::took));
     }
 
-    /// Adds what a round lost.
+    /// Adds the losses of a round.
     pub(super) fn lost(&mut self, lost: Lost) {
         self.lost.claims += lost.claims;
         self.lost.outcomes += lost.outcomes;

@@ -1,4 +1,4 @@
-//! The servers that faults happen to: a cluster, or a primary that Sentinels name.
+//! The servers under faults: a cluster, or a primary with Sentinels.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Fault, Lag, Row};
 const SLOT: u16 = 5000;
 /// Minimum delay of lagging replicas.
 const LAG: Duration = Duration::from_millis(100);
-/// The same of one that may be the only one left to acknowledge in time: its acknowledgement is late as well.
+/// The same for a replica that may be the only one left to acknowledge in time: its acknowledgement is late as well.
 const LAG_OF_ONE: Duration = Duration::from_millis(20);
 /// A killed primary must come back with its data.
 const CONFIG: [&str; 2] = ["appendonly yes", "appendfsync everysec"];

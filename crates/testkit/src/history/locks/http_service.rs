@@ -11,7 +11,7 @@ use super::workload::LockService;
 use super::{Acquire, LockAnswer, LockCall, LockReply};
 use crate::client::{self, Client};
 
-/// Longest wait for a response, in addition to what the call asks for, far beyond any deadline.
+/// Longest wait for a response, in addition to the wait of the call, far beyond any deadline.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Client of a gateway's open app.

@@ -190,7 +190,8 @@ impl Oracle {
                     continue;
                 }
                 let since = before.iter().map(|(_, until)| *until).max().unwrap_or_default();
-                // All that are absent share one second. One that has asked since may be absent when it could go: it has its own.
+                // All that are absent share one second. A head that has asked since may be absent when it could be
+                // granted: it has its own second.
                 let asked_since = |other: &&Hold<'_>| {
                     let mut asked = other.events.iter().filter(|own| acquire(own).is_some());
                     let late =

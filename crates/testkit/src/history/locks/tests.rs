@@ -1,4 +1,4 @@
-//! Histories of locks written by hand: those that are possible are accepted, and each violation is found.
+//! Histories of locks written by hand: possible ones are accepted, and each violation is found.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Ends of real TCP connections: what a client still sends must not cost it the last response.
+//! Ends of real TCP connections: a client that still sends must get the last response.
 
 use tokio::net::TcpListener;
 
@@ -50,7 +50,7 @@ async fn the_last_response_is_read_although_the_client_sends_on() {
     }
 }
 
-/// A stop closes connections without a delay, but for those whose clients have sent more.
+/// A stop closes connections without a delay, except if their clients have sent more.
 #[tokio::test]
 async fn a_stop_waits_only_for_clients_that_send_on() {
     for (further, lingers) in [("", false), (CLAIM, true)] {

@@ -100,7 +100,7 @@ async fn a_connection_is_idle_from_its_last_request_on() {
     }
 }
 
-/// A connection whose request is in service is in use, however long that takes.
+/// A connection with a request in service counts as in use for any time.
 #[tokio::test(start_paused = true)]
 async fn a_request_in_service_for_longer_than_the_idle_timeout_is_answered() {
     let idle = Duration::from_millis(300);
