@@ -23,6 +23,7 @@ COPY crates/redis/Cargo.toml crates/redis/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
 COPY crates/testkit/Cargo.toml crates/testkit/
 COPY crates/transport/Cargo.toml crates/transport/
+COPY crates/web/Cargo.toml crates/web/
 COPY crates/zookeeper/Cargo.toml crates/zookeeper/
 RUN mkdir -p src load/src \
     && echo 'fn main() {}' | tee src/main.rs load/src/main.rs >/dev/null \

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -38,6 +38,7 @@ use tower::Service;
 
 use self::audit::Audit;
 use self::auth::Tokens;
+pub use self::chains::automatic::AutomaticSwitches;
 use self::console::ConsoleSettings;
 use self::health::Lifecycle;
 use self::middleware::Outer;
@@ -57,7 +58,7 @@ use crate::tenants::auth_throttle::AuthThrottle;
 use crate::tenants::stored::Catalog;
 use crate::transport::{HttpService, Incoming, Rejection};
 use crate::web;
-use crate::web::body::JsonBytes;
+use crate::web::body::HasLimits;
 use crate::web::nothing;
 use crate::web::problem::{Code, Problem, ProblemBase};
 use crate::web::recent::Recent;
@@ -192,11 +193,8 @@ async fn wrong_method() -> Problem {
     Problem::new(Code::MethodNotAllowed, "This path does not take this method; the header Allow says which it takes.")
 }
 
-impl FromRequest<Arc<Admin>> for JsonBytes {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        Self::receive(&parts.headers, body, &admin.limits).await
+impl HasLimits for Admin {
+    fn limits(&self) -> &Limits {
+        &self.limits
     }
 }

@@ -9,7 +9,6 @@ pub mod config;
 pub mod engines;
 pub mod proxy;
 pub mod server;
-pub mod web;
 
 pub use oncegate_core as domain;
 #[cfg(any(test, feature = "test-util"))]
@@ -25,3 +24,4 @@ pub use oncegate_gateway::resilience;
 pub use oncegate_gateway::tenants;
 pub use oncegate_telemetry as telemetry;
 pub use oncegate_transport as transport;
+pub use oncegate_web as web;

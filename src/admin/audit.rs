@@ -1,7 +1,6 @@
 //! The audit trail: operator, change, time, reason and result. A change is recorded, with fsync, before it begins; if that
 //! fails, it does not begin. Never contains contents, attempts or secrets.
 
-pub mod automatic;
 mod trail;
 
 use std::collections::VecDeque;
@@ -109,7 +108,7 @@ pub type Done<Answer> = (Answer, &'static str);
 pub struct Audit {
     writer: Arc<Writer>,
     clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
+    pub(super) entropy: Arc<dyn Entropy>,
     notes: Arc<Notes>,
 }
 

@@ -37,10 +37,10 @@ pub(super) async fn backup(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let BackupBody { reason } = body.parse()?;
-    admin.gateway.check_engine(&engine)?;
+    admin.gateway.check_engine(&engine).map_err(not_backed_up)?;
     let change = Change { detail: Some(format!("engine: {engine}")), ..Change::new("engine.backup", reason) };
     let gateway = admin.gateway.clone();
-    let action = async move { Ok((gateway.backup(&engine).await?, "started")) };
+    let action = async move { Ok((gateway.backup(&engine).await.map_err(not_backed_up)?, "started")) };
     let pieces = admin.audit.execute(&operator, change, action).await?;
     let pieces = pieces.map(move |piece| {
         if admin.lifecycle.stage() == Stage::Draining {
@@ -54,13 +54,12 @@ pub(super) async fn backup(
     Ok(response)
 }
 
-impl From<BackupError> for Problem {
-    fn from(refused: BackupError) -> Self {
-        let detail = format!("{refused}.");
-        match refused {
-            BackupError::UnknownEngine(_) => Self::new(Code::NotFound, detail),
-            BackupError::NotSupported(_) => Self::new(Code::NotSupported, detail),
-            BackupError::Failed(_) => Self::new(Code::StoreUnavailable, detail).retry_soon(),
-        }
+/// Says why there is no backup.
+fn not_backed_up(refused: BackupError) -> Problem {
+    let detail = format!("{refused}.");
+    match refused {
+        BackupError::UnknownEngine(_) => Problem::new(Code::NotFound, detail),
+        BackupError::NotSupported(_) => Problem::new(Code::NotSupported, detail),
+        BackupError::Failed(_) => Problem::new(Code::StoreUnavailable, detail).retry_soon(),
     }
 }

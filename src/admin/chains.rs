@@ -1,6 +1,8 @@
 //! `GET /admin/v1/chains` and `POST /admin/v1/chains/{name}/switch`: the active engine of each chain, and its replacement at
 //! every gateway.
 
+pub(super) mod automatic;
+
 use std::sync::Arc;
 
 use axum::Extension;
@@ -55,12 +57,15 @@ pub(super) async fn switch(
     let SwitchBody { to, accept_loss, reason } = body.parse()?;
     let to = String::from(to);
     let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
-    let status = admin.gateway.chain_status(&chain)?;
+    let status = admin.gateway.chain_status(&chain).map_err(not_switched)?;
     if !status.engines.contains(&to) {
-        return Err(SwitchError::Rejected(ChainSwitchError::UnknownEngine { to, engines: status.engines }).into());
+        return Err(not_switched(SwitchError::Rejected(ChainSwitchError::UnknownEngine {
+            to,
+            engines: status.engines,
+        })));
     }
     if status.active == to && status.switching_to.is_none() {
-        return Err(SwitchError::Rejected(ChainSwitchError::AlreadyActive(to)).into());
+        return Err(not_switched(SwitchError::Rejected(ChainSwitchError::AlreadyActive(to))));
     }
     if !accept_loss {
         return Err(loss_not_accepted(&admin, &chain, &status, &to).await);
@@ -69,7 +74,7 @@ pub(super) async fn switch(
     let change = Change { detail, ..Change::new("chain.switch", reason) };
     let gateway = admin.gateway.clone();
     let action = async move {
-        let switched = gateway.switch(&chain, &to).await?;
+        let switched = gateway.switch(&chain, &to).await.map_err(not_switched)?;
         let body = SwitchedBody { chain, from: switched.from, active: switched.to, epoch: switched.epoch };
         Ok((body, "switched"))
     };
@@ -94,28 +99,27 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
     Problem::new(Code::LossNotAccepted, detail)
 }
 
-impl From<SwitchError> for Problem {
-    fn from(not_done: SwitchError) -> Self {
-        let refused = match not_done {
-            SwitchError::UnknownChain(chains) => {
-                let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
-                return Self::new(Code::NotFound, detail);
-            }
-            SwitchError::Unfit(why) => {
-                return Self::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_soon();
-            }
-            SwitchError::Rejected(refused) => refused,
-        };
-        let code = match refused {
-            ChainSwitchError::UnknownEngine { .. } => Code::InvalidRequest,
-            ChainSwitchError::AlreadyActive(_) => Code::AlreadyActive,
-            ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
-            ChainSwitchError::Unavailable { .. } | ChainSwitchError::WitnessOut { .. } => Code::StoreUnavailable,
-            ChainSwitchError::Incomplete { .. } => {
-                return Self::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_soon();
-            }
-        };
-        let problem = Self::new(code, format!("Nothing was changed: {refused}."));
-        if code == Code::StoreUnavailable { problem.retry_soon() } else { problem }
-    }
+/// Says why a chain was not switched.
+pub(super) fn not_switched(not_done: SwitchError) -> Problem {
+    let refused = match not_done {
+        SwitchError::UnknownChain(chains) => {
+            let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
+            return Problem::new(Code::NotFound, detail);
+        }
+        SwitchError::Unfit(why) => {
+            return Problem::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_soon();
+        }
+        SwitchError::Rejected(refused) => refused,
+    };
+    let code = match refused {
+        ChainSwitchError::UnknownEngine { .. } => Code::InvalidRequest,
+        ChainSwitchError::AlreadyActive(_) => Code::AlreadyActive,
+        ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
+        ChainSwitchError::Unavailable { .. } | ChainSwitchError::WitnessOut { .. } => Code::StoreUnavailable,
+        ChainSwitchError::Incomplete { .. } => {
+            return Problem::new(Code::OutcomeUnknown, format!("It is begun: {refused}.")).retry_soon();
+        }
+    };
+    let problem = Problem::new(code, format!("Nothing was changed: {refused}."));
+    if code == Code::StoreUnavailable { problem.retry_soon() } else { problem }
 }

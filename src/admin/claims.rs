@@ -199,7 +199,7 @@ pub(super) async fn list(
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
     let filter = Filter { realm, state, operation, claimed_after, claimed_before, after, internal };
-    let (found, next) = admin.gateway.list(&app, filter, limit).await?;
+    let (found, next) = admin.gateway.list(&app, filter, limit).await.map_err(not_listed)?;
     Ok(json(&ListBody {
         app: &app.key,
         engine: admin.gateway.engine_name(&app),
@@ -231,18 +231,17 @@ fn read_realm(text: &str) -> Result<Realm, Problem> {
     }
 }
 
-impl From<ListError> for Problem {
-    fn from(none: ListError) -> Self {
-        match none {
-            ListError::Failed(failure) => failure.into(),
-            ListError::NotSupported { engine, able } => {
-                let able = if able.is_empty() { "none that is configured".to_owned() } else { able.join(", ") };
-                let detail = format!(
-                    "Engine `{engine}`, which keeps claims and locks of this app, cannot list them; engines that can: {able}. \
-                     Show a claim by its contents or its global ID, and a lock by its name."
-                );
-                Self::new(Code::NotSupported, detail)
-            }
+/// Says why claims or locks cannot be listed.
+pub(super) fn not_listed(none: ListError) -> Problem {
+    match none {
+        ListError::Failed(failure) => failure.into(),
+        ListError::NotSupported { engine, able } => {
+            let able = if able.is_empty() { "none that is configured".to_owned() } else { able.join(", ") };
+            let detail = format!(
+                "Engine `{engine}`, which keeps claims and locks of this app, cannot list them; engines that can: {able}. \
+                 Show a claim by its contents or its global ID, and a lock by its name."
+            );
+            Problem::new(Code::NotSupported, detail)
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use super::audit::{Change, Reason};
 use super::auth::Operator;
-use super::claims::app;
+use super::claims::{app, not_listed};
 use super::query::{Query, page};
 use crate::domain::lock::LockName;
 use crate::domain::tenant::AppKey;
@@ -70,7 +70,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    let found = admin.gateway.list_locks(&app, after, limit + 1).await?;
+    let found = admin.gateway.list_locks(&app, after, limit + 1).await.map_err(not_listed)?;
     let (found, next) = page(found, limit, |last| last.name.clone());
     Ok(json(&ListBody { app: &app.key, locks: found.into_iter().map(LockBody::from).collect(), next }))
 }

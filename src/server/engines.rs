@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use tokio::runtime::Handle;
 
+use crate::admin::AutomaticSwitches;
 use crate::admin::audit::Audit;
-use crate::admin::audit::automatic::AutomaticSwitches;
 use crate::config::{Config, FailoverModeOption, FailoverOptions};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;

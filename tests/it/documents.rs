@@ -24,7 +24,7 @@ async fn each_listener_serves_its_document_without_credentials() {
 
 #[test]
 fn each_problem_code_has_a_page() {
-    let table = include_str!("../../src/web/problem.rs").split("\ncodes! {").nth(1).expect("the table of codes");
+    let table = include_str!("../../crates/web/src/problem.rs").split("\ncodes! {").nth(1).expect("the table of codes");
     let table = table.split("\n}").next().expect("its end");
     let codes: Vec<&str> = table.lines().filter_map(|line| line.split_once(" = \"")?.1.split('"').next()).collect();
     assert!(codes.len() > 40, "{codes:?}");

@@ -1,7 +1,7 @@
 //! Turns serde's messages about a field into advice for its sender, in terms of JSON: no repetition, no Rust types, the nearest
 //! known field. Values are not repeated, because one may be a misplaced secret.
 
-use crate::domain::nearest::nearest;
+use oncegate_core::nearest::nearest;
 
 /// Explains serde's message about the field at `path`. An empty path is the object itself.
 pub(super) fn explain(path: &str, message: &str) -> String {

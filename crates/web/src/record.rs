@@ -1,15 +1,14 @@
 //! The JSON form of a claim's record, for lookups and for operators.
 
+use oncegate_core::attempt::AttemptHash;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::hex;
+use oncegate_core::record::{ClaimState, Contents};
+use oncegate_core::terms::{LeaseEnd, Retention};
+use oncegate_gateway::ClaimView;
 use serde::Serialize;
 use serde_json::value::RawValue;
-
-use crate::domain::attempt::AttemptHash;
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::hex;
-use crate::domain::record::{ClaimState, Contents};
-use crate::domain::terms::{LeaseEnd, Retention};
-use crate::gateway::ClaimView;
 
 /// Body of the 200 response to a lookup.
 #[derive(Debug, Serialize)]

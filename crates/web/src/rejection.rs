@@ -1,14 +1,14 @@
 //! Responses of a listener that rejects a client before there is a request for a service.
 
 use axum::response::{IntoResponse as _, Response};
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::limits::Limits;
+use oncegate_transport::Rejection;
 
 use super::head;
 use super::problem::{Code, Problem, ProblemBase};
 use super::request_id::RequestId;
 use super::response::finish;
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::limits::Limits;
-use crate::transport::Rejection;
 
 /// Returns the response to a rejected client.
 pub fn response(rejection: Rejection, limits: &Limits, base: &ProblemBase) -> Response {

@@ -3,10 +3,10 @@
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use oncegate_gateway::tenants::auth_throttle::{AuthThrottle, Penalty};
+use oncegate_telemetry::metrics::tenants::AuthenticationMetrics;
 
 use super::problem::{Code, Problem};
-use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::tenants::auth_throttle::{AuthThrottle, Penalty};
 
 /// Marks the response to a wrong credential that has no problem document.
 #[derive(Clone, Copy, Debug)]

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use oncegate_core::attempt::AttemptHash;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::{AppKey, Operation};
 use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::problem::{Code, Members, Problem};
 use super::request_id::RequestId;
-use crate::domain::attempt::AttemptHash;
-use crate::domain::clock::{Clock, Timestamp};
-use crate::domain::global_id::GlobalId;
-use crate::domain::tenant::{AppKey, Operation};
 
 /// Events that wait to be kept. Those beyond are counted, and lost.
 const QUEUED_MAX: usize = 4096;
@@ -274,9 +274,10 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::attempt::SystemEntropy;
+    use oncegate_core::clock::ManualClock;
+
     use super::*;
-    use crate::domain::attempt::SystemEntropy;
-    use crate::domain::clock::ManualClock;
 
     fn recent() -> Recent {
         Recent::new(Arc::new(ManualClock::at(Timestamp::from_micros(7))))

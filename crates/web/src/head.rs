@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderValue, Request, Version, header};
+use oncegate_core::limits::Limits;
 
 use super::problem::{Code, Problem};
-use crate::domain::limits::Limits;
 
 /// Checks a head. With `loopback_only`, its host must be this machine.
 pub fn check<Body>(request: &Request<Body>, limits: &Limits, loopback_only: bool) -> Result<(), Problem> {

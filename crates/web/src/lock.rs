@@ -1,13 +1,13 @@
 //! Locks as both APIs show them.
 
+use oncegate_core::clock::Timestamp;
+use oncegate_core::lock::{LockMode, LockName, Permits};
+use oncegate_gateway::lock::LockView;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::choice::one_of;
 use super::fields::millis;
 use super::problem::{Code, Problem};
-use crate::domain::clock::Timestamp;
-use crate::domain::lock::{LockMode, LockName, Permits};
-use crate::gateway::lock::LockView;
 
 /// A mode in a request.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ impl From<LockView> for LockBody {
     fn from(view: LockView) -> Self {
         let waiting = view.waiting();
         let LockView { name, record, now } = view;
-        let holder = |hold: &crate::domain::lock::Hold| HolderBody {
+        let holder = |hold: &oncegate_core::lock::Hold| HolderBody {
             hash: hold.nonce.shown(),
             mode: shown_mode(hold.mode),
             claimed_at: hold.claimed_at,
@@ -111,7 +111,7 @@ struct TicketBody {
 impl From<LockView> for QueuedLockBody {
     fn from(view: LockView) -> Self {
         let now = view.now;
-        let ticket = |(at, ticket): (usize, &crate::domain::lock::Ticket)| {
+        let ticket = |(at, ticket): (usize, &oncegate_core::lock::Ticket)| {
             let queued_at = Some(ticket.queued_at).filter(|queued_at| *queued_at > Timestamp::default());
             TicketBody {
                 position: at + 1,

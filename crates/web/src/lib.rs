@@ -17,12 +17,11 @@ pub mod rejection;
 pub mod request_id;
 pub mod response;
 
-use crate::domain::limits::Limits;
-use crate::transport;
+use oncegate_core::limits::Limits;
 
 /// Returns the part of the limits that a listener applies.
-pub fn listener_limits(limits: &Limits) -> transport::Limits {
-    transport::Limits {
+pub fn listener_limits(limits: &Limits) -> oncegate_transport::Limits {
+    oncegate_transport::Limits {
         connections: limits.connections,
         header_fields: limits.headers,
         head_bytes: limits.header_bytes,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use oncegate_core::engine::Determinate;
+use oncegate_gateway::Failure;
+use oncegate_gateway::tenants::AuthError;
+use oncegate_gateway::tenants::quota::QuotaName;
+
 use super::{Code, Members, Problem};
-use crate::engine::Determinate;
-use crate::gateway::Failure;
-use crate::tenants::AuthError;
-use crate::tenants::quota::QuotaName;
 
 impl From<AuthError> for Problem {
     fn from(refused: AuthError) -> Self {

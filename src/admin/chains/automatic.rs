@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Audit, Change, Reason};
+use super::not_switched;
+use crate::admin::audit::{Audit, Change, Reason};
 use crate::admin::auth::{Operator, Via};
 use crate::admin::role::Role;
 use crate::gateway::chains::SwitchError;
 use crate::gateway::resilience::chain::{SwitchAction, SwitchRecorder};
-use crate::web::problem::Problem;
 
 /// Name of the gateway in its own audit trail.
 const WHO: &str = "automatic";
@@ -26,7 +26,7 @@ impl SwitchRecorder for AutomaticSwitches {
             let reason = Reason::try_from(reason).map_err(|error| error.to_string())?;
             let change = Change { detail: Some(detail), ..Change::new("chain.switch", reason) };
             let action = async move {
-                switch.await.map_err(|why| Problem::from(SwitchError::Rejected(why)))?;
+                switch.await.map_err(|why| not_switched(SwitchError::Rejected(why)))?;
                 Ok(((), "switched"))
             };
             audit.execute(&operator, change, action).await.map_err(|problem| problem.detail.into_owned())

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use oncegate_core::claim::Outcome;
+use oncegate_core::nearest::nearest;
+use oncegate_core::terms::Retention;
 use serde::de::{self, Deserialize, Deserializer, Expected, Visitor};
 
 use super::problem::Problem;
-use crate::domain::claim::Outcome;
-use crate::domain::nearest::nearest;
-use crate::domain::terms::Retention;
 
 /// Deserializes one of a few words. The error lists them.
 pub fn one_of<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]) -> Result<T, D::Error> {

@@ -1,9 +1,8 @@
 //! The ID of a request, which its response and the log lines about it carry.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
-use crate::domain::attempt::Entropy;
-use crate::domain::hex;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::hex;
 
 /// The header that carries it, in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

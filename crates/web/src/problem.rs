@@ -11,6 +11,15 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use oncegate_core::attempt::AttemptHash;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::ClaimState;
+use oncegate_core::spool::SpoolStatus;
+use oncegate_core::tenant::Operation;
+use oncegate_gateway::EngineHealth;
+use oncegate_gateway::tenants::quota::QuotaName;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -18,15 +27,6 @@ pub use self::base::ProblemBase;
 use self::base::ProblemType;
 pub use self::failure::sentence;
 use super::fields::millis;
-use crate::domain::attempt::AttemptHash;
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::ClaimState;
-use crate::domain::spool::SpoolStatus;
-use crate::domain::tenant::Operation;
-use crate::gateway::EngineHealth;
-use crate::tenants::quota::QuotaName;
 
 /// One row of the table: the code, its status, and its title.
 macro_rules! codes {
@@ -209,38 +209,48 @@ pub enum Members {
 #[derive(Clone, Serialize)]
 pub struct LockHeldMembers {
     /// `null`: it is free, and others queue for it.
-    pub(crate) mode: Option<&'static str>,
-    pub(crate) holders: usize,
-    pub(crate) waiting: usize,
+    pub mode: Option<&'static str>,
+    /// Number of attempts that hold it.
+    pub holders: usize,
+    /// Number of attempts that queue for it.
+    pub waiting: usize,
+    /// Place of the attempt in the queue, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) position: Option<usize>,
-    pub(crate) waited_ms: u64,
+    pub position: Option<usize>,
+    /// How long the call has waited, in milliseconds.
+    pub waited_ms: u64,
 }
 
 /// The live claim, as the response to a duplicate shows it.
 #[derive(Clone, Serialize)]
 pub struct DuplicateMembers {
-    pub(crate) global_id: GlobalId,
-    pub(crate) state: ClaimState,
-    pub(crate) timestamp: u64,
-    pub(crate) attempt_hash: AttemptHash,
-    pub(crate) claimed_at: Timestamp,
-    pub(crate) expires_at: Option<Timestamp>,
+    /// ID of the claim.
+    pub global_id: GlobalId,
+    /// Its state.
+    pub state: ClaimState,
+    /// Time of its attempt, in microseconds: what `attempt` begins with.
+    pub timestamp: u64,
+    /// Hash of its attempt.
+    pub attempt_hash: AttemptHash,
+    /// Time of the claim.
+    pub claimed_at: Timestamp,
+    /// End of its lease or its retention. `None`: it has none, or it is not known.
+    pub expires_at: Option<Timestamp>,
     /// What was reported with its success.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) result: Option<Box<RawValue>>,
+    pub result: Option<Box<RawValue>>,
     /// Whether its result was left out to bound the response to a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) result_omitted: Option<bool>,
+    pub result_omitted: Option<bool>,
     /// How long the call has waited, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) waited_ms: Option<u64>,
+    pub waited_ms: Option<u64>,
     /// `false` if its contents could not be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) contents_verified: Option<bool>,
+    pub contents_verified: Option<bool>,
     /// Its operation, for operators.
     #[serde(skip)]
-    pub(crate) operation: Option<Operation>,
+    pub operation: Option<Operation>,
 }
 
 impl fmt::Debug for Members {

@@ -4,14 +4,14 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
+use oncegate_core::canonical::{Canonical, NotCanonical, canonicalize};
+use oncegate_core::limits::Limits;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{Retention, Span};
 use serde_json::value::RawValue;
 
 use super::body;
 use super::problem::{Code, Problem};
-use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
-use crate::domain::limits::Limits;
-use crate::domain::tenant::Operation;
-use crate::domain::terms::{Retention, Span};
 
 /// Returns the canonical form of required contents.
 pub fn required_contents(contents: Option<&RawValue>, limits: &Limits) -> Result<Canonical, Problem> {

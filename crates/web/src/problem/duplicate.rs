@@ -1,10 +1,10 @@
 //! The text of a document. That of a duplicate is the most frequent one in a storm of retries, and is written like a grant.
 
 use itoa::Buffer;
+use oncegate_core::hex;
+use oncegate_core::outage_policy::OutagePolicy;
 
 use super::{Document, DuplicateMembers, Members};
-use crate::domain::hex;
-use crate::domain::outage_policy::OutagePolicy;
 
 impl Document<'_> {
     /// Appends the JSON text.
@@ -92,13 +92,14 @@ impl Document<'_> {
 mod tests {
     use std::time::Duration;
 
+    use oncegate_core::attempt::Attempt;
+    use oncegate_core::clock::Timestamp;
+    use oncegate_core::global_id::GlobalId;
+    use oncegate_core::record::ClaimState;
+
     use super::super::{Code, Problem, ProblemBase};
     use super::*;
-    use crate::domain::attempt::Attempt;
-    use crate::domain::clock::Timestamp;
-    use crate::domain::global_id::GlobalId;
-    use crate::domain::record::ClaimState;
-    use crate::web::record::raw;
+    use crate::record::raw;
 
     fn duplicates() -> Vec<DuplicateMembers> {
         let attempt: Attempt = "1700000000000001-0c7f1d2e3b4a9a53".parse().unwrap();

@@ -1,6 +1,6 @@
 //! Hints for a path at which a listener has nothing: a slash too many, a missing `/v1`, or a path of the other listener.
 
-use crate::domain::nearest::nearest;
+use oncegate_core::nearest::nearest;
 
 /// Paths of the admin listener, and its setting.
 pub const ADMIN: Elsewhere = Elsewhere {

@@ -2,19 +2,21 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use axum::BoxError;
 use axum::body::HttpBody;
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use oncegate_core::limits::Limits;
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::explain::{explain, malformed};
 use super::problem::{Code, Problem};
-use crate::domain::limits::Limits;
 
 /// Deepest nesting of a result. Common JSON readers accept it by default.
 const RESULT_DEPTH_MAX: usize = 128;
@@ -44,6 +46,21 @@ impl JsonBytes {
             let within = limits.body_read_timeout;
             Err(Problem::invalid(format!("The body did not arrive within {within}; send it in one go.")))
         })
+    }
+}
+
+/// The state of a router, whose handlers may take [`JsonBytes`] as a parameter.
+pub trait HasLimits: Send + Sync {
+    /// Returns the limits of requests.
+    fn limits(&self) -> &Limits;
+}
+
+impl<State: HasLimits> FromRequest<Arc<State>> for JsonBytes {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &Arc<State>) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        Self::receive(&parts.headers, body, state.limits()).await
     }
 }
 
