@@ -3,7 +3,6 @@
 //! The modules from the ground up; none imports one above its own. Start with `ARCHITECTURE.md`.
 
 pub mod admin;
-pub mod api;
 pub mod cli;
 pub mod config;
 pub mod engines;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use oncegate_api::{Api, ApiService, ConcurrencyLimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -43,8 +44,6 @@ use crate::admin::audit::Audit;
 use crate::admin::health::{Lifecycle, Stage};
 use crate::admin::summary::Started;
 use crate::admin::{Admin, AdminService};
-use crate::api::concurrency::ConcurrencyLimit;
-use crate::api::{Api, ApiService};
 use crate::config::{Config, Fingerprint, Loaded, Origins, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};

@@ -61,7 +61,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "web::*Base",
         ],
     ),
-    ("api", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
+    ("api", &[]),
     ("admin", &["domain", "tenants", "resilience::*OutageJournal", "gateway", "transport", "web", "telemetry"]),
     (
         "server",
@@ -127,12 +127,12 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("Instant::now", &["crates/core/src/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
     (
         "StatusCode",
-        &["crates/transport", "crates/web", "src/api", "src/admin", "src/proxy"],
+        &["crates/transport", "crates/web", "crates/api", "src/admin", "src/proxy"],
         "return a value or an error, and let `web` choose the status",
     ),
     (
         "axum::",
-        &["crates/transport", "crates/web", "src/api", "src/admin", "src/server", "src/proxy"],
+        &["crates/transport", "crates/web", "crates/api", "src/admin", "src/server", "src/proxy"],
         "keep HTTP in `transport`, `web`, `api` and `admin`",
     ),
     (

@@ -9,9 +9,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
-use oncegate::api::claim::ClaimBody;
-use oncegate::api::concurrency::ConcurrencyLimit;
-use oncegate::api::{Api, ApiService, answer, success};
 use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
 use oncegate::domain::canonical::{Canonical, canonicalize};
 use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
@@ -35,6 +32,7 @@ use oncegate::web;
 use oncegate::web::body::JsonBytes;
 use oncegate::web::problem::ProblemBase;
 use oncegate::web::recent::Recent;
+use oncegate_api::{Api, ApiService, ClaimBody, ConcurrencyLimit, granted, success};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_server::RedisServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -192,7 +190,7 @@ fn value_decode(times: usize) {
 fn answer_granted(times: usize) {
     let request = request(0);
     for _ in 0..times {
-        let granted = Granted {
+        let grant = Granted {
             global_id: request.key.global_id,
             attempt: request.attempt.clone(),
             fence: Some(1_700_000_000_000_001),
@@ -203,7 +201,7 @@ fn answer_granted(times: usize) {
             would_be: None,
             degraded: None,
         };
-        let body = answer::granted(black_box(ClaimAnswer::Granted(granted))).expect("it was granted");
+        let body = granted(black_box(ClaimAnswer::Granted(grant))).expect("it was granted");
         black_box(success(&body));
     }
 }
@@ -217,7 +215,7 @@ fn answer_duplicate(times: usize) {
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
         let found =
             ClaimView { global_id: request.key.global_id, claim, expires_at, degraded: None, result_omitted: false };
-        let problem = answer::granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
+        let problem = granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         let mut text = Vec::with_capacity(768);
         problem.document("0123456789abcdef", &base).write(&mut text).expect("it can be written");
         black_box(text);

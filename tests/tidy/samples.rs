@@ -32,7 +32,7 @@ fn passes(rule: Rule, path: &str, text: &str) {
 fn an_import_of_a_higher_floor_is_caught() {
     caught(rules::floors, "crates/gateway/src/crash.rs", "\nuse crate::engine::Engine;", 2);
     caught(rules::floors, "crates/gateway/src/resilience/chain.rs", "fn f(g: &crate::Gateway) {}", 1);
-    caught(rules::floors, "src/api.rs", "use oncegate_core::engine::Engine;", 1);
+    caught(rules::floors, "src/config.rs", "use oncegate_core::engine::Engine;", 1);
     caught(rules::floors, "crates/gateway/src/resilience/chain.rs", "use oncegate_transport::Limits;", 1);
     caught(
         rules::floors,
@@ -126,7 +126,7 @@ fn an_engine_that_is_named_outside_the_table_is_caught() {
 #[test]
 fn a_name_away_from_home_is_caught() {
     for (path, text) in [
-        ("src/api/mod.rs", "fn f() { std::env::var(\"HOME\"); }"),
+        ("crates/api/src/mod.rs", "fn f() { std::env::var(\"HOME\"); }"),
         ("src/server.rs", "use std::{env, io};"),
         ("src/cli/mod.rs", "fn f() { std::process::exit(1) }"),
         ("src/cli/mod.rs", "use std::process::{self, exit};"),
@@ -136,8 +136,8 @@ fn a_name_away_from_home_is_caught() {
         ("crates/gateway/src/lib.rs", "use hyper::StatusCode;"),
         ("crates/gateway/src/lib.rs", "use axum::Json;"),
         ("crates/web/src/problem.rs", "use oncegate_core::engine::{Engine, EngineError};"),
-        ("src/api/claim.rs", "use sqlx::PgPool;"),
-        ("src/api/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
+        ("crates/api/src/claim.rs", "use sqlx::PgPool;"),
+        ("crates/api/src/claim.rs", "fn f() { metrics::counter!(\"a\"); }"),
     ] {
         caught(rules::homes, path, text, 1);
     }

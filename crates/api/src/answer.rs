@@ -4,22 +4,24 @@ mod granted;
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use oncegate_core::claim::{Mismatch, OutcomeResponse, RenewalResponse};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{ClaimState, Contents};
+use oncegate_gateway::claim::ClaimAnswer;
+use oncegate_gateway::outcome::Reported;
+use oncegate_gateway::{ClaimView, RenewalAnswer};
+use oncegate_web::fields::millis;
+use oncegate_web::problem::{Code, DuplicateMembers, Members, Problem};
+use oncegate_web::recent::{Kind, Noted};
+use oncegate_web::record::raw;
+use oncegate_web::response::{DEGRADED, written};
 use serde::Serialize;
 
-pub use self::granted::{GrantedBody, WaitedBody};
-use crate::domain::claim::{Mismatch, OutcomeResponse, RenewalResponse};
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::{ClaimState, Contents};
-use crate::gateway::claim::ClaimAnswer;
-use crate::gateway::outcome::Reported;
-use crate::gateway::{ClaimView, RenewalAnswer};
-use crate::web::fields::millis;
-use crate::web::problem::{Code, DuplicateMembers, Members, Problem};
-use crate::web::recent::{Kind, Noted};
-use crate::web::record::raw;
+use self::granted::GrantedBody;
 
 /// Longest Retry-After for an operation in progress. Most operations end long before their lease.
 const POLL: Duration = Duration::from_secs(1);
@@ -44,9 +46,24 @@ pub trait Success: Serialize {
     }
 }
 
+/// Returns the response of a success: its status, its body, and the outage policy that answered in place of the store.
+pub fn success<Body: Success>(body: &Body) -> Response {
+    let mut response = written(|text| body.write(text));
+    if response.status().is_success() {
+        *response.status_mut() = body.status();
+    }
+    if let Some(degraded) = body.degraded() {
+        response.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
+    }
+    if let Some(noted) = body.noted() {
+        response.extensions_mut().insert(noted);
+    }
+    response
+}
+
 /// Body of the 200 or 202 response to an outcome call.
 #[derive(Debug, Serialize)]
-pub struct OutcomeBody {
+pub(super) struct OutcomeBody {
     global_id: GlobalId,
     state: &'static str,
     expires_at: Option<Timestamp>,
@@ -56,7 +73,7 @@ pub struct OutcomeBody {
 
 /// Body of the 200 response to a renewal.
 #[derive(Debug, Serialize)]
-pub struct RenewalBody {
+pub(super) struct RenewalBody {
     global_id: GlobalId,
     lease_ms: u64,
     lease_expires_at: Option<Timestamp>,
@@ -154,7 +171,7 @@ fn duplicate(found: ClaimView) -> Problem {
 }
 
 /// Returns the body of a recorded outcome, or the problem if it was not recorded.
-pub fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
+pub(super) fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
     let (global_id, settled, expires_at, degraded) = match *answer {
         Reported::Settled { global_id, ref settled, expires_at, degraded } => {
             (global_id, settled, expires_at, degraded)
@@ -202,7 +219,7 @@ fn superseded(state: ClaimState, left: Option<Duration>) -> Problem {
 }
 
 /// Returns the body of a renewal, or the problem if nothing was renewed.
-pub fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
+pub(super) fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
     let degraded = answer.degraded;
     let problem = match &answer.renewed {
         RenewalResponse::Renewed { left } => {

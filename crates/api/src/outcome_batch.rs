@@ -1,6 +1,14 @@
 //! `POST /v1/outcomes/batch`: many outcome calls in one, each with its own response.
 
 use axum::response::Response;
+use oncegate_core::limits::Limits;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::Retention;
+use oncegate_gateway::outcome::OutcomeCall;
+use oncegate_web::body;
+use oncegate_web::choice::OutcomeName;
+use oncegate_web::fields::parsed;
+use oncegate_web::problem::Problem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -8,14 +16,6 @@ use super::answer;
 use super::batch::{self, Items};
 use super::outcome::OutcomeBody;
 use super::pipeline::Call;
-use crate::domain::limits::Limits;
-use crate::domain::tenant::Operation;
-use crate::domain::terms::Retention;
-use crate::gateway::outcome::OutcomeCall;
-use crate::web::body;
-use crate::web::choice::OutcomeName;
-use crate::web::fields::parsed;
-use crate::web::problem::Problem;
 
 /// An outcome call with its claim. Repeats the fields of [`OutcomeBody`], because serde cannot both flatten a struct and
 /// reject unknown fields.

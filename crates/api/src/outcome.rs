@@ -1,21 +1,21 @@
 //! `POST /v1/claims/{global_id}/outcome`: the outcome call, after an operation.
 
 use axum::response::Response;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::limits::Limits;
+use oncegate_core::record::ClaimId;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::Retention;
+use oncegate_gateway::outcome::OutcomeCall;
+use oncegate_web::body;
+use oncegate_web::choice::OutcomeName;
+use oncegate_web::fields::{check_operation, check_retention, parsed, required_contents};
+use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::answer;
 use super::pipeline::Call;
-use super::{answer, success};
-use crate::domain::global_id::GlobalId;
-use crate::domain::limits::Limits;
-use crate::domain::record::ClaimId;
-use crate::domain::tenant::Operation;
-use crate::domain::terms::Retention;
-use crate::gateway::outcome::OutcomeCall;
-use crate::web::body;
-use crate::web::choice::OutcomeName;
-use crate::web::fields::{check_operation, check_retention, parsed, required_contents};
-use crate::web::problem::{Code, Problem};
 
 /// The body of an outcome call.
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ pub(super) async fn outcome(call: Call<'_>, global_id: GlobalId) -> Result<Respo
     let body: OutcomeBody<'_> = call.parse()?;
     let report = body.into_report(global_id, &call.api.limits)?;
     let body = answer::reported(&call.api.gateway.settle(call.app, report).await?)?;
-    Ok(success(&body))
+    Ok(answer::success(&body))
 }
 
 impl OutcomeBody<'_> {

@@ -1,13 +1,13 @@
 //! `GET /v1/claims/{global_id}`: the record of a live claim, for its own app, without the attempt.
 
 use axum::response::Response;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::ClaimId;
+use oncegate_web::problem::{Code, Problem};
+use oncegate_web::record::RecordBody;
+use oncegate_web::response::json;
 
 use super::pipeline::Call;
-use crate::domain::global_id::GlobalId;
-use crate::domain::record::ClaimId;
-use crate::web::problem::{Code, Problem};
-use crate::web::record::RecordBody;
-use crate::web::response::json;
 
 /// Handles a lookup.
 pub(super) async fn inspect(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {

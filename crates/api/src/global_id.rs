@@ -1,14 +1,14 @@
 //! `POST /v1/global-ids`: the global ID that a claim of these contents would have. Needs no store.
 
 use axum::response::Response;
+use oncegate_core::global_id::GlobalId;
+use oncegate_gateway::Gateway;
+use oncegate_web::problem::Problem;
+use oncegate_web::response::json;
 use serde::Serialize;
 
 use super::claim::ClaimBody;
 use super::pipeline::Call;
-use crate::domain::global_id::GlobalId;
-use crate::gateway::Gateway;
-use crate::web::problem::Problem;
-use crate::web::response::json;
 
 #[derive(Serialize)]
 struct GlobalIdBody<'a> {

@@ -1,16 +1,16 @@
 //! `POST /v1/locks/{name}/renewal`: a longer lease for a hold.
 
 use axum::response::Response;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::lock::LockName;
+use oncegate_core::terms::Span;
+use oncegate_web::fields::{checked_lease, millis, parsed};
+use oncegate_web::lock::not_held;
+use oncegate_web::problem::Problem;
+use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use crate::domain::clock::Timestamp;
-use crate::domain::lock::LockName;
-use crate::domain::terms::Span;
-use crate::web::fields::{checked_lease, millis, parsed};
-use crate::web::lock::not_held;
-use crate::web::problem::Problem;
-use crate::web::response::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

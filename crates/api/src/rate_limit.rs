@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
-use crate::tenants::App;
-use crate::tenants::quota::QuotaName;
+use oncegate_gateway::tenants::App;
+use oncegate_gateway::tenants::quota::QuotaName;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");

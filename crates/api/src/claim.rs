@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
+use oncegate_core::canonical::canonicalize_any;
+use oncegate_core::limits::Limits;
+use oncegate_core::record::Realm;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{Retention, Span};
+use oncegate_gateway::WaitedClaim;
+use oncegate_gateway::claim::ClaimCall;
+use oncegate_web::body;
+use oncegate_web::fields::{self, check_operation, check_retention, checked_lease, millis, parsed, required_contents};
+use oncegate_web::prefer;
+use oncegate_web::problem::{Members, Problem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
 use super::pipeline::Call;
-use super::success;
-use crate::domain::canonical::canonicalize_any;
-use crate::domain::limits::Limits;
-use crate::domain::record::Realm;
-use crate::domain::tenant::Operation;
-use crate::domain::terms::{Retention, Span};
-use crate::gateway::WaitedClaim;
-use crate::gateway::claim::ClaimCall;
-use crate::web::body;
-use crate::web::fields::{self, check_operation, check_retention, checked_lease, millis, parsed, required_contents};
-use crate::web::prefer;
-use crate::web::problem::{Members, Problem};
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
@@ -60,7 +59,7 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
         return Ok(Box::pin(claim_or_wait(&call, request, wait)).await);
     }
     let granted = answer::granted(call.api.gateway.claim(call.app, request).await?)?;
-    let mut response = success(&granted);
+    let mut response = answer::success(&granted);
     response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
 }
@@ -94,8 +93,8 @@ fn waited(WaitedClaim { answer, waited }: WaitedClaim) -> Result<Response, Probl
     })?;
     let location = granted.location();
     let mut response = match waited_ms {
-        Some(waited_ms) => success(&granted.waited(waited_ms)),
-        None => success(&granted),
+        Some(waited_ms) => answer::success(&granted.waited(waited_ms)),
+        None => answer::success(&granted),
     };
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)

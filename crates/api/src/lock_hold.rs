@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::limits::Limits;
+use oncegate_core::lock::{HOLDS_MAX, InvalidPermits, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
+use oncegate_core::terms::Span;
+use oncegate_gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
+use oncegate_web::fields::{checked_lease, millis, parsed};
+use oncegate_web::lock::{ModeName, shown_mode};
+use oncegate_web::prefer;
+use oncegate_web::problem::{Code, LockHeldMembers, Members, Problem};
+use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::pipeline::Call;
-use crate::domain::clock::Timestamp;
-use crate::domain::limits::Limits;
-use crate::domain::lock::{HOLDS_MAX, InvalidPermits, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
-use crate::domain::terms::Span;
-use crate::gateway::lock::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock};
-use crate::web::fields::{checked_lease, millis, parsed};
-use crate::web::lock::{ModeName, shown_mode};
-use crate::web::prefer;
-use crate::web::problem::{Code, LockHeldMembers, Members, Problem};
-use crate::web::response::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

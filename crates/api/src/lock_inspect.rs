@@ -1,12 +1,12 @@
 //! `GET /v1/locks/{name}`: the holders of a lock and its queue, without attempts.
 
 use axum::response::Response;
+use oncegate_core::lock::LockName;
+use oncegate_web::lock::{LockBody, free};
+use oncegate_web::problem::Problem;
+use oncegate_web::response::json;
 
 use super::pipeline::Call;
-use crate::domain::lock::LockName;
-use crate::web::lock::{LockBody, free};
-use crate::web::problem::Problem;
-use crate::web::response::json;
 
 /// Handles a lookup.
 pub(super) async fn lock_inspect(call: Call<'_>, name: LockName) -> Result<Response, Problem> {

@@ -1,12 +1,12 @@
 //! `POST /v1/claims/batch`: many claim calls in one, each with its own response.
 
 use axum::response::Response;
+use oncegate_web::problem::Problem;
 
 use super::answer;
 use super::batch::{self, Items};
 use super::claim::{ClaimBody, NONCE_HEADER};
 use super::pipeline::Call;
-use crate::web::problem::Problem;
 
 /// Handles a batch of claim calls.
 pub(super) async fn claim_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {

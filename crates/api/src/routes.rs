@@ -6,6 +6,11 @@ use std::pin::Pin;
 
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::lock::LockName;
+use oncegate_gateway::tenants::quota::Purpose;
+use oncegate_web::nothing;
+use oncegate_web::problem::{Code, Problem};
 use percent_encoding::percent_decode_str;
 
 use super::batch::Items;
@@ -14,11 +19,6 @@ use super::{
     claim, claim_batch, document, global_id, inspect, lock_hold, lock_inspect, lock_release, lock_renewal, outcome,
     outcome_batch, renewal,
 };
-use crate::domain::global_id::GlobalId;
-use crate::domain::lock::LockName;
-use crate::tenants::quota::Purpose;
-use crate::web::nothing;
-use crate::web::problem::{Code, Problem};
 
 /// Makes the row of an operation for authenticated callers. Its name is that of its file, and its label in metrics.
 macro_rules! operation {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_document_describes_exactly_the_operations_of_the_table() {
-        let document: serde_json::Value = serde_yaml_ng::from_str(include_str!("../../openapi.yaml")).unwrap();
+        let document: serde_json::Value = serde_yaml_ng::from_str(include_str!("../../../openapi.yaml")).unwrap();
         let paths = document["paths"].as_object().unwrap();
         let operations = |(path, item): (&String, &serde_json::Value)| {
             let methods = item.as_object().unwrap().keys().filter(|key| *key != "parameters");

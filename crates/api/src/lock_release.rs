@@ -1,15 +1,15 @@
 //! `POST /v1/locks/{name}/release`: ends a hold by its attempt, or withdraws a request by its nonce.
 
 use axum::response::Response;
+use oncegate_core::lock::LockName;
+use oncegate_gateway::lock::UnlockAnswer;
+use oncegate_web::fields::parsed;
+use oncegate_web::lock::not_held;
+use oncegate_web::problem::{Code, Members, Problem};
+use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
 use super::pipeline::Call;
-use crate::domain::lock::LockName;
-use crate::gateway::lock::UnlockAnswer;
-use crate::web::fields::parsed;
-use crate::web::lock::not_held;
-use crate::web::problem::{Code, Members, Problem};
-use crate::web::response::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,6 +8,18 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use oncegate_gateway::tenants::quota::Purpose;
+use oncegate_gateway::tenants::{App, AuthError};
+use oncegate_telemetry::logging::access::AccessLine;
+use oncegate_telemetry::traces::{self, TracedRequest};
+use oncegate_transport::Incoming;
+use oncegate_web::auth_throttle::throttled;
+use oncegate_web::body::JsonBytes;
+use oncegate_web::head;
+use oncegate_web::problem::{Code, Members, Problem};
+use oncegate_web::recent::Noted;
+use oncegate_web::request_id::RequestId;
+use oncegate_web::response::{contain, finish};
 use serde::Deserialize;
 use tracing::Span;
 
@@ -15,18 +27,6 @@ use super::batch::Items;
 use super::concurrency::{Held, Permit};
 use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
 use super::{Api, ApiService, Connection, rate_limit};
-use crate::telemetry::logging::access::AccessLine;
-use crate::telemetry::traces::{self, TracedRequest};
-use crate::tenants::quota::Purpose;
-use crate::tenants::{App, AuthError};
-use crate::transport::Incoming;
-use crate::web::auth_throttle::throttled;
-use crate::web::body::JsonBytes;
-use crate::web::head;
-use crate::web::problem::{Code, Members, Problem};
-use crate::web::recent::Noted;
-use crate::web::request_id::RequestId;
-use crate::web::response::{contain, finish};
 
 /// A call of an operation: authenticated, admitted and charged. Only the pipeline creates one.
 pub(super) struct Call<'a> {

@@ -1,19 +1,19 @@
 //! What the batch calls share: items that are charged one by one, and a response with the results in order.
 
 use axum::response::Response;
+use oncegate_core::limits::Limits;
+use oncegate_gateway::tenants::App;
+use oncegate_gateway::tenants::quota::Purpose;
+use oncegate_web::body::{self, JsonBytes};
+use oncegate_web::problem::Problem;
+use oncegate_web::recent::Noted;
+use oncegate_web::response::written;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
 use super::pipeline::Call;
-use crate::domain::limits::Limits;
-use crate::tenants::App;
-use crate::tenants::quota::Purpose;
-use crate::web::body::{self, JsonBytes};
-use crate::web::problem::Problem;
-use crate::web::recent::Noted;
-use crate::web::response::written;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,10 +1,10 @@
 //! The public API: its route table, the pipeline of every request, and one operation per file. `openapi.yaml` is the contract.
 
-pub mod answer;
+mod answer;
 mod batch;
-pub mod claim;
+mod claim;
 mod claim_batch;
-pub mod concurrency;
+mod concurrency;
 mod global_id;
 mod inspect;
 mod lock_hold;
@@ -23,23 +23,24 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Clock;
+use oncegate_core::limits::Limits;
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::auth_throttle::AuthThrottle;
+use oncegate_gateway::tenants::{CachedCredential, Registry};
+use oncegate_telemetry::logging::access::AccessLog;
+use oncegate_telemetry::metrics::EndpointMetrics;
+use oncegate_telemetry::metrics::tenants::AuthenticationMetrics;
+use oncegate_telemetry::traces::Traces;
+use oncegate_transport::{CallerWatch, ConnectionState, HttpService, Incoming, Rejection};
+use oncegate_web::problem::ProblemBase;
+use oncegate_web::recent::Recent;
+use oncegate_web::rejection;
 
-use self::concurrency::ConcurrencyLimit;
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
-use crate::domain::limits::Limits;
-use crate::gateway::Gateway;
-use crate::telemetry::logging::access::AccessLog;
-use crate::telemetry::metrics::EndpointMetrics;
-use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::telemetry::traces::Traces;
-use crate::tenants::auth_throttle::AuthThrottle;
-use crate::tenants::{CachedCredential, Registry};
-use crate::transport::{CallerWatch, ConnectionState, HttpService, Incoming, Rejection};
-use crate::web;
-use crate::web::problem::ProblemBase;
-use crate::web::recent::Recent;
-use crate::web::response::{DEGRADED, written};
+pub use self::answer::{granted, success};
+pub use self::claim::ClaimBody;
+pub use self::concurrency::ConcurrencyLimit;
 
 /// Dependencies and settings of the API.
 pub struct Api {
@@ -112,27 +113,12 @@ impl HttpService for ApiService {
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
-        web::rejection::response(rejection, &self.api.limits, &self.api.problem_base)
+        rejection::response(rejection, &self.api.limits, &self.api.problem_base)
     }
 }
 
 /// `GET /openapi.yaml`: the contract of this build. Public.
 fn document() -> Response {
     let content_type = HeaderValue::from_static("application/yaml");
-    ([(header::CONTENT_TYPE, content_type)], include_str!("../openapi.yaml")).into_response()
-}
-
-/// Returns the response of a success: its status, its body, and the outage policy that answered in place of the store.
-pub fn success<Body: answer::Success>(body: &Body) -> Response {
-    let mut response = written(|text| body.write(text));
-    if response.status().is_success() {
-        *response.status_mut() = body.status();
-    }
-    if let Some(degraded) = body.degraded() {
-        response.headers_mut().insert(DEGRADED, HeaderValue::from_static(degraded.name()));
-    }
-    if let Some(noted) = body.noted() {
-        response.extensions_mut().insert(noted);
-    }
-    response
+    ([(header::CONTENT_TYPE, content_type)], include_str!("../../../openapi.yaml")).into_response()
 }

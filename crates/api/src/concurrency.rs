@@ -3,9 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use oncegate_gateway::tenants::quota::{Purpose, reserved_permits};
 use tokio::sync::{Semaphore, SemaphorePermit};
-
-use crate::tenants::quota::{Purpose, reserved_permits};
 
 /// Limit of the requests in flight.
 pub struct ConcurrencyLimit {

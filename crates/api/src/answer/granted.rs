@@ -2,19 +2,19 @@
 
 use axum::http::{HeaderValue, StatusCode};
 use itoa::Buffer;
+use oncegate_core::claim::Mismatch;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::hex;
+use oncegate_core::observed::WouldBe;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::ClaimState;
+use oncegate_gateway::claim::Granted;
+use oncegate_web::problem::Code;
+use oncegate_web::recent::{Kind, Noted};
 use serde::Serialize;
 
 use super::Success;
-use crate::domain::claim::Mismatch;
-use crate::domain::clock::Timestamp;
-use crate::domain::global_id::GlobalId;
-use crate::domain::hex;
-use crate::domain::observed::WouldBe;
-use crate::domain::outage_policy::OutagePolicy;
-use crate::domain::record::ClaimState;
-use crate::gateway::claim::Granted;
-use crate::web::problem::Code;
-use crate::web::recent::{Kind, Noted};
 
 /// Body of the 201 response to a claim call.
 #[derive(Serialize)]
