@@ -28,6 +28,7 @@ mod validate;
 
 use std::collections::BTreeMap;
 
+use oncegate_proxy::options::ProxyOptions;
 use serde::{Deserialize, Serialize};
 
 pub use self::effective::{EffectiveSetting, Loaded, Origins};
@@ -44,7 +45,6 @@ use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;
 use crate::engine::capability::Capability;
-use crate::proxy::options::ProxyOptions;
 use crate::telemetry::logging::LogOptions;
 use crate::telemetry::traces::TracesOptions;
 

@@ -6,7 +6,6 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod engines;
-pub mod proxy;
 pub mod server;
 
 pub use oncegate_core as domain;

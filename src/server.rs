@@ -184,7 +184,7 @@ impl Server {
         let admin_service = AdminService::new(Arc::new(Admin {
             recent: recent.clone(),
             history: history.clone(),
-            erase: Box::new(crate::proxy::eraser(&config.proxy)),
+            erase: Box::new(oncegate_proxy::eraser(&config.proxy)),
             gateway: gateway.clone(),
             registry: registry.clone(),
             metrics: metrics.clone(),

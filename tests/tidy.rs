@@ -43,7 +43,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
     ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
     ("web", &[]),
-    ("proxy", &["domain", "tenants", "gateway", "transport", "web", "telemetry"]),
+    ("proxy", &[]),
     (
         "config",
         &[
@@ -127,12 +127,12 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("Instant::now", &["crates/core/src/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
     (
         "StatusCode",
-        &["crates/transport", "crates/web", "crates/api", "src/admin", "src/proxy"],
+        &["crates/transport", "crates/web", "crates/api", "src/admin", "crates/proxy"],
         "return a value or an error, and let `web` choose the status",
     ),
     (
         "axum::",
-        &["crates/transport", "crates/web", "crates/api", "src/admin", "src/server", "src/proxy"],
+        &["crates/transport", "crates/web", "crates/api", "src/admin", "src/server", "crates/proxy"],
         "keep HTTP in `transport`, `web`, `api` and `admin`",
     ),
     (

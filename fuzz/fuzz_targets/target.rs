@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| oncegate::proxy::fuzzing::target(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| oncegate_proxy::fuzzing::target(bytes));

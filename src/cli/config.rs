@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Subcommand;
+use oncegate_proxy::identities;
+use oncegate_proxy::options::{ProxyOptions, RouteOptions, server_of};
 
 use super::output::Out;
 use super::{environment, load};
 use crate::config::{Config, Flags};
 use crate::engines::promise_of;
-use crate::proxy::identities;
-use crate::proxy::options::{ProxyOptions, RouteOptions, server_of};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use oncegate_proxy::explain::{Explanation, Sample, explain};
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
@@ -13,7 +14,6 @@ use super::load;
 use super::output::Out;
 use crate::config::Flags;
 use crate::domain::clock::{Clock, SystemClock};
-use crate::proxy::explain::{Explanation, Sample, explain};
 
 const EXAMPLES: &str = "\
 Examples:

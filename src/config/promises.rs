@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use oncegate_proxy::options::RouteOptions;
+
 use super::path::KeyPath;
 use super::problem::Problem;
 use super::{ChainOptions, Config, OperationOptions};
 use crate::domain::terms::{Retention, Span};
 use crate::engine::capability::Capability;
 use crate::engines;
-use crate::proxy::options::RouteOptions;
 
 impl Config {
     /// Returns the missing capabilities. Invalid URLs are reported elsewhere.

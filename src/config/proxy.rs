@@ -1,11 +1,12 @@
 //! Checks of the table `[proxy]`, and the terms of its routes.
 
+use oncegate_proxy::options::{self, FingerprintPart, KeyRequirement, PrincipalSource, REFUSE, RouteOptions};
+
 use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
 use crate::domain::tenant::{AppKey, Operation};
 use crate::domain::terms::{LeaseEnd, Retention, Span};
-use crate::proxy::options::{self, FingerprintPart, KeyRequirement, PrincipalSource, REFUSE, RouteOptions};
 use crate::tenants::OperationTerms;
 
 /// Largest body that a route may store.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use oncegate_proxy::identities;
 use tokio::sync::Notify;
 
 use super::data_dir::DataDir;
@@ -14,7 +15,6 @@ use crate::admin::reloads::Reloads;
 use crate::config::{Config, EffectiveSetting, Loaded, Origins, Problems};
 use crate::domain::clock::Clock;
 use crate::gateway::Gateway;
-use crate::proxy::identities;
 use crate::telemetry::logging::Log;
 use crate::telemetry::metrics::tenants::ReloadMetrics;
 use crate::tenants::Registry;

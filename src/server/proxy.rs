@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_proxy::options::ProxyOptions;
+use oncegate_proxy::{Dependencies, Proxy, ProxyService};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -11,8 +13,6 @@ use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;
 use crate::gateway::Gateway;
-use crate::proxy::options::ProxyOptions;
-use crate::proxy::{Dependencies, Proxy, ProxyService};
 use crate::tenants::Registry;
 use crate::transport::listener;
 use crate::transport::tls::Tls;

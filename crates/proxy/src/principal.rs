@@ -1,0 +1,389 @@
+//! The principal of a request: what makes two callers different, so that no caller gets the response of another. Kept only as
+//! its SHA-256.
+
+use std::fmt;
+use std::str::FromStr;
+
+use axum::http::{HeaderMap, HeaderName, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oncegate_web::problem::{Code, Problem};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+
+use super::dialect::Refusal;
+use super::fields::{CLIENT_CERT, only};
+use super::token::{Issuers, NoOwner};
+
+/// Text of [`PrincipalSource::Token`].
+const TOKEN: &str = "jwt:iss+sub";
+
+/// Schemes of `Authorization` that sign each request (Amazon, RFC 7616, RFC 9449, Hawk, HTTP signatures): a repeat has another value.
+const SIGNING_SCHEMES: [&str; 5] = ["aws4-hmac-sha256", "digest", "dpop", "hawk", "signature"];
+
+/// Where a part of the principal comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PrincipalSource {
+    /// A field that must be present.
+    Field(HeaderName),
+    /// A field whose absence is a value.
+    OptionalField(HeaderName),
+    /// A cookie that must be present.
+    Cookie(String),
+    /// A field that only trusted peers may set.
+    Trusted(HeaderName),
+    /// The client's TLS certificate: that of the connection, or, from trusted peers, that of the field `Client-Cert` (RFC 9440).
+    ClientCert,
+    /// Issuer and subject of a verified token: a refreshed token is the same caller.
+    Token,
+}
+
+/// Reason why a request has no principal.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum NoPrincipal {
+    #[error("the field `{0}` is missing or empty: it says who calls, and keys belong to their caller")]
+    Field(HeaderName),
+    #[error(
+        "the field `{0}` is missing or empty, or occurs twice: the peer that is trusted to say who calls has to replace it"
+    )]
+    Trusted(HeaderName),
+    #[error(
+        "the cookie `{0}` is missing or empty, or occurs twice: it says who calls, and keys belong to their caller"
+    )]
+    Cookie(String),
+    #[error(
+        "the scheme `{0}` of `authorization` signs each request, so a repeat would be another caller, and run again. Operators: \
+         name in `principal` what stays the same, such as \"jwt:iss+sub\", \"cookie:NAME\", \"client-cert\", or another field that the \
+         upstream verifies"
+    )]
+    Signed(&'static str),
+    #[error(
+        "the field `{0}` is believed only from the addresses of proxy.trusted_peers, and this client has none of them"
+    )]
+    Untrusted(HeaderName),
+    #[error(
+        "there is no client certificate: it says who calls; it is that of the TLS connection, or from proxy.trusted_peers the one in \
+         `Client-Cert` (RFC 9440)"
+    )]
+    ClientCert,
+    #[error(transparent)]
+    Token(#[from] NoOwner),
+}
+
+impl From<NoPrincipal> for Refusal {
+    fn from(why: NoPrincipal) -> Self {
+        match why {
+            // A matter of credentials, for the upstream too.
+            NoPrincipal::Token(why @ NoOwner::Invalid(_)) => {
+                Self::Problem(Problem::new(Code::Unauthenticated, format!("The request was not forwarded: {why}.")))
+            }
+            NoPrincipal::Token(why @ NoOwner::NoKeys) => {
+                let problem = Problem::new(Code::UpstreamUnavailable, format!("The request was not forwarded: {why}."));
+                Self::Problem(problem.retry_soon())
+            }
+            why => Self::Principal(why.to_string()),
+        }
+    }
+}
+
+/// Returns the digest of a request's principal. `certificate` is the digest of the connection's.
+pub(super) fn of(
+    sources: &[PrincipalSource],
+    headers: &HeaderMap,
+    is_trusted: bool,
+    certificate: Option<[u8; 32]>,
+    issuers: &Issuers,
+) -> Result<[u8; 32], NoPrincipal> {
+    let mut digest = Sha256::new();
+    // Each part says its length, so that no two lists of parts have the same bytes.
+    let mut add = |part: &[u8]| {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    };
+    for source in sources {
+        match source {
+            PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
+                let lines = headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii());
+                // An empty value names no caller.
+                let values: Vec<_> = lines.filter(|value| !value.is_empty()).collect();
+                if values.is_empty() && matches!(source, PrincipalSource::Field(_)) {
+                    return Err(NoPrincipal::Field(name.clone()));
+                }
+                // So that no value can pass from one field to the next.
+                add(&(values.len() as u64).to_be_bytes());
+                for value in values {
+                    refuse_signed(name, value)?;
+                    add(value);
+                }
+            }
+            PrincipalSource::Cookie(name) => {
+                add(cookie(headers, name).ok_or_else(|| NoPrincipal::Cookie(name.clone()))?);
+            }
+            PrincipalSource::Trusted(name) => {
+                if !is_trusted {
+                    return Err(NoPrincipal::Untrusted(name.clone()));
+                }
+                // A peer that adds its own value to that of a client has not replaced it.
+                let value = only(headers, name).map(|value| value.as_bytes().trim_ascii());
+                let value = value.filter(|value| !value.is_empty());
+                let value = value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?;
+                refuse_signed(name, value)?;
+                add(value);
+            }
+            PrincipalSource::ClientCert => {
+                // The certificate of a trusted peer is its own, not that of its client.
+                let certificate = if is_trusted { passed_on(headers) } else { certificate };
+                add(&certificate.ok_or(NoPrincipal::ClientCert)?);
+            }
+            PrincipalSource::Token => {
+                let owner = issuers.owner(headers)?;
+                add(owner.issuer.as_bytes());
+                add(owner.subject.as_bytes());
+            }
+        }
+    }
+    Ok(digest.finalize().into())
+}
+
+/// Refuses credentials that sign each request.
+fn refuse_signed(name: &HeaderName, value: &[u8]) -> Result<(), NoPrincipal> {
+    let scheme = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    let is_own = |known: &&str| *name == header::AUTHORIZATION && scheme.eq_ignore_ascii_case(known.as_bytes());
+    SIGNING_SCHEMES.into_iter().find(is_own).map_or(Ok(()), |known| Err(NoPrincipal::Signed(known)))
+}
+
+/// Returns the digest of the certificate that a trusted peer passes on.
+fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
+    let value = only(headers, &CLIENT_CERT)?.as_bytes().trim_ascii();
+    let certificate = STANDARD.decode(value.strip_prefix(b":")?.strip_suffix(b":")?).ok()?;
+    (!certificate.is_empty()).then(|| Sha256::digest(certificate).into())
+}
+
+/// Returns the value of the only cookie with this name, unless it is empty.
+fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
+    let fields = headers.get_all(header::COOKIE).iter().map(axum::http::HeaderValue::as_bytes);
+    let pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
+    let mut values = pairs.filter_map(|pair| {
+        let split = pair.iter().position(|byte| *byte == b'=')?;
+        (pair[..split].trim_ascii() == name.as_bytes()).then(|| pair[split + 1..].trim_ascii())
+    });
+    let value = values.next().filter(|_| values.next().is_none())?;
+    (![&b""[..], b"\"\""].contains(&value)).then_some(value)
+}
+
+impl FromStr for PrincipalSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = |name: &str| {
+            name.parse::<HeaderName>().map_err(|_| {
+                format!(
+                    "{text:?} names no principal; write a field such as \"authorization\", \"x-tenant?\" if it may be absent, \
+                     \"cookie:NAME\", \"trusted:FIELD\", \"client-cert\", or \"{TOKEN}\""
+                )
+            })
+        };
+        let field = |name: &str| {
+            named(name).and_then(|name| {
+                let whole = format!(
+                    "{text:?} takes all cookies, and one that changes would make a repeat run again; name the one that says who \
+                     calls: \"cookie:NAME\""
+                );
+                if name == header::COOKIE { Err(whole) } else { Ok(name) }
+            })
+        };
+        if text == "client-cert" {
+            return Ok(Self::ClientCert);
+        }
+        if text == TOKEN {
+            return Ok(Self::Token);
+        }
+        if text.starts_with("jwt:") {
+            return Err(format!(
+                "{text:?} is not supported; write \"{TOKEN}\", issuer and subject of a verified token"
+            ));
+        }
+        if let Some(name) = text.strip_prefix("cookie:") {
+            return named(name).map(|_| Self::Cookie(name.to_owned()));
+        }
+        if let Some(name) = text.strip_prefix("trusted:") {
+            return field(name).map(Self::Trusted);
+        }
+        match text.strip_suffix('?') {
+            Some(name) => field(name).map(Self::OptionalField),
+            None => field(text).map(Self::Field),
+        }
+    }
+}
+
+impl fmt::Display for PrincipalSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Field(name) => write!(f, "{name}"),
+            Self::OptionalField(name) => write!(f, "{name}?"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Trusted(name) => write!(f, "trusted:{name}"),
+            Self::ClientCert => write!(f, "client-cert"),
+            Self::Token => f.write_str(TOKEN),
+        }
+    }
+}
+
+impl Serialize for PrincipalSource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PrincipalSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::http::HeaderValue;
+    use oncegate_core::clock::SystemClock;
+
+    use super::*;
+
+    fn digest(sources: &[&str], fields: &[(&'static str, &'static str)]) -> Result<[u8; 32], NoPrincipal> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        let sources: Vec<_> = sources.iter().map(|source| source.parse().unwrap()).collect();
+        of(&sources, &headers, false, None)
+    }
+
+    fn issuers() -> Issuers {
+        Issuers::new(&[], Arc::new(SystemClock::new())).unwrap()
+    }
+
+    fn of(
+        sources: &[PrincipalSource],
+        headers: &HeaderMap,
+        is_trusted: bool,
+        certificate: Option<[u8; 32]>,
+    ) -> Result<[u8; 32], NoPrincipal> {
+        super::of(sources, headers, is_trusted, certificate, &issuers())
+    }
+
+    #[test]
+    fn two_callers_have_different_principals() {
+        let sources = ["authorization", "x-tenant?"];
+        let one = digest(&sources, &[("authorization", "a")]).unwrap();
+        assert_eq!(digest(&sources, &[("authorization", "a"), ("x-other", "1")]).unwrap(), one);
+        for other in [
+            &[("authorization", "b")][..],
+            &[("authorization", "a"), ("x-tenant", "t")],
+            &[("authorization", "a"), ("authorization", "t")],
+            &[("authorization", "at")],
+        ] {
+            assert_ne!(digest(&sources, other).unwrap(), one, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn no_value_passes_from_one_field_to_the_next() {
+        let digest = |fields| digest(&["authorization", "x-tenant"], fields).unwrap();
+        assert_ne!(
+            digest(&[("authorization", "a"), ("authorization", "b"), ("x-tenant", "c")]),
+            digest(&[("authorization", "a"), ("x-tenant", "b"), ("x-tenant", "c")])
+        );
+    }
+
+    #[test]
+    fn a_trusted_field_that_occurs_twice_is_refused() {
+        let sources = ["trusted:x-user".parse().unwrap()];
+        let mut headers = HeaderMap::new();
+        headers.append("x-user", HeaderValue::from_static("alice"));
+        assert!(of(&sources, &headers, true, None).is_ok());
+        headers.append("x-user", HeaderValue::from_static("bob"));
+        assert_eq!(of(&sources, &headers, true, None), Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))));
+    }
+
+    #[test]
+    fn a_certificate_is_that_of_the_client_and_never_that_of_a_peer_between() {
+        let sources = ["client-cert".parse().unwrap()];
+        let passed =
+            |lines: &[&'static str]| lines.iter().map(|line| (CLIENT_CERT, HeaderValue::from_static(line))).collect();
+        let (own, none) = (Some(Sha256::digest([1, 2, 3]).into()), passed(&[]));
+        let direct = of(&sources, &none, false, own).unwrap();
+        assert_eq!(of(&sources, &passed(&[":AQID:"]), true, Some([7; 32])), Ok(direct), "the same certificate");
+        assert_ne!(of(&sources, &none, false, Some([7; 32])), Ok(direct));
+        assert_eq!(of(&sources, &passed(&[":AQID:"]), false, None), Err(NoPrincipal::ClientCert), "anyone can send it");
+        for lines in [&[][..], &["AQID"], &[":AQI:"], &["::"], &[":AQID:", ":AQID:"]] {
+            assert_eq!(of(&sources, &passed(lines), true, own), Err(NoPrincipal::ClientCert), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_principal_is_an_error() {
+        assert_eq!(digest(&["authorization"], &[]), Err(NoPrincipal::Field(header::AUTHORIZATION)));
+        assert!(digest(&["x-tenant?"], &[]).is_ok());
+        let session = |cookie| digest(&["cookie:session"], &[("cookie", cookie)]);
+        assert_eq!(session("a=1; session=x; b=2"), session("session=x"));
+        assert_ne!(session("session=x"), session("session=y"));
+        for wrong in ["a=1", "session=x; session=y", "sessions=x", ""] {
+            assert_eq!(session(wrong), Err(NoPrincipal::Cookie("session".into())), "{wrong}");
+        }
+        assert!(matches!(digest(&["trusted:x-user"], &[("x-user", "1")]), Err(NoPrincipal::Untrusted(_))));
+    }
+
+    #[test]
+    fn an_empty_value_is_a_missing_one() {
+        for empty in ["", " ", "\t "] {
+            assert_eq!(
+                digest(&["authorization"], &[("authorization", empty)]),
+                Err(NoPrincipal::Field(header::AUTHORIZATION)),
+                "{empty:?}"
+            );
+            assert_eq!(digest(&["x-tenant?"], &[("x-tenant", empty)]), digest(&["x-tenant?"], &[]), "{empty:?}");
+            let trusted = [(HeaderName::from_static("x-user"), HeaderValue::from_static(empty))];
+            assert_eq!(
+                of(&["trusted:x-user".parse().unwrap()], &trusted.into_iter().collect(), true, None),
+                Err(NoPrincipal::Trusted(HeaderName::from_static("x-user"))),
+                "{empty:?}"
+            );
+        }
+        for empty in ["session=", "session= ; a=1", " session =", "session=\"\""] {
+            assert_eq!(
+                digest(&["cookie:session"], &[("cookie", empty)]),
+                Err(NoPrincipal::Cookie("session".into())),
+                "{empty:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn credentials_that_sign_each_request_are_refused() {
+        for scheme in ["AWS4-HMAC-SHA256", "Digest", "DPoP", "hawk", "SIGNATURE"] {
+            let value = HeaderValue::try_from(format!("{scheme} x=1")).unwrap();
+            let headers: HeaderMap = [(header::AUTHORIZATION, value)].into_iter().collect();
+            for source in ["authorization", "authorization?", "trusted:authorization"] {
+                let refused = of(&[source.parse().unwrap()], &headers, true, None);
+                assert!(matches!(refused, Err(NoPrincipal::Signed(_))), "{scheme} {source}: {refused:?}");
+            }
+        }
+        for usual in ["Bearer a", "Basic a", "digests a", "a"] {
+            assert!(digest(&["authorization"], &[("authorization", usual)]).is_ok(), "{usual}");
+        }
+        assert!(digest(&["x-signed"], &[("x-signed", "Digest a")]).is_ok(), "no credentials of HTTP");
+    }
+
+    #[test]
+    fn a_source_that_is_misspelt_is_explained() {
+        for whole in ["cookie", "Cookie", "cookie?", "trusted:cookie"] {
+            let why = whole.parse::<PrincipalSource>().unwrap_err();
+            assert!(why.contains("\"cookie:NAME\""), "{whole}: {why}");
+        }
+        assert!("cookie:cookie".parse::<PrincipalSource>().is_ok());
+        for wrong in ["", "a b", "cookie:", "trusted:", "jwt:sub", "ä"] {
+            assert!(wrong.parse::<PrincipalSource>().is_err(), "{wrong}");
+        }
+    }
+}
