@@ -310,7 +310,7 @@ fn the_tree_is_really_read() {
     }
 }
 
-/// Applies a rule to the tree and fails with what it found.
+/// Applies a rule to the tree and fails with its findings.
 fn hold(name: &str, rule: impl Fn(&[Source]) -> Vec<String>) {
     let found = rule(&source::tree());
     assert!(found.is_empty(), "{name}: {} to correct\n{}", found.len(), found.join("\n"));

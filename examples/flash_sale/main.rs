@@ -1,7 +1,7 @@
-//! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It is
-//! run four times: by a shop that checks before it acts, by the same shop with two calls to the gateway around each
-//! step that must happen once, by one whose calls also wait for each other, and by one that takes locks. Start reading in
-//! `shop.rs`; the client is `clients/rust`.
+//! A flash sale: 500 items, 800 customers who double-click, give up and try again, and shop workers that crash. It runs
+//! four times: with a shop that checks before it acts; with the same shop and two calls to the gateway around each step
+//! that must happen once; with calls that also wait for each other; and with locks. Start reading in `shop.rs`; the
+//! client is `clients/rust`.
 
 #![expect(clippy::print_stdout, reason = "a demo prints to standard output")]
 #![expect(clippy::disallowed_methods, reason = "a caller of the gateway has its own clock and randomness")]

@@ -43,10 +43,10 @@ pub(crate) enum Contender {
     ProxyMemory,
     #[value(name = "proxy-redis")]
     ProxyRedis,
-    /// The same on a route that protects nothing.
+    /// The same on a route without protection.
     #[value(name = "proxy-unprotected")]
     ProxyUnprotected,
-    /// nginx in front of it, which deduplicates nothing.
+    /// nginx in front of it, without deduplication.
     #[value(name = "proxy-nginx")]
     ProxyNginx,
 }
@@ -82,7 +82,7 @@ impl Contender {
         }
     }
 
-    /// Reports whether it is for the proxied scenario, and only for that.
+    /// Reports whether it is only for the proxied scenario.
     pub(crate) fn is_proxied(self) -> bool {
         use Contender::{ProxyMemory, ProxyNginx, ProxyRedis, ProxyUnprotected, Upstream};
         matches!(self, Upstream | ProxyMemory | ProxyRedis | ProxyUnprotected | ProxyNginx)
@@ -167,7 +167,7 @@ impl Installed {
         })
     }
 
-    /// Returns what is missing for a contender.
+    /// Returns the missing requirement of a contender.
     pub(crate) fn lacks(&self, contender: Contender) -> Option<&'static str> {
         let redis = (self.redis_server.is_none()).then_some("neither redis-server nor valkey-server is installed");
         match contender {

@@ -64,8 +64,8 @@ pub(crate) async fn fill(target: Target, claims: u64, kept: Option<&str>) -> any
     Ok(())
 }
 
-/// Waits until a store has finished its background work: no caller makes millions of claims in a minute, so that work
-/// would distort the measurement.
+/// Waits until a store has finished its background work. No real caller makes millions of claims in a minute, so this
+/// work would distort the measurement.
 pub(crate) async fn rest(watched: &[Watched]) -> anyhow::Result<()> {
     let used = || watched.iter().map(Watched::cpu_us).sum::<anyhow::Result<u64>>();
     let at_rest = async {

@@ -1,5 +1,4 @@
-//! Performance targets: what the gateway must reach compared with alternatives, each as one line with the measured
-//! figure.
+//! Performance targets of the gateway compared with alternatives, each as one line with the measured figure.
 
 use std::fmt;
 

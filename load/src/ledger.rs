@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Returns one of the orders that were lately claimed, or settled where the scenario settles them.
+    /// Returns one of the recently claimed orders, or of the settled ones if the scenario settles them.
     pub(crate) fn some_recent(&self) -> Option<u64> {
         let entries = self.entries();
         let last = entries.recent.len().checked_sub(1)?;

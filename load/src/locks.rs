@@ -74,7 +74,7 @@ pub(crate) struct Figures {
     setting: String,
 }
 
-/// Measures a subject. Returns the figures, and whether everything that is installed was measured.
+/// Measures a subject. Returns the figures, and whether all installed contenders were measured.
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Figures, bool)> {
     let installed = Installed::find(extent.gateway.as_deref())?;
     if installed.gateway.is_none() {

@@ -69,7 +69,7 @@ struct Cli {
 enum Command {
     /// Load one gateway and report latencies, rates and broken promises
     Run(RunArgs),
-    /// Serve the reference: a handler that parses claims and decides nothing
+    /// Serve the reference: a no-op handler that parses claims
     Noop {
         /// Address to listen on
         #[arg(long, default_value = "127.0.0.1:8081")]
@@ -94,7 +94,7 @@ enum Command {
     Compare(CompareArgs),
     /// Measure locks against their targets, next to claims, redis-py's lock and etcd's
     Locks(FigureArgs),
-    /// Measure what claim calls cost that wait for a claim in progress, against their targets
+    /// Measure claim calls that wait for a claim in progress, against their targets
     Waiting(FigureArgs),
 }
 
@@ -155,7 +155,7 @@ struct CompareArgs {
     /// Only these contenders, such as postgres,pgbench; the reference server of the scenario is always measured
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<Contender>,
-    /// Also measure what the targets need: all kinds but live, or those named
+    /// Also measure the figures of the targets: all kinds except live, or the named ones
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,failover,sizes,streams")]
     targets: Vec<Measurement>,
     /// Live claims during `--targets=live`

@@ -105,13 +105,14 @@ impl Programs {
         Command::new(self.folder.join(name))
     }
 
-    /// Returns a command that runs as the user of the server, since that refuses root.
+    /// Returns a command that runs as the user of the server, since the server refuses root.
     fn server_command(&self, name: &str) -> Command {
         postgres_server::command(&self.folder.join(name)).into()
     }
 }
 
-/// Removes what a killed server leaves in the kernel. Does nothing if none was started in this directory.
+/// Removes the shared memory that a killed server leaves in the kernel. Does nothing if none was started in this
+/// directory.
 pub(crate) fn clean_up(dir: &Path) {
     postgres_server::remove_shared_memory(&data(dir));
 }

@@ -54,7 +54,7 @@ impl Stage {
         true
     }
 
-    /// Checks what the service has counted, after all repeats.
+    /// Checks the counts of the service, after all repeats.
     pub(crate) async fn verify_counts(&self, service: &mut Connection) -> bool {
         let Ok(answer) = service.get(upstream::COUNTS).await else { return false };
         let Ok(Counts { requests, keys }) = serde_json::from_slice(answer.body) else { return false };

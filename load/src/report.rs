@@ -232,7 +232,7 @@ pub(crate) fn latency(us: u64) -> String {
     if us < 10_000 { format!("{us} µs") } else { format!("{:.1} ms", ratio(us, 1000)) }
 }
 
-/// Returns `whole / part`; 0 for nothing divided by nothing.
+/// Returns `whole / part`; 0 for 0 / 0.
 #[expect(clippy::cast_precision_loss, reason = "counts of a run are far below 2^53")]
 pub(crate) fn ratio(whole: u64, part: u64) -> f64 {
     if part == 0 { 0.0 } else { whole as f64 / part as f64 }

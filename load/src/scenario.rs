@@ -184,7 +184,7 @@ impl Stage {
         let first_status = batch.items.first().map_or(0, |item| item.status);
         for (place, (order, item)) in orders.iter().zip(&batch.items).enumerate() {
             let expected = if place + 1 < orders.len() { 201 } else { 409 };
-            // An item that the store could not handle says nothing about the others.
+            // An item that the store could not handle shows nothing about the others.
             let unclear = item.status == 503 || (expected == 409 && first_status != 201);
             self.ledger.check(unclear || item.status == expected, || {
                 format!("order {order}, item {place} of its batch: answered {item:?}, not {expected} (S1, S4)")

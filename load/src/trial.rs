@@ -104,7 +104,7 @@ impl Bench {
         median(self.reports(trial)?.iter().map(figure).collect::<Option<_>>()?)
     }
 
-    /// Measures with fresh processes, so that earlier claims do not count.
+    /// Measures with fresh processes, without earlier claims.
     async fn measure_once(&self, trial: Trial) -> anyhow::Result<Report> {
         let mut running = Running::start(trial.contender, trial.failover, &self.installed, &self.parent()).await?;
         let report = match trial.contender {

@@ -23,7 +23,7 @@ use crate::engine::{Backup, EngineError};
 /// Longer than a gateway waits for its store and its disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// API terms in the details of problems, and what the command line calls them.
+/// API terms in the details of problems, and their names on the command line.
 const TERMS: [(&str, &str); 18] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),

@@ -1,5 +1,5 @@
-//! `oncegate admin-token`: makes tokens for the admin API. Changes nothing, and prints what to write into the
-//! configuration file.
+//! `oncegate admin-token`: makes tokens for the admin API. Changes nothing, and prints the lines for the configuration
+//! file.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
 //! `oncegate app`: apps and their secrets. Uses the admin API if a gateway is named or the configuration has a
-//! registry. Otherwise it changes nothing, and prints what to write into the configuration file.
+//! registry. Otherwise it changes nothing, and prints the lines for the configuration file.
 
 mod file;
 mod show;

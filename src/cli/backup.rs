@@ -61,7 +61,7 @@ pub(super) fn run(args: BackupArgs, out: &mut impl Out) -> anyhow::Result<()> {
         let mut signals = Signals::new(&[Signal::INT, Signal::TERM, Signal::HUP])?;
         tokio::select! {
             written = write(partial, source) => written,
-            // Leaves, so that the incomplete file is removed.
+            // Returns, so that the incomplete file is removed.
             _ = signals.next() => bail!("stopped by a signal; no backup was made"),
         }
     })?;
@@ -126,7 +126,7 @@ async fn stopped(url: String) -> anyhow::Result<Backup> {
     Ok(backup.map(move |piece| (&engine, piece).1).boxed())
 }
 
-/// Returns the name of the gateway's engine to back up: the one that was asked for, or its only disk engine.
+/// Returns the name of the gateway's engine to back up: the requested one, or its only disk engine.
 fn engine_of(answer: &Value, asked: Option<String>) -> anyhow::Result<String> {
     let engines = rows(answer, "engines").iter();
     let (disks, others): (Vec<_>, Vec<_>) = engines.partition(|engine| cell(&engine["url"]).starts_with("disk:"));

@@ -30,7 +30,7 @@ pub(super) enum Action {
     Check(CheckArgs),
     /// Print the configuration with all layers merged, without secrets
     Print(Flags),
-    /// Show the settings that a running gateway uses, and where each was set
+    /// Show the settings that a running gateway uses, and the place where each was set
     Show(show::ShowArgs),
 }
 
@@ -108,12 +108,12 @@ fn compare(config: &Config, in_use: &Flags, out: &mut impl Write) -> anyhow::Res
     )
 }
 
-/// Returns the routes with a `{*rest}`, and the path before it where no route takes that.
+/// Returns the routes with a `{*rest}`, and the path before it if no route takes that path.
 fn left_out(proxy: &ProxyOptions) -> Vec<(&str, &str)> {
     let takes = |other: &RouteOptions, route: &RouteOptions, path: &str| {
         let has_hosts =
             other.hosts.is_empty() || !route.hosts.is_empty() && route.hosts.iter().all(|host| other.has_host(host));
-        // A parameter takes any segment, also one that is named like a parameter.
+        // A parameter takes any segment, even a segment that looks like a parameter.
         let sample = path.replace(['{', '}'], "");
         let has_methods = route.methods.iter().all(|method| other.methods.contains(method));
         has_hosts && has_methods && other.matcher().is_ok_and(|matcher| matcher.at(&sample).is_ok())

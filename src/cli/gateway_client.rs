@@ -46,7 +46,7 @@ pub(super) struct Response {
     pub(super) body: Value,
 }
 
-/// Error: no answer, or one that a repeat of the same request may replace.
+/// Error: no answer, or an answer that a repeat of the same request may replace.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub(super) struct NoAnswer {

@@ -1,5 +1,5 @@
-//! Commands that run while a lease is held: acquire it, renew it while the command runs, and give it back. What is common to
-//! `lock run` and `once`.
+//! Commands that run while a lease is held: acquire it, renew it while the command runs, and give it back. Common parts
+//! of `lock run` and `once`.
 
 mod child;
 

@@ -77,7 +77,7 @@ impl Listener {
         }
     }
 
-    /// Returns what a URL of it looks like.
+    /// Returns an example of its URL.
     pub(super) fn example(self) -> &'static str {
         match self {
             Self::Api => "http://127.0.0.1:8080 or https://gateway.example:8080",

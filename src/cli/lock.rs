@@ -84,7 +84,7 @@ const QUEUE: &[Column] = &[
     ("WAITS", |ticket| if ticket["waits"] == true { "yes".to_owned() } else { "no".to_owned() }),
 ];
 
-/// Returns the exit code: that of the command which it ran, or 0.
+/// Returns the exit code: that of the command that was run, or 0.
 pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
     match action {
         Action::Run(args) => return run::run(args),

@@ -1,4 +1,4 @@
-//! `oncegate migrate`: updates the schema of PostgreSQL databases, or reports what an update would do. Safe to run at
+//! `oncegate migrate`: updates the schema of PostgreSQL databases, or reports the changes of an update. Safe to run at
 //! any time, and several times at once.
 
 use std::time::Duration;

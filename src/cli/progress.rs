@@ -1,4 +1,4 @@
-//! Progress of commands that can take seconds, on standard error. Nothing is shown unless that is a terminal.
+//! Progress of commands that can take seconds, on standard error. Shown on a terminal only.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `oncegate recent`: what has happened to calls at a gateway lately, except plain grants and successes.
+//! `oncegate recent`: recent calls at a gateway, except plain grants and successes.
 
 use clap::Args;
 use serde_json::Value;

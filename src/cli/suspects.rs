@@ -34,7 +34,7 @@ pub(super) enum Action {
         /// List only those of this kind
         #[arg(long, value_enum)]
         kind: Option<KindName>,
-        /// List also those that were checked
+        /// List checked ones, too
         #[arg(long)]
         all: bool,
         #[command(flatten)]

@@ -1,10 +1,10 @@
-//! Checks of `[console]`, and of what the console does not show of an app.
+//! Checks of `[console]`, and of the values of an app that the console hides.
 
 use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
 
-/// Pointers of what the console does not show, for an app.
+/// Pointers to the values of an app that the console hides.
 const MASKS_MAX: usize = 32;
 
 impl Config {

@@ -28,9 +28,9 @@ pub struct FailoverOptions {
     pub witness: String,
     /// Manual or automatic switching.
     pub mode: FailoverModeOption,
-    /// False: the other engine does not get what the active one stores.
+    /// False: the other engine does not get the claims of the active one.
     pub mirror: Option<bool>,
-    /// True: what the other engine does not know is lost.
+    /// True: claims that the other engine does not know are lost.
     pub accept_loss: Option<bool>,
     /// Time that the active engine must be out.
     pub after: Span,

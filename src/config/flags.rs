@@ -40,7 +40,7 @@ impl Flags {
     /// Help text of the flag that names the configuration file.
     pub const CONFIG_HELP: &str = "Configuration file [default: the value of ONCEGATE_CONFIG, or none]";
 
-    /// Returns the configuration file that the flags or the environment name, and what names it.
+    /// Returns the configuration file that the flags or the environment name, and the source of the name.
     pub(super) fn named_file(&self, environment: &[(OsString, OsString)]) -> Option<(PathBuf, &'static str)> {
         // Deployment templates write an empty value for "not set".
         let by_variable = environment.iter().find(|(name, path)| name == FILE_VARIABLE && !path.is_empty());

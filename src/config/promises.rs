@@ -67,7 +67,7 @@ impl Config {
         self.check_deadline(path, terms, chain, found);
     }
 
-    /// Checks that a deadline leaves an engine the time that its URL asks for.
+    /// Checks that a deadline leaves an engine the time that its URL requires.
     fn check_deadline(&self, path: &KeyPath, terms: &OperationOptions, chain: &str, found: &mut Vec<Problem>) {
         let (Some(options), Some(Span(deadline))) = (self.chains.get(chain), terms.deadline) else { return };
         for engine in &options.engines {

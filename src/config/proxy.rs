@@ -251,7 +251,7 @@ impl Config {
     }
 }
 
-/// Returns what is wrong with the methods of a route, if anything is.
+/// Returns the error in the methods of a route, if there is one.
 fn methods_problem(route: &RouteOptions) -> Option<&'static str> {
     match route.methods() {
         None => Some("a method is not valid; write \"POST\" or \"PATCH\""),
@@ -263,7 +263,7 @@ fn methods_problem(route: &RouteOptions) -> Option<&'static str> {
     }
 }
 
-/// Returns what is wrong with the path of a route.
+/// Returns the error in the path of a route.
 fn path_problems(route: &RouteOptions) -> Vec<String> {
     let mut problems = Vec::new();
     if let Err(error) = route.matcher() {
@@ -285,7 +285,7 @@ fn shadows(earlier: &RouteOptions, later: &RouteOptions) -> bool {
     let methods = later.methods.iter().all(|method| earlier.methods.contains(method));
     let path = earlier.path == later.path
         || earlier.matcher().is_ok_and(|matcher| {
-            // A parameter takes any segment, also one that is named like a parameter.
+            // A parameter takes any segment, even a segment that looks like a parameter.
             let sample = later.path.replace(['{', '}'], "").replace('*', "");
             matcher.at(&sample).is_ok()
         }) && later.path.contains('{') <= earlier.path.contains("{*");

@@ -40,7 +40,7 @@ impl DataDir {
         Ok(data_dir)
     }
 
-    /// Prepares what a configuration needs of the folder, at the start or at a reload.
+    /// Prepares the parts of the folder that a configuration needs, at the start or at a reload.
     pub(super) async fn make_ready_for(&self, config: &Config) -> anyhow::Result<()> {
         if config.answers_for_stores() {
             self.lock()?;

@@ -70,7 +70,7 @@ impl Signals {
 }
 
 impl Handler {
-    /// Reports whether a signal that comes now is a repeat.
+    /// Reports whether a signal at this time is a repeat.
     fn is_repeated_at(&mut self, now: Duration) -> bool {
         let is_repeated = self.came_at.is_some_and(|came_at| now.saturating_sub(came_at) < REPEATED_WITHIN);
         if !is_repeated {

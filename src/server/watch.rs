@@ -8,8 +8,8 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::config::Fingerprint;
 
-/// Interval between two checks. A change counts once two checks in a row agree, since a file may be half written: half
-/// a file may be a valid configuration, with half of the apps.
+/// Interval between two checks. A change counts once two checks in a row agree. A file may be half written, and half a
+/// file may be a valid configuration with half of the apps.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Watch of the configuration's files.

@@ -1,5 +1,5 @@
-//! The alert rules in `deploy/prometheus`: they fire when they have to, ask for metrics that there are, and name a runbook
-//! that is written.
+//! The alert rules in `deploy/prometheus`: they fire when they must, use existing metrics, and name an existing
+//! runbook.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -19,7 +19,7 @@ fn digest(secret: &str) -> String {
     hex::encode(&Sha256::digest(secret))
 }
 
-/// Two apps, one of them with two secrets, and one that is switched off.
+/// Two apps, one of them with two secrets, and a disabled one.
 fn apps() -> String {
     let (old, new, other) = (digest(OLD), digest(NEW), digest(OTHER));
     format!(
@@ -199,7 +199,7 @@ async fn terms_of_the_operation_go_before_those_of_the_app_and_the_defaults() {
             "{operation}"
         );
     }
-    // What a caller asks for goes before all of them.
+    // A request of the caller overrides all of them.
     let body = json!({ "operation": "coupon.redeem", "contents": 1, "lease": "1m", "retention": "4h" });
     let own = shop.post("/v1/claims", &body).await.expect(201);
     assert!(own.body["lease_ms"].as_u64().unwrap() > 50_000);

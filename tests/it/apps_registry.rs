@@ -231,7 +231,7 @@ async fn a_rotation_under_load_fails_no_request() {
         answers(&client(gateway, "shop", &new), 200).await;
     }
     credential.send_replace(new.clone());
-    // Each caller's next twenty are with the new one, so that after two rounds no caller uses the old one.
+    // Each caller makes its next twenty calls with the new one, so after two rounds no caller uses the old one.
     more().await;
     more().await;
     let listed = alice(&gateways[1]).get("/admin/v1/apps/shop").await.expect(200);
@@ -358,7 +358,7 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     let listed = alice(&gateway).get("/admin/v1/apps/bad").await.expect(200);
     assert!(listed.body["problem"].as_str().unwrap().contains("there is no chain `nowhere`"), "{}", listed.text);
     server.execute("UPDATE oncegate_apps SET settings = settings").await;
-    // Who never saw it when it was right goes without it.
+    // A gateway that never had the valid settings runs without the app.
     let another = in_service(&server.url()).await;
     assert_eq!(status(&client(&another, "bad", &second)).await, 401);
     answers(&client(&another, "good", &good), 200).await;

@@ -214,7 +214,7 @@ async fn two_backups_at_once_do_not_disturb_each_other_or_the_gateway() {
         let granted = client.post("/v1/claims", &order(number)).await.expect(201);
         client.report(&granted, json!({ "outcome": "success", "result": result })).await.expect(200);
     }
-    // It has room for little, so that its kernel does not read for it.
+    // It has a small buffer, so that its kernel does not read for it.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stalled = socket.connect(gateway.admin()).await.unwrap();

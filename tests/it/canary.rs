@@ -20,7 +20,7 @@ use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Planted secrets. No two share a part, so that each finding has one source.
+/// Planted secrets. They have no common parts, so each finding has one source.
 const PASSWORD: &str = "canarypassword7261";
 const SECRET: &str = "canary_secret_8362_abcdefgh";
 const TOKEN: &str = "canary_token_9473_abcdefghij";
@@ -44,7 +44,7 @@ fn planted(key: &str) -> Vec<String> {
     plain.into_iter().chain(digests).chain(lines).collect()
 }
 
-/// Fails if anything of what is planted is in there.
+/// Fails if it contains any planted text.
 #[track_caller]
 fn clean(what: &str, said: &str, planted: &[String]) {
     for secret in planted {
@@ -80,7 +80,7 @@ async fn scenarios(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Ve
     let granted = shop.post("/v1/claims", &body).await.expect(201);
     let attempt = granted.body["attempt"].as_str().unwrap().to_owned();
     let mut response = Vec::new();
-    // A duplicate shows neither attempt, contents nor fingerprint; nor does a mismatch.
+    // A duplicate or a mismatch does not show attempt, contents or fingerprint.
     response.push(shop.post("/v1/claims", &claim(CONTENTS)).await.expect(409));
     response.push(shop.post("/v1/claims", &json!({ "contents": CONTENTS, "fingerprint": 1 })).await.expect(422));
     // A lookup shows an app its own contents, and nothing else of these.
@@ -88,7 +88,7 @@ async fn scenarios(gateway: &Gateway, authority: &Authority) -> (Vec<Answer>, Ve
     assert!([&attempt, NONCE, FINGERPRINT].iter().all(|secret| !looked_up.contains(*secret)), "{looked_up}");
     shop.report(&granted, json!({ "outcome": "success", "result": RESULT })).await.expect(200);
     response.push(shop.settle(&granted, "failure").await.expect(409));
-    // Nonces and attempts that are wrong, and bodies that break off within a secret.
+    // Invalid nonces and attempts, and bodies that break off within a secret.
     for body in [
         format!("{{\"contents\":\"{CONTENTS}"),
         format!("{{\"contents\":\"{CONTENTS}\",\"attempt_nonce\":\"{NONCE} \"}}"),

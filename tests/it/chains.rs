@@ -1,4 +1,4 @@
-//! Chains of several engines that are switched by hand while gateways serve, and chains whose store came back empty.
+//! Chains of several engines: switches by hand while gateways serve, and stores that come back empty.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The life of a claim over HTTP, in the order in which a new user meets it, on every engine.
+//! The life of a claim over HTTP, in the order of a new user's steps, on every engine.
 
 use oncegate_testkit::client::Client;
 use oncegate_testkit::client::global_id;

@@ -1,5 +1,5 @@
-//! The clients in `clients`, each against real gateways and through a proxy that loses what passes: each scenario
-//! once for every language. Effects are counted here, by the lines that the scenario programs print.
+//! The clients in `clients`, each against real gateways, through a proxy that loses messages. Each scenario runs once
+//! for every language. Effects are counted here, by the lines that the scenario programs print.
 
 mod program;
 
@@ -256,7 +256,7 @@ async fn without_a_gateway_the_callers_own_policy_decides(language: Language) {
     let Some(said) = language.run(&words).await else { return };
     assert_eq!(said, ["granted A-1 first caller", "effect A-1", "done A-1 A-1 - caller in_time"]);
 
-    // Back while the work runs: what was done is recorded, and stops the next one.
+    // The gateway is back while the work runs: the outcome is recorded, and stops the next attempt.
     let words = ["one", &url, "order=A-2", "claim_within=300", "policy=proceed", "work=2000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
@@ -367,7 +367,7 @@ fn answering(status: &str, content_type: &str, body: &str) -> SocketAddr {
     let address = listener.local_addr().expect("its address");
     std::thread::spawn(move || {
         for mut connection in listener.incoming().map_while(Result::ok) {
-            // The whole request fits, and ends with its JSON: what is left unread would reset the connection.
+            // The whole request fits, and ends with its JSON: unread bytes would reset the connection.
             let (mut request, mut piece) = (Vec::new(), [0; 4096]);
             while !request.ends_with(b"}") {
                 let Ok(count @ 1..) = connection.read(&mut piece) else { break };

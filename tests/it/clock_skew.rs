@@ -1,4 +1,4 @@
-//! Gateways whose wall clocks are wrong, over one store: a clock names attempts and shows times, and decides nothing.
+//! Gateways with wrong wall clocks over one store: such a clock names attempts and shows times, but decides nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -221,7 +221,7 @@ async fn leases_are_counted_by_the_store_alone(stage: &Stage) {
             stage.lease_ends(&granted).await;
         }
         let next = stage.granted(other, contents).await;
-        // Stepping a gateway's clock while a claim stands changes nothing of it either.
+        // A step of a gateway's clock does not change a live claim either.
         stage.ahead_clock.off_by.fetch_add(i64::try_from(24 * HOUR.as_micros()).unwrap(), Ordering::SeqCst);
         assert_eq!(stage.holder(holder, contents).await, next.attempt);
         stage.ahead_clock.off_by.fetch_sub(i64::try_from(24 * HOUR.as_micros()).unwrap(), Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! The same global ID with something else under it: what MD5 may be made to do one day, done here by writing one claim's
-//! record under another's key. Refused, nothing changed, nothing given away.
+//! Two operations with one global ID, as after an MD5 collision. The test writes one claim's record under another's
+//! key. Refused, without a change and without revealing anything.
 
 use oncegate_testkit::client::Client;
 use oncegate_testkit::redis_server::RedisServer;

@@ -1,4 +1,4 @@
-//! kill -9: what a gateway has answered holds after any crash of the gateway or of its store, and it is back soon.
+//! kill -9: answers of a gateway remain true after any crash of the gateway or of its store, and service is back soon.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -83,7 +83,7 @@ async fn answers_hold_after_fifty_crashes() {
 
         let mut gateway = start(&claims).await;
         let mut entries = ledger.entries.lock().unwrap().clone();
-        // All that this crash may have harmed, and some of what earlier ones may have.
+        // All keys that this crash may have harmed, and some keys of earlier crashes.
         let mut looked_at: BTreeSet<usize> = (before..entries.len()).collect();
         looked_at.extend((0..before.min(20)).map(|_| random.random_range(0..before)));
         check(&gateway.client(), &mut entries, &looked_at).await;
@@ -140,7 +140,7 @@ async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
             let answer = gateway.client().post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
             answer.body["items"].as_array().unwrap().iter().all(|item| item["status"] == 201)
         };
-        // Back within a second, with no human action. Many, so that each of the gateway's connections has its share.
+        // Back within a second, with no human action. So many that each of the gateway's connections has some.
         until("it is back", Duration::from_secs(10), async || grants(30).await).await;
         let mut entries = ledger.entries.lock().unwrap().clone();
         // A breaker that was open lets more and more through at once, up to all.
@@ -235,7 +235,7 @@ impl Entry {
             (Known::UnknownSent | Known::Unknown, false, "unknown") => self.known = Known::Unknown,
             _ => panic!("{self:?}, but another caller is answered {answer}"),
         }
-        // A claim whose answer was lost may still stand, or the one before it may not have been granted at all.
+        // A claim with a lost answer may still be live, or the one before it may never have been granted.
         if was != Known::ClaimSent {
             assert_eq!(answer["timestamp"].as_u64(), self.timestamp, "{self:?}: {answer}");
         }

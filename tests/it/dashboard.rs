@@ -168,7 +168,7 @@ async fn ordinary(gateway: &Gateway) {
     Client::new(gateway.api()).claim(json!(1)).await.expect(401);
 }
 
-/// A report whose lease has ended, and whose operation another attempt was granted.
+/// A report after the end of its lease, when another attempt was granted the operation.
 async fn report_too_late(gateway: &Gateway) {
     let shop = caller(gateway, "shop");
     let order = order(&fresh::contents());

@@ -1,5 +1,5 @@
 //! Fsync before the answer: the gateway runs under strace, and everything that an answer promises is on the disk before the
-//! answer is sent. A kill does not show this, since the system keeps what a process has written.
+//! answer is sent. A kill does not show this, since the system keeps the writes of a process.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ struct Exchange {
     answered: usize,
 }
 
-/// Ends the gateway and reads what it did. Its last calls are recorded by then.
+/// Ends the gateway and reads its system calls. Its last calls are recorded by then.
 async fn recorded(mut gateway: Gateway, record: &Path) -> Vec<Call> {
     gateway.signal("TERM");
     assert!(gateway.ended().await.success());

@@ -389,7 +389,7 @@ async fn request_ids_are_echoed_when_they_can_be() {
     assert_ne!(answer.headers["x-request-id"], "no spaces\"");
 }
 
-/// Ten thousand requests that are wrong in some way: each gets a 4xx problem, and nothing grows.
+/// Ten thousand invalid requests: each gets a 4xx problem, and the memory does not grow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
     let gateway = gateway::on_memory().start().await;

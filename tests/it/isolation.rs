@@ -90,7 +90,7 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     let gateway = gateway::on_memory().config(&config).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await;
     let (noisy, victim) = (caller(&gateway, "noisy"), caller(&gateway, "victim"));
     watched(&victim).await;
-    // Made before, so that only the gateway has work with them.
+    // Made in advance, so that only the gateway works on them.
     let bodies: Vec<_> = (0..32).map(|_| heavy()).collect();
     let clock = SystemClock::new();
     let (mut quiet, mut in_noise) = (Vec::new(), Vec::new());

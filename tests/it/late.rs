@@ -94,7 +94,7 @@ async fn late_outcomes(client: &Client) {
     assert_eq!((response.code(), &response.body["state"]), ((409, "superseded"), &json!("succeeded")));
     assert!(response.headers.get("retry-after").is_none());
 
-    // Older than its retention and a day: refused, except that a failure has nothing to record.
+    // Older than its retention and a day: refused, except a failure, which has nothing to record.
     let forged = |outcome: &str| json!({ "attempt": "1000000000000000-0123456789abcdef", "outcome": outcome });
     let path = failed.path("/outcome").replace(failed.body["global_id"].as_str().unwrap(), &"0".repeat(32));
     for outcome in ["success", "unknown"] {

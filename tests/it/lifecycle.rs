@@ -52,14 +52,14 @@ async fn more_connections_than_files_that_may_be_open_are_warned_of() {
 
 #[tokio::test]
 async fn a_drain_is_announced_while_new_requests_are_still_served() {
-    // Fewer connections than files that may be open anywhere: that is warned of.
+    // Fewer connections than any machine's limit of open files: the gateway warns if there could be more.
     let setup = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", 500).env("ONCEGATE_SERVER__DRAIN_DELAY", "2s");
     let mut gateway = setup.start().await;
     let (admin, client) = (gateway.admin_client(), gateway.client());
     gateway.signal("TERM");
     announced(&admin).await;
     admin.get("/livez").await.expect(200);
-    // Over the connections that stand, and over new ones.
+    // Over the open connections, and over new ones.
     for client in [client, gateway.client()] {
         let granted = client.claim(fresh::contents()).await.expect(201);
         client.settle(&granted, "success").await.expect(200);
@@ -77,7 +77,7 @@ async fn requests_in_flight_are_answered_before_the_shutdown() {
     gateway.signal("TERM");
     announced(&gateway.admin_client()).await;
     until("no new connections", SOON, async || TcpStream::connect(gateway.api()).await.is_err()).await;
-    // Who has asked for nothing is not waited for.
+    // The gateway does not wait for connections without a request.
     let closed = timeout(SOON, idle.read(&mut [0; 1])).await.expect("idle connections are closed");
     assert!(matches!(closed, Ok(0) | Err(_)));
     in_flight.write_all(b"ents\":1}").await.unwrap();
@@ -196,7 +196,7 @@ async fn announced(admin: &Client) {
     .await;
 }
 
-/// A claim whose head the gateway has read, and whose body it is waiting for.
+/// A claim with a complete head; the gateway waits for its body.
 async fn half_a_claim(gateway: &Gateway) -> TcpStream {
     let mut stream = TcpStream::connect(gateway.api()).await.unwrap();
     let head = b"POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 14\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Locks over HTTP: through two gateways that share a store, over restarts, and with requests that are wrong.
+//! Locks over HTTP: through two gateways that share a store, over restarts, and with invalid requests.
 
 mod faults;
 mod operators;
@@ -51,7 +51,7 @@ async fn queue(gateway: &Gateway, name: &'static str) -> JoinHandle<Answer> {
     waits
 }
 
-/// A lock with a limit has as many holds, at whichever gateway they are requested, and those that wait get the next ones.
+/// A lock with a limit has at most that many holds, requested at any gateway. Waiting requests get the next ones.
 async fn permits_at_two_gateways_are_as_many_as_the_limit(url: &str) {
     let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
     let permit = |limit: u64| json!({ "mode": "shared", "limit": limit });
@@ -78,7 +78,7 @@ async fn answered(waits: JoinHandle<Answer>) -> Answer {
     tokio::time::timeout(SOON, waits).await.expect("it is answered").expect("no panic")
 }
 
-/// Fair requests are granted one at a time, in the order in which they came, whichever gateway they came to.
+/// Fair requests are granted one at a time, in the order of their arrival, at any gateway.
 async fn fair_requests_at_two_gateways_take_turns(url: &str) {
     let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
     let mut held = hold(&here.client(), "turns", json!({})).await.expect(201);
@@ -130,7 +130,7 @@ async fn on_zookeeper_two_gateways_take_turns_and_share_permits() {
     permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
 }
 
-/// The clock of the store moves in steps, and may gain: the end of a hold lies behind that.
+/// The clock of the store advances in steps, and may be fast, so the end of a hold is later.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 async fn a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(url: &str) {
     let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);

@@ -1,4 +1,4 @@
-//! Black-box tests: real gateways, real servers, real sockets. One binary; `oncegate-testkit` starts what they talk to.
+//! Black-box tests: real gateways, real servers, real sockets. One binary; `oncegate-testkit` starts the servers.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails at that line")]
 

@@ -58,8 +58,8 @@ async fn the_metrics_of_the_contract_are_there_from_the_start() {
     }
     assert_eq!(page.sum("oncegate_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1);
     assert_eq!(page.sum("oncegate_engine_up", &[("engine", "primary")]), 1);
-    // What must never happen is 0, not absent: an alert on its increase must see the first one. Of claims and outcomes there
-    // are those that happened.
+    // The counter of an event that must never happen is 0, not absent: an alert on its increase must see the first
+    // event. Series of claims and outcomes exist only for results that happened.
     for (name, labels) in [(SUSPECTED, 1), ("oncegate_engine_data_lost_total", 1), (CLAIMS, 1), (OUTCOMES, 1)] {
         assert_eq!(page.series(name).count(), labels, "{name}");
     }

@@ -1,4 +1,5 @@
-//! Observe first, enforce later: a team watches what enforcing would have stopped, and what came of it, then enforces.
+//! Observe first, enforce later: a team watches the claims that enforcing would have stopped, and their outcomes, then
+//! enforces.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const CLAIMS: &str = "oncegate_claims_total";
 const OBSERVED: &str = "oncegate_observed_claims_total";
 const OUTCOMES: &str = "oncegate_observed_outcomes_total";
 
-/// An app that is observed, but for payouts.
+/// An observed app, except for payouts.
 fn config() -> String {
     format!(
         "{}mode = \"observe\"\n[apps.shop.operations.\"order.submit\"]\nlease = \"1m\"\n\
@@ -76,7 +77,7 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
     let would_be: Vec<_> = batch.body["items"].as_array().unwrap().iter().map(|item| item.get("would_be")).collect();
     assert_eq!(would_be, [None, Some(&json!("duplicate")), Some(&json!("fingerprint_mismatch"))]);
 
-    // What is enforced is enforced.
+    // The enforced operation is enforced.
     claim(&shop, "payout.send", "P-1", None).await.expect(201);
     claim(&shop, "payout.send", "P-1", None).await.expect(409);
     claim(&shop, "payout.send", "P-1", Some(1)).await.expect(422);
@@ -122,7 +123,7 @@ async fn the_same_claims_count_once_the_team_enforces() {
     gateway.configure(&app("shop"));
     gateway.signal("HUP");
     until("it is enforced", Duration::from_secs(10), async || shop.claim(json!("A-1")).await.status == 409).await;
-    // An attempt that was observed before reports by its terms, and changes nothing.
+    // An attempt of observe mode still reports by its terms, and changes nothing.
     assert_eq!(shop.settle(&let_through, "failure").await.expect(200).body["state"], "observed");
     assert_eq!(shop.claim(json!("A-1")).await.expect(409).body["state"], "succeeded");
 }

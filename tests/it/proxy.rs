@@ -106,7 +106,7 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
         }
         "torn" => {
             let pieces = futures_util::stream::unfold(0, async |piece| {
-                // The server sends what it has when the next piece is not there yet.
+                // The server sends the available bytes when the next piece is not ready.
                 tokio::task::yield_now().await;
                 let pieces = [Ok(Bytes::from("first")), Err(std::io::Error::other("planted"))];
                 Some((pieces.into_iter().nth(piece)?, piece + 1))
@@ -123,7 +123,7 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
         "big" => return build.status(201).header("location", "/big/1").body(Body::from(vec![b'x'; 100_000])).unwrap(),
         "private-in-pieces" => {
             let pieces = futures_util::stream::unfold(0, async |piece| {
-                // The server sends what it has when the next piece is not there yet.
+                // The server sends the available bytes when the next piece is not ready.
                 tokio::task::yield_now().await;
                 let pieces = ["sec", "ret"].map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)));
                 Some((pieces.into_iter().nth(piece)?, piece + 1))

@@ -27,7 +27,7 @@ async fn exceeded(gateway: &Gateway, app: &str, quota: &str) -> u64 {
     Page::get(&gateway.admin_client()).await.sum(EXCEEDED, &[("app", app), ("quota", quota)])
 }
 
-/// Asserts that an answer names this quota, and when to come again.
+/// Asserts that an answer names this quota, and the time to wait.
 #[track_caller]
 fn assert_exceeded(answer: &Answer, quota: &str) {
     assert_eq!((answer.code(), &answer.body["quota"]), ((429, "quota_exceeded"), &json!(quota)), "{}", answer.text);

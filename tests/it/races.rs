@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::support::gateway;
 
-/// Gateways to call, and what must live as long as they do.
+/// Gateways to call, and the resources that must live as long as they do.
 struct Stage {
     clients: Vec<Client>,
     keep: Vec<Box<dyn Any>>,

@@ -22,11 +22,12 @@ const PAGES: [(&str, &str, usize); 5] = [
 
 /// The ports that the pages name. The test replaces each with a free one, since other tests use ports too.
 const PORTS: [&str; 6] = ["8080", "9464", "8090", "9474", "8081", "9000"];
-/// Starts of servers are `curl -fs URL || COMMAND`: they run in a terminal of their own, and start nothing where one runs.
+/// Starts of servers are `curl -fs URL || COMMAND`: they run in a separate terminal, and start nothing if a server
+/// runs.
 const STARTS: &str = "curl -fs ";
 const EXAMPLE: &str = "examples/proxy/run\n";
 
-/// Fields that differ from run to run. Only their shape is compared: what stands between their digits.
+/// Fields that differ from run to run. Only their shape is compared: the text between their digits.
 const VARYING: [&str; 11] = [
     "attempt",
     "attempt_hash",

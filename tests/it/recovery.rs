@@ -64,7 +64,7 @@ async fn breaker(gateway: &Gateway) -> u64 {
     Page::get(&gateway.admin_client()).await.sum("oncegate_breaker_state", &[("engine", "primary")])
 }
 
-/// Waits until everybody is served: a row of claims, which go over all connections.
+/// Waits until all callers are served: a row of claims succeeds over all connections.
 async fn served(gateway: &Gateway, timeout: Duration) {
     let client = gateway.client();
     until("service", timeout, async || {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::caller;
 use crate::support::gateway;
 
-/// The default deadline of a call, and what a busy machine adds to it.
+/// The default deadline of a call, plus the delay of a busy machine.
 const DEADLINE: Duration = Duration::from_millis(1500);
 /// Longest time until service is back: a second, and a margin for a busy machine.
 const BACK: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ const LOSSES: [fn(&TcpProxy); 4] = [
 #[tokio::test]
 async fn a_node_of_a_cluster_behind_the_url_of_one_server_grants_nothing_and_the_url_to_write_is_named() {
     let Some(server) = RedisServer::start_with(&["cluster-enabled yes", "cluster-port 0"]).await else { return };
-    // All keys are its own, so that it would serve each of them.
+    // It owns all keys, so it would serve each of them.
     server.query::<()>("CLUSTER ADDSLOTSRANGE 0 16383");
     until("the node takes commands", Duration::from_secs(20), async || {
         server.query::<String>("CLUSTER INFO").contains("cluster_state:ok")

@@ -33,7 +33,7 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     gateway.logged("chain `default` requires `durable`", 1).await;
     let batch = client.post("/v1/claims/batch", &json!({ "items": [{ "contents": 1 }] })).await.expect(200);
     assert_eq!(batch.body["items"][0]["code"], "store_incompatible");
-    // What was granted continues.
+    // Granted claims continue.
     client.renew(&first, None).await.expect(200);
     client.settle(&first, "success").await.expect(200);
     client.get(&second.path("")).await.expect(200);

@@ -1,4 +1,4 @@
-//! Calls that wait when their caller loses its access: they are refused as new calls are, and leave nothing behind.
+//! Waiting calls whose caller loses its access: they are refused like new calls, and leave no trace.
 
 use std::fs;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(15);
 /// Path, header fields and body of a call that waits.
 type Way = (&'static str, &'static [(&'static str, &'static str)], Value);
 
-/// Ways to wait: path, header fields, body of a call that conflicts with what `hold` has taken.
+/// Kinds of waits: path, header fields and body of a call that conflicts with the claim or lock of `hold`.
 fn ways() -> [Way; 6] {
     const PREFER: &[(&str, &str)] = &[("content-type", "application/json"), ("prefer", "wait=25")];
     const PLAIN: &[(&str, &str)] = &[("content-type", "application/json")];

@@ -399,7 +399,7 @@ async fn commands_speak_tls_to_the_admin_listener() {
         oncegate_with(folder.path(), &words, &[("ONCEGATE_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef")])
     };
     assert!(engines(&[]).err.contains("https:// needs --ca"), "{}", engines(&[]).err);
-    // It reaches the gateway, which answers that it has no tokens.
+    // The call reaches the gateway, which answers that it has no tokens.
     let refused = engines(&["--admin", &url, "--admin-ca", "ca.pem"]);
     assert!(refused.err.contains("[admin.tokens]"), "{}", refused.err);
 

@@ -37,7 +37,7 @@ fn earlier(url: &str) -> Setup {
     }
 }
 
-/// The gateways in service, as a load balancer knows them, and what was done through them.
+/// The gateways in service, as a load balancer knows them, and the operations that ran through them.
 #[derive(Default)]
 struct Site {
     clients: Mutex<Vec<Arc<Client>>>,

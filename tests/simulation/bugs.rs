@@ -1,5 +1,5 @@
-//! Bugs to plant, in the store or in a gateway. The simulation must find each of them: a test that misses known bugs proves
-//! nothing when it passes.
+//! Bugs to plant, in the store or in a gateway. The simulation must find each of them: otherwise a passing run proves
+//! nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -70,7 +70,7 @@ pub(crate) enum Bug {
     PolicyNotChosen,
     /// The journal acknowledges an entry before it is on disk.
     JournalNotSynced,
-    /// An entry for which the disk had no room stays there in part.
+    /// Part of an entry stays on a full disk.
     HalfAnEntryStays,
     /// A spooled outcome is recorded as delivered, and never is.
     DeliveryDropped,
@@ -78,7 +78,8 @@ pub(crate) enum Bug {
     DeliveryTooLate,
     /// A degraded grant is not compared with the record in the store.
     OverlapNotReported,
-    /// A lease that a policy renewed is not renewed in the store, which has executed the claim late, for its first lease.
+    /// A lease that a policy renewed is not renewed in the store: the store has executed the claim late, for its first
+    /// lease.
     RenewalNotDelivered,
     /// A record with the same nonce is not read.
     SameTryNotDetected,
@@ -104,7 +105,7 @@ pub(crate) enum Bug {
     LockQueueIgnored,
     /// A ticket of a lock stays in the queue after its request has ended.
     LockTicketOutlivesOwner,
-    /// The holds of an owner are a number, to which a repeated request adds.
+    /// The holds of an owner are a number, and a repeated request increases it.
     LockCounter,
     /// The fences of a lock are counted in memory, and from one again after the start of a gateway.
     LockFenceRestarts,

@@ -88,7 +88,7 @@ impl Business {
             let now = self.world.time.now().as_secs() / HOT_FOR_SECS;
             now * HOT + rng.between(0, HOT - 1)
         } else if rng.percent(30) {
-            // One that was chosen before.
+            // An operation that was chosen before.
             (1 << 32) + self.own.load(Ordering::Relaxed).saturating_sub(rng.between(0, 50))
         } else {
             (1 << 32) + self.own.fetch_add(1, Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! The callers of a world: they claim, work, renew and report by the contract, and against it: they crash, resume late, repeat
-//! and contradict themselves, and use the attempts of others.
+//! The callers of a world. They claim, work, renew and report by the contract. They also break it: they crash, resume
+//! late, repeat and contradict themselves, and use the attempts of others.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -29,7 +29,7 @@ use crate::stack::Host;
 use crate::trace::Name;
 use crate::world::{Habits, World};
 
-/// Number of attempts that are kept for callers that use those of others.
+/// Number of attempts that are kept for callers that use foreign ones.
 const REMEMBERED: usize = 200;
 
 /// Largest number of repeats of a call without an answer.

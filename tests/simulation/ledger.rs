@@ -61,7 +61,8 @@ pub(crate) struct Ledger {
     accepted: Vec<Accepted>,
     /// Outcomes that the store has executed, and when.
     executed: Vec<(u64, &'static str, Duration)>,
-    /// The same for outcomes that met the same nonce under another attempt: the gateway reads that one, and reports again.
+    /// The same for outcomes that found their nonce under another attempt: the gateway reads that attempt, and reports
+    /// again.
     met_same_nonce: Vec<(u64, &'static str, Duration)>,
     /// Deliveries of grants: the attempt, whether another one held the claim, and when.
     delivered: Vec<(Name, bool, Duration)>,
@@ -215,7 +216,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns true if a gateway that decides alone has answered a grant that it knows from the store.
+    /// Returns true if a gateway without a store has repeated a grant that it knows from the store.
     pub(crate) fn is_the_stores(&self, given: &Given) -> bool {
         given.policy == Some(OutagePolicy::Local) && self.known_holders.contains(&(given.by.gateway, given.name))
     }
@@ -314,7 +315,7 @@ impl Ledger {
         }
     }
 
-    /// Records an outcome that was accepted in the store's place, by a call that began at `started`.
+    /// Records an outcome that a policy accepted instead of the store, by a call that began at `started`.
     pub(crate) fn accept(&mut self, gateway: u16, name: Name, outcome: &'static str, started: Duration, at: Duration) {
         self.accepted.push(Accepted { gateway, nonce: name.nonce, outcome, started, at });
     }
@@ -344,8 +345,8 @@ impl Ledger {
         self.met_same_nonce.extend(request.reports().map(|outcome| (request.attempt_name().nonce, outcome, at)));
     }
 
-    /// Records the nonce that a lookup found. Outcomes of others that met the same nonce came too late for it: nothing more is
-    /// reported.
+    /// Records the nonce that a lookup found. Outcomes of others with the same nonce came too late for it: nothing more
+    /// is reported.
     pub(crate) fn look_up(&mut self, found: Option<u64>) {
         self.executed.extend(self.met_same_nonce.extract_if(.., |(nonce, ..)| Some(*nonce) != found));
     }
@@ -392,7 +393,7 @@ impl Ledger {
             .any(|(nonce, outcome, at)| *nonce == own.nonce && *outcome == own.outcome && *at >= own.started)
     }
 
-    /// Removes what has ended by now, by the store's clock.
+    /// Removes ended claims, by the store's clock.
     pub(crate) fn end_until(&mut self, store_now: u64) {
         for given in &mut self.given {
             if given.until.store <= store_now {
@@ -409,7 +410,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that the store has received everything, and that all overlapping grants, and no others, were reported.
+    /// Checks that the store has received everything, and that exactly the overlapping grants were reported.
     pub(crate) fn audit(&self, overlaps: &[(u16, Suspect)]) -> Result<(), Broken> {
         let lost = self.accepted.iter().find(|own| !self.has_reached_store(own));
         ensure(lost.is_none(), "spool", || format!("the store has never received {lost:?}"))?;

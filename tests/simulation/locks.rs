@@ -1,5 +1,5 @@
-//! The callers of locks of a world, at its gateways, and the check of what they saw. Owners share, re-enter, queue, renew, hang up
-//! and crash, while calls and replies are lost and gateways die.
+//! The callers of a world's locks at its gateways, and the check of their observations. Owners share, re-enter, queue,
+//! renew, hang up and crash, while calls and replies are lost and gateways die.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,7 @@ use crate::world::World;
 const ORACLE: Oracle =
     Oracle { skew: Duration::from_millis(2), late: Duration::from_secs(12), slack: Duration::from_millis(500) };
 
-/// Callers of locks, and what they see.
+/// Callers of locks, and their observations.
 pub(crate) struct LockCallers {
     world: Arc<World>,
     workload: LockWorkload,

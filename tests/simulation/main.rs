@@ -254,7 +254,7 @@ fn a_seed_replays_exactly_and_another_differs() {
     }
 }
 
-/// A rule that no answer tests proves nothing.
+/// A rule without an answer to check proves nothing.
 #[test]
 fn a_world_meets_every_kind_of_answer() {
     let tally = EVERYTHING.run(3, OPERATIONS).tally;

@@ -535,7 +535,7 @@ impl World {
             Kind::Plain | Kind::Sharded | Kind::Locks => false,
             // The journal's disk may have been too slow, or its content may be uncertain.
             Kind::Policies => now + TIMER_GRAIN >= call.started + call.deadline || is_unsure,
-            // The result of a call on a store that was left, or that lost its data, is not reported.
+            // The result of a call on a former store, or on a store that lost its data, is not reported.
             Kind::Switched | Kind::PoliciesAndSwitches | Kind::Failover | Kind::GrantFreeze => true,
         };
         check_failure(call, open, failure, now, may_be_unknown)
@@ -669,8 +669,8 @@ fn check_settled(
         let StoreAnswer::Settled(from_store) = from_store else {
             return ensure(false, "S13", || format!("an outcome call is answered {from_store:?}"));
         };
-        // Another try may be the one that released the claim. "No claim" and "another's claim" are then no answers to the
-        // caller; "gone, for an unknown reason" always is.
+        // Another try may have released the claim. Then "no claim" and "claim of another attempt" are wrong answers to
+        // the caller; "ended for an unknown reason" is always correct.
         let (gone, released_now) = match from_store {
             OutcomeResponse::Done { state: None, late, .. } => (true, *late == Some(false)),
             OutcomeResponse::Superseded { .. } => (true, false),

@@ -52,7 +52,7 @@ pub(crate) const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 /// A journal for a dozen grants or outcomes, which an outage of a second or two fills; the part of one app is smaller.
 pub(crate) const TIGHT: Bounds = Bounds { bytes: 12_000, app_bytes: 5_000 };
 
-/// An audit trail that keeps nothing.
+/// An audit trail without storage.
 struct NoTrail;
 
 impl SwitchRecorder for NoTrail {
@@ -121,8 +121,8 @@ impl Running {
 
 impl Host {
     pub(crate) fn new(world: Arc<World>, number: u16, networks: Vec<Network>, bug: Option<Bug>) -> Self {
-        // Overlapping grants are found by the wall clocks of gateways, which are close where a test requires it. Never to the
-        // microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
+        // Overlapping grants are found by the wall clocks of gateways. The clocks are close where a test requires it.
+        // Never to the microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
         let wall_ahead = world.rng.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));

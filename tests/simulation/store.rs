@@ -152,7 +152,7 @@ impl Store {
         self.world.store_clock.step_back(by);
     }
 
-    /// Removes an ended record by calls that any engine has: a claim that replaces it, and its release.
+    /// Removes an ended record with calls that every engine has: a claim that replaces it, and its release.
     async fn sweep(&self, key: Key) {
         let contents = canonicalize(b"\"swept\"").expect("JSON");
         let attempt = Attempt::new(Timestamp::from_micros(SWEPT.timestamp), Nonce::from_bits(SWEPT.nonce));

@@ -102,7 +102,7 @@ impl World {
 }
 
 impl Switches {
-    /// Returns the switch by which a store was in use at this time; 0: it is the first one.
+    /// Returns the switch after which a store was in use at this time; 0: it is the first store.
     fn switch_of(&self, store: u16, at: Duration) -> Option<u64> {
         let own = self.opened.iter().filter(|(_, to, opened_at)| *to == store && *opened_at <= at);
         own.map(|(epoch, ..)| *epoch).max().or((store == 0).then_some(0))

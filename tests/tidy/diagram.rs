@@ -1,4 +1,4 @@
-//! The diagram of layers in `ARCHITECTURE.md`: it is the one that the table of layers and the manifests of the crates give.
+//! The diagram of layers in `ARCHITECTURE.md`: it agrees with the table of layers and the manifests of the crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -76,8 +76,8 @@ pub(crate) fn corrected(page: &str, layers: &[Layer]) -> Option<String> {
     (present != wanted).then(|| format!("{before}{BEGIN}{wanted}{END}{after}"))
 }
 
-/// The layers as a Mermaid diagram, the highest first. An arrow says "imports". Where one layer is below another through a
-/// third, the arrow is left out; where only parts may be imported, the arrow is dotted.
+/// The layers as a Mermaid diagram, the highest first. An arrow says "imports". If one layer is below another through a
+/// third, the arrow is left out. If only parts may be imported, the arrow is dotted.
 pub(crate) fn diagram(layers: &[Layer]) -> String {
     let whole: BTreeMap<&str, BTreeSet<&str>> = layers
         .iter()

@@ -112,7 +112,7 @@ fn word(text: &str) -> &str {
     text[..end].trim_end_matches('.')
 }
 
-/// Packages of ours that a command installs and that are not made.
+/// Packages of ours that a command installs and no release makes.
 fn unknown<'a>(line: &'a str, command: &'a str, known: &'a [String]) -> impl Iterator<Item = String> {
     let words =
         after(line, command).flat_map(|rest| rest.split(['`', '&', '#', '|']).next().unwrap_or("").split_whitespace());

@@ -54,7 +54,7 @@ pub(crate) fn summary(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// The page of metrics lists those that the code has, and no others.
+/// The page of metrics lists exactly those of the code.
 pub(crate) fn metrics(sources: &[Source]) -> Vec<String> {
     let names = |text: &str, quote: char| -> BTreeSet<String> {
         let quoted = text.split(quote).filter(|word| word.starts_with("oncegate_") && word.bytes().all(is_name));

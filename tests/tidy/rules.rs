@@ -41,7 +41,7 @@ pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// The floor of a path that begins with the name of a crate, and what follows it.
+/// The floor of a path that begins with the name of a crate, and the rest of the path.
 fn of_crate(words: &[String]) -> Option<Vec<&str>> {
     let (first, rest) = words.split_first()?;
     let rest = rest.iter().map(String::as_str);
@@ -248,7 +248,7 @@ pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
 
 /// The project speaks of itself alone: no folder of one machine, no host of a package registry.
 pub(crate) fn places(sources: &[Source]) -> Vec<String> {
-    // Put together here, so that this file passes its own rule.
+    // Assembled here, so that this file passes its own rule.
     let folders = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"]].map(|halves| halves.concat());
     let hosts =
         [["crates", ".io"], ["npmjs", ".org"], ["pypi", ".org"], ["rubygems", ".org"], ["proxy.golang", ".org"]]

@@ -13,7 +13,7 @@ const SHOWN: &[&str] = &[".ci", ".config", ".github"];
 const NAMES: &[&str] = &["Makefile", "Dockerfile"];
 const ENDINGS: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json", "lua", "sql", "sh", "snap"];
 
-/// The crate that has several floors, and those of its modules that are floors of their own.
+/// The crate with several floors, and its modules that are separate floors.
 const GATEWAY_CRATE: &str = "crates/gateway/src/";
 const GATEWAY_FLOORS: &[&str] = &["crash", "resilience", "tenants"];
 
@@ -310,7 +310,7 @@ fn is_inline_module(item: &str) -> bool {
 }
 
 fn blank(text: &str) -> String {
-    // As many bytes as before, so that the other ranges keep their place.
+    // The number of bytes stays the same, so that the other ranges stay valid.
     text.bytes().map(|byte| blanked(char::from(byte))).collect()
 }
 
@@ -362,7 +362,7 @@ fn tokens(code: &str) -> Vec<(usize, Token<'_>)> {
     tokens
 }
 
-/// Reads the path that begins at `at`, below `above`; answers where it ends.
+/// Reads the path that begins at `at`, below `above`; returns its end.
 fn path(tokens: &[(usize, Token<'_>)], mut at: usize, above: &[String], found: &mut Vec<Named>) -> usize {
     let mut words = above.to_vec();
     while let Some((line, token)) = tokens.get(at) {

@@ -1,4 +1,4 @@
-//! `oncegate config show`: the settings that a running gateway uses, and where each was set.
+//! `oncegate config show`: the settings that a running gateway uses, and the place where each was set.
 
 use clap::Args;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Returns a value as the text of a table cell: strings without their quotes, and a dash for what is absent.
+/// Returns a value as the text of a table cell: strings without their quotes, and a dash for an absent value.
 pub(in crate::cli) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! On call: claims looked at, released and settled by operators, and what their holders meet afterwards.
+//! On call: operators look up, release and settle claims, and the holders get the answers that follow.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ async fn all_suspected_double_executions_are_listed_and_worked_off_across_restar
     late_successes(&gateway).await;
     let metrics = Page::get(&gateway.admin_client()).await;
     assert_eq!(metrics.sum("oncegate_suspected_double_executions_total", &[("app", "default")]), COUNT);
-    // At once: what is answered is on the disk.
+    // At once: an answered check is on the disk.
     gateway.kill();
     let found = {
         let again = setup.start().await;

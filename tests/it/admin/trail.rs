@@ -55,7 +55,7 @@ async fn every_change_leaves_an_entry_and_no_entry_gives_an_attempt_away() {
     assert_eq!((&entries[1]["request_id"], &entries[0]["detail"]), (&json!("r-7"), &json!("outcome: success")));
     assert_eq!(alice.get(&format!("{AUDIT}?limit=1")).await.expect(200).body["entries"], json!([entries[0]]));
 
-    // Neither the answers nor the file nor the log.
+    // Not in the answers, the file or the log.
     let file = fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap();
     until("the changes are logged", Duration::from_secs(10), async || gateway.log().contains("INC-8")).await;
     let log = gateway.log();
@@ -182,7 +182,7 @@ async fn a_change_that_cannot_be_audited_is_not_made() {
     let gateway = operated("memory:").data_dir(data.path()).start().await;
     let (caller, alice) = (gateway.client(), alice(&gateway));
     let granted = caller.claim(json!(1)).await.expect(201);
-    // A folder where the file should be: even root cannot write to that.
+    // A folder in place of the file: even root cannot write to it.
     let file = data.path().join("audit.jsonl");
     fs::create_dir(&file).unwrap();
     let refused = alice.post(RELEASE, &release(&json!(1))).await;

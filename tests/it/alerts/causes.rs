@@ -1,4 +1,4 @@
-//! Alerts on the host of a gateway, on its files and on its callers: each fires on a gateway to which it happens.
+//! Alerts about the host of a gateway, its files and its callers: each fires on an affected gateway.
 
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -13,7 +13,7 @@ use crate::proxy::{self, Caller, Upstream};
 use crate::support::caller;
 use crate::support::gateway;
 
-/// The year in which the certificate of a gateway has ended.
+/// The year of the end of a gateway's certificate.
 const ENDED: i32 = 2020;
 
 #[tokio::test]

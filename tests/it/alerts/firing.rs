@@ -162,7 +162,7 @@ async fn one_stopped_store_pages_once_and_other_alerts_fire_on_their_causes() {
     };
     until("a page", SOON, async || !pages().is_empty()).await;
 
-    // It comes back, and what the outage leaves behind does not page either.
+    // It comes back, and the state after the outage does not page either.
     proxy.heal().await;
     until("all is well", SOON, async || !OF_A_STORE.iter().any(|alert| is_firing(&prometheus, alert))).await;
     let pages = pages();

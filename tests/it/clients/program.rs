@@ -84,7 +84,7 @@ impl Language {
                     compiler.args(["-Xlint:all,-serial,-try", "-Werror", "-d"]).arg(out).args(sources);
                     compiler
                 });
-                // It lives for seconds: what takes long to start pays for nothing.
+                // It runs for seconds, so a slow start does not pay off.
                 command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]).arg(built).arg("Scenario");
                 command
             }
@@ -193,7 +193,8 @@ fn with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The folder of what these sources are compiled to, kept as long as they are the same: each test runs in its own process.
+/// The folder for the program compiled from these sources. It is kept as long as they do not change, since each test
+/// runs in its own process.
 fn built(language: &str, sources: &[PathBuf], compiler: impl FnOnce(&[PathBuf], &Path) -> Command) -> PathBuf {
     let mut digest = Sha256::new();
     for source in sources {
@@ -204,7 +205,7 @@ fn built(language: &str, sources: &[PathBuf], compiler: impl FnOnce(&[PathBuf], 
     if kept.is_dir() {
         return kept;
     }
-    // One of them builds, and the others wait for it: building takes many times what a test does.
+    // One test builds, and the others wait for it: a build takes much longer than a test.
     let building = File::create(kept.with_extension("building")).expect("a file");
     building.lock().expect("no build panics");
     if !kept.is_dir() {

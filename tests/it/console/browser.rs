@@ -1,5 +1,5 @@
-//! A browser as far as the console needs one: it keeps a cookie, says that its forms come from the same origin, and reads the form
-//! token of a page.
+//! A minimal browser for the console: it keeps a cookie, marks its forms as same-origin, and reads the form token of a
+//! page.
 
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::Gateway;

@@ -1,4 +1,5 @@
-//! A form that is sent after its session has ended: nothing is executed, and after the sign-in it is there again, filled.
+//! A form that is sent after the end of its session: nothing is executed, and after the sign-in the filled form appears
+//! again.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Streams of what has changed: only for a session, while it lives, and only so many.
+//! Streams of changes: only for a live session, and only a limited number.
 
 use std::time::Duration;
 

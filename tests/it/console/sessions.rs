@@ -168,7 +168,7 @@ async fn wrong_tokens_are_throttled_and_sessions_are_not() {
         assert!(!answer.headers.contains_key("set-cookie") && answer.text.contains("does not know this token"));
         assert_eq!(browser.get("/console/").await.status, 200);
     }
-    // What the throttle of the admin API counts, it delays above its rate.
+    // Above its rate, the throttle of the admin API delays everything that it counts.
     let counted = Page::get(&gateway.admin_client()).await.sum(FAILURES, &[]);
     assert_eq!(counted, 20);
 }

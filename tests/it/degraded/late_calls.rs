@@ -96,7 +96,7 @@ async fn a_renewal_by_a_policy_outlasts_a_claim_that_postgres_executes_late() {
     assert_held(&gateway, &granted).await;
 }
 
-/// A caller that heard nothing repeats its claim with the same nonce at another gateway; both are cut off.
+/// A caller without an answer repeats its claim with the same nonce at another gateway; both gateways are cut off.
 #[tokio::test]
 async fn a_nonce_that_two_gateways_granted_is_one_try() {
     let Some(server) = durable_redis().await else { return };
@@ -136,7 +136,8 @@ async fn a_nonce_that_two_gateways_granted_is_one_try() {
     }
 }
 
-/// `local`: one attempt fails and the next one is granted at once; and one takes over what another left unknown.
+/// `local`: one attempt fails, and the next one is granted at once; an attempt takes over the unknown outcome of
+/// another.
 #[tokio::test]
 async fn one_after_another_at_one_gateway_is_no_overlap() {
     let Some(mut server) = durable_redis().await else { return };

@@ -30,9 +30,9 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     server.kill();
     out(&gateway).await;
 
-    // Closed: nothing is granted and nothing is taken.
+    // Closed: nothing is granted and no outcome is accepted.
     closed.settle(&of_closed, "success").await.expect(503);
-    // Local: what it has granted and seen.
+    // Local: claims that it has granted and seen.
     for (contents, state) in [(&held, "in_progress"), (&done, "succeeded")] {
         let duplicate = again(&local, contents).await.expect(409);
         assert_eq!((policy(&duplicate), &duplicate.body["state"]), (Some("local"), &json!(state)));

@@ -17,7 +17,7 @@ use crate::support::exposition::Page;
 /// Longest time of a call to a shard that answers, on a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(700);
 
-/// A claim that was granted before, and the node that keeps it.
+/// An earlier granted claim, and the node that keeps it.
 struct Held {
     contents: Value,
     granted: Answer,
@@ -83,7 +83,7 @@ async fn a_stopped_primary_takes_down_its_keys_only() {
         by_policy += usize::from(is_of_dead);
     }
 
-    // Two of them: outcomes of both wait. Those of the one that is back first do not wait for the other.
+    // Two of them: outcomes of both wait. The entries of the shard that is back first do not wait for the other.
     cluster.nodes[1].freeze();
     let reported = outcomes.iter().filter(|held| held.node != 2).map(|held| spooling.settle(&held.granted, "success"));
     for answer in join_all(reported).await {

@@ -124,8 +124,8 @@ async fn a_spooled_success_is_never_granted_again_by_the_same_gateway() {
     gateway.kill();
     let gateway = setup(server.url()).data_dir(gateway.data_dir()).start().await;
     out_of_its_own(&gateway).await;
-    // The store is back, and the first to ask comes before the delivery, or makes it. One connection may be back before another:
-    // who comes over that, without a policy for claims, is refused.
+    // The store is back, and the first to ask comes before the delivery, or makes it. One connection may be back before
+    // another. A call over a connection that is not back is refused if there is no policy for claims.
     server.restart().await;
     let all_are_done = async || {
         let mut response = true;

@@ -1,4 +1,4 @@
-//! The database below the engine: connections to the primary, migrations, and who may use which schema.
+//! The database below the engine: connections to the primary, migrations, and the builds that may use a schema.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ async fn a_full_disk_takes_no_new_claims_and_goes_on_with_all_else() {
     assert_eq!((&refused["status"], &refused["code"]), (&json!(503), &json!("store_full")), "{refused}");
     println!("full after {} claims", last_granted["n"]);
 
-    // What was rolled back has left room for a few more.
+    // The rolled back rows leave room for a few more.
     let mut more = 0;
     let refused = loop {
         let answer = claimed(json!({ "more": more, "padding": padding })).await;

@@ -33,7 +33,7 @@ const GRANTS: usize = 25;
 /// Unanswered calls arrive when a fault ends, and a busy machine delays them.
 const ORACLE: Oracle = Oracle { skew: SKEW, late: Duration::from_secs(4), slack: Duration::from_secs(5) };
 
-/// Callers at work, and what they see.
+/// Working callers, and their observations.
 struct Work {
     seed: u64,
     history: LockHistory,

@@ -1,4 +1,4 @@
-//! A coordination service of three members, and what can happen to a member or to all: two gateways work at it all the while.
+//! A coordination service of three members, and faults of one member or of all, while two gateways use it.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use self::noop::Noop;
 use crate::support::{gateway, times_count};
 
-/// The deadline of the gateways here: shorter than the default, so that an outage need not be long.
+/// The deadline of these gateways: shorter than the default, so that a short outage is enough.
 const DEADLINE: Duration = Duration::from_millis(500);
 /// Tolerance of an answer's time beyond its deadline.
 const BEYOND: Duration = Duration::from_millis(10);
@@ -59,7 +59,7 @@ const AFTER: Duration = Duration::from_millis(1100);
 
 /// A store that can be taken away and brought back, with its data.
 trait Store {
-    /// The ways in which it can.
+    /// Kinds of faults.
     type Fault: Copy + fmt::Debug;
 
     /// URL for the gateway.
@@ -109,7 +109,7 @@ struct Seen {
     away: Range<Duration>,
     /// Times of the answers to calls during the outage, in order.
     took: Vec<Duration>,
-    /// The time in which the breaker is open.
+    /// The time while the breaker is open.
     later: Range<Duration>,
     /// Times of the answers to calls in it, in order.
     took_later: Vec<Duration>,
@@ -212,8 +212,8 @@ impl Seen {
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
         assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
-        // A handler that does nothing is one program; here are two, and the way between them. What is measured is short, so a
-        // busy machine may hit the one and spare the other.
+        // A no-op handler is one program; here are two with a connection between them. The measured times are short, so
+        // a busy machine may delay only one of them.
         let limit = OPEN + self.noop_p99.max(self.noop_p99_later) * 4;
         let p99 = percentile(&self.took_later, 99);
         assert!(!opens || p99 <= limit, "{fault:?}: p99 is {p99:?} with the breaker open; {limit:?} is allowed");
@@ -223,7 +223,7 @@ impl Seen {
         assert!(last <= limit + waits, "{fault:?}: calls were still lost after {last:?}; {limit:?} is allowed");
     }
 
-    /// Holds only the calls of these keys to what is promised of an open breaker. Those of others are answered by a store.
+    /// Applies the promise of an open breaker only to the calls of these keys. A store answers the calls of other keys.
     fn expect_open_for(&mut self, is_out: impl Fn(&str) -> bool) {
         let keys = self.history.keys();
         let out = keys.iter().filter(|(key, _)| is_out(key)).flat_map(|(_, events)| events);

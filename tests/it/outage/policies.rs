@@ -99,7 +99,7 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
             for double in double_grants(&events) {
                 twice += 1;
                 let both = [&double.attempts.0, &double.attempts.1];
-                // It may be reported with a third one that held the claim at the delivery, and has failed since.
+                // It may be reported with a third attempt that held the claim at the delivery, and has failed since.
                 let is_reported = both.iter().any(|one| reported.contains(&one.timestamp().as_micros()));
                 noticed += usize::from(is_reported);
                 let both_done = both.iter().all(|one| is_done(&events, one));
@@ -132,9 +132,9 @@ fn is_done(events: &[Event], attempt: &Attempt) -> bool {
     })
 }
 
-/// Returns true if this attempt was granted in the store's place, so that a journal has it. If a policy only repeats a
-/// grant of the store, the journal has no entry for it. If the store extended a lease, that lease is longer than the
-/// mark of its grant.
+/// Returns true if a policy granted this attempt instead of the store, so that a journal has it. If a policy only
+/// repeats a grant of the store, the journal has no entry for it. If the store extended a lease, that lease is longer
+/// than the mark of its grant.
 fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
     let grants = |granted: fn(&Reply) -> Option<&Answer>| {
         events
@@ -159,8 +159,8 @@ async fn delivered(gateway: &Gateway) {
     .await;
 }
 
-/// The attempts that a gateway reports, by their timestamps. One that was granted often is in many overlaps, so there are more
-/// than a page holds.
+/// The attempts that a gateway reports, by their timestamps. An operation that was granted often has many overlaps, so
+/// there are more than one page.
 async fn overlaps(gateway: &Gateway) -> Vec<u64> {
     let alice = gateway.admin_client().with_credential(TOKEN);
     let both = |overlap: &serde_json::Value| {

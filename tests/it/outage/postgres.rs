@@ -1,4 +1,4 @@
-//! PostgreSQL that answers after its commit is on the disk, and everything that can happen to it.
+//! PostgreSQL that answers after its commit is on the disk, and its faults.
 
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
@@ -27,7 +27,7 @@ pub(super) enum Fault {
 const FAULTS: [Fault; 7] =
     [Fault::Stopped, Fault::Killed, Fault::Silent, Fault::HalfOpen, Fault::Refused, Fault::ReadOnly, Fault::Promoted];
 
-/// A server, its standby, and the way to the one that is primary.
+/// A server, its standby, and the proxy to the primary.
 pub(super) struct Postgres {
     server: PostgresServer,
     standby: Option<PostgresServer>,

@@ -1,4 +1,4 @@
-//! Redis that writes every answer to its log first, and everything that can happen to it.
+//! Redis that writes every answer to its log first, and its faults.
 
 use std::time::Duration;
 
@@ -162,8 +162,8 @@ impl Store for Replicated {
     }
 }
 
-/// Replication does not wait, so what was granted last may be lost with its primary, and granted again. Nothing can promise
-/// otherwise; it is counted, and published.
+/// Replication is asynchronous, so the newest grants may be lost with their primary, and granted again. Nothing can
+/// promise otherwise; it is counted, and published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_that_a_promoted_redis_replica_lost_is_counted() {
     let Some(mut stage) = Replicated::start().await else { return };

@@ -1,4 +1,5 @@
-//! The fault matrix for one shard of a Redis Cluster: its keys fail as those of a single server do, and callers of the other shards see nothing.
+//! The fault matrix for one shard of a Redis Cluster: its keys fail like those of a single server, and callers of the
+//! other shards are not affected.
 
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ fn is_struck(key: &str) -> bool {
     slot_of(&format!("og:{{{}}}", global_id("default", &format!("\"{key}\"")))) <= LAST_SLOT
 }
 
-/// Returns the lease for which a call asks.
+/// Returns the lease that a call requests.
 fn lease_of(call: &Call) -> Option<Duration> {
     match call {
         Call::Claim { terms, .. } => Some(terms.lease),

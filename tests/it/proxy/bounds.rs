@@ -85,7 +85,7 @@ async fn answer(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&text).to_ascii_lowercase()
 }
 
-/// Requests that hold memory for 60 KiB each, although nothing of their bodies has come.
+/// Requests that hold memory for 60 KiB each, although no byte of their bodies has arrived.
 struct Held<'a> {
     gateway: &'a Gateway,
     way: Way,

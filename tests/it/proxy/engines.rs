@@ -1,4 +1,4 @@
-//! The proxy on each engine: the table of its behaviour, and what it does when a store is killed in the middle of an exchange.
+//! The proxy on each engine: the table of its behaviour, and a store that is killed in the middle of an exchange.
 
 use std::sync::Arc;
 
@@ -154,7 +154,7 @@ impl Exchange {
         exchanges
     }
 
-    /// Checks what new requests get while the store is out, and that the exchange ends as if it was not.
+    /// Checks the answers to new requests while the store is out, and that the exchange ends as usual.
     async fn answer_all(mut exchanges: Vec<Self>) -> Vec<Self> {
         for exchange in &mut exchanges {
             let Self { claim, ref upstream, ref caller, .. } = *exchange;
@@ -192,7 +192,7 @@ impl Exchange {
         exchanges
     }
 
-    /// Checks that each response has reached the store, once that is back.
+    /// Checks that each response has reached the store after its recovery.
     async fn replay_all(exchanges: Vec<Self>) {
         for mut exchange in exchanges {
             if exchange.dies {

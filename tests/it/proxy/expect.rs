@@ -7,7 +7,7 @@ use super::{SOON, Upstream, address, proxy};
 
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A client that has sent a head, and nothing of the body.
+/// A client that has sent a head, and no byte of the body.
 struct Waiting(TcpStream);
 
 impl Waiting {

@@ -38,7 +38,7 @@ async fn a_repeat_may_differ_in_members_that_are_left_out() {
     }
     let (status, _, problem) = send(&caller, &key, &body("1", 6)).await;
     assert_eq!((status, &problem["code"]), (422, &"fingerprint_mismatch".into()));
-    // A digest would be that of the members that are left out, too.
+    // A digest would also cover the members that are left out.
     let long = format!("{}{}", body("1", 5), " ".repeat(4096));
     let digest = "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:";
     let (status, _, problem) = send(&caller, &[key[0], ("content-digest", digest)], &long).await;

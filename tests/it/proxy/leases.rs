@@ -1,4 +1,4 @@
-//! The lease of an exchange: nothing is sent that it may not outlast.
+//! The lease of an exchange: a request is sent only if the lease outlasts it.
 
 use std::net::SocketAddr;
 

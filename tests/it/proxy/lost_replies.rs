@@ -15,7 +15,7 @@ const PROXY: &str = "ogp:{";
 const API: &str = "og:{";
 const LOCK: &str = "og:lock:";
 
-/// A gateway with a proxy whose store is behind a network that loses replies.
+/// A gateway with a proxy, and its store behind a network that loses replies.
 async fn start(server: &RedisServer, port: u16) -> (TcpProxy, Gateway, Caller) {
     start_with(server, port, "").await
 }

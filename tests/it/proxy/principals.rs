@@ -1,4 +1,4 @@
-//! Callers that are known by their certificate, and callers that may not have a stored response any more.
+//! Callers with a certificate, and callers that may no longer get a stored response.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};

@@ -169,7 +169,7 @@ async fn operators_name_records_of_the_proxy_by_their_operation_and_contents() {
     assert_eq!(on(&["claim", "release"], &contents, &[&reason[..], &["--even-succeeded"]].concat()).code, Some(0));
     assert!(!caller.post("/orders/a", "k-1", "one").await.is_replay());
     assert_eq!(upstream.effects(), 2);
-    // What is unknown is settled: the key stays blocked, without a response.
+    // An unknown claim is settled: the key stays blocked, without a response.
     caller.post("/orders/broken", "k-2", "one").await;
     let (unknown, _) = record_of(&gateway, "/orders/broken", "k-2");
     assert_eq!(on(&["claim", "settle"], &unknown, &[&reason[..], &["--outcome", "success"]].concat()).code, Some(0));

@@ -67,7 +67,7 @@ async fn with_keys_only_encrypted_records_are_replayed_and_none_runs_again() {
         }
     }
     assert_eq!(upstream.effects(), effects, "nothing ran again");
-    // What a writer of the store changes is not believed: a record in clear text in place of an encrypted one.
+    // The proxy does not trust changes in the store: a record in clear text instead of an encrypted one.
     let key = server.query::<Vec<String>>("KEYS ogp:*");
     assert!(!key.is_empty(), "its keys are the proxy's own");
 }

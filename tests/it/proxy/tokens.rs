@@ -1,4 +1,4 @@
-//! Callers that are known by their tokens, whose issuer changes its keys.
+//! Callers with tokens, and an issuer that changes its keys.
 
 use std::sync::{Arc, Mutex};
 
@@ -49,7 +49,7 @@ async fn post(caller: &Caller, token: &str) -> Answer {
     caller.send("POST", "/orders/a", &[("idempotency-key", "k-1"), ("authorization", token)], "one").await
 }
 
-/// Serves keys, and returns the configuration of a route whose callers have tokens that these keys verify.
+/// Serves keys, and returns the configuration of a route for tokens that these keys verify.
 async fn config(keys: &Arc<Mutex<Value>>, port: u16, route: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", listener.local_addr().unwrap());

@@ -78,7 +78,7 @@ async fn an_upload_that_waits_for_the_same_one_is_still_compared_with_its_digest
     let (upstream, port) = Upstream::start().await;
     let (gateway, _) = proxy(port, &format!("wait = \"20s\"\nresponse_bytes = \"1MiB\"\n{LIMITS}")).await;
     let (digest, key) = (digest_of(&"x".repeat(300_000)), "k-1");
-    // Without a length, so that the beginning of the body is read before its claim.
+    // Without a length, so the beginning of the body is read before its claim.
     let send = |body: String| {
         let request = format!(
             "POST /orders/slow HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\nauthorization: alice\r\ncontent-digest: {digest}\r\n\

@@ -11,7 +11,8 @@ use super::{SOON, address, framing, start};
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
                       sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// A server that answers a handshake with this, and then returns all that it gets. Its first request is returned, too.
+/// A server that answers a handshake with this, and then returns all received bytes. Its first request is returned,
+/// too.
 async fn echo(answer: &'static str) -> (u16, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

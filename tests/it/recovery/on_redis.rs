@@ -84,7 +84,7 @@ async fn a_server_that_takes_no_writes_because_it_cannot_save_comes_back() {
         })
         .await;
     };
-    // What answers probes and refuses claims keeps the breaker from closing.
+    // A store that answers probes and refuses claims keeps the breaker from closing.
     let mended = async || drop(server.query::<String>("CONFIG SET stop-writes-on-bgsave-error no"));
     outage(&gateway, "cannot save", broken, mended).await;
 }

@@ -1,4 +1,4 @@
-//! A collector of traces: takes what is sent to it with OTLP over HTTP, and keeps the spans.
+//! A collector of traces: receives OTLP over HTTP, and keeps the spans.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -10,7 +10,7 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-/// Runs `oncegate` with these words in that folder, and with nothing of the environment's own settings.
+/// Runs `oncegate` with these words in that folder, without settings from the environment.
 pub(crate) fn oncegate(folder: &Path, words: &[&str]) -> Ended {
     oncegate_with(folder, words, &[])
 }

@@ -87,7 +87,7 @@ impl Prometheus {
         result.cloned().ok_or_else(|| answer["error"].as_str().unwrap_or("no result").to_owned())
     }
 
-    /// The body of an answer. Asked with HTTP/1.0, so that it ends with the connection.
+    /// The body of an answer. Requested with HTTP/1.0, so that the response ends with the connection.
     fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;

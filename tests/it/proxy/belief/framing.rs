@@ -92,7 +92,8 @@ async fn a_response_has_one_framing_on_every_way() {
                 }
             }
         }
-        // What was not asked for: the way of a WebSocket asks, and gets no tunnel without its key.
+        // An upgrade that was not requested. The path for WebSockets does request one, and gets no tunnel without its
+        // key.
         *answer.lock().unwrap() =
             "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n".to_owned();
         for (name, method, path, own) in WAYS {

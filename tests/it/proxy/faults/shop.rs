@@ -26,7 +26,7 @@ const EFFECTS: &str = "ONCEGATE_TEST_SHOP_EFFECTS";
 /// The next misbehaviour: each has its turn.
 const TURNS: usize = 10;
 
-/// Time between an effect and its response, in which the process may be killed.
+/// Time between an effect and its response. The process may be killed in it.
 const WORK: Duration = Duration::from_millis(5);
 
 /// The process.
