@@ -117,7 +117,7 @@ async fn main() -> Result<(), Failure> {
     for callers in [1, 64] {
         let mut found = Vec::new();
         for round in 0..ROUNDS {
-            // Alternating, so that both run on the same machine at the same load.
+            // Alternately, so that both run under the same load.
             let ways = if round % 2 == 0 { [Way::ByHand, Way::Once] } else { [Way::Once, Way::ByHand] };
             let mut took = [0.0; 2];
             for way in ways {

@@ -1,7 +1,7 @@
 //! A wrapper for actix-web: a request with an `Idempotency-Key` runs once, and its repeats get the stored response.
 //!
-//! `App::wrap` runs what was registered last first. Register [`Idempotency`] before authentication and compression: it must be inside of
-//! them.
+//! `App::wrap` runs the middleware that was registered last first. Register [`Idempotency`] before authentication and
+//! compression: it must be inside of them.
 
 mod body;
 
@@ -33,7 +33,7 @@ use crate::traces;
 pub type Idempotency = Idempotent<ServiceRequest>;
 
 impl Idempotency {
-    /// Declares errors of handlers after which nothing happened: the claim is released, and their response stays unchanged.
+    /// Declares errors of handlers that had no effect: the claim is released, and their response stays unchanged.
     pub fn nothing_happened_if<E: ResponseError + 'static>(
         self,
         is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,

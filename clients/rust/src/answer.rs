@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::error::{Cause, Error, Kind, Rejected};
 
-/// The members of all answers; those that are not known are ignored.
+/// The members of all answers; unknown ones are ignored.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(crate) struct Body {

@@ -194,7 +194,7 @@ impl Client {
                 Ok(answer) if answer.is_success() => answer,
                 Ok(answer) if round == 1 => return Err(answer.rejection()),
                 Err(error) if round == 1 => return Err(error),
-                // What was not done has its last answer.
+                // An unfinished item has its last answer.
                 _ => break,
             };
             first = answer.at;

@@ -67,11 +67,12 @@ pub struct Done<T> {
     pub global_id: String,
     /// Result of the work.
     pub result: T,
-    /// `succeeded`, `observed`, `spooled` (a gateway delivers it later), or nothing if nothing was recorded ([`OnUnavailable::Proceed`]).
+    /// `succeeded`, `observed`, `spooled` (a gateway delivers it later), or nothing without a record
+    /// ([`OnUnavailable::Proceed`]).
     pub state: Option<State>,
     /// The outage policy that answered instead of the store, of the claim or else of the outcome; `caller` for the caller's own.
     pub degraded: Option<String>,
-    /// True if the claim had ended before the outcome arrived, so that another attempt may have run. Nothing: not known.
+    /// True if the claim had ended before the outcome arrived. Then another attempt may have run. Nothing: not known.
     pub late: Option<bool>,
     /// In observe mode, what enforcing would have answered.
     pub would_be: Option<String>,
@@ -241,8 +242,8 @@ impl Terms {
         self
     }
 
-    /// Declares errors of the work after which nothing happened: the operation is released, and the error is returned unchanged. The
-    /// error of the work counts, its causes do not.
+    /// Declares errors of the work that had no effect: the operation is released, and the error is returned unchanged.
+    /// The error of the work counts, its causes do not.
     pub fn nothing_happened_if<E: StdError + 'static>(
         mut self,
         is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
@@ -269,18 +270,19 @@ pub(crate) struct ClaimCall {
 }
 
 impl Client {
-    /// Runs the work unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. Duplicates get what
-    /// the work returns, as JSON.
+    /// Runs the work unless the operation is a duplicate, renews the claim while it runs, and reports the outcome.
+    /// Duplicates get the result of the work, as JSON.
     ///
     /// Work that returns [`WorkError::nothing_happened`] is reported as failure: the operation can be claimed again at once. After any
     /// other error the effect may have happened: the outcome is unknown. Both are returned as they are.
     ///
-    /// If the future is dropped before the claim is answered, a grant that crosses it is released; during the work the outcome is
-    /// reported as unknown, and so it is after a panic. Reports continue without it, within [`crate::Options::settle_within`].
+    /// If the future is dropped before the claim is answered, a grant that crosses it is released. If it is dropped
+    /// during the work, or if the work panics, the outcome is reported as unknown. Reports continue without it, within
+    /// [`crate::Options::settle_within`].
     ///
     /// # Errors
     ///
-    /// The error of the work, or [`Error`] with what the work returned.
+    /// The error of the work, or [`Error`] with the result of the work.
     pub async fn once<T, F>(
         &self,
         operation: &str,
@@ -298,7 +300,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The error of the work, or [`Error`] with what the work returned.
+    /// The error of the work, or [`Error`] with the result of the work.
     pub async fn once_with<T, F>(
         &self,
         operation: &str,

@@ -23,7 +23,7 @@ use crate::transport::{TlsConfig, system_tls};
 /// No limit of a time.
 pub const FOREVER: Duration = Duration::MAX;
 
-/// The gateway of a machine where nothing else is said.
+/// The gateway on the same machine, if nothing else is configured.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
@@ -161,7 +161,8 @@ impl Options {
         self
     }
 
-    /// Declares errors of the work after which nothing happened, for all calls of `once`: see [`crate::Terms::nothing_happened_if`].
+    /// Declares errors of the work that had no effect, for all calls of `once`: see
+    /// [`crate::Terms::nothing_happened_if`].
     pub fn nothing_happened_if<E: StdError + 'static>(
         mut self,
         is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
@@ -309,7 +310,7 @@ impl Client {
         Instant::now() + self.0.ahead.as_ref().map_or(Duration::ZERO, |ahead| ahead())
     }
 
-    /// Returns the end of a time that begins now, or nothing if it has none.
+    /// Returns the end of a time that begins now, or nothing if the time has no end.
     pub(crate) fn end_after(&self, length: Duration) -> Option<Instant> {
         if length == FOREVER { None } else { self.now().checked_add(length) }
     }

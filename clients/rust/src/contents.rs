@@ -187,7 +187,7 @@ impl From<serde_json::Value> for Contents {
 ///
 /// # Errors
 ///
-/// A value that is refused, or contents that hold no value.
+/// A refused value, or contents without a value.
 pub fn canonical(contents: &Contents) -> Result<String, NotCanonical> {
     let (text, has_value) = spell(contents)?;
     if has_value {
@@ -405,7 +405,7 @@ pub(crate) fn push_step(path: &mut String, name: &str) {
     }
 }
 
-/// Appends a JSON string as ECMAScript writes it: only what must be escaped is.
+/// Appends a JSON string in the form of ECMAScript: with required escapes only.
 pub(crate) fn push_quoted(out: &mut String, text: &str) {
     out.push('"');
     for char in text.chars() {

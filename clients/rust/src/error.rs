@@ -17,7 +17,8 @@ pub enum Error {
         /// In the order of the tries.
         causes: Vec<Cause>,
     },
-    /// A mistake of the caller, a quota that was still used up when time was over, or a gateway that names the operation differently.
+    /// A mistake of the caller, a quota that stayed exhausted until time was over, or a gateway that names the
+    /// operation differently.
     Rejected(Rejected),
     /// A 409 on the outcome. After a success, `superseded` means perhaps done twice: raise an alarm.
     OutcomeRefused {
@@ -31,7 +32,7 @@ pub enum Error {
         /// [`Error::Unavailable`] or [`Error::Rejected`].
         cause: Box<Error>,
     },
-    /// Contents that others could read as something else, or that hold no value. Nothing was sent.
+    /// Contents that other readers could understand differently, or that have no value. Nothing was sent.
     NotCanonical(NotCanonical),
     /// The lock was held until the wait was over, or was refused.
     LockNotAcquired {
@@ -103,7 +104,7 @@ pub enum Kind {
     TooLate,
 }
 
-/// Contents that others could read as something else, or that hold no value.
+/// Contents that other readers could understand differently, or that have no value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotCanonical {
     /// Rule that the contents break.

@@ -32,9 +32,9 @@ pub(crate) struct Granted {
     pub(crate) would_be: Option<String>,
     /// Position of the gateway that granted.
     pub(crate) at: usize,
-    /// Nothing if there is nothing to renew or to lose.
+    /// Nothing if there is no claim to renew or to lose.
     lease: Option<Arc<Lease>>,
-    /// For what is left to do when a future is dropped.
+    /// For the cleanup when a future is dropped.
     pub(crate) runtime: Handle,
     /// Outcome that the work has marked, for the middleware.
     mark: Mutex<Option<Outcome>>,
@@ -118,7 +118,8 @@ impl Grant {
         self.0.attempt.as_deref()
     }
 
-    /// Returns a number that rises with every attempt at the operation, for the resource to compare. Nothing where the store has none.
+    /// Returns a number that rises with every attempt at the operation, for the resource to compare. Nothing if the
+    /// store has none.
     pub fn fence(&self) -> Option<i64> {
         self.0.fence
     }

@@ -120,8 +120,8 @@ impl Locker {
         self
     }
 
-    /// Names the process or workflow that asks: an owner that holds the lock gets another hold at once. 16 to 64 of `[A-Za-z0-9_-]`.
-    /// By default each hold is its own owner.
+    /// Names the requesting process or workflow: an owner that holds the lock gets another hold at once. 16 to 64 of
+    /// `[A-Za-z0-9_-]`. By default each hold is its own owner.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self

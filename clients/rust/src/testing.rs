@@ -60,7 +60,7 @@ impl MemoryGateway {
         Self::default()
     }
 
-    /// Returns a client of this gateway, whose clock is that of the gateway.
+    /// Returns a client of this gateway, with the gateway's clock.
     ///
     /// # Panics
     ///
@@ -82,7 +82,7 @@ impl MemoryGateway {
         self.0.changed.notify_waiters();
     }
 
-    /// Returns the claims, in the order of their first attempts. Those that were released have none.
+    /// Returns the claims, in the order of their first attempts. A released operation has no claim.
     pub fn claims(&self) -> Vec<Claim> {
         let now = self.now();
         self.state().claims.all(now)

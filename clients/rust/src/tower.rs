@@ -27,9 +27,9 @@ use crate::traces;
 pub type IdempotencyLayer = Idempotent<Parts>;
 
 impl IdempotencyLayer {
-    /// Declares errors of the service after which nothing happened: the claim is released, and the error stays unchanged. `E` is the
-    /// error of the service, or one in its box. A handler of axum has no errors of its service: its response says it, by an
-    /// [`Outcome`](crate::Outcome) in its extensions.
+    /// Declares errors of the service that had no effect: the claim is released, and the error stays unchanged. `E` is
+    /// the error of the service, or one in its box. A handler of axum has no errors of its service: its response says
+    /// it, by an [`Outcome`](crate::Outcome) in its extensions.
     pub fn nothing_happened_if<E: StdError + 'static>(
         self,
         is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
@@ -41,8 +41,8 @@ impl IdempotencyLayer {
     }
 }
 
-/// A service behind an [`IdempotencyLayer`]. It gives [`RequestBody`] to the service: one that takes bodies of a single other type needs a
-/// `MapRequestBodyLayer` of `tower-http` between.
+/// A service behind an [`IdempotencyLayer`]. It gives [`RequestBody`] to the service. A service that takes bodies of
+/// one other type needs a `MapRequestBodyLayer` of `tower-http` in between.
 #[derive(Clone, Debug)]
 pub struct Idempotency<S> {
     service: S,
@@ -83,7 +83,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let ready = self.service.clone();
-        // The one that is ready, and not its copy.
+        // The ready service, and not its clone.
         let service = std::mem::replace(&mut self.service, ready);
         let (head, body) = request.into_parts();
         let is_seen = head.extensions.get::<Seen>().is_some();

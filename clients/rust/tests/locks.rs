@@ -72,6 +72,6 @@ async fn a_request_that_is_dropped_is_withdrawn() {
     let waiting = tokio::time::timeout(Duration::from_millis(300), lock.acquire(LIMIT)).await;
     assert!(waiting.is_err(), "it is held");
     hold.release().await.expect("it is released");
-    // Else the one that left would be first in the queue.
+    // Otherwise the request that left would be first in the queue.
     lock.acquire(LIMIT).await.expect("it is free");
 }

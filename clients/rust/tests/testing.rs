@@ -114,7 +114,7 @@ async fn it_answers_as_a_gateway_does() {
     }
 }
 
-/// Returns what can be compared of an answer to a claim.
+/// Returns the comparable part of an answer to a claim.
 fn of_claim(claimed: &Result<Claimed, Error>) -> String {
     match claimed {
         Ok(Claimed::Grant(grant)) => {

@@ -143,7 +143,7 @@ async fn behaviour_is_the_same_in_every_language() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// One case: its servers, and what is checked on the way.
+/// One case: its servers, and the checks between the steps.
 struct Case {
     script: Arc<Script>,
     events: Mutex<Vec<Event>>,

@@ -39,7 +39,7 @@ pub(crate) type Form = std::pin::Pin<Box<dyn Future<Output = Result<(Value, Valu
 struct Shop {
     runs: Runs,
     extras: Extras,
-    /// The error of the stock says that nothing happened.
+    /// The error of the stock means that nothing happened.
     is_harmless: bool,
 }
 
@@ -154,7 +154,7 @@ async fn handle(State(shop): State<Shop>, request: Request) -> Response {
     }
 }
 
-/// Takes the steps. An error is what axum answers for an error of the handler.
+/// Takes the steps. The response of axum to an error of the handler.
 async fn answer(shop: &Shop, run: &Run, steps: &Steps, head: &Parts, body: Bytes) -> Result<Response, Response> {
     let grant = head.extensions.get::<Grant>();
     let mut document = None;

@@ -1,4 +1,5 @@
-//! Kafka with rdkafka: one record of a partition at a time, in a task, while a thread keeps polling, so that long work causes no rebalance.
+//! Kafka with rdkafka: one record of a partition at a time, in a task. A thread keeps polling, so long work causes no
+//! rebalance.
 
 mod group;
 mod partitions;
@@ -57,7 +58,8 @@ impl Topics {
         self
     }
 
-    /// Sets how long running work may take to end when its partition is revoked. What has not ended stays uncommitted. Default 10 s.
+    /// Sets how long running work may take to end when its partition is revoked. Records of unfinished work stay
+    /// uncommitted. Default 10 s.
     pub fn revoke_within(mut self, limit: Duration) -> Self {
         self.revoke_within = limit;
         self
@@ -68,8 +70,8 @@ impl Topics {
     ///
     /// # Errors
     ///
-    /// A configuration has another value for these, or is refused by rdkafka; or the brokers refused a request, or did not confirm a copy:
-    /// records that were not committed are delivered again. Call it again then. A broker that restarts is no error.
+    /// A configuration has another value for these, or rdkafka refuses it. Or the brokers refused a request, or did not
+    /// confirm a copy: uncommitted records are delivered again. Call it again then. A broker that restarts is no error.
     pub async fn consume(
         &self,
         consumer: &ClientConfig,
@@ -131,7 +133,7 @@ fn with(config: &ClientConfig, name: &str, values: &[&str]) -> Result<ClientConf
     }
 }
 
-/// Runs one record. What is parked or dead is copied before it counts as done.
+/// Runs one record. A parked or dead record is copied before it counts as done.
 async fn handle(
     recipe: Recipe<OwnedMessage>,
     copies: FutureProducer,
@@ -163,7 +165,7 @@ fn aside(topic: &str, action: Action) -> Option<String> {
     }
 }
 
-/// Returns the headers of a copy. One that is consumed again has its last reason only.
+/// Returns the headers of a copy. A record that is consumed again has its last reason only.
 fn headers(record: &OwnedMessage, why: &str) -> OwnedHeaders {
     let mut headers = OwnedHeaders::new();
     if let Some(earlier) = record.headers() {

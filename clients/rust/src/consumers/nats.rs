@@ -22,7 +22,7 @@ use crate::error::BoxError;
 const FAILURES: &str = "Oncegate-Failures";
 /// Header with the reason of the last move.
 const WHY: &str = "Oncegate-Why";
-/// Headers of the server and of its first publisher, which mean nothing for a copy.
+/// Headers of the server and of the first publisher. They have no meaning for a copy.
 const RESERVED: &str = "Nats-";
 /// Time that a request for messages waits at the server.
 const FETCH_FOR: Duration = Duration::from_secs(1);
@@ -48,12 +48,13 @@ impl Subjects {
         self
     }
 
-    /// Handles messages until `stop` ends, and finishes those at work. Those that were fetched and not started go back at once.
+    /// Handles messages until `stop` ends, and finishes those at work. Messages that were fetched and not started are
+    /// returned at once.
     ///
     /// # Errors
     ///
-    /// The consumer does not acknowledge explicitly; or the server ended a request, or did not confirm an acknowledgement or a copy: the
-    /// original stays in the stream, and is delivered again. Call it again then.
+    /// The consumer does not acknowledge explicitly. Or the server ended a request, or did not confirm an
+    /// acknowledgement or a copy: the original stays in the stream, and is delivered again. Call it again then.
     pub async fn consume(
         &self,
         consumer: &PullConsumer,

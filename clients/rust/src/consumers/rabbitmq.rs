@@ -57,7 +57,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// The broker refused a queue, such as one that exists with other arguments.
+    /// The broker refused a queue, for example because it exists with other arguments.
     pub async fn declare(&self, channel: &Channel) -> Result<(), lapin::Error> {
         for name in [self.parked(), self.dead()] {
             channel.queue_declare(name.into(), QueueDeclareOptions::durable(), FieldTable::default()).await?;
@@ -136,7 +136,7 @@ impl Queue {
         format!("{}.retry.{delay}s", self.name)
     }
 
-    /// Returns where a message goes that is not done.
+    /// Returns the destination of an unfinished message.
     fn target(&self, verdict: &Verdict) -> Option<String> {
         match verdict.action {
             Action::Ack => None,

@@ -68,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// Handles entries until `stop` ends, and finishes those that were fetched.
+    /// Handles entries until `stop` ends, and finishes fetched ones.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Stream {
                 let mut fetch = pin!(self.fetch(&mut fetching, &mut cursor, count));
                 loop {
                     tokio::select! {
-                        // What is fetched is pending here: it is handled, although the consumer stops.
+                        // Fetched entries are pending for this consumer, so it handles them although it stops.
                         () = &mut stop, if !stopping => stopping = true,
                         fetched = &mut fetch => break fetched,
                     }

@@ -1,4 +1,4 @@
-//! Fields of requests and responses: those that the middleware reads, hides or does not store.
+//! Fields of requests and responses that the middleware reads, hides or does not store.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// Fields that concern one connection. `Connection` can name more.
 const HOP_BY_HOP: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
-/// Fields that belong to one caller, or that each response has fresh.
+/// Fields that belong to one caller, or that are new in each response.
 const NEVER_STORED: [&str; 5] = ["content-length", "date", "set-cookie", "set-cookie2", "www-authenticate"];
 
 /// The fields of responses that are stored.
@@ -21,12 +21,12 @@ const NEVER_STORED: [&str; 5] = ["content-length", "date", "set-cookie", "set-co
 pub(super) struct StoredFields {
     /// Stored although they belong to one caller.
     pub(super) with: Vec<HeaderName>,
-    /// Not stored, in addition to those that never are.
+    /// Not stored, in addition to the fields that are never stored.
     pub(super) without: Vec<HeaderName>,
 }
 
 impl StoredFields {
-    /// Returns those of the fields that are stored, and that a replay has: the store is not believed more than a handler.
+    /// Returns the stored fields, which a replay has. Values from the store are checked like those of a handler.
     pub(super) fn of<'h>(&self, headers: &'h HeaderMap) -> impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)> {
         let named = named_by_connection(headers);
         headers.iter().filter(move |(name, _)| {
@@ -81,7 +81,7 @@ pub(super) fn is_private(headers: &HeaderMap) -> bool {
     items(headers, header::CACHE_CONTROL.as_str()).any(|item| item.eq_ignore_ascii_case(b"no-store"))
 }
 
-/// Removes from a request what would fit its response to one caller: a replay fits all of them.
+/// Removes fields of a request that would adapt its response to one caller: a replay must fit all callers.
 pub(crate) fn for_handler(headers: &mut HeaderMap) {
     for name in [header::ACCEPT_ENCODING, header::RANGE, header::IF_RANGE] {
         headers.remove(name);

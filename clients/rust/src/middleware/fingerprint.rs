@@ -141,7 +141,8 @@ fn digest_of_values(values: impl Iterator<Item: AsRef<[u8]>>) -> Option<String> 
     Some(hex(&digest.finalize()))
 }
 
-/// Returns the digest of the JSON value of a body; that of its bytes if it is not JSON, or JSON that readers understand differently.
+/// Returns the digest of the JSON value of a body. Returns that of its bytes if the body is not JSON, or if readers
+/// could understand it differently.
 fn digest_of_json(body: &[u8]) -> String {
     let text = std::str::from_utf8(body).ok();
     let canonical = text.and_then(|text| spell(&Contents::json(text)).ok());

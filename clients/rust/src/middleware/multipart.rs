@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use sha2::{Digest as _, Sha256};
 
-/// Returns the digest of a form's parts. `None` if the body is no form, or one that readers could understand differently.
+/// Returns the digest of a form's parts. `None` if the body is no form, or if readers could understand it differently.
 pub(super) fn digest(headers: &HeaderMap, body: &[u8]) -> Option<[u8; 32]> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let content_type = types.next().filter(|_| types.next().is_none())?.to_str().ok()?;

@@ -29,8 +29,9 @@ type IsHarmless = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 /// Protects the unsafe methods of the services that it wraps: a request with an `Idempotency-Key` runs once, and its repeats get the
 /// stored response. `Q` is the request of the framework.
 ///
-/// The handler runs in a task: a caller that hangs up changes nothing. It finds its [`Grant`](crate::Grant) in the extensions of the
-/// request. The response passes while it is sent; what completes it waits until its outcome is recorded.
+/// The handler runs in a task, so a caller that hangs up changes nothing. It finds its [`Grant`](crate::Grant) in the
+/// extensions of the request. The response passes while it is sent; what completes it waits until its outcome is
+/// recorded.
 #[must_use]
 pub struct Idempotent<Q> {
     pub(super) settings: Arc<Settings>,
@@ -92,7 +93,7 @@ impl<Q> Idempotent<Q> {
             fingerprint: FingerprintPart::DEFAULT.to_vec(),
             statuses: Statuses::default(),
             nothing_happened: Vec::new(),
-            // A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
+            // A killed run, or a run whose outcome no gateway accepts in time, may have had its effect.
             terms: Terms::new().unknown_on_lease_end(),
             wait: Duration::ZERO,
             body_bytes: 1 << 20,
@@ -132,7 +133,7 @@ impl<Q> Idempotent<Q> {
         self.with(|settings| (settings.methods, settings.wrong) = (Some(methods), settings.wrong.take().or(wrong)))
     }
 
-    /// Protects those requests only for which this returns true.
+    /// Protects only requests for which this returns true.
     pub fn when(self, when: impl Fn(&Q) -> bool + Send + Sync + 'static) -> Self {
         Self { when: Some(Arc::new(when)), ..self }
     }
@@ -214,7 +215,7 @@ impl<Q> Idempotent<Q> {
         self.with(|settings| settings.response_bytes = bytes)
     }
 
-    /// Stores these fields, too: those that belong to one caller, such as `Set-Cookie`.
+    /// Also stores these fields, which belong to one caller, such as `Set-Cookie`.
     pub fn store_with(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|settings| {
             settings.stored.with = names.into_iter().collect();
@@ -224,7 +225,7 @@ impl<Q> Idempotent<Q> {
         })
     }
 
-    /// Leaves these fields out of what is stored.
+    /// Does not store these fields.
     pub fn store_without(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|settings| settings.stored.without = names.into_iter().collect())
     }
@@ -273,7 +274,7 @@ impl<Q> Idempotent<Q> {
         self.with(|settings| settings.render = Some(Arc::new(render)))
     }
 
-    /// Refuses nothing and replays nothing, but claims and counts: to introduce the middleware.
+    /// Refuses and replays nothing, but claims and counts. Use it to introduce the middleware.
     pub fn observe(self) -> Self {
         self.with(|settings| settings.observes = true)
     }

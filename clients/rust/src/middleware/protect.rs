@@ -94,7 +94,7 @@ impl<Q> Idempotent<Q> {
 }
 
 impl Admitted {
-    /// Claims the request with this body. Its path is the one that was sent.
+    /// Claims the request with this body. It has the path of the request line.
     pub(crate) async fn claim(
         &self,
         method: &Method,

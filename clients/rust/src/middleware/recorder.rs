@@ -39,7 +39,7 @@ pub(super) struct Recorder<'a> {
     seen: u64,
 }
 
-/// Extension of a response that a framework made of an error that is declared harmless.
+/// Extension of a response that a framework made from an error that is declared harmless.
 #[derive(Clone)]
 pub(crate) struct Harmless;
 
@@ -54,7 +54,7 @@ impl Run {
         Self { unfinished: Unfinished::of(&grant), grant }
     }
 
-    /// Reports a run without a response: what its handler has marked, otherwise this outcome.
+    /// Reports a run without a response: the outcome that its handler has marked, otherwise this one.
     pub(super) async fn end(self, settings: &Settings, otherwise: Outcome) {
         let outcome = self.grant.marked().unwrap_or(otherwise);
         self.report(settings, outcome, None).await;
@@ -90,7 +90,7 @@ struct Results {
 }
 
 impl<'a> Recorder<'a> {
-    /// Begins with the head of a response, and removes from it what is not for the caller.
+    /// Begins with the head of a response, and removes the fields that are not for the caller.
     pub(super) fn new(settings: &'a Settings, run: Run, head: &mut Parts) -> Self {
         let said = fields::take_outcome(&mut head.headers);
         let said = match said.as_deref() {
@@ -143,7 +143,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Records the trailers, and removes from them what is not for the caller. An outcome comes too late there, as in the proxy.
+    /// Records the trailers, and removes those that are not for the caller. An outcome comes too late there, as in the
+    /// proxy.
     pub(super) fn trailers(&mut self, trailers: &mut HeaderMap) {
         if let Some(late) = fields::take_outcome(trailers) {
             let why = format!(
@@ -169,7 +170,8 @@ impl<'a> Recorder<'a> {
         self.end(by_status).await;
     }
 
-    /// Reports that the response broke off. What is there of it is not stored, and a success in its head is one of the whole response.
+    /// Reports that the response broke off. The part that arrived is not stored. A success in its head would be one of
+    /// the whole response.
     pub(super) async fn broke(mut self) {
         self.body = None;
         if self.said == Some(Outcome::Success) {
@@ -178,7 +180,7 @@ impl<'a> Recorder<'a> {
         self.end(Outcome::Unknown).await;
     }
 
-    /// Reports what the handler has said, also while its body passed; otherwise this outcome.
+    /// Reports the outcome that the handler has set, even during its body; otherwise this one.
     async fn end(self, otherwise: Outcome) {
         let settings = self.settings;
         let said = self.said.or_else(|| self.run.grant.marked());

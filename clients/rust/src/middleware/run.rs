@@ -24,7 +24,8 @@ use crate::error::BoxError;
 use crate::grant::Grant;
 use crate::outcome::Outcome;
 
-/// Bytes that wait for a slow caller. More than what is stored of a response, so such a caller does not delay the record.
+/// Bytes that wait for a slow caller. More than the stored part of a response, so such a caller does not delay the
+/// record.
 const WINDOW: u32 = 256 << 10;
 
 /// Bytes that each piece counts in addition to its data.
@@ -154,7 +155,8 @@ where
                 return;
             }
         }
-        // The head of a response in one piece waits with it; that of another one is sent once the handler has no more at hand.
+        // The head of a response in one piece waits with its body. Any other head is sent once the handler has no
+        // further part ready.
         let at_hand = if caller.waiting.is_some() { at_once(&mut body).await } else { None };
         next = if let Some(next) = at_hand {
             next
@@ -171,7 +173,7 @@ where
     }
     recorder.complete().await;
     caller.complete(last);
-    // What the handler does after its response is its own.
+    // The handler may do anything after its response.
     if !matches!(next, Next::End | Next::Broken(_)) && !body.is_end_stream() {
         let rest = async { while let Some(Ok(_)) = body.frame().await {} };
         tokio::select! {
@@ -213,7 +215,7 @@ async fn caught<F: Future>(mut future: Pin<&mut F>) -> Result<F::Output, Box<dyn
     .await
 }
 
-/// Returns the next part of a body that has it at hand.
+/// Returns the next part of a body if it is ready.
 async fn at_once<B>(body: &mut Pin<&mut B>) -> Option<Next>
 where
     B: Body<Data = Bytes>,
@@ -264,7 +266,7 @@ impl<E> Caller<E> {
         }
     }
 
-    /// Sends a piece. A caller that takes none for long counts as disconnected: the record does not wait for it.
+    /// Sends a piece. A caller that reads nothing for long counts as disconnected: the record does not wait for it.
     async fn send(&mut self, grant: &Grant, data: Bytes) {
         self.begin();
         let Some(live) = &self.live else { return };

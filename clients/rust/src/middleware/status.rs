@@ -43,7 +43,8 @@ impl Default for Statuses {
 }
 
 impl Statuses {
-    /// Returns the meaning of a status. An exact status beats a class; one that is named leaves the default of the other list.
+    /// Returns the meaning of a status. An exact status overrides a class. A named status is removed from the defaults
+    /// of the other list.
     pub(super) fn meaning(&self, status: u16) -> Meaning {
         let named = |rules: &Option<Vec<StatusRule>>| {
             let exact = StatusRule::Exact(status);
@@ -64,7 +65,7 @@ impl Statuses {
         if status / 100 == 5 { self.on_5xx } else { Meaning::Unknown }
     }
 
-    /// Returns what is wrong with the lists.
+    /// Returns the error in the lists.
     pub(super) fn problem(&self) -> Option<String> {
         let (store, release) = (self.store.as_ref()?, self.release.as_ref()?);
         let both = store.iter().find(|rule| release.contains(rule))?;

@@ -93,7 +93,7 @@ impl Stored {
         self.status
     }
 
-    /// Returns the fields that say where the effect can be found.
+    /// Returns the fields that name the place of the effect.
     pub(super) fn tombstone_fields(&self) -> Vec<(HeaderName, HeaderValue)> {
         let all = headers(self.fields.iter().map(|(name, value)| (name.as_str(), value)));
         TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone()))).collect()
@@ -108,7 +108,7 @@ fn filtered(headers: &HeaderMap, stored: &StoredFields) -> HeaderMap {
     kept
 }
 
-/// Returns stored fields. Those that are none are left out.
+/// Returns stored fields. Invalid ones are left out.
 fn headers<'a>(fields: impl Iterator<Item = (&'a str, &'a String)>) -> HeaderMap {
     let field = |(name, value): (&str, &String)| {
         let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();

@@ -201,7 +201,7 @@ impl Claims {
         (200, document)
     }
 
-    /// Ends what has had its time.
+    /// Ends claims whose time is over.
     fn expire(&mut self, now: Now) {
         self.records.retain(|_, record| {
             if record.ends <= now.at && record.is_unknown_at_end && record.claim.state == State::InProgress {

@@ -112,7 +112,7 @@ impl Broker for RabbitMq {
         self.take("orders.dead").await
     }
 
-    /// Without what is at work: the broker counts ready messages only.
+    /// Without messages in work: the broker counts ready messages only.
     async fn is_drained(&mut self) -> bool {
         for queue in ["orders", "orders.retry.1s", "orders.retry.5s"] {
             let options = QueueDeclareOptions::default().passive();

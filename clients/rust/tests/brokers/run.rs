@@ -1,7 +1,7 @@
-//! The run at each broker: every order is sent twice; workers, which are processes, the gateway and the broker are killed in the middle, and
-//! parked messages are looked up and taken over. `BROKERS_MODE` is `unknown` (each effect once), `release`, or `none` for a worker without the gateway: with these, a
-//! kill doubles effects, and the run counts them. `BROKERS_ORDERS` and `BROKERS_KILLS` make a run longer. Prints its row of the table in
-//! docs/clients/guarantees.md.
+//! The run at each broker. Every order is sent twice. Workers (processes), the gateway and the broker are killed in the
+//! middle. Parked messages are looked up and taken over. `BROKERS_MODE` is `unknown` (each effect once), `release`, or
+//! `none` for a worker without the gateway: with these, a kill doubles effects, and the run counts them.
+//! `BROKERS_ORDERS` and `BROKERS_KILLS` make a run longer. Prints its row of the table in docs/clients/guarantees.md.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -228,7 +228,7 @@ pub(crate) async fn each_effect_once<B: Broker>(broker: &mut B, folder: &Folder)
         workers.keep();
         let all_killed = kills.workers == plan.kills && kills.brokers == 1;
         if all_killed {
-            // So that no run ends before its kills.
+            // No run may end before its kills.
             for order in mem::take(&mut rest) {
                 broker.send(order).await;
             }

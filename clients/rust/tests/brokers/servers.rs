@@ -10,7 +10,7 @@ use std::{env, fs};
 /// Longer than anything takes on a busy machine, and than a run goes without a delivery.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// A process with those that it starts, killed when it is dropped.
+/// A process and its child processes, killed when it is dropped.
 pub(crate) struct Server {
     command: Command,
     port: u16,

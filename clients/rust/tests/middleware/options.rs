@@ -107,7 +107,7 @@ async fn what_is_left_out_passes_and_is_counted() {
     assert_eq!(send(&router, request("/201", &fields[..1], "")).await.status, 201);
     let expected = [("forwarded", 1), ("mismatch", 1), ("replayed", 1), ("unprotected", 3)];
     assert_eq!(*counts.0.lock().expect("no panic"), BTreeMap::from(expected));
-    // Observing, nothing is refused and nothing replayed.
+    // In observe mode nothing is refused or replayed.
     let router = shop.router().layer(layer.observe().body_bytes(4));
     for (fields, body) in
         [(&fields[..], ""), (&fields[1..], ""), (&fields[..], "other"), (&fields[..], "longer than 4")]

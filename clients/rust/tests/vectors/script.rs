@@ -200,7 +200,7 @@ impl Script {
         }
     }
 
-    /// Checks the members that are expected of what came.
+    /// Checks the expected members of the received value.
     pub(crate) fn check(&self, name: &str, got: &Value, expected: &Value) {
         match expected {
             Value::Object(members) => {

@@ -40,7 +40,7 @@ pub(super) struct Group {
 struct State {
     partitions: Partitions,
     ends: Receiver<End>,
-    /// Runs that have not ended, also those of partitions that were taken away.
+    /// Unfinished runs, including those of revoked partitions.
     running: usize,
     /// The first error that ends the consumer.
     error: Option<BoxError>,
@@ -84,7 +84,8 @@ impl State {
 impl ClientContext for Group {}
 
 impl ConsumerContext for Group {
-    /// Gives running work its time. What has not ended stays uncommitted: the next owner gets a duplicate until this work has ended.
+    /// Gives running work its time. Records of unfinished work stay uncommitted: the next owner gets a duplicate until
+    /// this work has ended.
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         let Rebalance::Revoke(revoked) = rebalance else { return };
         let mut state = self.state();
@@ -203,7 +204,8 @@ impl Poll {
         }
     }
 
-    /// Commits what is due. Returns true if that failed and is repeated; a later offset of the partition may replace it.
+    /// Commits due offsets. Returns true if that failed and is repeated; a later offset of the partition may replace
+    /// it.
     fn commit(&self, state: &mut State) -> bool {
         match commit(&self.consumer, &mut state.partitions) {
             Ok(()) => return false,

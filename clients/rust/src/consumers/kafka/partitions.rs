@@ -12,7 +12,7 @@ use crate::consumers::recipe::Verdict;
 /// Topic and number of a partition.
 pub(super) type Name = (String, i32);
 
-/// Number of one run of one record: a run that ends after its partition was taken away changes nothing.
+/// Number of one run of one record: a run that ends after its partition was revoked changes nothing.
 pub(super) type Ticket = u64;
 
 /// A run that starts now.
