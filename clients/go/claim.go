@@ -56,7 +56,8 @@ type Duplicate struct {
 	WouldBe          string
 }
 
-// Decode stores the result in what `into` points to. Without a result it does nothing; one that was not stored is a *ResultNotStoredError.
+// Decode stores the result in what `into` points to. Without a result it does nothing; a result that was not stored is a
+// *ResultNotStoredError.
 func (d *Duplicate) Decode(into any) error {
 	if d.ResultOmitted != "" {
 		return &ResultNotStoredError{GlobalID: d.GlobalID, Omitted: d.ResultOmitted}
@@ -292,7 +293,7 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 	return claim, err
 }
 
-// detached claims in the background, so that a caller that leaves keeps no claim.
+// detached claims in the background, so that no claim remains if the caller leaves.
 func (c *Client) detached(ctx context.Context, claim *claim) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -351,7 +352,7 @@ func (c *Client) claimAndWait(ctx context.Context, claim *claim, stop <-chan str
 	}
 }
 
-// pauseBetweenWaits is short after a wait that the gateway shortened, and what the gateway asks for if it did not wait at all.
+// pauseBetweenWaits is short if the gateway shortened the wait. If it did not wait at all, it is the pause that the gateway asks for.
 func pauseBetweenWaits(wait time.Duration, answer *answer) time.Duration {
 	if answer.WaitedMS > 0 && wait > 0 {
 		return min(answer.retryAfter(), pauseMin)

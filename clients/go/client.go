@@ -31,7 +31,7 @@ type Client struct {
 	metrics      Metrics
 	traceparent  func(context.Context) string
 	startSpan    StartSpan
-	// The position of the gateway that answered the last claim: one that is down costs one timeout, not one for each call.
+	// The position of the gateway that answered the last claim. So a gateway that is down costs one timeout, not one for each call.
 	first *atomic.Int64
 
 	now    func() time.Time

@@ -92,7 +92,7 @@ type keeper struct {
 	first          int
 	endpoint, path string
 	attempt        string
-	// lease is what the caller asked for, where the gateway would take its default instead.
+	// lease is the one that the caller asked for, where the gateway would otherwise take its default.
 	lease   string
 	about   Event
 	genuine func(*answer) bool
@@ -125,7 +125,7 @@ func (l *lease) keep(ctx context.Context, k keeper) {
 	}
 }
 
-// run renews at a third of what is left, which leaves time to repeat a lost answer.
+// run renews at a third of the rest. This leaves time to repeat a lost answer.
 func (l *lease) run(left time.Duration) {
 	for ; ; left = l.left() {
 		if left <= 0 {

@@ -31,8 +31,8 @@ func (r *OnceResult[T]) Value() (T, error) {
 
 // Once is Client.Once for work with a result of one type, which duplicates get back as that type.
 //
-// A type that JSON does not keep, or whose values stand for work that has not ended (channels, functions, iterators), is an *ArgumentError before
-// anything is sent.
+// A type is an *ArgumentError before anything is sent if JSON does not keep it, or if its values represent unfinished work (channels,
+// functions, iterators).
 func Once[T any](
 	ctx context.Context, c *Client, operation string, contents any, work func(context.Context, *Grant) (T, error), opts ...ClaimOption,
 ) (*OnceResult[T], error) {

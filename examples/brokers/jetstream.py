@@ -13,7 +13,7 @@ from oncegate.consumers.nats import NatsConsumer
 
 
 def contents(message):
-    """What makes two messages the same payout: never the sequence of the message."""
+    """Identity of the payout: never the sequence of the message."""
     return {"payout_id": json.loads(message.data)["payout_id"]}
 
 

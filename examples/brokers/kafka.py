@@ -20,7 +20,7 @@ client = Client(
 
 
 def contents(message):
-    """What makes two records the same payout: never the offset."""
+    """Identity of the payout: never the offset of the record."""
     return {"payout_id": json.loads(message.value())["payout_id"]}
 
 

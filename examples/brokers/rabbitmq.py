@@ -21,7 +21,7 @@ handled = 0
 
 
 def contents(message):
-    """What makes two messages the same payout: never the delivery tag or the ID of the message."""
+    """Identity of the payout: never the delivery tag or the ID of the message."""
     global handled
     handled += 1
     _, _, body = message

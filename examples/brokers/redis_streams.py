@@ -18,7 +18,7 @@ client = Client(
 
 
 def contents(fields):
-    """What makes two messages the same payout: never the ID of the message."""
+    """Identity of the payout: never the ID of the message."""
     return {"payout_id": fields[b"payout_id"].decode()}
 
 

@@ -121,7 +121,7 @@ func handle(
 	ctx context.Context, channel *amqp091.Channel, returns *returned, queue Queue, consumer *oncegate.Consumer[amqp091.Delivery], delivery amqp091.Delivery,
 ) error {
 	failures := failuresOf(delivery.Headers)
-	// Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+	// Started work is finished, so a shutdown leaves no unknown outcomes.
 	decision := consumer.ConsumeOnce(context.WithoutCancel(ctx), delivery, failures)
 	if decision.Failed() {
 		failures++

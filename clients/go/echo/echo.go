@@ -61,7 +61,7 @@ func (m *Middleware) Handler(next echo.HandlerFunc) echo.HandlerFunc {
 		if passed {
 			return err
 		}
-		// It is answered: a second answer would follow the first.
+		// Already answered: a second answer would follow the first.
 		return nil
 	}
 }

@@ -46,7 +46,7 @@ type runner struct {
 	workers map[partition]*worker
 }
 
-// Consume handles records until ctx ends, finishes those that are being handled, and commits what is done.
+// Consume handles records until ctx ends, finishes running work, and commits done records.
 func Consume(ctx context.Context, config Config, consumer *oncegate.Consumer[*kgo.Record]) error {
 	if config.ParkedTopic == "" || config.DeadTopic == "" {
 		return errors.New("oncegate: ParkedTopic and DeadTopic are needed")
@@ -105,7 +105,7 @@ func (r *runner) assigned(_ context.Context, _ *kgo.Client, assigned map[string]
 	for topic, numbers := range assigned {
 		for _, number := range numbers {
 			ctx, quit := context.WithCancel(context.Background())
-			// What was fetched before the pause took effect has a place too.
+			// Records that were fetched before the pause took effect have a place, too.
 			w := &worker{partition{topic, number}, make(chan []*kgo.Record, 16), quit, ctx, make(chan struct{})}
 			r.workers[w.partition] = w
 			go r.run(w)
@@ -171,7 +171,7 @@ func (r *runner) run(w *worker) {
 // handle handles one record until it is done, and marks its offset. False: the partition is revoked or the consumer ends.
 func (r *runner) handle(ctx context.Context, record *kgo.Record) bool {
 	for failures := 0; ctx.Err() == nil; {
-		// Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+		// Started work is finished, so a shutdown leaves no unknown outcomes.
 		decision := r.consumer.ConsumeOnce(context.WithoutCancel(ctx), record, failures)
 		switch decision.Action {
 		case oncegate.Redeliver:

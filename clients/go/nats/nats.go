@@ -92,7 +92,7 @@ func (r *runner) handle(ctx context.Context, message jetstream.Msg) error {
 	sequence := metadata.Sequence.Stream
 	done := make(chan struct{})
 	go r.inform(message, done)
-	// Work that was started is finished, so that a shutdown leaves no unknown outcomes.
+	// Started work is finished, so a shutdown leaves no unknown outcomes.
 	decision := r.consumer.ConsumeOnce(context.WithoutCancel(ctx), message, r.count(sequence, 0))
 	close(done)
 	if decision.Failed() {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// readBody reads the whole body of a request, or returns the refusal. What it has read stays first in what can be read of r.Body.
+// readBody reads the whole body of a request, or returns the refusal. The bytes that it has read come first in r.Body again.
 func (m *Middleware) readBody(r *http.Request) ([]byte, *Problem) {
 	if r.Body == nil {
 		return nil, nil
@@ -71,7 +71,8 @@ func (f failing) Read([]byte) (int, error) {
 	return 0, f.err
 }
 
-// forHandler returns the request as the handler sees it: its body as if it had just come, and nothing that would make the response fit this caller only.
+// forHandler returns the request for the handler: with an unread body, and without fields that would adapt the response to this caller
+// only.
 func forHandler(r *http.Request, body []byte) *http.Request {
 	r.Body = http.NoBody
 	if len(body) > 0 {

@@ -18,7 +18,8 @@ import (
 // methodOverrides change the method for frameworks that read them.
 var methodOverrides = []string{"x-http-method-override", "x-http-method", "x-method-override"}
 
-// fingerprintOf returns what must be equal on a repeat. The members are those of the gateway's proxy, which writes null for what a request has not.
+// fingerprintOf returns what must be equal on a repeat. The members are those of the gateway's proxy, which writes null for absent parts of
+// a request.
 func (m *Middleware) fingerprintOf(r *http.Request, body []byte) oncegate.Map {
 	members := oncegate.Map{}
 	form := multipartDigest(r.Header, body)

@@ -15,7 +15,7 @@ import (
 	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
-// Config says which requests are the same, and what their responses mean. Fields that are zero have the defaults.
+// Config defines the identity of requests, and the meaning of their responses. Fields that are zero have the defaults.
 type Config struct {
 	Client *oncegate.Client
 	// Operation names what the handlers do, such as parcel.ship. Services that must not share keys have different names.
@@ -31,8 +31,8 @@ type Config struct {
 	When func(*http.Request) bool
 	// Required refuses a request without a key. Otherwise it is passed on unprotected.
 	Required bool
-	// Fingerprint names what must be equal on a repeat: method, path, query, content-type, if-match, body (all of them by default), or body:json, which
-	// compares a body of JSON by its value.
+	// Fingerprint names the parts that must be equal on a repeat: method, path, query, content-type, if-match, body (all of them by default),
+	// or body:json, which compares a body of JSON by its value.
 	Fingerprint []string
 	// Store and Release name statuses (201) or classes of them (2xx). A response of the first is stored and final; after one of the second nothing has
 	// happened, and the key is free again. Default: 2xx, 301 to 303 and 4xx; 307, 308, 401, 403, 405, 407, 408, 413, 421, 425 and 429.
@@ -63,7 +63,7 @@ type Config struct {
 	// OnUnavailable replaces that of the client: oncegate.FailClosed refuses with 503, oncegate.Proceed runs the handler unprotected and sets
 	// Oncegate-Degraded: caller.
 	OnUnavailable oncegate.OnUnavailable
-	// Observe refuses and replays nothing, and counts what it would have done.
+	// Observe refuses and replays nothing, but counts refusals and replays.
 	Observe bool
 	// Disabled passes every request on, for tests and development. So does a client that is not enabled.
 	Disabled bool

@@ -117,7 +117,7 @@ func ofDuplicate(duplicate *oncegate.Duplicate) *Problem {
 	return p
 }
 
-// ofNotStored answers a repeat of a response that was not stored, with what is left of it.
+// ofNotStored answers a repeat of a response that was not stored, with its tombstone.
 func ofNotStored(stored *storedResponse, fields *storedFields) *Problem {
 	p := problem("response_not_stored", "The first request with this key is done, but its response was not stored. `response_status` is its status; "+
 		"`Location` and `ETag` are its own.")

@@ -14,10 +14,11 @@ import (
 // callerTimeout is the time that a caller may take to read a piece, where the server itself has no WriteTimeout.
 var callerTimeout = 30 * time.Second
 
-// recorder passes a response on as the handler sends it, and keeps a copy. What makes it complete waits until its outcome was reported: the end of the
-// body, which net/http sends when ServeHTTP returns, or the piece that fills a declared length.
+// recorder passes a response on as the handler sends it, and keeps a copy. Its last part waits until the outcome was reported: the end of
+// the body, which net/http sends when ServeHTTP returns, or the piece that fills a declared length.
 //
-// It offers no way round itself: no Hijack, and no Unwrap. The header is that of the writer outside, so that outer layers see what the handler sets.
+// It cannot be bypassed: it has no Hijack and no Unwrap. The header is that of the outer writer, so that outer layers see the handler's
+// fields.
 type recorder struct {
 	to         http.ResponseWriter
 	controller *http.ResponseController
@@ -178,10 +179,10 @@ func (r *recorder) pace() {
 	}
 }
 
-// Flush sends what there is, but for what waits for the report.
+// Flush sends the available bytes, except those that wait for the report.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
-// FlushError sends what there is, but for what waits for the report.
+// FlushError sends the available bytes, except those that wait for the report.
 func (r *recorder) FlushError() error {
 	if r.ended {
 		return errEnded

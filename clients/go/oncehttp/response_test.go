@@ -51,7 +51,7 @@ func TestNothingCompletesAResponseBeforeItsOutcomeIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		version string
 		handler http.HandlerFunc
-		// What the caller gets before the report; nil: nothing, not even the head.
+		// Bytes that the caller gets before the report; nil: nothing, not even the head.
 		early []string
 	}{
 		"one piece": {"1.1", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "whole") }, nil},

@@ -19,7 +19,7 @@ import (
 	oncegate "github.com/oncegate/oncegate/clients/go"
 )
 
-// Transport sends requests with an Idempotency-Key, and repeats those that may have been lost, to services that honour the key.
+// Transport sends requests with an Idempotency-Key to services that honour the key, and repeats requests that may have been lost.
 //
 //	client := &http.Client{Transport: &oncehttp.Transport{}}
 //

@@ -1,4 +1,4 @@
-"""Whether messages that wait in the retry queues of RabbitMQ, or have just come back, survive a kill of the broker."""
+"""Checks that messages in the retry queues of RabbitMQ, or just returned from there, survive a kill of the broker."""
 
 from __future__ import annotations
 

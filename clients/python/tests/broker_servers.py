@@ -21,7 +21,7 @@ class Broker(Server):
 
     #: Its address, for consumers.
     url = ""
-    #: Seconds for which a queue has to stay empty and without deliveries, where the broker does not count what is unacknowledged.
+    #: Seconds for which a queue must stay empty and without deliveries, if the broker does not count unacknowledged messages.
     settles = 0.0
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Consumers at real brokers, whose workers are killed with -9 in the middle: what ran, what ran twice, what was lost.
+"""Consumers at real brokers, with workers that are killed with -9 in the middle: messages that ran, ran twice, or were lost.
 
 Run by scripts/test-brokers; ONCEGATE_BIN names the gateway. Each order is sent twice, in any order of messages. An effect is a row in
 PostgreSQL. Each consumer runs without a gateway, and with `on_lease_end` as `release` and as `unknown`. Parked messages
@@ -178,7 +178,7 @@ class Run:
         return [row[0] for row in rows]
 
     def look_up(self, order: str) -> bool:
-        """What a program does with a parked message: looks at the effect, takes the claim over, settles it."""
+        """Handles a parked message: looks up the effect, takes the claim over, settles it."""
         grant = self.client.claim(self.job.operation, {"order": order}, take_over=True, lease="10s")
         if not isinstance(grant, Grant):
             return grant.state == "succeeded"  # type: ignore[union-attr]

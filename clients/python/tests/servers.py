@@ -1,4 +1,4 @@
-"""Servers that the tests start, each in a separate folder and on separate ports: a gateway, PostgreSQL, and what all of them share."""
+"""Servers that the tests start, each in a separate folder and on separate ports: a gateway, PostgreSQL, and their common parts."""
 
 from __future__ import annotations
 

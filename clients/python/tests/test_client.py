@@ -1,4 +1,4 @@
-"""What the vectors cannot say: arguments, interruption, forks, hooks, the decorator; and a real gateway where there is one."""
+"""Rules outside of the vectors: arguments, interruption, forks, hooks, the decorator; and a real gateway where there is one."""
 
 from __future__ import annotations
 

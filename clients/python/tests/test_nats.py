@@ -1,4 +1,4 @@
-"""What the consumer of NATS JetStream copies."""
+"""Copies that the consumer of NATS JetStream makes."""
 
 from __future__ import annotations
 

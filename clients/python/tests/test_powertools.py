@@ -23,7 +23,7 @@ from oncegate.testing import MemoryGateway
 
 @dataclass
 class Context:
-    """What the utility asks of a Lambda's context."""
+    """Part of a Lambda's context that the utility needs."""
 
     remaining: int = 30_000
     function_name: str = "orders"

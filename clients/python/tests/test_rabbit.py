@@ -1,4 +1,4 @@
-"""What the consumers of RabbitMQ do with a copy that the broker has not stored."""
+"""Handling of a copy that the broker has not stored, by the consumers of RabbitMQ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oncegate.consumers._rabbit import queues_of
 from oncegate.consumers.aio_pika import AioPikaConsumer
 
 STORED, WITHOUT_CONFIRMS = spec.Basic.Ack(), None
-#: What aio-pika returns by default for a message that no queue got: the message.
+# : Default result of aio-pika for a message that no queue got: the message.
 RETURNED = SimpleNamespace(delivery=spec.Basic.Return())
 
 

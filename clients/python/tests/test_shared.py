@@ -1,4 +1,4 @@
-"""What all clients share, by the vectors, where no other file of them shows it."""
+"""Rules of all clients in the vectors that no other file shows."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_async(case: dict[str, Any], prepared: Case) -> None:
             error = result if isinstance(result, BaseException) else None
             if isinstance(error, (AssertionError, AttributeError)):
                 raise error
-            # What a cancelled call leaves is done in the background.
+            # The rest of a cancelled call is done in the background.
             await client.aclose()
             prepared.check(client, call, None if error else result, error, prepared.events[before:], prepared.runs - runs)
         assert prepared.script.read == len(case["exchanges"])

@@ -1,4 +1,4 @@
-"""What a user's type checker sees: checked, never run."""
+"""Code for a user's type checker: checked, never run."""
 
 from __future__ import annotations
 

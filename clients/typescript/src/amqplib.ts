@@ -20,7 +20,7 @@ export interface Message {
   };
 }
 
-/** What is used of a confirm channel of amqplib. */
+/** Used part of amqplib's confirm channel. */
 export interface ChannelLike<M extends Message> {
   assertQueue(name: string, options: { durable: boolean; arguments?: Record<string, unknown> }): Promise<unknown>;
   prefetch(count: number): Promise<unknown>;

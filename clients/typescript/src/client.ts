@@ -99,8 +99,8 @@ export class Client {
   }
 
   /**
-   * Runs `work` unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. Duplicates get what
-   * `work` returns, as JSON; with `result` in the terms, what that reads of it.
+   * Runs `work` unless the operation is a duplicate, renews the claim while it runs, and reports the outcome. Duplicates get the
+   * result of `work`, as JSON; with `result` in the terms, they get the value that it reads.
    *
    * If it throws `NothingHappened` or an error that `nothingHappened` declares, the operation can be claimed again at once. After any
    * other error the effect may have happened: the outcome is unknown. Both are thrown again.
@@ -266,7 +266,7 @@ export class Client {
   private newClaim(operation: string, contents: AnyContents, terms: Terms): Claim {
     if (terms.onLeaseEnd !== undefined && terms.onLeaseEnd !== "unknown")
       throw new TypeError('onLeaseEnd is "unknown"; `release` is a term that operators give an operation');
-    // In canonical form, so that contents that would be read differently elsewhere are refused here.
+    // In canonical form, so that ambiguous contents are refused here.
     const text = canonical(contents);
     const id = idOf(this.app, operation, text);
     const body = objectOf({
@@ -283,7 +283,7 @@ export class Client {
     return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs };
   }
 
-  /** Claims in the background, so that a caller that leaves keeps no claim. */
+  /** Claims in the background, so that no claim remains if the caller leaves. */
   private async detached(claim: Claim, signal?: AbortSignal): Promise<Grant | Duplicate | Mismatch> {
     signal?.throwIfAborted();
     const claiming = this.claimAndWait(claim, signal);

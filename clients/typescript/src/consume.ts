@@ -27,7 +27,7 @@ export interface Decision {
 export interface ConsumerOptions<Message> {
   client: Client;
   operation: string;
-  /** What makes two messages the same: a payout number, never the ID of the delivery. */
+  /** Identity of a message: a payout number, never the ID of the delivery. */
   contents: (message: Message) => AnyContents;
   /** Does the work. Throws `NothingHappened` if it had no effect. */
   handle: (message: Message, grant: Grant) => Promise<unknown> | unknown;

@@ -30,7 +30,7 @@ export class NoServer implements Server {
     }
     const held = { attempt: "none", lease_ms: LEASE_MS, degraded: DISABLED };
     if (path === "/v1/claims") {
-      // It came in canonical form, which JSON keeps.
+      // It has the canonical form, which JSON keeps.
       const id = idOf(this.app, body.operation ?? "", JSON.stringify(body.contents));
       return { status: 201, fields: { global_id: id, ...held } };
     }

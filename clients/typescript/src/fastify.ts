@@ -95,7 +95,7 @@ export function keepBodies(app: FastifyInstance, limitOf: (request: FastifyReque
       bodies.set(request, await readBody(request.raw, {}, limit, true));
       return payload;
     }
-    // An outer layer has changed the bytes: what it gives is what counts.
+    // An outer layer has changed the bytes: its bytes count.
     const pieces: Buffer[] = [];
     for await (const piece of payload) pieces.push(Buffer.from(piece as Buffer));
     const bytes = Buffer.concat(pieces);
@@ -209,7 +209,7 @@ async function evaluate(reply: FastifyReply, trailers: Map<string, Said>, payloa
   return fields;
 }
 
-/** What Fastify does with a `Response` after the hooks. */
+/** Same handling of a `Response` as by Fastify after the hooks. */
 function opened(reply: FastifyReply, response: Response): unknown {
   reply.code(response.status);
   for (const [name, value] of response.headers) reply.header(name, value);
@@ -227,7 +227,7 @@ function give(request: FastifyRequest, reply: FastifyReply, answer: Reply): null
   return null;
 }
 
-/** What a parser left, where the hook that keeps the bytes did not see them. */
+/** The value of a parser, where the hook that keeps the bytes did not see them. */
 function leftOf(request: FastifyRequest): Left {
   return { body: request.body, rawBody: (request as { rawBody?: unknown }).rawBody };
 }

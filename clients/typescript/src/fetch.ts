@@ -16,7 +16,7 @@ export interface SendOptions {
 
 /** One operation. It may be sent again, also after a failure: the key and the bytes are the same. */
 export interface Operation {
-  /** Keep it with what the user does: an order that is sent again after a restart needs the same one. */
+  /** Store it with the user's action: an order that is sent again after a restart needs the same key. */
   readonly key: string;
   /**
    * Sends it until there is an answer. Returns the last response if time is over, and throws the last error if there was none. A response

@@ -13,13 +13,13 @@ export interface KafkaMessage {
   headers?: Record<string, unknown> | undefined;
 }
 
-/** What is used of the argument of `eachMessage`. */
+/** Used part of the argument of `eachMessage`. */
 export interface Payload<M extends KafkaMessage> {
   message: M;
   heartbeat: () => Promise<void>;
 }
 
-/** What is used of a producer of kafkajs. */
+/** Used part of a kafkajs producer. */
 export interface ProducerLike {
   send(record: {
     topic: string;

@@ -1,4 +1,4 @@
-/** What a grant and a hold have in common: a lease that is renewed in the background. */
+/** Common part of a grant and a hold: a lease that is renewed in the background. */
 
 import type { Answer } from "./server.js";
 import { type About, rejected, type Transport } from "./transport.js";
@@ -8,7 +8,7 @@ export interface Keeping {
   endpoint: Endpoint;
   path: string;
   attempt: string;
-  /** What the caller asked for, where the gateway would take its default instead. */
+  /** Lease that the caller asked for, where the gateway would otherwise take its default. */
   lease?: string | undefined;
   first: number;
   about: About;
@@ -79,7 +79,7 @@ export class Lease {
     transport.event(about, "renewed", "debug");
   }
 
-  /** At a third of what is left, which leaves time to repeat a lost answer. */
+  /** At a third of the rest. This leaves time to repeat a lost answer. */
   private schedule(): void {
     const left = this.ends - this.transport.now();
     if (left <= 0) {
@@ -88,7 +88,7 @@ export class Lease {
     }
     const third = left / 3;
     const delay = third < RENEWAL_MIN_MS ? left : third;
-    // It does not keep a process alive that has nothing else to do.
+    // It does not keep an idle process alive.
     this.timer = setTimeout(() => void this.renewAndGoOn(), delay).unref();
   }
 

@@ -20,7 +20,7 @@ export interface LockTerms {
   limit?: number;
   /** The thread, process or workflow that asks: an owner that holds the lock gets another hold at once. Default: each hold is its own. */
   owner?: string;
-  /** How long a hold lasts without renewal, such as `30s`. */
+  /** Lease of a hold without renewal, such as `30s`. */
   lease?: string;
   leaseMs?: number;
   /** Grants requests in the order in which they first asked. */
@@ -28,7 +28,7 @@ export interface LockTerms {
 }
 
 export interface AcquireTerms {
-  /** How long to wait for the lock, such as `10s`, or `forever`. Default: one try. */
+  /** Longest wait for the lock, such as `10s`, or `forever`. Default: one try. */
   wait?: string;
   waitMs?: number;
   /** Withdraws the request when it is aborted before the lock is held. */

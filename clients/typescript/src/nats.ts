@@ -6,7 +6,7 @@ import type { Consumer } from "./consume.js";
 const WORKING_MS = 5000;
 const FAILURES_MAX = 100_000;
 
-/** What is used of a message. */
+/** Used part of a message. */
 export interface JsMessage {
   data: Uint8Array;
   headers?: unknown;

@@ -9,7 +9,7 @@ import type { Done, Duplicate, Mismatch } from "./values.js";
 export interface OnceOptions<Args extends unknown[], C> extends OnceTerms {
   client: Client;
   operation: string;
-  /** What makes two calls the same, of their arguments: explicit, never all of them. */
+  /** Arguments that identify a call: chosen explicitly, never all of them. */
   contents: (...args: Args) => C & Contents<C>;
 }
 

@@ -6,7 +6,7 @@ import type { Consumer } from "./consume.js";
 
 const FAILURES_MAX = 100_000;
 
-/** What is used of ioredis. Blocking reads need a separate connection. */
+/** Used part of ioredis. Blocking reads need a separate connection. */
 export interface RedisLike {
   call(command: string, ...args: (string | number)[]): Promise<unknown>;
 }

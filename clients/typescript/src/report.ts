@@ -19,7 +19,7 @@ export interface Report {
   gateway?: string | null;
 }
 
-/** What a grant needs of its client. */
+/** Services that a grant needs from its client. */
 export interface Reporter {
   settle(report: Report, result: unknown): Promise<Settled>;
   /** One try with the nonce of this claim. */

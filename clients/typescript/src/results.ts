@@ -1,4 +1,4 @@
-/** Results of work: how they are stored for duplicates, and what stands for one that was not stored. */
+/** Results of work: their stored form for duplicates, and the substitute for a result that was not stored. */
 
 import { OncegateError } from "./errors.js";
 import type { Done, Duplicate, Json, Mismatch } from "./values.js";
@@ -85,7 +85,7 @@ function withBigints(_name: string, value: unknown): unknown {
   return typeof value === "bigint" ? String(value) : value;
 }
 
-/** Where a value is not what its JSON would say. */
+/** Place where a value differs from its JSON. */
 function notPlain(value: unknown, path: string, depth: number): string | null {
   if (depth > DEPTH_MAX) return `${path.slice(0, 60)} is nested too deep`;
   if (value === null || typeof value === "string" || typeof value === "boolean") return null;
@@ -116,7 +116,7 @@ export function refuseGenerators(work: unknown): void {
     throw new TypeError("a generator has not run when it returns: give a function or an async function");
 }
 
-/** What a result is, if it has not ended when the work returns it. */
+/** Kind of a result that has not ended when the work returns it. */
 export function endsLater(result: unknown): string | null {
   if (typeof result !== "object" || result === null) return null;
   const { pipe, getReader, subscribe, next } = result as Record<string, unknown>;

@@ -6,12 +6,12 @@ import type { Harmless } from "./harmless.js";
 
 /** The terms of one claim. */
 export interface Terms {
-  /** What else must be equal on a repeat, without being part of the identity. */
+  /** Further values that must be equal on a repeat, without being part of the identity. */
   fingerprint?: AnyContents;
-  /** How long to hold the claim while in progress, such as `30s`. */
+  /** Lease of the claim while in progress, such as `30s`. */
   lease?: string;
   leaseMs?: number;
-  /** How long a success is kept against repeats, such as `30d` or `forever`. */
+  /** Retention of a success, such as `30d` or `forever`. */
   retention?: string;
   retentionMs?: number;
   /** Take over a claim that is unknown. Only after its effect was looked up. */

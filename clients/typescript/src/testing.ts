@@ -10,7 +10,7 @@ import { MemoryLocks } from "./memory-locks.js";
 import type { Fields, Request, Server } from "./server.js";
 import { type Json, type Options, SERVERS } from "./values.js";
 
-/** What is stored of a claim. */
+/** Stored state of a claim. */
 export interface MemoryClaim {
   readonly globalId: string;
   readonly operation: string;
@@ -18,12 +18,12 @@ export interface MemoryClaim {
   readonly state: "in_progress" | "succeeded" | "unknown";
   readonly fence: number;
   readonly result: Json;
-  /** How often it was granted: more than once after a release or a take-over. */
+  /** Number of grants: more than one after a release or a take-over. */
   readonly grants: number;
 }
 
 export interface MemoryOptions {
-  /** What the end of a lease means for its operation. Default: `release`. */
+  /** Meaning of a lease's end for its operation. Default: `release`. */
   onLeaseEnd?: "release" | "unknown";
 }
 

@@ -22,7 +22,7 @@ export interface Call {
   body?: string;
   /** Limit of all tries. */
   withinMs: number;
-  /** What the call asks the gateway to wait: added to the timeout of one try. */
+  /** Wait that the call requests from the gateway: added to the timeout of one try. */
   waitMs?: number;
   /** The position of the gateway to begin with. */
   first: number;
@@ -39,7 +39,7 @@ export interface Call {
 export class Transport {
   readonly servers: Server[];
   readonly timeoutMs: number;
-  /** The gateway that answered the last claim: one that is down costs one timeout, not one for each call. */
+  /** The gateway that answered the last claim. So a gateway that is down costs one timeout, not one for each call. */
   first = 0;
   /** Monotonic; replaced by tests. */
   now = (): number => performance.now();

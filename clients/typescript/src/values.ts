@@ -1,4 +1,4 @@
-/** What the calls take and return. */
+/** Arguments and results of the calls. */
 
 import type { Harmless } from "./harmless.js";
 import type { Omitted } from "./results.js";
@@ -61,7 +61,7 @@ export interface Settled {
   readonly resultOmitted: Omitted | null;
 }
 
-/** What is stored of a claim. For people and reports: another attempt may claim right after the lookup. */
+/** Stored state of a claim. For people and reports: another attempt may claim right after the lookup. */
 export interface ClaimRecord {
   readonly globalId: string;
   readonly operation: string | null;
@@ -81,13 +81,13 @@ export interface ClaimRecord {
   readonly degraded: string | null;
 }
 
-/** What is stored of a lock. For people and reports: it may change right after the lookup. */
+/** Stored state of a lock. For people and reports: it may change right after the lookup. */
 export interface LockRecord {
   readonly name: string;
   readonly held: boolean;
   /** Null if the lock is free and requests queue for it. */
   readonly mode: "exclusive" | "shared" | null;
-  /** How many holds may be at once, or null if the holders have named none. */
+  /** Maximum number of holds at once, or null if the holders have named none. */
   readonly limit: number | null;
   /** Null if the lock is free. */
   readonly fence: number | null;
@@ -102,11 +102,11 @@ export interface LockHolder {
   readonly hash: string;
   readonly mode: "exclusive" | "shared";
   readonly claimedAt: string;
-  /** What is left of the lease. */
+  /** Rest of the lease. */
   readonly leaseMs: number;
 }
 
-/** What happened in a call. Never holds contents, attempts or secrets. clients/README.md of the repository lists all. */
+/** Event of a call. Never holds contents, attempts or secrets. clients/README.md of the repository lists all. */
 export interface Event {
   readonly name: string;
   /** The operation, or the name of the lock. */

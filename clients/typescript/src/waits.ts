@@ -1,4 +1,4 @@
-/** What the repeats of one claim or acquisition share: its nonce, and the parts of a long wait. */
+/** Common state of the repeats of one claim or acquisition: its nonce, and the parts of a long wait. */
 
 import { randomBytes } from "node:crypto";
 
@@ -39,7 +39,7 @@ export function withWait(body: string, waitMs: number): string {
   return waitMs < 1 ? body : `${body.slice(0, -1)},"wait":"${duration(waitMs)}"}`;
 }
 
-/** Short after a wait that the gateway shortened, and what the gateway asks for if it did not wait at all. */
+/** Short if the gateway shortened the wait. If it did not wait at all, the pause that the gateway asks for. */
 export function pauseBetweenWaits(waitMs: number, fields: Fields): number {
   const after = fields.retry_after_ms ?? 1000;
   return waitMs > 0 && (fields.waited_ms ?? 0) > 0 ? Math.min(after, PAUSE_MS_MIN) : after;

@@ -1,4 +1,4 @@
-/** What each framework does in its own way: registration, parsers before the middleware, HTTP/2, error handlers. */
+/** Differences between frameworks: registration, parsers before the middleware, HTTP/2, error handlers. */
 
 import assert from "node:assert/strict";
 import { createReadStream } from "node:fs";

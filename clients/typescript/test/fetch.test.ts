@@ -25,7 +25,7 @@ afterEach(async () => {
 
 type Lose = (count: number, response: http.ServerResponse) => boolean;
 
-/** A server that keeps what it is sent; `lose` may take a request before the handler, or its reply. */
+/** A server that keeps its requests; `lose` may take a request before the handler, or its reply. */
 async function serve(handler: http.RequestListener, lose: Lose = () => false) {
   const seen: { key: unknown; type: unknown; body: string }[] = [];
   const { url, close } = await listening(

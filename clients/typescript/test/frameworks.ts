@@ -16,7 +16,7 @@ import type { RequestGrant } from "../src/middleware/exchange.js";
 import type { IdempotencyOptions } from "../src/middleware/options.js";
 import type { Any } from "./gateway.js";
 
-/** What a handler answers. */
+/** Answer of a handler. */
 export interface Answer {
   status?: number;
   headers?: Record<string, string | string[]>;

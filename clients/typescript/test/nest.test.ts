@@ -59,7 +59,7 @@ for (const [platform, adapter] of Object.entries({
       const principal = (request: Any) => request.headers["x-user"];
       Module({ imports: [OncegateModule.forRoot({ client: gateway.client(), principal })], controllers: [Orders] })(App);
       const app = await NestFactory.create(App, adapter() as Any, { logger: false, rawBody: true, abortOnError: false });
-      // An outer layer that changes what it is given.
+      // An outer layer that changes its input.
       app.useGlobalInterceptors({
         intercept: (_context: Any, next: Any) => next.handle().pipe(map((data: Any) => data ?? null)),
       } as Any);

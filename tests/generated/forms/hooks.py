@@ -7,7 +7,7 @@ import schemathesis
 # Refused for what they mean, not for their form.
 MEANINGS = {"contents_empty", "contents_not_canonical", "contents_mismatch", "fingerprint_mismatch"}
 
-# What a schema cannot say: bounds that operators set, names that exist, and fields that depend on others.
+# Rules that a schema cannot express: bounds that operators set, existing names, and fields that depend on others.
 RELATIONS = re.compile(
     r" is from \d+m?s to |retention_max|go with the outcome `success` only|has no engine `|differ; send one of them|"
     r"no app `|does not know|must not begin with `observed-`|occurs as a string in|only shared holds have a limit|"

@@ -265,7 +265,7 @@ func behindHTTP2(handler http.Handler) (http.Handler, error) {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: listener.Addr().String()})
 	proxy.Transport = &http.Transport{Protocols: protocols, DisableCompression: true}
 	proxy.FlushInterval = -1
-	// What breaks off behind it breaks off before it.
+	// If the handler behind it breaks off the response, it does so, too.
 	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }
 	return proxy, nil
 }

@@ -31,7 +31,7 @@ from .values import Done, Duplicate, Mismatch, Settled
 
 @dataclass
 class GrantState(Lease):
-    """What the grants of both clients know of a live claim. Without an attempt the caller's own policy let the work proceed."""
+    """State of a live claim, for the grants of both clients. Without an attempt the caller's own policy let the work proceed."""
 
     terms: ClaimTerms
     fence: int | None = None

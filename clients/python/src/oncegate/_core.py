@@ -75,7 +75,7 @@ class Answered:
         return float(began + self.body.get("lease_ms", 0) / 1000)
 
     def pause_after(self, asked: float) -> float:
-        """The pause before the next call of a wait: short after a call that has waited, and what the gateway asks for if it has not."""
+        """The pause before the next call of a wait: short after a call that has waited, otherwise the pause that the gateway asks for."""
         pause = float(self.body.get("retry_after_ms", 1000)) / 1000
         return min(pause, PAUSE_MIN) if asked > 0 and self.body.get("waited_ms", 0) > 0 else pause
 
@@ -128,7 +128,7 @@ class Core:
         self.on_event = on_event or log_event
         self.traceparent = traceparent or _telemetry.traceparent
         self.clock: Callable[[], float] = time.monotonic
-        #: The gateway that answered last is called first, so that one that is down costs one timeout, not one for each call.
+        #: The gateway that answered last is called first. So a gateway that is down costs one timeout, not one for each call.
         self.first = 0
         if not self.enabled:
             self.emit("disabled", "-", None, self.clock())

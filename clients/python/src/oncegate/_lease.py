@@ -30,7 +30,7 @@ class Lease:
         self.lost: str | None = None
         #: By the monotonic clock; it is not renewed later.
         self.renewed_until = math.inf
-        #: It is being settled or released, or was: a renewal means nothing any more.
+        # : Its settlement or release has started: a renewal has no meaning any more.
         self.ended = False
         #: Called once it is lost.
         self.on_lost: list[Callable[[], None]] = []

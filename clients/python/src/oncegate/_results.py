@@ -81,7 +81,7 @@ def marker(why: str) -> str:
 
 
 def ends_later(value: Any) -> bool:
-    """Reports whether a result is still running when the work returns it, so that its end cannot be reported."""
+    """Reports whether a result is unfinished when the work returns it. Then its end cannot be reported."""
     return isinstance(value, _ENDS_LATER) or inspect.isawaitable(value) or inspect.isasyncgen(value)
 
 

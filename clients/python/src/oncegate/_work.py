@@ -1,4 +1,4 @@
-"""What `once` and its decorator ask of the work before anything is claimed: its parameters, its result, and no transaction."""
+"""Requirements of `once` and its decorator on the work, checked before a claim: its parameters, its result, and no transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = ("result", "serialize", "deserialize", "nothing_happened")
 
 @dataclass(frozen=True)
 class Plan:
-    """How the result of the work is written and read, and which of its errors mean that nothing happened."""
+    """Writing and reading of the work's result, and the errors of the work that had no effect."""
 
     kind: Any
     serialize: Callable[[Any], Any] | None

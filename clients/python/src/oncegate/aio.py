@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long a cancelled call continues to report where `settle_within` has no limit.
+#: Time for which a cancelled call continues to report where `settle_within` has no limit.
 SETTLE_AFTER_CANCELLATION = 30.0
 
 
@@ -306,7 +306,7 @@ class AsyncHold:
         self.attempt = state.attempt
         #: A new one each time the lock becomes held; for the resource to compare.
         self.fence = state.fence
-        #: How many holds this owner has.
+        # : Number of holds of this owner.
         self.holds = state.holds
         #: Set once the lock is lost: stop.
         self.lost_event = asyncio.Event()

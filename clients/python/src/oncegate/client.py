@@ -351,7 +351,7 @@ class Hold:
         self.attempt = state.attempt
         #: A new one each time the lock becomes held; for the resource to compare.
         self.fence = state.fence
-        #: How many holds this owner has.
+        # : Number of holds of this owner.
         self.holds = state.holds
         #: Set once the lock is lost: stop.
         self.lost_event = threading.Event()

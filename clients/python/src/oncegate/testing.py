@@ -53,7 +53,7 @@ class MemoryGateway:
 
     @property
     def claims(self) -> list[MemoryClaim]:
-        """What stands now, in the order in which it was claimed."""
+        """The live claims, in the order in which they were claimed."""
         with self._lock:
             return [found for name in list(self._claims.by_id) if (found := self._claims.find(name)) is not None]
 

@@ -46,7 +46,7 @@ class Duplicate(Generic[T_co]):
     retry_after: float
     claimed_at: str | None
     expires_at: str | None
-    #: False where the contents of the other claim are not known, so that they could not be compared.
+    #: False if the contents of the other claim are unknown, so that no comparison was possible.
     contents_verified: bool
     degraded: str | None
     global_id: str
@@ -120,7 +120,7 @@ class LockRecord:
     holders: tuple[LockHolder, ...]
     #: Number of requests in the queue.
     waiting: int
-    #: How many holds may be at once; None if the holders have named none.
+    # : Maximum number of holds at once; None if the holders have named none.
     limit: int | None = None
 
     @property

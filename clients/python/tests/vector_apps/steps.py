@@ -1,4 +1,4 @@
-"""What the handlers of all frameworks share: the runs, the rules of each `at`, and the steps of a request."""
+"""Common part of the handlers of all frameworks: the runs, the rules of each `at`, and the steps of a request."""
 
 from __future__ import annotations
 

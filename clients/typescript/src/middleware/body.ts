@@ -10,7 +10,7 @@ export type NoBody = { kind: "too_large" } | { kind: "cut" } | { kind: "not_seen
 
 const EMPTY: Body = { kind: "bytes", bytes: Buffer.alloc(0) };
 
-/** What layers before may have left of a body. */
+/** Body in the form that earlier layers may have left it. */
 export interface Left {
   body?: unknown;
   rawBody?: unknown;
@@ -52,7 +52,7 @@ function parsedBody(request: IncomingMessage, { body, file, files }: Left): Body
 type Push = (piece: unknown, encoding?: BufferEncoding) => boolean;
 
 /**
- * Takes what the parser of HTTP pushes, instead of the stream, so that the stream neither ends nor is seen to be read before the
+ * Takes the bytes from the HTTP parser instead of the stream. So the stream does not end, and does not count as read, before the
  * handler reads it.
  */
 function collect(request: IncomingMessage, limit: number, keepsLong: boolean, resolve: (body: Body | NoBody) => void): void {

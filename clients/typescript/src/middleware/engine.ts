@@ -51,7 +51,7 @@ export class Engine<Request> {
     return key !== null && "key" in key && (given.when?.(request) ?? true);
   }
 
-  /** What can be decided before the body is read. */
+  /** Decisions that are possible before the body is read. */
   begin(request: Request, incoming: Incoming): Pass | Answered | Keyed {
     const { rules } = this;
     if (!rules.isEnabled) return PASS;
@@ -113,7 +113,7 @@ export class Engine<Request> {
   /** Claims the request. */
   async claim(key: string, principal: string, incoming: Incoming, body: Body): Promise<Granted | Answered | Pass> {
     const { rules } = this;
-    // A caller may ask for what one call of the gateway waits, or for what the service itself waits.
+    // A caller may ask for the longest wait of one call to the gateway, or for that of the service itself.
     const preferred = preferredWait(incoming.rawHeaders, Math.max(WAIT_MS_MAX, rules.waitMs));
     const waitMs = rules.given.observe ? 0 : (preferred ?? rules.waitMs);
     let found: Grant | Duplicate | Mismatch;
@@ -195,7 +195,7 @@ export class Engine<Request> {
     );
   }
 
-  /** In observe mode nothing is refused, but for an upload that cannot be handled either. */
+  /** In observe mode nothing is refused, except an upload that cannot be handled. */
   private refuse(result: RequestResult, refused: Refusal, always = false): Answered | Pass {
     this.count(result);
     if (this.rules.given.observe && !always) return PASS;

@@ -1,4 +1,4 @@
-/** One run of a handler under a claim: what its response means, what is stored of it, and the report. */
+/** One run of a handler under a claim: the meaning of its response, the stored part, and the report. */
 
 import { AsyncLocalStorage } from "node:async_hooks";
 
@@ -64,7 +64,7 @@ export class RequestGrant {
   }
 }
 
-/** What is left of a claim after its outcome. */
+/** State of a claim after its outcome. */
 const STATES = { success: "succeeded", failure: "released", unknown: "unknown" } as const;
 
 const running = new AsyncLocalStorage<RequestGrant>();
@@ -147,7 +147,7 @@ export class Exchange {
   /** An error of the handler, on its way to what answers it. */
   threw(error: unknown): void {
     if (this.rules.isHarmless(error)) this.isHarmless = true;
-    // Nothing can answer it any more: what the caller has got is not whole.
+    // It can no longer be answered: the caller has received a part.
     if (this.status !== 0) void this.break();
   }
 

@@ -10,7 +10,7 @@ export const FINGERPRINT_PARTS = ["method", "path", "query", "content-type", "if
 export type FingerprintPart = (typeof FINGERPRINT_PARTS)[number];
 export const FINGERPRINT_DEFAULT: readonly FingerprintPart[] = ["method", "path", "query", "content-type", "if-match", "body"];
 
-/** What every request has, in every framework. */
+/** Properties that every request has, in every framework. */
 export interface Incoming {
   readonly method: string;
   /** The URL of the request line, with the mount point. */

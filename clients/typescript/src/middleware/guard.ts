@@ -74,7 +74,7 @@ export class Guard {
     for (const tell of this.later.splice(0)) tell();
   }
 
-  /** A write that was not taken at once: a caller that stalls is cut off, so that the handler can go on. */
+  /** A write that was not accepted at once: a caller that stalls is cut off, so that the handler can continue. */
   stalled(): void {
     if (this.stall || this.isGone) return;
     this.response.once("drain", () => this.moved());
@@ -100,7 +100,8 @@ export class Guard {
     const { request, overrides } = this;
     const destroy = request.destroy.bind(request) as Destroy;
     const value = (error?: NodeJS.ErrnoException) => {
-      // What Node.js does when the connection closes; a stream that has been read to its end destroys itself without an error.
+      // Same actions as Node.js when the connection closes. A stream that has been read to its end destroys itself without an
+      // error.
       if (error?.code !== "ECONNRESET") return destroy(error);
       this.leave();
       this.later.push(() => void destroy(error));

@@ -1,4 +1,4 @@
-/** What the adapters of frameworks on `node:http` share: the way from a request to a run or an answer. */
+/** Common part of the adapters on `node:http`: the steps from a request to a run or an answer. */
 
 import type { IncomingMessage, ServerResponse } from "node:http";
 

@@ -12,7 +12,7 @@ import { StoredFields } from "./stored.js";
 
 export interface IdempotencyOptions<Request> {
   client: Client;
-  /** What the handler does, such as `order.submit`. A different handler has a different name. */
+  /** Operation of the handler, such as `order.submit`. A different handler has a different name. */
   operation: string;
   /**
    * Tells callers apart, so that no caller gets the response of another with the same key: the verified account of the request, never
@@ -27,23 +27,23 @@ export interface IdempotencyOptions<Request> {
   when?: (request: Request) => boolean;
   /** Refuses requests without a key. Otherwise they are passed on unprotected. */
   required?: boolean;
-  /** What must be the same on a repeat. `body:json` compares JSON by value. */
+  /** Parts that must be the same on a repeat. `body:json` compares JSON by value. */
   fingerprint?: readonly FingerprintPart[];
   /** Statuses that mean that it is done. Default: 2xx, 301 to 303, 4xx. */
   store?: readonly StatusRule[];
-  /** Statuses that mean that nothing happened. Default: 307, 308, 401, 403, 405, 407, 408, 413, 421, 425, 429. */
+  /** Statuses of responses without an effect. Default: 307, 308, 401, 403, 405, 407, 408, 413, 421, 425, 429. */
   release?: readonly StatusRule[];
   /** The meaning of a 5xx. Default: `unknown`. */
   on5xx?: On5xx;
-  /** Errors of the handler that mean that nothing happened. */
+  /** Errors of the handler that had no effect. */
   nothingHappened?: Harmless;
-  /** How long the claim is held without renewal, such as `30s`. */
+  /** Lease of the claim without renewal, such as `30s`. */
   lease?: string;
   leaseMs?: number;
-  /** How long the key blocks, such as `24h`. */
+  /** Time for which the key blocks, such as `24h`. */
   retention?: string;
   retentionMs?: number;
-  /** How long a repeat waits for the response of the first. `Prefer: wait=5` of the caller comes before it. */
+  /** Longest time that a repeat waits for the response of the first. `Prefer: wait=5` of the caller comes before it. */
   wait?: string;
   waitMs?: number;
   /** The longest body of a request. Default: 1 MiB. */
@@ -69,7 +69,7 @@ export interface IdempotencyOptions<Request> {
   render?: (problem: Problem) => Rendered;
   /** Default: that of the client. */
   onUnavailable?: "fail_closed" | "proceed";
-  /** Refuses and replays nothing, and counts what it would have done. */
+  /** Refuses and replays nothing, but counts refusals and replays. */
   observe?: boolean;
   /** False: protects nothing. Default: that of the client. */
   enabled?: boolean;
@@ -183,7 +183,7 @@ function bytes(name: string, given: number | undefined, standard: number): numbe
   return given ?? standard;
 }
 
-/** Whether an unsafe method reached a middleware that does not cover it. */
+/** True if an unsafe method reached a middleware that does not cover it. */
 export function isUnsafe(method: string): boolean {
   return !SAFE.includes(method);
 }

@@ -9,7 +9,7 @@ export type StatusRule = number | "2xx" | "3xx" | "4xx" | "5xx";
 const STORE: readonly StatusRule[] = ["2xx", 301, 302, 303, "4xx"];
 const RELEASE: readonly StatusRule[] = [307, 308, 401, 403, 405, 407, 408, 413, 421, 425, 429];
 
-/** Which statuses mean that it is done, and which that nothing happened. */
+/** Statuses that mean "done", and statuses that mean "nothing happened". */
 export class StatusRules {
   private readonly store: readonly StatusRule[];
   private readonly release: readonly StatusRule[];

@@ -5,7 +5,7 @@ import type { ReadableStream as WebStream } from "node:stream/web";
 import type { Run } from "./node.js";
 import type { FieldLines } from "./stored.js";
 
-/** How long a reader may take nothing. */
+/** Longest time without a read by a reader. */
 const STALLED_MS = 30_000;
 
 /** Functions of a stream in addition to passing its pieces. */

@@ -27,7 +27,7 @@ export function hideFields(request: IncomingMessage): () => void {
   };
 }
 
-/** Those of the fields that differ from what an outer layer had set before the handler ran. */
+/** Fields that differ from the values that an outer layer had set before the handler ran. */
 export function ownFields(now: FieldLines, outer: FieldLines): FieldLines {
   const text = (fields: FieldLines, name: string) => JSON.stringify(fields.filter(([each]) => each === name));
   return now.filter(([name]) => text(now, name) !== text(outer, name));
@@ -40,7 +40,7 @@ export class Recorder {
   private isHead = false;
   private declared: number | null = null;
   private written = 0;
-  /** What is held back until the report: the calls that complete the response, in order. */
+  /** Calls that are held back until the report: those that complete the response, in order. */
   private held: (() => void)[] | null = null;
   private isEnded = false;
   private readonly write: (...args: unknown[]) => boolean;

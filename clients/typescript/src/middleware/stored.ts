@@ -22,7 +22,7 @@ export interface StoredResponse {
   body?: string;
 }
 
-/** What a caller gets. */
+/** Response to a caller. */
 export interface Reply {
   status: number;
   fields: FieldLines;
@@ -125,7 +125,7 @@ export function replay(response: StoredResponse, allowed: StoredFields): Reply |
   };
 }
 
-/** Where the effect of a response that is not stored can be found. */
+/** Place of the effect of a response that is not stored. */
 export function tombstoneFields(response: StoredResponse, allowed: StoredFields): FieldLines {
   return allowed.of(response.fields).filter(([name]) => TOMBSTONE_FIELDS.includes(name));
 }

@@ -1,4 +1,4 @@
-"""What to do with a message: one table for all brokers (`clients/vectors/decisions.json`)."""
+"""The decision about a message: one table for all brokers (`clients/vectors/decisions.json`)."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ record ClaimRequest(
             throw new IllegalArgumentException(
                     "The operation has no name; write one such as \"order.submit\"");
         }
-        // In canonical form, so that contents that would be read differently elsewhere are refused
-        // here.
+        // In canonical form, so that ambiguous contents are refused here.
         String canonical = Contents.canonical(contents);
         Object fingerprint = terms.fingerprint();
         JsonText mark =

@@ -4,7 +4,7 @@ import java.time.Duration;
 import java.util.Set;
 
 /**
- * What a consumer does with a message: one table for all brokers, the same in every language.
+ * Decision of a consumer about a message: one table for all brokers, the same in every language.
  *
  * @param kind acknowledge, redeliver, park or dead-letter
  * @param delay least delay before a redelivery; null: the consumer's own
@@ -15,7 +15,7 @@ public record Decision(Kind kind, Duration delay, String reason, Exception error
     /** Statuses that say nothing about the message: a wrong credential or URL. */
     private static final Set<Integer> NOT_OF_THE_MESSAGE = Set.of(401, 403, 404, 405);
 
-    /** What to do. */
+    /** Action on the message. */
     public enum Kind {
         /** Done, here or before. */
         ACK,

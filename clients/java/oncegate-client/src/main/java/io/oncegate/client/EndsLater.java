@@ -8,7 +8,7 @@ import java.util.concurrent.Flow;
 import java.util.concurrent.Future;
 import java.util.stream.BaseStream;
 
-/** Results that stand for work which has not ended. */
+/** Results that represent unfinished work. */
 final class EndsLater {
     private static final List<Class<?>> TYPES =
             List.of(

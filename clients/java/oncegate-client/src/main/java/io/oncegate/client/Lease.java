@@ -59,7 +59,7 @@ final class Lease {
         observer.accept(lost);
     }
 
-    /** Renews at a third of what is left, which leaves time to repeat a lost answer. */
+    /** Renews at a third of the rest. This leaves time to repeat a lost answer. */
     synchronized void start() {
         if (stopped || lost != null) {
             return;

@@ -6,8 +6,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What is stored of a lock. It is for people and reports: the lock may change right after the
- * lookup.
+ * Stored state of a lock. It is for people and reports: the lock may change right after the lookup.
  *
  * @param mode null if the lock is free and requests queue for it
  * @param limit how many holds may be at once; null if the holders have named none

@@ -4,11 +4,11 @@ import java.util.Locale;
 
 /** The reported outcome of an operation. */
 public enum Outcome {
-    /** It is finished, and must never run again. */
+    /** Finished: must never run again. */
     SUCCESS,
     /** Nothing happened: the operation is released at once. */
     FAILURE,
-    /** It is not known whether it happened. */
+    /** Unknown whether it happened. */
     UNKNOWN;
 
     /** Returns the name that all clients use, such as {@code success}. */

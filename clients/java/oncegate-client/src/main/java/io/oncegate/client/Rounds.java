@@ -29,7 +29,7 @@ final class Rounds {
     private final Events events;
 
     /**
-     * The gateway that answered last is called first, so that one that is down costs one timeout,
+     * The gateway that answered last is called first. So a gateway that is down costs one timeout,
      * not one for each call.
      */
     private volatile int first;
@@ -128,7 +128,7 @@ final class Rounds {
         throw new Failed(tries.causes, tries.uncertain, tries.quota);
     }
 
-    /** What the tries of one call have brought so far. */
+    /** Results of the tries of one call so far. */
     private static final class Tries {
         final Map<Integer, Cause> causes = new LinkedHashMap<>();
         boolean resent;

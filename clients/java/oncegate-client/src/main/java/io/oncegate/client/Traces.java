@@ -11,7 +11,7 @@ final class Traces {
 
     private Traces() {}
 
-    /** Where traces come from. */
+    /** Source of traces. */
     interface Source {
         String traceparent();
 

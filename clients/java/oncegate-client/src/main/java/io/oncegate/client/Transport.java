@@ -31,8 +31,8 @@ final class Transport {
     private final HttpClient http;
 
     /**
-     * What all requests have. They have no timeout of their own: it would wake the thread of all
-     * connections for each call.
+     * Common part of all requests. They have no timeout of their own: it would wake the thread of
+     * all connections for each call.
      */
     private final HttpRequest.Builder template;
 

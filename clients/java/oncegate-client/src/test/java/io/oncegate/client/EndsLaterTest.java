@@ -14,7 +14,7 @@ import java.util.concurrent.FutureTask;
 import org.junit.jupiter.api.Test;
 import org.reactivestreams.Publisher;
 
-/** Work that has not ended when it returns is no success; work that is absent claims nothing. */
+/** Work that has not ended when it returns is no success. Without work, nothing is claimed. */
 @OncegateTest
 class EndsLaterTest {
     @Test

@@ -29,8 +29,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /**
- * What java.util.concurrent documents of locks, over HTTP. Against a gateway that models the lock
- * table; against a real one if ONCEGATE_URL is set.
+ * Documented behaviour of locks in java.util.concurrent, over HTTP. Against a gateway that models
+ * the lock table; against a real one if ONCEGATE_URL is set.
  */
 @Timeout(value = 30, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
 class LockTest {

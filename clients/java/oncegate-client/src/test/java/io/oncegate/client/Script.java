@@ -13,7 +13,7 @@ import java.util.Map;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
 
-/** The exchanges of one case: which requests must come, in which order, and the answers to them. */
+/** The exchanges of one case: the expected requests in their order, and the answers to them. */
 final class Script {
     private static final Map<String, Object> COMMON =
             Vectors.load("clients/vectors/behaviour/common.json");

@@ -19,7 +19,7 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** What all clients share, by the vectors, where no other file of them shows it. */
+/** Rules of all clients in the vectors that no other file shows. */
 @OncegateTest
 class SharedTest {
     private static final Map<String, Object> SHARED = Vectors.load("clients/vectors/shared.json");

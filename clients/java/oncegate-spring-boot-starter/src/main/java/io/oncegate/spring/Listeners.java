@@ -4,7 +4,7 @@ import io.oncegate.client.NothingHappened;
 import java.util.concurrent.Callable;
 import org.aopalliance.intercept.MethodInvocation;
 
-/** What the advices of listeners share. */
+/** Common part of the advices of listeners. */
 public final class Listeners {
     private Listeners() {}
 

@@ -2,7 +2,7 @@ package io.oncegate.spring;
 
 import io.oncegate.client.Decision;
 
-/** A message that was not done: the decision says what comes of it. */
+/** An unfinished message: the decision names the next step. */
 public class NotDone extends RuntimeException {
     private final transient Decision decision;
 

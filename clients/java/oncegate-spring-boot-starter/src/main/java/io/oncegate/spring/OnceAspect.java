@@ -164,7 +164,7 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         }
     }
 
-    /** What the method has returned, before its outcome was reported. */
+    /** Result of the method, before its outcome was reported. */
     private static final class Returned {
         volatile Object value;
         volatile boolean is;

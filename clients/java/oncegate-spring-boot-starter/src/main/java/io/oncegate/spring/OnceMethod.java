@@ -111,7 +111,7 @@ final class OnceMethod {
         return end;
     }
 
-    /** Returns the type of the value: that of the method, or what its holder is to bring. */
+    /** Returns the type of the value: that of the method, or that of its future or publisher. */
     Type valueType() {
         Type type = method.getGenericReturnType();
         if (end == End.RETURN) {

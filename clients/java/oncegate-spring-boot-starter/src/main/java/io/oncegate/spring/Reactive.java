@@ -6,7 +6,7 @@ import org.springframework.core.ReactiveAdapter;
 import org.springframework.core.ReactiveAdapterRegistry;
 import reactor.core.publisher.Mono;
 
-/** What needs Reactor on the class path. */
+/** Code that needs Reactor on the class path. */
 final class Reactive {
     private Reactive() {}
 

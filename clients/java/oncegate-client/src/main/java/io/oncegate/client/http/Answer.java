@@ -1,6 +1,6 @@
 package io.oncegate.client.http;
 
-/** What becomes of a request. */
+/** Decision about a request. */
 public sealed interface Answer {
     /** The handler runs as if the middleware were not there. */
     record Pass() implements Answer {

@@ -24,8 +24,8 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * What a request with a key goes through, for the adapters of frameworks: {@link #enter}, then the
- * body, then {@link #claim}, then a {@link Run} that records the response.
+ * Steps of a request with a key, for the adapters of frameworks: {@link #enter}, then the body,
+ * then {@link #claim}, then a {@link Run} that records the response.
  *
  * @param <R> the framework's request
  */

@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 
-/** Names of fields: those that are stored with a response, and those that the middleware owns. */
+/** Names of fields that are stored with a response, and of fields that the middleware owns. */
 final class Fields {
     static final String OUTCOME = "oncegate-outcome";
     static final String REPLAYED = "idempotent-replayed";
@@ -28,7 +28,7 @@ final class Fields {
     private static final Set<String> NEVER_STORED =
             Set.of("set-cookie", "set-cookie2", "www-authenticate", "content-length", "date");
 
-    /** What the handler must not see: a replay fits every caller. */
+    /** Fields that the handler must not see: a replay must fit every caller. */
     private static final Set<String> HIDDEN = Set.of("accept-encoding", "range", "if-range");
 
     private Fields() {}

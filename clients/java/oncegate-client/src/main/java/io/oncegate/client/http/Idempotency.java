@@ -165,7 +165,7 @@ public final class Idempotency<R> {
         return with(copy -> copy.store = rules);
     }
 
-    /** Sets the statuses that mean that nothing happened: the key is free again. */
+    /** Sets the statuses of responses without an effect: the key is free again. */
     public Idempotency<R> release(String... statuses) {
         List<String> rules = StatusRules.checked("release", List.of(statuses));
         return with(copy -> copy.release = rules);
@@ -282,7 +282,7 @@ public final class Idempotency<R> {
         return with(copy -> copy.onUnavailable = policy);
     }
 
-    /** Refuses and replays nothing, and counts what it would have done: to introduce it. */
+    /** Refuses and replays nothing, but counts refusals and replays: to introduce it. */
     public Idempotency<R> observe() {
         return with(copy -> copy.observe = true);
     }

@@ -40,8 +40,8 @@ public final class KeyedSender {
     }
 
     /**
-     * Sends a request under this key, such as one that was kept with the operation: a program that
-     * was restarted sends the same.
+     * Sends a request under this key, for example a key that is stored with the operation: a
+     * restarted program sends the same.
      *
      * @param request its body must be repeatable
      */

@@ -14,7 +14,7 @@ import java.util.Map;
 /**
  * A refusal, as a problem document (RFC 9457).
  *
- * @param detail what is wrong and what to do, for people
+ * @param detail explanation and correction, for people
  * @param state the state of the claim, or null
  * @param responseStatus the status of a response that was not stored, or 0
  * @param fields more fields of the response, such as {@code Retry-After}

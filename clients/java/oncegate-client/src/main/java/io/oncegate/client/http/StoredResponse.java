@@ -43,7 +43,7 @@ record StoredResponse(int status, long at, List<Field> fields, byte[] body) {
         return fits ? stored : stored.tombstone();
     }
 
-    /** Returns what is left of a response that is not stored. */
+    /** Returns the tombstone of a response that is not stored. */
     StoredResponse tombstone() {
         List<Field> kept =
                 fields.stream()

@@ -24,7 +24,7 @@ final class Exchange {
     private static final System.Logger LOG = System.getLogger("io.oncegate.client");
     private static final String ATTRIBUTE = "io.oncegate.exchange";
 
-    /** Where frameworks keep an error that one of their handlers has answered. */
+    /** Attributes in which frameworks keep an error that one of their handlers has answered. */
     private static final List<String> HANDLED =
             List.of(
                     "org.springframework.web.servlet.DispatcherServlet.EXCEPTION",
@@ -36,7 +36,7 @@ final class Exchange {
     private final ReadBody body;
     private final boolean stopsWhenGone;
 
-    /** What layers outside had set before the handler ran: it is theirs, and not stored. */
+    /** Fields that outer layers had set before the handler ran: these are not stored. */
     private final Map<String, List<String>> outer;
 
     /** The fields at the end of the last dispatch. */
@@ -134,7 +134,9 @@ final class Exchange {
         }
     }
 
-    /** What the container sets before it asks an error page is not the handler's either. */
+    /**
+     * Fields that the container sets before it calls an error page are not the handler's either.
+     */
     private void takeContainersFields(HttpServletResponse to) {
         if (left != null) {
             fields(to)

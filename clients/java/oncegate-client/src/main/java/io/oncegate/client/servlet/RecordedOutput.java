@@ -138,7 +138,7 @@ final class RecordedOutput extends ServletOutputStream {
         }
         finishing = true;
         if (writer != null) {
-            // What it still holds comes to this stream.
+            // Its remaining bytes go to this stream.
             writer.flush();
         }
         sendHead();

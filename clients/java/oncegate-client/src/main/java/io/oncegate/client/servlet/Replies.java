@@ -30,7 +30,7 @@ final class Replies {
             if (field.name().equalsIgnoreCase("Content-Type")) {
                 response.setContentType(field.value());
             } else if (named.add(field.name().toLowerCase(Locale.ROOT))) {
-                // It replaces what a layer outside has set: the handler had changed it.
+                // It replaces the value of an outer layer: the handler had changed it.
                 response.setHeader(field.name(), field.value());
             } else {
                 response.addHeader(field.name(), field.value());

@@ -40,7 +40,7 @@ public final class MemoryGateway implements Answerer {
         return new OncegateClient(change.apply(options));
     }
 
-    /** Returns the claims that stand, in the order in which they came. */
+    /** Returns the live claims, in the order of their arrival. */
     public synchronized List<StoredClaim> claims() {
         return claims.stored(nanoTime());
     }

@@ -36,7 +36,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** What a sender repeats, and under which key. */
+/** Repeats of a sender, and their keys. */
 class KeyedSenderTest {
     private static final String IN_PROGRESS = "{\"code\":\"duplicate\",\"state\":\"in_progress\"}";
 

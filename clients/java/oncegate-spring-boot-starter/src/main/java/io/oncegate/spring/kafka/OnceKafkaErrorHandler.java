@@ -41,7 +41,7 @@ public final class OnceKafkaErrorHandler implements CommonErrorHandler {
                         null, new FixedBackOff(0, FixedBackOff.UNLIMITED_ATTEMPTS), new Pauses());
         var recoverer =
                 new DeadLetterPublishingRecoverer(template, OnceKafkaErrorHandler::destination);
-        // What could not be published stays uncommitted, and is delivered again.
+        // A record that could not be published stays uncommitted, and is delivered again.
         recoverer.setFailIfSendResultIsError(true);
         last = new DefaultErrorHandler(recoverer, new FixedBackOff(0, 0));
         last.setCommitRecovered(true);

@@ -25,7 +25,7 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
     private final Run run;
     private final HttpHeaders headers = new HttpHeaders();
 
-    /** What layers outside had set before the handler ran: it is theirs, and not stored. */
+    /** Fields that outer layers had set before the handler ran: these are not stored. */
     private final Map<String, List<String>> outer;
 
     private final List<Supplier<? extends Mono<Void>>> beforeCommit = new ArrayList<>();
