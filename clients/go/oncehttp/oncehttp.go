@@ -63,7 +63,7 @@ type Config struct {
 	// OnUnavailable replaces that of the client: oncegate.FailClosed refuses with 503, oncegate.Proceed runs the handler unprotected and sets
 	// Oncegate-Degraded: caller.
 	OnUnavailable oncegate.OnUnavailable
-	// Observe refuses and replays nothing, but counts refusals and replays.
+	// Observe refuses and replays nothing, but counts what enforcing would refuse or replay.
 	Observe bool
 	// Disabled passes every request on, for tests and development. So does a client that is not enabled.
 	Disabled bool

@@ -69,7 +69,7 @@ export interface IdempotencyOptions<Request> {
   render?: (problem: Problem) => Rendered;
   /** Default: that of the client. */
   onUnavailable?: "fail_closed" | "proceed";
-  /** Refuses and replays nothing, but counts refusals and replays. */
+  /** Refuses and replays nothing, but counts what enforcing would refuse or replay. */
   observe?: boolean;
   /** False: protects nothing. Default: that of the client. */
   enabled?: boolean;

@@ -282,7 +282,7 @@ public final class Idempotency<R> {
         return with(copy -> copy.onUnavailable = policy);
     }
 
-    /** Refuses and replays nothing, but counts refusals and replays: to introduce it. */
+    /** Refuses and replays nothing, but counts what enforcing would refuse or replay. */
     public Idempotency<R> observe() {
         return with(copy -> copy.observe = true);
     }
