@@ -10,6 +10,7 @@ ENV CARGO_TERM_COLOR=never
 COPY Cargo.toml Cargo.lock ./
 COPY load/Cargo.toml load/
 COPY clients/rust/Cargo.toml clients/rust/
+COPY crates/admin/Cargo.toml crates/admin/
 COPY crates/api/Cargo.toml crates/api/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/database/Cargo.toml crates/database/

@@ -28,6 +28,7 @@ mod validate;
 
 use std::collections::BTreeMap;
 
+use oncegate_admin::ConsoleOptions;
 use oncegate_proxy::options::ProxyOptions;
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +41,6 @@ pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
 pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
 pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, TermsOptions};
-use crate::admin::console::ConsoleOptions;
 use crate::domain::limits::Limits;
 use crate::domain::tenant::AppKey;
 use crate::domain::terms::OnDataLoss;

@@ -2,7 +2,6 @@
 //!
 //! The modules from the ground up; none imports one above its own. Start with `ARCHITECTURE.md`.
 
-pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod engines;

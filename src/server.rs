@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use oncegate_admin::{Admin, AdminService, Audit, Lifecycle, Stage, Started};
 use oncegate_api::{Api, ApiService, ConcurrencyLimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -40,10 +41,6 @@ use self::live::Live;
 use self::signals::{Signal, Signals};
 use self::tls::Certificates;
 use self::watch::Watch;
-use crate::admin::audit::Audit;
-use crate::admin::health::{Lifecycle, Stage};
-use crate::admin::summary::Started;
-use crate::admin::{Admin, AdminService};
 use crate::config::{Config, Fingerprint, Loaded, Origins, Problems};
 use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
 use crate::domain::clock::{Clock, SystemClock};

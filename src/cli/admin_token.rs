@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use clap::{Subcommand, ValueEnum};
+use oncegate_admin::Role;
 
-use crate::admin::role::Role;
 use crate::config::KeyPath;
 use crate::domain::attempt::Entropy;
 use crate::domain::name::Name;
@@ -66,8 +66,9 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -
 
 #[cfg(test)]
 mod tests {
+    use oncegate_admin::TokenOptions;
+
     use super::*;
-    use crate::admin::role::TokenOptions;
     use crate::domain::attempt::SystemEntropy;
     use crate::tenants::secret::SecretDigest;
 

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use oncegate_admin::TokenOptions;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::admin::role::TokenOptions;
 use crate::domain::terms::Span;
 use crate::transport::tls::TlsOptions;
 use crate::web::problem::ProblemBase;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use oncegate_admin::Lifecycle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::health::Lifecycle;
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_admin::{Audit, AutomaticSwitches};
 use tokio::runtime::Handle;
 
-use crate::admin::AutomaticSwitches;
-use crate::admin::audit::Audit;
 use crate::config::{Config, FailoverModeOption, FailoverOptions};
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Clock;

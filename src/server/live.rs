@@ -4,14 +4,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use oncegate_admin::{Reloads, Setting, Tokens};
 use oncegate_proxy::identities;
 use tokio::sync::Notify;
 
 use super::data_dir::DataDir;
 use super::{apps, operators};
-use crate::admin::auth::Tokens;
-use crate::admin::config::Setting;
-use crate::admin::reloads::Reloads;
 use crate::config::{Config, EffectiveSetting, Loaded, Origins, Problems};
 use crate::domain::clock::Clock;
 use crate::gateway::Gateway;

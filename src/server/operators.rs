@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_admin::{ConsoleSettings, Token, TokenOptions, Tokens};
 
-use crate::admin::auth::{Token, Tokens};
-use crate::admin::console::ConsoleSettings;
-use crate::admin::role::TokenOptions;
 use crate::config::Config;
 use crate::tenants::secret::SecretDigest;
 

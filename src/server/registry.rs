@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use oncegate_admin::{Lifecycle, Stage};
 
 use super::apps;
 use super::catalog::Dependencies;
-use crate::admin::health::{Lifecycle, Stage};
 use crate::config::Config;
 use crate::domain::attempt::Entropy;
 use crate::domain::clock::Timestamp;

@@ -1,0 +1,92 @@
+//! Calls of the admin API, made in process with the operator of a session: same checks, same roles, same audit trail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, StatusCode, header};
+use oncegate_web::problem::{Code, Problem};
+use serde::de::DeserializeOwned;
+use tower::Service as _;
+
+use crate::Admin;
+use crate::auth::Operator;
+
+/// Time for one region of a page. A store that hangs is probed for a second.
+const REGION_TIMEOUT: Duration = Duration::from_millis(1800);
+
+/// Largest answer: a page of claims with long contents.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// The admin API without its authentication.
+pub(super) struct Calls {
+    routes: Router,
+}
+
+impl Calls {
+    /// Returns the calls of these routes. Their requests need an [`Operator`].
+    pub(super) fn new(routes: Router<Arc<Admin>>, admin: Arc<Admin>) -> Self {
+        Self { routes: routes.with_state(admin) }
+    }
+
+    /// Returns the answer to a read, in time for its region of a page.
+    pub(super) async fn get<T: DeserializeOwned>(&self, operator: &Operator, path: &str) -> Result<T, Problem> {
+        in_time(self.call(operator, Method::GET, path, Body::empty())).await
+    }
+
+    /// Returns the answer to a call that looks something up, in time for its region of a page.
+    pub(super) async fn look_up<T: DeserializeOwned>(
+        &self,
+        operator: &Operator,
+        path: &str,
+        body: String,
+    ) -> Result<T, Problem> {
+        in_time(self.call(operator, Method::POST, path, Body::from(body))).await
+    }
+
+    /// Makes a change, and returns its answer.
+    pub(super) async fn change<T: DeserializeOwned>(
+        &self,
+        operator: &Operator,
+        path: &str,
+        body: String,
+    ) -> Result<T, Problem> {
+        self.call(operator, Method::POST, path, Body::from(body)).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        operator: &Operator,
+        method: Method,
+        path: &str,
+        body: Body,
+    ) -> Result<T, Problem> {
+        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+        let request = request.extension(operator.clone()).body(body);
+        let request =
+            request.map_err(|_| Problem::invalid("The address has a part that no call of the admin API has."))?;
+        let Ok(mut response) = self.routes.clone().call(request).await;
+        if let Some(mut problem) = response.extensions_mut().remove::<Problem>() {
+            problem.tell_reason();
+            return Err(problem);
+        }
+        if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
+            return Err(Problem::new(Code::NotFound, "The admin API has no such call that only reads."));
+        }
+        let unread =
+            || Problem::new(Code::Internal, "An answer of the admin API could not be read; report the request_id.");
+        let bytes = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.map_err(|_| unread())?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            tracing::error!(error = %error, path, "An answer of the admin API does not have the form that the console expects");
+            unread()
+        })
+    }
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    tokio::time::timeout(REGION_TIMEOUT, call).await.unwrap_or_else(|_| {
+        let detail = format!("There was no answer within {} ms.", REGION_TIMEOUT.as_millis());
+        Err(Problem::new(Code::StoreUnavailable, detail))
+    })
+}

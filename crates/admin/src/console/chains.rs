@@ -1,0 +1,169 @@
+//! `/console/engines` and `/console/chains/{chain}`: engines and their health, and who is active. `switch` changes that.
+
+pub(super) mod switch;
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use oncegate_web::problem::{Code, Problem};
+use serde::Deserialize;
+
+use super::context::{Answer, Context};
+use super::layout;
+use super::parts::{facts, health, path, table};
+use super::texts::Text;
+use super::times;
+use super::untrusted::Untrusted;
+use crate::role::Role;
+
+/// `GET /admin/v1/engines`.
+#[derive(Deserialize)]
+struct Engines {
+    engines: Vec<Engine>,
+}
+
+/// An engine.
+#[derive(Deserialize)]
+struct Engine {
+    name: Untrusted,
+    url: Option<Untrusted>,
+    up: bool,
+    detail: Untrusted,
+    breaker: Option<Breaker>,
+    chains: Vec<Untrusted>,
+}
+
+/// The breaker of an engine.
+#[derive(Deserialize)]
+struct Breaker {
+    state: Untrusted,
+    since: String,
+}
+
+/// `GET /admin/v1/chains`.
+#[derive(Deserialize)]
+struct Chains {
+    chains: Vec<Chain>,
+}
+
+/// A chain.
+#[derive(Deserialize)]
+pub(super) struct Chain {
+    name: Untrusted,
+    engines: Vec<Untrusted>,
+    active: Untrusted,
+    epoch: u64,
+    phase: String,
+    switching_to: Option<Untrusted>,
+    held_ms: Option<u64>,
+    health: Vec<ChainEngine>,
+}
+
+/// An engine of a chain.
+#[derive(Deserialize)]
+struct ChainEngine {
+    engine: Untrusted,
+    up: bool,
+    detail: Untrusted,
+}
+
+impl Chain {
+    /// Returns the chain that the address of a page names.
+    pub(super) async fn of(context: &Context) -> Result<Self, Problem> {
+        let name = context.parameters.get("chain").map_or("", String::as_str);
+        let Chains { chains } = context.get("/admin/v1/chains").await?;
+        let unknown = || Problem::new(Code::NotFound, context.texts().of(Text::NoSuchChain));
+        chains.into_iter().find(|chain| chain.name.raw() == name).ok_or_else(unknown)
+    }
+}
+
+/// Draws the page of all engines and chains.
+pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let (engines, chains) =
+        tokio::join!(context.get::<Engines>("/admin/v1/engines"), context.get::<Chains>("/admin/v1/chains"));
+    let main = html! {
+        div.heading { h1 { (t.of(Text::Engines)) } span.muted { (t.of(Text::ThisGateway)) } }
+        @match &engines {
+            Ok(found) => (table_of_engines(&context, &found.engines)),
+            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        }
+        (layout::heading(&t.of(Text::Chains), &t.of(Text::ThisGateway)))
+        @match &chains {
+            Ok(found) => (table_of_chains(&context, &found.chains)),
+            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+        }
+        (layout::sources(t, &["engines", "chains"], "oncegate engine list, oncegate chain list"))
+    };
+    Ok(Answer::Page(Text::Engines, main))
+}
+
+fn table_of_engines(context: &Context, engines: &[Engine]) -> Markup {
+    let rows = html! {
+        @for engine in engines {
+            tr {
+                th scope="row" { (engine.name) @if let Some(url) = &engine.url { br; span.muted { (url) } } }
+                td { (health(context.texts(), Some(engine.up))) @if !engine.up { br; (engine.detail) } }
+                td { @if let Some(Breaker { state, since }) = &engine.breaker { (state) br; span.muted { (times::instant(since)) } } }
+                td { @for name in &engine.chains { a href=(path(&["chains", name.raw()])) { (name) } " " } }
+            }
+        }
+    };
+    table(context.texts(), Text::Engines, &[Text::Engine, Text::State, Text::Breaker, Text::Chain], &rows)
+}
+
+fn table_of_chains(context: &Context, chains: &[Chain]) -> Markup {
+    let rows = html! {
+        @for chain in chains {
+            tr {
+                th scope="row" { a href=(path(&["chains", chain.name.raw()])) { (chain.name) } }
+                td { (chain.active) }
+                td.number { (chain.epoch) }
+                td { (phase(context, chain)) }
+            }
+        }
+    };
+    table(context.texts(), Text::Chains, &[Text::Chain, Text::Active, Text::Epoch, Text::State], &rows)
+}
+
+fn phase(context: &Context, chain: &Chain) -> Markup {
+    let t = context.texts();
+    match (&chain.switching_to, chain.held_ms) {
+        (Some(to), _) => html! { span.warn { "▲ " (t.of(Text::SwitchingTo)) " " (to) } },
+        (None, Some(left)) => {
+            let left = times::age(std::time::Duration::from_millis(left));
+            html! { span.bad { "■ " (t.of(Text::FrozenFor(&left))) } }
+        }
+        (None, None) if chain.phase == "open" => html! { span.good { "● " (t.of(Text::Grants)) } },
+        (None, None) => html! { span.warn { "▲ " (t.of(Text::ClosedNow)) } },
+    }
+}
+
+/// Draws the page of a chain.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let chain = Chain::of(&context).await?;
+    let rows = html! {
+        @for engine in &chain.health {
+            tr {
+                th scope="row" { (engine.engine) }
+                td { @if engine.engine == chain.active { (t.of(Text::Active)) } }
+                td { (health(t, Some(engine.up))) @if !engine.up { br; (engine.detail) } }
+            }
+        }
+    };
+    let may_switch = context.operator.role >= Role::Act && chain.engines.len() > 1;
+    let main = html! {
+        div.heading { h1 { (t.of(Text::Chain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
+        @if context.query("done") == Some("switched") { p.notice role="status" { (t.of(Text::SwitchedNow)) } }
+        (facts(t, &[
+            (Text::Active, html! { (chain.active) }),
+            (Text::Epoch, html! { (chain.epoch) }),
+            (Text::State, phase(&context, &chain)),
+        ]))
+        (table(t, Text::Engines, &[Text::Engine, Text::Active, Text::State], &rows))
+        @if may_switch { p { a.button href=(path(&["chains", chain.name.raw(), "switch"])) { (t.of(Text::SwitchIt)) } } }
+        (layout::sources(t, &["chains"], "oncegate chain list"))
+    };
+    Ok(Answer::Page(Text::Chain, main))
+}

@@ -1,0 +1,78 @@
+//! `/console/chains/{chain}/switch`: makes another engine the active one, at every gateway.
+
+use std::sync::Arc;
+
+use maud::html;
+use oncegate_web::problem::{Code, Problem};
+use serde_json::{Value, json};
+
+use super::Chain;
+use crate::console::context::{Answer, Context, value};
+use crate::console::parts::path;
+use crate::console::texts::Text;
+use crate::console::untrusted::Untrusted;
+use crate::console::{forms, layout};
+
+/// Draws the page of the action.
+pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let chain = Chain::of(&context).await?;
+    let others = || chain.engines.iter().filter(|engine| **engine != chain.active);
+    let lost = lost(&context, &chain, others().next()).await;
+    let fields = html! {
+        p {
+            label for="to" { (t.of(Text::NewEngine)) }
+            select #to name="to" required { @for engine in others() { option value=(engine.raw()) { (engine.shown()) } } }
+        }
+        p { label.option { input type="checkbox" name="accept_loss" value="true" required; " " (t.of(Text::LossAccepted)) } }
+        (forms::typed(&context, Text::TypeChain(chain.name.raw())))
+    };
+    let epoch = chain.epoch.to_string();
+    let bound = [("epoch", epoch.as_str()), ("active", chain.active.raw())];
+    let target = path(&["chains", chain.name.raw(), "switch"]);
+    let main = html! {
+        div.heading { h1 { (t.of(Text::SwitchChain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
+        p { (t.of(Text::ActiveNow)) " " strong { (chain.active) } ", " (t.of(Text::EpochIs(chain.epoch))) }
+        h2.apart { (t.of(Text::WhatIsLost)) }
+        @if let Some(lost) = lost { p { (lost) } }
+        p { (t.of(Text::WorseThanWaiting)) }
+        (forms::form(&context, &target, &bound, &fields, Text::SwitchIt))
+        (layout::same_as(t, "POST /admin/v1/chains/{name}/switch", &format!("oncegate chain switch {} … --accept-loss --reason …", chain.name.raw())))
+    };
+    Ok(Answer::Page(Text::SwitchChain, main))
+}
+
+/// Returns the loss that the admin API names when a switch does not accept it. Such a call changes nothing.
+async fn lost(context: &Context, chain: &Chain, to: Option<&Untrusted>) -> Option<Untrusted> {
+    let body = json!({ "to": to?.raw(), "accept_loss": false, "reason": "what would be lost" });
+    let answer = context.post::<Value>(&switch_call(chain.name.raw()), &body).await;
+    answer.err().filter(|problem| problem.code == Code::LossNotAccepted).map(|problem| {
+        let detail = problem.detail.split(" If that is accepted").next().unwrap_or_default();
+        Untrusted::from(detail.trim_start_matches("Nothing was changed. "))
+    })
+}
+
+fn switch_call(chain: &str) -> String {
+    format!("/admin/v1/chains/{chain}/switch")
+}
+
+/// Switches the chain, if its epoch is the one that was shown.
+pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
+    let name = context.parameters.get("chain").cloned().unwrap_or_default();
+    forms::check_typed(&context, &name)?;
+    let chain = Chain::of(&context).await?;
+    let to = value(&context.form, "to").unwrap_or_default();
+    let epoch = chain.epoch.to_string();
+    let shown = value(&context.form, "epoch") == Some(epoch.as_str())
+        && value(&context.form, "active") == Some(chain.active.raw());
+    // After the switch itself the epoch is another one; the form's nonce finds its result.
+    if !shown && !forms::has_run(&context) {
+        return Err(Problem::new(
+            Code::AlreadyActive,
+            context.texts().of(Text::ChainHasChanged(chain.active.raw(), chain.epoch)),
+        ));
+    }
+    let body = json!({ "to": to, "accept_loss": value(&context.form, "accept_loss") == Some("true") });
+    let done = format!("{}?done=switched", path(&["chains", &name]));
+    forms::act(context, switch_call(&name), body, &["reason"], done).await
+}

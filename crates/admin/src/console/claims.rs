@@ -1,0 +1,264 @@
+//! `/console/claims/{app}/{id}`: a claim: its state in words, its timeline, contents, result, terms, and what may be done. `settle` and
+//! `release` do it.
+
+pub(super) mod release;
+pub(super) mod settle;
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::AppKey;
+use oncegate_core::terms::Retention;
+use oncegate_web::problem::Problem;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::context::{Answer, Context};
+use super::layout;
+use super::masks::masked;
+use super::parts::{address, facts, path};
+use super::recent::{Group, Recent};
+use super::texts::{Text, Texts};
+use super::times;
+use super::untrusted::Untrusted;
+use crate::audit::Change;
+use crate::role::Role;
+
+/// `POST /admin/v1/claims/show`.
+#[derive(Deserialize)]
+pub(super) struct Claim {
+    app: Untrusted,
+    chain: Untrusted,
+    engine: Untrusted,
+    global_id: Untrusted,
+    operation: Option<Untrusted>,
+    pub(super) state: String,
+    pub(super) attempt_hash: Untrusted,
+    claimed_at: String,
+    expires_at: Option<String>,
+    fence: Option<u64>,
+    #[serde(default)]
+    late: bool,
+    contents: Option<Box<RawValue>>,
+    contents_sha256: Option<Untrusted>,
+    contents_bytes: Option<u64>,
+    result: Option<Box<RawValue>>,
+    retention: Untrusted,
+    on_lease_end: String,
+    lease: Untrusted,
+    unknown_retention: Untrusted,
+}
+
+/// The claim that an address names.
+pub(super) struct Named {
+    pub(super) app: String,
+    id: String,
+    realm: String,
+}
+
+impl Named {
+    /// Returns the claim in the address of a page.
+    pub(super) fn of(context: &Context) -> Self {
+        let part = |name: &str| context.parameters.get(name).cloned().unwrap_or_default();
+        let realm = context.query("realm").filter(|realm| *realm == "proxy").unwrap_or("api");
+        Self { app: part("app"), id: part("id"), realm: realm.to_owned() }
+    }
+
+    /// Returns the members of a call that name it.
+    pub(super) fn body(&self) -> Value {
+        json!({ "app": self.app, "global_id": self.id, "realm": self.realm })
+    }
+
+    /// Returns the address of its page, or of an action on it.
+    pub(super) fn address(&self, action: &[&str], done: &str) -> String {
+        let realm = if self.realm == "proxy" { "proxy" } else { "" };
+        address(&path(&[&["claims", &*self.app, &*self.id], action].concat()), &[("realm", realm), ("done", done)])
+    }
+
+    /// Returns the call of the admin API that shows it, as a query.
+    fn json(&self) -> String {
+        address("claims/show", &[("app", &self.app), ("global_id", &self.id), ("realm", &self.realm)])
+    }
+
+    /// Returns the words of a command that name it.
+    pub(super) fn command(&self) -> String {
+        let realm = if self.realm == "proxy" { " --realm proxy" } else { "" };
+        format!("--app {} --global-id {}{realm}", self.app, self.id)
+    }
+
+    /// Returns the live claim.
+    pub(super) async fn claim(&self, context: &Context) -> Result<Claim, Problem> {
+        context.post("/admin/v1/claims/show", &self.body()).await
+    }
+}
+
+/// Draws the page. A look at contents is in the audit trail.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let (t, named) = (context.texts(), Named::of(&context));
+    let recent = address("/admin/v1/recent", &[("app", &named.app), ("global_id", &named.id), ("limit", "1000")]);
+    let (claim, recent) = tokio::join!(named.claim(&context), context.get::<Recent>(&recent));
+    let recent = recent.ok();
+    let seen = recent.as_ref().map(Recent::groups).unwrap_or_default();
+    let done = done(context.query("done"));
+    let main = match &claim {
+        Ok(claim) => {
+            note(&context, claim);
+            html! {
+                (heading(claim))
+                @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
+                (state(t, claim))
+                (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
+                (timeline(t, claim, &seen))
+                (contents(&context, claim))
+                (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
+                (terms(t, claim))
+                h2.apart { (t.of(Text::WhatMayBeDone)) }
+                (actions(&context, &named, claim))
+                (layout::sources(t, &[&named.json()], &format!("oncegate claim show {}", named.command())))
+            }
+        }
+        // A released claim is absent; a store that does not answer says nothing.
+        Err(problem) if done.is_some() || !seen.is_empty() => html! {
+            h1 { (t.of(Text::Claim)) }
+            @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
+            p { (Untrusted::from(problem.detail.clone())) }
+            @if !seen.is_empty() {
+                p { (t.of(Text::NotHereAnyMore)) }
+                ol.timeline { @for group in &seen { li { "○ " (group.draw(t)) } } }
+            }
+        },
+        Err(problem) => return Err(problem.clone()),
+    };
+    Ok(Answer::Page(Text::Claim, main))
+}
+
+/// Returns the words for an action that led here.
+fn done(word: Option<&str>) -> Option<Text<'static>> {
+    match word? {
+        "success" => Some(Text::SettledAsDone),
+        "failure" => Some(Text::SettledAsNotDone),
+        "released" => Some(Text::ReleasedNow),
+        _ => None,
+    }
+}
+
+fn note(context: &Context, claim: &Claim) {
+    if context.operator.role < Role::Read {
+        return;
+    }
+    let change = Change {
+        app: claim.app.raw().parse().ok(),
+        operation: claim.operation.as_ref().and_then(|operation| operation.raw().parse().ok()),
+        global_id: claim.global_id.raw().parse().ok(),
+        ..Change::without_reason("claim.view")
+    };
+    context.console.admin.audit.note(&context.operator, &change);
+}
+
+/// Returns the name of the claim.
+pub(super) fn heading(claim: &Claim) -> Markup {
+    html! {
+        div.heading {
+            h1 { (claim.app) @if let Some(operation) = &claim.operation { " / " (operation) } }
+            code { (claim.global_id) }
+        }
+    }
+}
+
+/// Returns the state of the claim in words, with a shape.
+pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
+    let until = claim.expires_at.as_deref().map(times::instant);
+    let until = until.as_deref();
+    let (class, shape, sentence) = match claim.state.as_str() {
+        "in_progress" if claim.on_lease_end == "unknown" => {
+            ("warn", "◐", Text::InProgressThenUnknown(until.unwrap_or("–")))
+        }
+        "in_progress" => ("warn", "◐", Text::InProgress(until.unwrap_or("–"))),
+        "succeeded" => ("good", "●", until.map_or(Text::DoneForEver, Text::DoneUntil)),
+        _ => ("bad", "▲", until.map_or(Text::UnknownForEver, Text::UnknownUntil)),
+    };
+    html! { p.state { span class=(class) { (shape) " " } (t.of(sentence)) } }
+}
+
+/// Returns what the store and this gateway know, in the order of time.
+fn timeline(t: Texts, claim: &Claim, seen: &[Group<'_>]) -> Markup {
+    let end = match claim.state.as_str() {
+        "in_progress" if claim.on_lease_end == "unknown" => Text::BecomesUnknown,
+        _ => Text::CanBeClaimed,
+    };
+    let claimed = html! {
+        "● " (times::instant(&claim.claimed_at)) " · "
+        @if claim.late { (t.of(Text::RecordedLate)) } @else { (t.of(Text::Claimed)) }
+        " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) }
+    };
+    let mut lines = vec![(claim.claimed_at.clone(), claimed)];
+    lines.extend(succeeded_at(claim).map(|at| {
+        let line = html! { "● " (times::instant(&at)) " · " (t.of(Text::SucceededAt)) };
+        (at, line)
+    }));
+    lines.extend(seen.iter().map(|group| (group.from.to_owned(), html! { "○ " (group.draw(t)) })));
+    lines.extend(claim.expires_at.iter().map(|at| (at.clone(), html! { "● " (times::instant(at)) " · " (t.of(end)) })));
+    // Instants in UTC sort as text.
+    lines.sort_by(|(one, _), (other, _)| one.cmp(other));
+    html! { ol.timeline { @for (_, line) in &lines { li { (line) } } } }
+}
+
+/// Returns when a claim succeeded: the end of its retention, less the retention. The store keeps no other instant.
+fn succeeded_at(claim: &Claim) -> Option<String> {
+    let Ok(Retention::For(retention)) = claim.retention.raw().parse() else { return None };
+    let end = claim.expires_at.as_ref().filter(|_| claim.state == "succeeded" && !claim.late)?;
+    let micros = u64::try_from(end.parse::<jiff::Timestamp>().ok()?.as_microsecond()).ok()?;
+    let at = micros.checked_sub(u64::try_from(retention.as_micros()).ok()?)?;
+    Some(Timestamp::from_micros(at).to_string())
+}
+
+fn contents(context: &Context, claim: &Claim) -> Markup {
+    let t = context.texts();
+    if context.operator.role < Role::Read {
+        return html! { p.muted { (t.of(Text::RoleSeesNoContents)) } };
+    }
+    let masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
+    html! {
+        (layout::heading(&t.of(Text::Contents), &t.of(Text::ScopeStore)))
+        @match (&claim.contents, &claim.contents_sha256) {
+            (Some(contents), _) => pre { (masked(contents, &masks)) },
+            (None, Some(digest)) => p { "SHA-256 " code { (digest) } " · " (claim.contents_bytes.unwrap_or_default()) " B" },
+            (None, None) => p.muted { (t.of(Text::ContentsUnknown)) },
+        }
+        @if let Some(result) = &claim.result {
+            (layout::heading(&t.of(Text::ResultTitle), &t.of(Text::ScopeStore)))
+            pre { (masked(result, &masks)) }
+        }
+        @if !masks.is_empty() { p.muted { (t.of(Text::Masked(&masks.join(", ")))) } }
+    }
+}
+
+fn terms(t: Texts, claim: &Claim) -> Markup {
+    let text = |value: &Untrusted| html! { (value) };
+    facts(
+        t,
+        &[
+            (Text::Chain, html! { a href=(path(&["chains", claim.chain.raw()])) { (claim.chain) } }),
+            (Text::Engine, text(&claim.engine)),
+            (Text::Lease, text(&claim.lease)),
+            (Text::Retention, text(&claim.retention)),
+            (Text::UnknownRetention, text(&claim.unknown_retention)),
+            (Text::OnLeaseEnd, html! { (Untrusted::from(claim.on_lease_end.clone())) }),
+            (Text::Fence, html! { @if let Some(fence) = claim.fence { (fence) } @else { "–" } }),
+        ],
+    )
+}
+
+fn actions(context: &Context, named: &Named, claim: &Claim) -> Markup {
+    let t = context.texts();
+    if context.operator.role < Role::Act {
+        return html! { p.muted { (t.of(Text::RoleChangesNothing)) } };
+    }
+    let link = |action: &str, text| html! { a.button href=(named.address(&[action], "")) { (t.of(text)) } };
+    html! {
+        @if claim.state != "succeeded" { p { (link("settle", Text::SettleIt)) " " (t.of(Text::SettleWhen)) } }
+        p { (link("release", Text::ReleaseIt)) " " (t.of(release::when(&claim.state))) }
+    }
+}

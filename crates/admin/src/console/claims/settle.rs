@@ -1,0 +1,55 @@
+//! `/console/claims/{app}/{id}/settle`: says what an operator has found out about an operation, in place of its holder.
+
+use std::sync::Arc;
+
+use maud::html;
+use oncegate_web::problem::Problem;
+use serde_json::Value;
+
+use super::{Named, heading, state};
+use crate::console::context::{Answer, Context, value};
+use crate::console::texts::Text;
+use crate::console::{forms, layout};
+
+/// Draws the page of the action.
+pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
+    let (t, named) = (context.texts(), Named::of(&context));
+    let claim = named.claim(&context).await?;
+    let outcomes = [("success", Text::ItWasDone), ("failure", Text::NothingHappened)];
+    let fields = html! {
+        (forms::choice(&context, "outcome", Text::WhatYouFound, &outcomes))
+        p {
+            label for="result" { (t.of(Text::ResultForRepeats)) }
+            textarea #result name="result" rows="2" spellcheck="false" aria-describedby="result-hint" { (value(&context.draft, "result").unwrap_or_default()) }
+            span.muted #result-hint { (t.of(Text::ResultHint)) }
+        }
+    };
+    let command = format!(
+        "oncegate claim settle {} --attempt-hash {} --outcome … --reason …",
+        named.command(),
+        claim.attempt_hash.raw()
+    );
+    let bound = [("attempt_hash", claim.attempt_hash.raw())];
+    let main = html! {
+        (heading(&claim))
+        (state(t, &claim))
+        p { (t.of(Text::LookFirst)) }
+        (forms::form(&context, &named.address(&["settle"], ""), &bound, &fields, Text::SettleIt))
+        (layout::same_as(t, "POST /admin/v1/claims/settle", &command))
+    };
+    Ok(Answer::Page(Text::SettleIt, main))
+}
+
+/// Settles the claim that was shown.
+pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
+    let named = Named::of(&context);
+    let mut body = named.body();
+    if let Some(text) = value(&context.form, "result").map(str::trim).filter(|text| !text.is_empty()) {
+        let wrong =
+            |_| Problem::invalid("The result is not JSON. A text needs quotes, such as \"paid\". Nothing was changed.");
+        body["result"] = serde_json::from_str::<Value>(text).map_err(wrong)?;
+    }
+    let outcome = value(&context.form, "outcome").unwrap_or_default();
+    let done = named.address(&[], outcome);
+    forms::act(context, "/admin/v1/claims/settle".to_owned(), body, &["attempt_hash", "outcome", "reason"], done).await
+}

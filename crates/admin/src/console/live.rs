@@ -1,0 +1,194 @@
+//! `/console/live`: a stream of the names of what has changed, while its session lives. The script of a page then loads the page again.
+//! It reaches no store: what it looks at is what this gateway knows already.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use oncegate_gateway::tenants::secret::SecretDigest;
+use serde_json::value::RawValue;
+
+use super::context::Console;
+use super::session::SessionId;
+use super::site::Site;
+use crate::auth::{Operator, Via};
+use crate::health::Stage;
+
+/// Streams of the gateway, and of one session. A browser has six connections for a host.
+const STREAMS_MAX: usize = 32;
+const STREAMS_OF_SESSION_MAX: usize = 4;
+
+/// Time between two looks at what has changed.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time without an event after which a comment shows that the stream is alive.
+const QUIET_LOOKS: u32 = 7;
+
+/// What is looked at: the name of a region and the call of the admin API that it shows.
+const REGIONS: [(&str, &str); 3] =
+    [("summary", "/admin/v1/summary"), ("waiting", "/admin/v1/waiting?limit=20"), ("history", "/admin/v1/history")];
+
+/// Members that change with every answer and say nothing new.
+const RESTLESS: [&str; 2] = ["uptime_ms", "checked_at"];
+
+/// The open streams, and what was seen last.
+#[derive(Default)]
+pub(super) struct Live {
+    streams: Mutex<HashMap<String, usize>>,
+    seen: tokio::sync::Mutex<Seen>,
+}
+
+/// The digests of the regions. One look serves all streams.
+#[derive(Clone, Default)]
+struct Seen {
+    at: Option<Duration>,
+    digests: Vec<Option<SecretDigest>>,
+}
+
+/// An open stream.
+struct Stream {
+    console: Arc<Console>,
+    session: SessionId,
+    /// Names its session among the open streams.
+    key: String,
+    operator: Operator,
+    known: Vec<Option<SecretDigest>>,
+    quiet: u32,
+}
+
+impl Live {
+    fn streams(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a stream of this session, unless there are too many.
+    fn enter(&self, key: &str) -> bool {
+        let mut streams = self.streams();
+        let (all, own) = (streams.values().sum::<usize>(), streams.get(key).copied().unwrap_or_default());
+        let has_room = all < STREAMS_MAX && own < STREAMS_OF_SESSION_MAX;
+        if has_room {
+            streams.insert(key.to_owned(), own + 1);
+        }
+        has_room
+    }
+
+    fn leave(&self, key: &str) {
+        let mut streams = self.streams();
+        match streams.get_mut(key) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(streams.remove(key)),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.console.live.leave(&self.key);
+    }
+}
+
+/// Opens a stream. Beyond the limits, and without a session, the answer is 204, which ends an `EventSource`.
+pub(super) async fn open(State(console): State<Arc<Console>>, request: Request) -> Response {
+    let ended = || StatusCode::NO_CONTENT.into_response();
+    let session = request.extensions().get::<Site>().and_then(|site| site.session(request.headers()));
+    let Some(session) = session else { return ended() };
+    let Some(token) = console.sessions.peek(&session) else { return ended() };
+    let key = session.form_token();
+    if !console.live.enter(&key) {
+        return ended();
+    }
+    let operator = Operator { name: token.name, role: token.role, request_id: String::new(), via: Via::Console };
+    let stream = Stream { console, session, key, operator, known: Vec::new(), quiet: 0 };
+    let events = stream::unfold(stream, |stream| async move {
+        let (text, stream) = stream.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), stream))
+    });
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
+}
+
+impl Stream {
+    /// Returns the next event, or nothing if the stream has ended: with its session, or because the gateway stops.
+    async fn next(mut self) -> Option<(String, Self)> {
+        if self.known.is_empty() {
+            self.known = self.look().await;
+            return Some((": open\n\n".to_owned(), self));
+        }
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let is_over = self.console.admin.lifecycle.stage() == Stage::Draining;
+            if is_over || self.console.sessions.peek(&self.session).is_none() {
+                return None;
+            }
+            let digests = self.look().await;
+            let pairs = REGIONS.iter().zip(digests.iter().zip(&self.known));
+            let changed: Vec<&str> = pairs.filter(|(_, (new, old))| new != old).map(|((name, _), _)| *name).collect();
+            let event = format!("data: {}\n\n", changed.join(" ").replace("summary", "summary engines"));
+            let has_changed = !changed.is_empty();
+            self.known = digests;
+            if has_changed {
+                self.quiet = 0;
+                return Some((event, self));
+            }
+            self.quiet += 1;
+            if self.quiet >= QUIET_LOOKS {
+                self.quiet = 0;
+                return Some((": alive\n\n".to_owned(), self));
+            }
+        }
+    }
+
+    /// Returns the digests of the regions, at most a moment old.
+    async fn look(&self) -> Vec<Option<SecretDigest>> {
+        let console = &self.console;
+        let mut seen = console.live.seen.lock().await;
+        let now = console.admin.clock.monotonic();
+        if seen.at.is_none_or(|at| now.saturating_sub(at) >= INTERVAL / 2) {
+            let mut digests = Vec::new();
+            for (_, call) in REGIONS {
+                let answer = console.calls.get::<Box<RawValue>>(&self.operator, call).await;
+                digests.push(answer.ok().map(|answer| SecretDigest::of(&steady(answer.get()))));
+            }
+            *seen = Seen { at: Some(now), digests };
+        }
+        seen.digests.clone()
+    }
+}
+
+/// Returns JSON text without the members that change with every answer.
+fn steady(text: &str) -> String {
+    let parts = text.split_inclusive(',');
+    let is_restless = |part: &&str| RESTLESS.iter().any(|name| part.contains(&format!("\"{name}\":")));
+    parts.filter(|part| !is_restless(part)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_limited_for_a_session_and_for_all() {
+        let live = Live::default();
+        let entered = |key: &str| live.enter(key);
+        assert!((0..STREAMS_OF_SESSION_MAX).all(|_| entered("a")) && !entered("a"));
+        live.leave("a");
+        assert!(entered("a") && !entered("a"));
+        let others = (0..STREAMS_MAX).filter(|number| entered(&format!("s{number}"))).count();
+        assert_eq!(others, STREAMS_MAX - STREAMS_OF_SESSION_MAX);
+        (0..STREAMS_OF_SESSION_MAX).for_each(|_| live.leave("a"));
+        assert!(!live.streams().contains_key("a"));
+    }
+
+    #[test]
+    fn an_age_is_no_change() {
+        let one =
+            "{\"stage\":\"ready\",\"uptime_ms\":1,\"engines\":[{\"up\":true,\"checked_at\":\"a\",\"chains\":[]}]}";
+        let other = one.replace(":1,", ":2,").replace("\"a\"", "\"b\"");
+        assert_eq!(steady(one), steady(&other));
+        assert_ne!(steady(one), steady(&one.replace("true", "false")));
+    }
+}

@@ -1,0 +1,176 @@
+//! `/console/`: whether a person has to act now, the engines in one line each, and what callers wait for. Its calls reach no store.
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use oncegate_web::problem::Problem;
+use serde::Deserialize;
+
+use super::context::{Answer, Context};
+use super::parts::{address, health, path, table};
+use super::texts::{Text, Texts};
+use super::traffic::{self, History};
+use super::untrusted::Untrusted;
+use super::waiting::{self, Waits};
+use super::{layout, times};
+
+/// `GET /admin/v1/summary`.
+#[derive(Deserialize)]
+struct Summary {
+    engines: Vec<Engine>,
+    chains: Vec<Chain>,
+    spool: Spool,
+    attention: Vec<Thing>,
+}
+
+/// An engine, as this gateway has last seen it.
+#[derive(Deserialize)]
+struct Engine {
+    name: Untrusted,
+    /// `None` before the first check.
+    up: Option<bool>,
+    since: Option<String>,
+    detail: Option<Untrusted>,
+    chains: Vec<Untrusted>,
+}
+
+/// A chain.
+#[derive(Deserialize)]
+struct Chain {
+    name: Untrusted,
+    active: Untrusted,
+    epoch: u64,
+}
+
+/// The outage journal.
+#[derive(Deserialize)]
+struct Spool {
+    entries: usize,
+    bytes: u64,
+}
+
+/// Something that needs a person.
+#[derive(Deserialize)]
+struct Thing {
+    kind: String,
+    severity: String,
+    since: Option<String>,
+    app: Option<Untrusted>,
+    subject: Option<Untrusted>,
+    text: Untrusted,
+}
+
+/// Draws the page.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let waits = format!("/admin/v1/waiting?limit={}", waiting::SHOWN);
+    let (summary, waits, history) = tokio::join!(
+        context.get::<Summary>("/admin/v1/summary"),
+        context.get::<Waits>(&waits),
+        context.get::<History>("/admin/v1/history"),
+    );
+    let Summary { engines, chains, spool, attention } = summary?;
+    let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
+    let main = html! {
+        div data-live="summary" {
+            div.heading {
+                h1 {
+                    @if attention.is_empty() { (t.of(Text::NothingNeedsYou)) }
+                    @else { (t.of(Text::ThingsNeedYou(attention.len()))) }
+                }
+                span.muted { (scope) }
+            }
+            @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
+        }
+        div data-live="history" {
+            (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
+            @match &history {
+                Ok(history) => (traffic::draw(t, history)),
+                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            }
+        }
+        div data-live="engines" {
+            (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
+            (table_of_engines(t, &engines, &chains))
+            p {
+                (t.of(Text::Spool)) ": "
+                @if spool.entries == 0 { (t.of(Text::SpoolEmpty)) }
+                @else { a href="/console/spool" { (t.of(Text::SpoolHas { entries: spool.entries, bytes: spool.bytes })) } }
+            }
+        }
+        div data-live="waiting" {
+            (layout::heading(&t.of(Text::WaitingCalls), &t.of(Text::ThisGateway)))
+            @match &waits {
+                Ok(waits) => (waiting::draw(t, waits)),
+                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            }
+        }
+        (layout::sources(t, &["summary", "history", "waiting"], "oncegate summary, oncegate history, oncegate waiting"))
+    };
+    Ok(Answer::Page(Text::Overview, main))
+}
+
+fn item(t: Texts, thing: &Thing) -> Markup {
+    let is_urgent = thing.severity == "critical";
+    let (word, advice, link) = guide(thing);
+    html! {
+        li.urgent[is_urgent] {
+            strong { @if is_urgent { "■ " } @else { "▲ " } (t.of(word)) }
+            div {
+                (thing.text)
+                @if let Some(since) = &thing.since { " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) } }
+                @if let Some(advice) = advice {
+                    details { summary { (t.of(Text::WhatToDo)) } p { (t.of(advice)) } }
+                }
+            }
+            a href=(link) { (t.of(Text::Open)) }
+        }
+    }
+}
+
+/// Returns the word for something that needs a person, what to do about it, and the page that has more.
+fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
+    let list = |kind| {
+        let app = thing.app.as_ref().map(Untrusted::raw).unwrap_or_default();
+        address("/console/attention", &[("kind", kind), ("app", app)])
+    };
+    let chain =
+        || thing.subject.as_ref().map_or_else(|| "/console/engines".into(), |chain| path(&["chains", chain.raw()]));
+    match thing.kind.as_str() {
+        "store_down" => (Text::Store, Some(Text::DoStoreDown), "/console/engines".into()),
+        "grants_frozen" => (Text::Chain, Some(Text::DoGrantsFrozen), chain()),
+        "requirements_unmet" => (Text::Chain, Some(Text::DoRequirementsUnmet), chain()),
+        "journal_failing" => (Text::Journal, Some(Text::DoJournalFailing), "/console/spool".into()),
+        "spool_waiting" => (Text::Journal, Some(Text::DoSpoolWaiting), "/console/spool".into()),
+        "audit_failing" => (Text::Audit, Some(Text::DoAuditFailing), "/console/audit".into()),
+        "overlap" => (Text::Check, Some(Text::CheckAdvice), list("overlap")),
+        "double" => (Text::Check, Some(Text::CheckAdvice), list("double")),
+        "unknown" => (Text::SettleIt, Some(Text::SettleAdvice), list("unknown")),
+        "reload_failed" => (Text::Configuration, Some(Text::DoReloadFailed), "/console/config".into()),
+        _ => (Text::Gateway, None, "/console/engines".into()),
+    }
+}
+
+fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain]) -> Markup {
+    let active = |engine: &Engine, name: &Untrusted| {
+        chains.iter().find(|chain| chain.name == *name && chain.active == engine.name).map(|chain| chain.epoch)
+    };
+    let rows = html! {
+        @for engine in engines {
+            tr {
+                th scope="row" { (engine.name) }
+                td { (health(t, engine.up)) }
+                td { @if let Some(since) = &engine.since { (times::instant(since)) } }
+                td {
+                    @for (index, name) in engine.chains.iter().enumerate() {
+                        @if index > 0 { ", " }
+                        a href=(path(&["chains", name.raw()])) { (name) }
+                        @if let Some(epoch) = active(engine, name) { " " (t.of(Text::ActiveInEpoch(epoch))) }
+                    }
+                }
+                td { @if let Some(detail) = engine.detail.as_ref().filter(|_| engine.up == Some(false)) { (detail) } }
+            }
+        }
+    };
+    table(t, Text::Engines, &[Text::Engine, Text::State, Text::Since, Text::Chain, Text::Why], &rows)
+}

@@ -1,0 +1,68 @@
+//! `/console/spool`: answers of outage policies that wait for a store, without contents.
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+use oncegate_web::problem::Problem;
+use serde::Deserialize;
+
+use super::context::{Answer, Context};
+use super::parts::{address, pager, path, table};
+use super::texts::{Text, Texts};
+use super::untrusted::Untrusted;
+use super::{layout, times};
+
+/// `GET /admin/v1/spool`.
+#[derive(Deserialize)]
+struct Spool {
+    entries: Vec<Entry>,
+    next: Option<u64>,
+}
+
+/// An entry that waits.
+#[derive(Deserialize)]
+struct Entry {
+    answered_at: String,
+    app: Untrusted,
+    operation: Option<Untrusted>,
+    realm: String,
+    global_id: Untrusted,
+    answer: Untrusted,
+    policy: Untrusted,
+    chain: Untrusted,
+    last_failure: Option<Untrusted>,
+}
+
+/// Draws the page.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let (app, after) = (context.query("app").unwrap_or_default(), context.query("after").unwrap_or_default());
+    let call = address("/admin/v1/spool", &[("app", app), ("after", after), ("limit", "50")]);
+    let Spool { entries, next } = context.get(&call).await?;
+    let next = next.map(|next| next.to_string());
+    let main = html! {
+        div.heading { h1 { (t.of(Text::Spool)) } span.muted { (t.of(Text::ThisGateway)) } }
+        p { (t.of(Text::SpoolAbout)) }
+        @if entries.is_empty() { p { (t.of(Text::SpoolEmpty)) } } @else { (rows(t, &entries)) }
+        (pager(t, "/console/spool", &[("app", app)], next.as_deref()))
+        (layout::sources(t, &["spool"], "oncegate spool waiting"))
+    };
+    Ok(Answer::Page(Text::Spool, main))
+}
+
+fn rows(t: Texts, entries: &[Entry]) -> Markup {
+    let rows = html! {
+        @for entry in entries {
+            @let realm = if entry.realm == "proxy" { "proxy" } else { "" };
+            @let claim = address(&path(&["claims", entry.app.raw(), entry.global_id.raw()]), &[("realm", realm)]);
+            tr {
+                td { (times::instant(&entry.answered_at)) }
+                td { (entry.app) @if let Some(operation) = &entry.operation { " / " (operation) } br; a href=(claim) { code { (entry.global_id) } } }
+                td { (entry.answer) br; span.muted { (entry.policy) } }
+                td { a href=(path(&["chains", entry.chain.raw()])) { (entry.chain) } }
+                td { @if let Some(failure) = &entry.last_failure { (failure) } @else { (t.of(Text::NotTriedYet)) } }
+            }
+        }
+    };
+    table(t, Text::Spool, &[Text::Answered, Text::Claim, Text::AnswerOf, Text::Chain, Text::LastFailure], &rows)
+}

@@ -1,0 +1,65 @@
+//! `GET /admin/v1/summary`: the state of this gateway in one answer, from what it knows already. Calls no store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::spool::SpoolStatus;
+use oncegate_gateway::KnownEngine;
+use oncegate_gateway::chains::KnownChain;
+use oncegate_web::response::json;
+use serde::Serialize;
+
+use super::Admin;
+use super::attention::{self, Attention};
+use super::health::Stage;
+
+/// The state of this gateway.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) stage: Stage,
+    pub(super) version: &'static str,
+    pub(super) started_at: Timestamp,
+    pub(super) uptime_ms: u64,
+    pub(super) engines: Vec<KnownEngine>,
+    pub(super) chains: Vec<KnownChain>,
+    pub(super) spool: SpoolStatus,
+    pub(super) attention: Vec<Attention>,
+}
+
+/// The start of the process.
+pub struct Started {
+    at: Timestamp,
+    monotonic: Duration,
+}
+
+impl Started {
+    /// Returns this instant as the start.
+    pub fn now(clock: &dyn Clock) -> Self {
+        Self { at: clock.wall(), monotonic: clock.monotonic() }
+    }
+}
+
+/// Returns the state of this gateway.
+pub(super) fn summary(admin: &Admin) -> Summary {
+    let uptime = admin.clock.monotonic().saturating_sub(admin.started.monotonic);
+    let (engines, chains, spool) =
+        (admin.gateway.known_engines(), admin.gateway.known_chains(), admin.journal.status());
+    Summary {
+        stage: admin.lifecycle.stage(),
+        version: env!("CARGO_PKG_VERSION"),
+        started_at: admin.started.at,
+        uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+        attention: attention::attention(admin, &engines, &chains, &spool),
+        engines,
+        chains,
+        spool,
+    }
+}
+
+/// Answers with the state of this gateway.
+pub(super) async fn show(State(admin): State<Arc<Admin>>) -> Response {
+    json(&summary(&admin))
+}
