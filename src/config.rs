@@ -62,7 +62,7 @@ pub struct Config {
     pub engines: BTreeMap<String, String>,
     /// Chains of engines by name.
     pub chains: BTreeMap<String, ChainOptions>,
-    /// Terms of apps and operations that set none of their own.
+    /// Terms of apps and operations that do not set their own.
     pub defaults: TermsOptions,
     /// Registry of apps, if they are not in this file.
     pub registry: RegistryOptions,

@@ -72,7 +72,7 @@ pub(super) enum Action {
     Enable(Switch),
 }
 
-/// Not a doc comment: braces and quotes would be taken for Markdown.
+/// Not a doc comment: braces and quotes would be read as Markdown.
 const SETTINGS_HELP: &str =
     r#"Settings of the app in a registry, as a table [apps.<name>] has them, in JSON: '{"retention":"30d"}'"#;
 

@@ -10,7 +10,7 @@ use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
 use crate::domain::global_id::GlobalId;
 use crate::domain::tenant::{AppKey, Operation};
 
-/// Not a doc comment, as the other arguments have: braces and quotes would be taken for Markdown.
+/// Not a doc comment, as the other arguments have: braces and quotes would be read as Markdown.
 pub(super) const CONTENTS_HELP: &str =
     r#"Contents of the operation as JSON, such as '{"order_id":"A-1001"}', or - for standard input"#;
 

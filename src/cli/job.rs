@@ -186,7 +186,7 @@ impl Job {
                         sleep(if has_waited { Duration::ZERO } else { pause.min(wait.saturating_sub(passed)) }).await;
                     }
                     Ok(response) => return Ok(Acquired::Refused(response)),
-                    // The last failure says nothing about earlier requests.
+                    // The last failure shows nothing about earlier requests.
                     Err(error) if error.is::<NoAnswer>() && passed >= wait.max(ACQUIRE_TIME) && is_uncertain => {
                         let advice =
                             "An earlier request may have been granted; then it blocks others until its lease has ended";

@@ -13,7 +13,8 @@ use super::path::KeyPath;
 /// Name of a configuration file in all documents. It is read only if it is named, too.
 const USUAL_FILE: &str = "oncegate.toml";
 
-/// Settings that have a flag. Not `Debug`, nor is a type that contains it: the engine's URL may hold a password.
+/// Settings that have a flag. It is not `Debug`, and types that contain it are not either: the engine's URL may have a
+/// password.
 #[derive(Args, Clone, Default)]
 pub struct Flags {
     /// Configuration file [default: the value of `ONCEGATE_CONFIG`, or none]

@@ -36,7 +36,7 @@ impl Layer {
         Self { table: Table::new(), source: Source::Each(BTreeMap::new()), from_files: BTreeMap::new() }
     }
 
-    /// Sets a key, and creates missing tables on the way to it.
+    /// Sets a key, and creates missing tables above it.
     pub(super) fn set(&mut self, key: KeyPath, value: Value, set_by: impl Into<String>) {
         insert(&mut self.table, key.names(), value);
         if let Source::Each(origins) = &mut self.source {

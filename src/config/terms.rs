@@ -138,7 +138,7 @@ fn first<T>(own: &[OperationOptions], term: fn(&OperationOptions) -> Option<T>, 
 }
 
 impl Config {
-    /// Returns the terms of an operation: its own, else the app's, else the defaults. Without an operation those of the
+    /// Returns the terms of an operation: its own, or the app's, or the defaults. Without an operation those of the
     /// app, without an app the defaults; an unknown name counts as absent.
     pub fn terms_of(&self, app: Option<&AppKey>, operation: Option<&Operation>) -> OperationTerms {
         let defaults = &self.defaults;

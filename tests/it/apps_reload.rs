@@ -255,7 +255,7 @@ async fn a_rotation_under_load_fails_no_request() {
     }
 }
 
-/// Failed logins slow down only their own client: neither holders of secrets nor the requests in flight.
+/// Failed logins slow down only their own client. Holders of secrets and requests in flight are not affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_guesses_is_held_back_and_no_valid_credential_is() {
     let setup = gateway::on_memory().config(&app("shop", &[OLD], "")).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 32);

@@ -85,7 +85,7 @@ async fn nightly_backups_are_rotated_and_a_failed_one_deletes_nothing() {
     assert_eq!((names[0], names[1], names.len()), ("notes.txt", "oncegate-20260122T031700Z.backup", 3), "{names:?}");
     let permissions = fs::metadata(&left[2]).expect("the backup").permissions();
     assert_eq!(permissions.mode() & 0o777, 0o600, "its owner alone may read it");
-    // Else the next one could have its name.
+    // Otherwise the next one could have its name.
     fs::rename(&left[2], folder.join("oncegate-20260123T031700Z.backup")).expect("it is renamed");
     let left = backups(&folder);
     gateway.kill();

@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// Lets a lease end that has just started. By hand where time is ours; else by waiting for it.
+    /// Lets a lease end that has just started: by setting the clock where the test has it, otherwise by waiting.
     async fn lease_ends(&self, granted: &Granted) {
         if let Some(manual) = &self.manual {
             manual.advance(LEASE);

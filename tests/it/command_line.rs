@@ -125,7 +125,8 @@ async fn health_reports_by_its_exit_code() {
     assert!(gone.err.contains("is not ready"), "{}", gone.err);
 }
 
-/// Every command that calls a gateway: the flag, else the variable, else the configuration; and the other listener is recognised.
+/// Every command that calls a gateway: the flag, or the variable, or the configuration; and the other listener is
+/// recognised.
 #[tokio::test]
 async fn every_command_takes_its_gateway_the_same_way() {
     let folder = tempfile::tempdir().unwrap();

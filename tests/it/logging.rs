@@ -1,4 +1,4 @@
-//! The log never holds up the gateway, says what operators need, and no app can flood it.
+//! The log never blocks the gateway, has the lines that operators need, and no app can flood it.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -203,7 +203,7 @@ async fn proxy(port: u16, more: &str) -> (Gateway, Caller) {
     start("", &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"30s\"\n"), more).await
 }
 
-/// The same with more settings of the proxy, and an upstream that is given up after a second.
+/// The same with more settings of the proxy, and an upstream with a timeout of a second.
 async fn proxy_with(port: u16, of_proxy: &str, more: &str) -> (Gateway, Caller) {
     start(of_proxy, &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"1s\"\n"), more).await
 }

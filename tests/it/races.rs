@@ -200,7 +200,7 @@ async fn one_holder_at_a_time(clients: &[Client]) {
                 assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "another caller holds it");
                 let succeeds = failures.load(Ordering::SeqCst) == FAILURES;
                 client.renew(&answer, None).await.expect(200);
-                // It may be claimed again from the instant its outcome is on its way.
+                // It may be claimed again as soon as its outcome is in flight.
                 holders.fetch_sub(1, Ordering::SeqCst);
                 if succeeds {
                     let result = json!("done");

@@ -78,7 +78,7 @@ async fn served(gateway: &Gateway, timeout: Duration) {
     .await;
 }
 
-/// A store goes out and comes back while callers work.
+/// A store fails and recovers while callers work.
 async fn outage(gateway: &Gateway, what: &str, out: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     served(gateway, NOTICED).await;
     let load = Load::on(gateway, 8);

@@ -66,7 +66,7 @@ async fn resolved(client: &Client, path: &str, body: &Value) -> Answer {
     last.expect("an answer")
 }
 
-/// Ways to lose a reply on its way to the gateway.
+/// Ways to lose a reply to the gateway.
 const LOSSES: [fn(&TcpProxy); 4] = [
     TcpProxy::lose_next_reply,
     |proxy| proxy.swallow_reply_after(0),

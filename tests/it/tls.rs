@@ -113,7 +113,7 @@ async fn with_client_authorities_a_valid_client_certificate_is_required() {
             == 3
     })
     .await;
-    // The place of none of them is taken for longer.
+    // None of them keeps its permit for longer.
     client(Some(callers.issue())).claim(json!(1)).await.expect(409);
 }
 

@@ -118,7 +118,7 @@ impl LockService for AtGateway {
         let mut reply = answer.unwrap_or(LockReply::Unknown);
         self.plant_answer(lock, call, &mut reply);
         if rng.percent(3) {
-            // Lost on its way to the caller.
+            // Lost before the caller got it.
             reply = LockReply::Unknown;
         }
         self.note(&reply);

@@ -172,7 +172,7 @@ impl Network {
     }
 }
 
-/// A call on its way. It may arrive although its caller gives up before.
+/// A call in flight. It may arrive although its caller gives up before.
 struct InTransit<'a, Q: EngineCall> {
     network: &'a Network,
     request: &'a Q,

@@ -200,7 +200,7 @@ fn logic_line(masked: &str) -> Option<usize> {
     None
 }
 
-/// A lint that is set aside says why, and speaks up when it no longer applies.
+/// A suppressed lint has a reason, and reports when it no longer applies.
 pub(crate) fn expects(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources {
@@ -246,7 +246,7 @@ pub(crate) fn sizes(sources: &[Source]) -> Vec<String> {
     found
 }
 
-/// The project speaks of itself alone: no folder of one machine, no host of a package registry.
+/// Texts are about the project only: no folder of one machine, no host of a package registry.
 pub(crate) fn places(sources: &[Source]) -> Vec<String> {
     // Assembled here, so that this file passes its own rule.
     let folders = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"]].map(|halves| halves.concat());

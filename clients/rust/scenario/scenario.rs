@@ -61,7 +61,7 @@ async fn orders(client: &Client, settings: &Settings) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Returns nothing once the order has an answer, else how long to wait.
+/// Returns nothing once the order has an answer, otherwise the time to wait.
 async fn try_order(client: &Client, settings: &Settings, order: &str) -> Result<Option<Duration>, Failed> {
     match run(client, settings, order).await {
         Ok(Once::Done(done)) => println!("done {order} {}", done.result.order),

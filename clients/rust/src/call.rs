@@ -14,7 +14,7 @@ use crate::event::{About, Level, cause_field};
 
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A shorter try says nothing about the gateway. So a first round is completed, even if it ends a little late.
+/// A shorter try shows nothing about the gateway. So a first round is completed, even if it ends a little late.
 const TRY_MIN: Duration = Duration::from_millis(100);
 
 /// Ends the tries once its sender is dropped, but not the one in flight.

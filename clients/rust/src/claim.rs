@@ -28,7 +28,7 @@ use crate::traces;
 
 type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> + Send + 'a>>;
 
-/// The longest wait of one call: proxies on the way may cut off a longer one.
+/// The longest wait of one call: proxies in between may cut off a longer one.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Code of a grant whose global ID is not the client's own.
@@ -582,7 +582,7 @@ pub(crate) fn whole_millis(left: Duration) -> Duration {
     Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1))
 }
 
-/// A claim on its way to its caller. If it does not arrive, nothing has run: it is released.
+/// A claim that is being delivered to its caller. If it does not arrive, nothing has run: it is released.
 pub(crate) struct Undelivered(pub(crate) Option<Result<Claimed, Error>>);
 
 impl Drop for Undelivered {

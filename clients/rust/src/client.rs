@@ -276,8 +276,8 @@ impl Client {
         })))
     }
 
-    /// Returns a client of the gateway that the environment names: `ONCEGATE_URL` (several with commas), else `http://127.0.0.1:8080`, with the
-    /// credential `ONCEGATE_CREDENTIAL`, unless the options have one.
+    /// Returns a client of the gateway that the environment names: `ONCEGATE_URL` (several with commas), by default
+    /// `http://127.0.0.1:8080`, with the credential `ONCEGATE_CREDENTIAL`, unless the options have one.
     ///
     /// # Errors
     ///

@@ -158,7 +158,7 @@ impl Consumer {
                 Error::NotCanonical(_) => now(Action::DeadLetter),
                 Error::Rejected(rejected) => match rejected.status {
                     429 => (Action::Redeliver, rejected.retry_after.unwrap_or(self.redeliver_after)),
-                    // These say nothing about the message.
+                    // These are not about the message.
                     401 | 403 | 404 | 405 => later,
                     _ => now(Action::DeadLetter),
                 },

@@ -74,7 +74,7 @@ pub(crate) struct About {
 impl Client {
     pub(crate) fn about(&self, operation: &str, global_id: Option<&str>) -> About {
         let current = self.0.traceparent.as_ref().map_or_else(traces::traceparent, |current| current());
-        // Proxies on the way may refuse a value of another form.
+        // Proxies in between may refuse a value of another form.
         let traceparent = current.filter(|text| is_traceparent(text)).and_then(|text| HeaderValue::try_from(text).ok());
         About { operation: operation.into(), global_id: global_id.map(Into::into), traceparent }
     }

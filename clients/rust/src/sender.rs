@@ -86,7 +86,7 @@ impl Middleware for IdempotencyKeys {
     }
 }
 
-/// Reads the body of a 409, and reports if it says that the first request is still running. The response can be read as before.
+/// Reads the body of a 409, and reports whether the first request is still running. The response can still be read.
 async fn read_conflict(mut response: Response) -> reqwest::Result<(Response, bool)> {
     let mut start = BytesMut::new();
     let mut is_whole = false;

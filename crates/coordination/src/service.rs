@@ -29,7 +29,7 @@ use super::queue::Operations;
 use super::records::{ChangeCall, RecordLookup};
 use super::routes::Routes;
 
-/// Connections, if the process says nothing of its cores.
+/// Number of connections, if the process does not name its cores.
 const CONNECTIONS: usize = 2;
 
 /// Best promises of all engines of this kind. The server decides whether answers are durable.

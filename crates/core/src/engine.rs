@@ -207,12 +207,14 @@ pub trait Engine: Send + Sync + 'static {
         self.data_lost()
     }
 
-    /// Returns the name under which a record about a shard is stored in that shard. It changes if the shard gives up the place.
+    /// Returns the name under which a record about a shard is stored in that shard. It changes if the shard loses the
+    /// slot.
     fn metadata_name(&self, _shard: u16, name: &str) -> String {
         name.to_owned()
     }
 
-    /// Returns whether an answer may wait for replicas for most of its deadline. Then a late answer says nothing about the store.
+    /// Returns whether an answer may wait for replicas for most of its deadline. Then a late answer shows nothing about
+    /// the store.
     fn waits_for_replicas(&self) -> bool {
         false
     }

@@ -73,7 +73,7 @@ impl Order {
     }
 }
 
-/// Makes calls one after the other, until one is not answered. `unanswered` says that an earlier call on their key was not.
+/// Makes calls one after the other, until a call has no answer. `unanswered`: an earlier call on their key had none.
 async fn in_order<'a, Request, Answer, Call>(
     requests: &'a [Request],
     indices: impl IntoIterator<Item = usize>,

@@ -38,7 +38,7 @@ pub struct App {
     pub disabled: bool,
     /// Digests of the valid secrets. Two may be valid at once, for rotation.
     pub secrets: Vec<SecretDigest>,
-    /// Terms of operations that have none of their own.
+    /// Terms of operations without their own terms.
     pub terms: OperationTerms,
     /// Terms of operations that have their own.
     pub operations: HashMap<Operation, OperationTerms>,

@@ -34,8 +34,9 @@ const LIFT_FENCES: &str = "BEGIN; \
     WHERE last_value < now.us - 3600000000 AND now.us < 9007199254740991; \
     COMMIT";
 
-/// Returns whether a statement of a gateway waits for a synchronous standby, and began before the interval that is appended. Each
-/// attempt to connect would add one: its process stays after the gateway has given up, and they would fill the server.
+/// Returns whether a statement of a gateway waits for a synchronous standby, and began before the interval that is
+/// appended. Each attempt to connect would add one: its process stays after the gateway has stopped waiting, and they
+/// would fill the server.
 const IS_WAITING: &str = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' \
      AND datname = current_database() AND usename = current_user AND application_name = current_setting('application_name') \
      AND query_start < clock_timestamp() - interval";

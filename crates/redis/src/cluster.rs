@@ -233,8 +233,9 @@ impl Cluster {
         self.shared.stale.notify_one();
     }
 
-    /// Returns a command for a node that a slot is on its way to. It takes commands for the slot only after ASKING.
-    /// Where replicas acknowledge, a write is sent with it: the node may have no slot yet, and so no marker to write.
+    /// Returns a command for a node to which a slot is moving. The node accepts commands for the slot only after
+    /// ASKING. Where replicas acknowledge, a write is sent with it: the node may have no slot yet, and so no marker to
+    /// write.
     fn asking(&self, key: &KeyName, command: redis::Cmd) -> Vec<redis::Cmd> {
         let mut commands = vec![redis::cmd("ASKING"), command];
         if self.shared.url.acknowledgement.is_some() {

@@ -124,7 +124,8 @@ impl Health {
     pub(super) fn judge_marker(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
         let Ok([set_marker, found]) = <[Value; 2]>::try_from(replies) else { return Err(unfit()) };
         let is_cluster = matches!(self.url.layout, Layout::Cluster { .. });
-        // In a cluster the slot may be on its way, or the server a replica by now. Neither says anything about its data.
+        // In a cluster the slot may be moving, or the server may be a replica by now. Neither shows anything about its
+        // data.
         let is_redirected = |reply: &Value| matches!(Redirect::of(reply, None), Some(why) if why.code() != "LOADING");
         if is_cluster && (is_redirected(&set_marker) || is_redirected(&found)) {
             return Ok(());

@@ -70,7 +70,7 @@ impl Limit {
         Self(sleep(time).deadline())
     }
 
-    /// Returns a limit for resending, for a call with this deadline. An answer that says why is worth more than none, so it
+    /// Returns a limit for resending, for a call with this deadline. An answer with a reason is better than none, so it
     /// ends before the caller goes.
     pub(super) fn of_resending(deadline: Duration) -> Self {
         Self::after(deadline * 3 / 4)

@@ -121,7 +121,8 @@ fn pushed(hub: &Hub, keys: &Keys, push: &PushInfo) -> Result<(), &'static str> {
     match push.kind {
         PushKind::SMessage => hub.notify(channel),
         PushKind::SSubscribe => hub.confirm(channel),
-        // Unasked: its slot moves. The client takes it for the reply to another command, so the connection is replaced.
+        // Unrequested: its slot moves. The client reads it as the reply to another command, so the connection is
+        // replaced.
         PushKind::SUnsubscribe if hub.is_live(channel) => return Err("a slot with subscriptions has moved"),
         PushKind::Disconnection => return Err("the connection was lost"),
         _ => {}

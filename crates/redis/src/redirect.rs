@@ -9,7 +9,7 @@ use super::url::Address;
 pub(super) enum Redirect {
     /// Another node owns the slot now. No address: the node that replied does not know it.
     Moved { slot: u16, to: Option<Address> },
-    /// The slot is on its way to another node, which has the key.
+    /// The slot is moving to another node, which has the key.
     Ask { to: Option<Address> },
     /// Later, and perhaps at another node. Holds the code.
     Later(&'static str),

@@ -2,7 +2,7 @@
 //! same step.
 //!
 //! This is only a guess: a key that is not remembered, or that is free again, is claimed correctly, but more slowly. So
-//! keys may be forgotten and mistaken for others.
+//! keys may be forgotten, or confused with others.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -52,7 +52,7 @@ pub enum LogFormat {
     Json,
     /// One line for people, in colour on a terminal.
     Pretty,
-    /// Pretty on a terminal, else JSON.
+    /// Pretty on a terminal, otherwise JSON.
     Auto,
 }
 

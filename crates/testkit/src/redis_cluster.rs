@@ -16,7 +16,7 @@ const SLOTS: usize = 16384;
 /// Slots that are on their way at a time.
 const SLOTS_AT_ONCE: usize = 20;
 
-/// A node is taken for dead after this long: as short as a loaded machine allows.
+/// Time after which a node counts as dead: as short as a loaded machine allows.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// A running cluster. The first nodes are the primaries it begins with.

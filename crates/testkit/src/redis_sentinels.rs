@@ -15,7 +15,7 @@ use crate::wait::until;
 /// Name of the primary.
 pub const NAME: &str = "main";
 
-/// A server is taken for dead after this long: as short as a loaded machine allows.
+/// Time after which a server counts as dead: as short as a loaded machine allows.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 
 /// Servers and their Sentinels. The first server is the primary at the start.

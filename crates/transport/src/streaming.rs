@@ -105,7 +105,7 @@ impl SwitchedProtocol {
 #[derive(Clone, Copy)]
 pub struct Buffered(pub usize);
 
-/// A request in service, until its response is written or given up.
+/// A request in service, until its response is written or abandoned.
 struct Served(Arc<Progress>);
 
 impl Drop for Served {

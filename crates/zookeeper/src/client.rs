@@ -21,7 +21,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 const EXCHANGES_MAX: usize = 16;
 /// Requests that wait for a reply, with or without a waiting caller. With more, nothing is written.
 const PENDING_MAX: usize = 4096;
-/// Most events of watches that wait to be handled. With more, the connection is given up, and its watches are set again.
+/// Maximum number of waiting events of watches. With more, the connection is closed, and its watches are set again.
 const EVENTS_MAX: usize = 4096;
 /// Longest session: marks that were seen in it are younger than records that may be deleted.
 pub(super) const SESSION_MAX: Duration = Duration::from_secs(20);

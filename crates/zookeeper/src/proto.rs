@@ -82,7 +82,7 @@ pub(super) enum Request {
 pub(super) enum Change {
     /// Creates it.
     Create(String, Bytes),
-    /// Replaces its value, if it has this version; -1: whichever it has.
+    /// Replaces its value, if it has this version; -1: with any version.
     Set(String, Bytes, i32),
     /// Deletes it, if it has this version.
     Delete(String, i32),

@@ -26,7 +26,8 @@ pub(in crate::cli) fn table(rows: &[Value], columns: &[Column], out: &mut impl O
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Prints the page of a list that an answer has under this name, and how to get the next one. An empty one is said by a sentence.
+/// Prints the page of a list that an answer has under this name, and how to get the next one. An empty page is reported
+/// as a sentence.
 pub(in crate::cli) fn page(
     answer: &Value,
     name: &str,

@@ -25,7 +25,7 @@ pub(super) enum Language {
     Rust,
 }
 
-/// A scenario program at work; killed on drop.
+/// A running scenario program; killed on drop.
 pub(super) struct Program {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,

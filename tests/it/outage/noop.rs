@@ -25,7 +25,7 @@ const CALLERS: u64 = 16;
 const ANSWER: &str = r#"{"type":"urn:oncegate:problem:store_unavailable","title":"Store unavailable","status":503,
     "detail":"It does nothing.","code":"store_unavailable","request_id":"noop","retry_after_ms":1000}"#;
 
-/// The handler, and its callers at work.
+/// The handler, and its working callers.
 pub(super) struct Noop {
     callers: JoinSet<Vec<(Duration, Duration)>>,
 }

@@ -65,8 +65,8 @@ impl Topics {
         self
     }
 
-    /// Handles records until `stop` ends, finishes those at work, and commits them. The configurations have the address of the brokers;
-    /// that of the consumer has its `group.id`. `enable.auto.commit=false` and `acks=all` are set here.
+    /// Handles records until `stop` ends, finishes running work, and commits it. The configurations have the address of
+    /// the brokers; that of the consumer has its `group.id`. `enable.auto.commit=false` and `acks=all` are set here.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ impl Subjects {
         self
     }
 
-    /// Handles messages until `stop` ends, and finishes those at work. Messages that were fetched and not started are
+    /// Handles messages until `stop` ends, and finishes running work. Messages that were fetched and not started are
     /// returned at once.
     ///
     /// # Errors

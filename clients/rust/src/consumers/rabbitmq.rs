@@ -77,8 +77,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Handles messages until `stop` ends, and finishes those at work. Close the channel then: messages that it had fetched go back to
-    /// the queue. The consumer needs a separate channel.
+    /// Handles messages until `stop` ends, and finishes running work. Close the channel then: messages that it had
+    /// fetched go back to the queue. The consumer needs a separate channel.
     ///
     /// # Errors
     ///

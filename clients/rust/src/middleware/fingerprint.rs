@@ -79,7 +79,7 @@ pub(super) fn of(parts: &[FingerprintPart], request: &Parts<'_>) -> Contents {
     Contents::map(members)
 }
 
-/// Returns true if a framework may take the request for one of another method.
+/// Returns true if a framework may handle the request with another method.
 pub(super) fn overrides_method(headers: &HeaderMap) -> bool {
     headers.keys().any(is_method_override)
 }

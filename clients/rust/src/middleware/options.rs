@@ -269,7 +269,7 @@ impl<Q> Idempotent<Q> {
         self.with(|settings| settings.stops_when_gone = true)
     }
 
-    /// Makes the responses of refusals, for services with an error format of their own.
+    /// Makes the responses of refusals, for services with their own error format.
     pub fn render(self, render: impl Fn(&Problem) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.render = Some(Arc::new(render)))
     }

@@ -69,7 +69,7 @@ pub(crate) fn account(head: &Parts) -> Option<String> {
     head.headers.get("authorization")?.to_str().ok().map(str::to_owned)
 }
 
-/// Returns a client of the gateway that the environment names, else of one in memory.
+/// Returns a client of the gateway that the environment names, or of a gateway in memory.
 pub(crate) fn client(options: Options) -> Client {
     static MEMORY: LazyLock<MemoryGateway> = LazyLock::new(MemoryGateway::new);
     if std::env::var("ONCEGATE_URL").is_err() {

@@ -1,4 +1,5 @@
-//! The suite that every engine passes. A cluster of one member is enough: no member fails here, and others have tests of their own.
+//! The suite that every engine passes. A cluster of one member is enough: no member fails here; faults have separate
+//! tests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,8 @@ const IMPLIED: Terms = Terms {
 };
 const IMPLIED_OPERATION: &str = "default";
 
-/// Word of a claim whose end is notified. Always the first one. It says nothing of the claim itself, so readers skip it.
+/// Word of a claim whose end is notified. Always the first one. It has no information about the claim itself, so
+/// readers skip it.
 const WAITED_FOR: &str = " w";
 
 /// Timestamps of 16 digits that every JSON reader reads as the same number.

@@ -18,7 +18,7 @@ impl Permits {
         self.0.into()
     }
 
-    /// Returns the stored number. Zero stands for no limit.
+    /// Returns the stored number. Zero means no limit.
     pub(super) fn stored(limit: Option<Self>) -> u16 {
         limit.map_or(0, |permits| permits.0)
     }

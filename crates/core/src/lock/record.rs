@@ -32,7 +32,7 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// 16 bytes of a SHA-256, which stand for a nonce or an owner.
+/// 16 bytes of a SHA-256, which represent a nonce or an owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShortHash([u8; 16]);
 

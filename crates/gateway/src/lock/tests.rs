@@ -242,7 +242,7 @@ async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_store
         sleep(10 * MS).await;
         assert_eq!(other.evict_lock(&world.app, &lock_name, None).await.unwrap(), 1);
         faulty.set(Fault::Delayed(20 * MS));
-        // The retry has found that, and its answer is on its way. The answer is outdated when it arrives.
+        // The retry has found that, and its answer is in flight. The answer is outdated when it arrives.
         sleep(30 * MS).await;
         let held = granted(other.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
         other.release_lock(&world.app, &lock_name, held.attempt).await.unwrap();

@@ -44,7 +44,7 @@ const IDLE: Duration = Duration::from_millis(75);
 pub enum CallResult {
     /// The store gave any answer.
     Answered,
-    /// The store answered late, or the call was given up as late.
+    /// The store answered late, or the call ended because it was late.
     Slow,
     /// The store did not answer, or does not serve.
     Failed,

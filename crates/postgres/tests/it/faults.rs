@@ -24,7 +24,7 @@ const HOUR: Duration = Duration::from_hours(1);
 async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
     let proxy = TcpProxy::start_any(server.address()).await;
     let url = format!("postgres://postgres@{}/postgres?sslmode=disable&connections=1", proxy.address());
-    // Nothing sweeps: every reply on the way is one of a call.
+    // There is no sweep, so every reply belongs to a call.
     let impatient = Options {
         connect_timeout: Duration::from_millis(800),
         response_timeout: Duration::from_millis(400),

@@ -175,7 +175,7 @@ async fn behind_a_pooler_nothing_is_left_in_a_session() {
     assert!(!ours.contains("execute sqlx"), "no statement is kept by name");
     let sets = ours.lines().filter(|line| line.contains("SET ") && line.contains("LOG:  statement: SET"));
     assert_eq!(sets.count(), 0, "no setting outlives its transaction");
-    // Advisory locks likewise, but for the migration's own connection.
+    // The same for advisory locks, except on the migration's own connection.
     assert!(!ours.contains("pg_advisory_lock("), "{ours}");
 }
 

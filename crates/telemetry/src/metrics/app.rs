@@ -16,7 +16,7 @@ use super::{
     SUSPECTED_DOUBLE_EXECUTIONS,
 };
 
-/// Label of all operations without one of their own.
+/// Label of all operations without their own label.
 const OTHER: &str = "other";
 
 /// Metrics of one app.
@@ -40,7 +40,7 @@ struct OperationMetrics {
 }
 
 impl AppMetrics {
-    /// Returns the metrics of an app. Its configured operations have their own labels, and so have up to `seen_max`
+    /// Returns the metrics of an app. Its configured operations have their own labels, as do up to `seen_max`
     /// others. Labels of `previous` are kept: their number is bounded over all changes of an app.
     pub fn new<'a>(
         app: &str,

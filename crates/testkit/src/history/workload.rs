@@ -179,7 +179,7 @@ impl Caller {
         let times = self.random.random_range(1..4);
         let mut reply = self.call_until_answered(&key, &call, times).await;
         if self.chance(10) {
-            // As if the answer had been lost on its way to the caller.
+            // As if the answer had been lost before the caller got it.
             reply = self.call(&key, &call).await;
         }
         let (Reply::Answered(Answer::Granted { attempt, .. }) | Reply::Degraded(_, Answer::Granted { attempt, .. })) =

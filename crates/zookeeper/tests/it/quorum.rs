@@ -11,7 +11,7 @@ use super::{again, granted, is_duplicate, serves_again};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_nothing_is_granted_and_nothing_is_read() {
     let Some(cluster) = ZooKeeperCluster::start().await else { return };
-    // The leader is left: it has the claim, and takes itself for the leader until it misses the others.
+    // Only the leader is left: it has the claim, and acts as the leader until it misses the others.
     let leader = cluster.leader().unwrap();
     let url = format!("zookeeper://{}?members=fixed&tick=150ms", cluster.addresses()[leader]);
     let engine = oncegate_zookeeper::open(&url, Options::default()).unwrap();

@@ -1,4 +1,5 @@
-//! The records of each partition that a consumer has: one is at work, the others wait behind it. No broker and no clock.
+//! The records of each partition that a consumer has: one is running, the others wait behind it. No broker and no
+//! clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) struct Partitions {
 
 #[derive(Default)]
 struct Partition {
-    /// The first is at work, or waits for its next run.
+    /// The first is running, or waits for its next run.
     records: VecDeque<Arc<OwnedMessage>>,
     work: Option<Ticket>,
     /// Runs of the first record that ended with [`crate::WorkError::nothing_happened`].
@@ -54,7 +55,7 @@ impl Partitions {
         is_full.then_some(name)
     }
 
-    /// Starts the first record of each partition that has none at work, at most `free` of them.
+    /// Starts the first record of each partition without a running one, at most `free` of them.
     pub(super) fn begin(&mut self, now: Instant, free: usize) -> Vec<Started> {
         let waiting =
             self.partitions.values_mut().filter(|at| at.work.is_none() && at.due.is_none_or(|due| due <= now));

@@ -1,4 +1,4 @@
-//! Consequences of an open breaker: calls in progress on its shard are given up, and a prober asks the shard until it answers.
+//! Consequences of an open breaker: calls in progress on its shard end, and a prober probes the shard until it answers.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -279,7 +279,7 @@ impl Rounds {
         }
     }
 
-    /// Writes the view when it is due, else reads those of the others while a store is out.
+    /// Writes the view when it is due. Otherwise reads the views of the others while a store is out.
     async fn share_views(&mut self, core: &Core, failover: &Failover) {
         let now = core.clock.monotonic();
         let out: Vec<_> = core.members.iter().map(|member| member.seen(core.now()) != Seen::Answers).collect();

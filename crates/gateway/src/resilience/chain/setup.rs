@@ -51,7 +51,8 @@ pub type SwitchAction = BoxFuture<'static, Result<Switched, ChainSwitchError>>;
 
 /// The audit trail, as a chain uses it.
 pub trait SwitchRecorder: Send + Sync {
-    /// Records an automatic switch, then makes it, then records its result. Makes none that cannot be recorded, and says why.
+    /// Records an automatic switch, then makes it, then records its result. If it cannot be recorded, it is not made,
+    /// and the reason is returned.
     fn record(&self, detail: String, reason: String, switch: SwitchAction) -> BoxFuture<'static, Result<(), String>>;
 }
 

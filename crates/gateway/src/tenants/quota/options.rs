@@ -57,7 +57,7 @@ impl ConcurrencyLimit {
 }
 
 impl QuotaOptions {
-    /// Returns the quotas of an app: its own, else these defaults. `permits` is the limit for all apps together, `None`
+    /// Returns the quotas of an app: its own, or these defaults. `permits` is the limit for all apps together, `None`
     /// if the app does not share it.
     pub fn resolve(&self, own: Option<&Self>, permits: Option<usize>) -> Quota {
         let none = Self::default();

@@ -157,7 +157,7 @@ impl Caller {
         let request = self.request(owner.clone(), mode);
         let Some(attempt) = self.acquire(&lock, &request).await else { return };
         if self.chance(10) {
-            // As if the answer had been lost on its way to the caller.
+            // As if the answer had been lost before the caller got it.
             self.call(&lock, &LockCall::Acquire(request.clone()), None).await;
         }
         let mut inner = None;
@@ -186,7 +186,7 @@ impl Caller {
         Acquire { nonce: fresh_nonce(&mut self.random), owner, mode, lease, wait, fair: self.chance(50) }
     }
 
-    /// Requests a hold until it is granted, or the caller gives up: with a withdrawal, or without a word.
+    /// Requests a hold until it is granted, or the caller gives up, with or without a withdrawal.
     async fn acquire(&mut self, lock: &str, request: &Acquire) -> Option<Attempt> {
         let call = LockCall::Acquire(request.clone());
         for _ in 0..self.random.random_range(1..TRIES_MAX) {

@@ -18,7 +18,7 @@ async fn tcp() -> (TcpStream, TcpStream) {
 /// Sends `first` and a long rest, and only then reads.
 async fn answer_to_a_client_that_sends_on(mut client: TcpStream, first: &[u8]) -> io::Result<String> {
     client.write_all(first).await?;
-    // The server may close while this is on its way; a reset shows when the response is read.
+    // The server may close while this is in flight; a reset shows when the response is read.
     let _ = client.write_all(&vec![b'z'; STILL_SENT]).await;
     client.shutdown().await?;
     let mut text = String::new();

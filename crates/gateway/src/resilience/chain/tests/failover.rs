@@ -60,7 +60,7 @@ impl Three {
         self.gateway_with(|_, _| {})
     }
 
-    /// Starts a gateway with the faults that `prepare` sets on its ways to the stores and to the witness.
+    /// Starts a gateway with the faults that `prepare` sets on its connections to the stores and to the witness.
     fn gateway_with(&self, prepare: impl FnOnce(&[Arc<Faulty>], &Faulty)) -> Watching {
         let (mut setup, engines) = self.stores.setup(OnDataLoss::Resume);
         let witness = Arc::new(Faulty::always(self.witness.clone(), Fault::None));

@@ -162,7 +162,7 @@ async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
     let refused = world.settle(&report(done, Outcome::Failure, CLOSED)).await.split();
     assert_eq!(refused, (OutcomeResponse::AlreadySucceeded, LOCAL));
     assert_eq!(summary(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"));
-    // Over a restart of the gateway, after their leases, and a store that loses a reply on the way.
+    // Over a restart of the gateway, after their leases, with a store that loses a reply.
     world.clock.advance(Duration::from_secs(10));
     let world = world.restarted().await;
     assert_eq!(summary(&world.claim(&other(&world, done)).await), (LOCAL, "duplicate"), "not forgotten");

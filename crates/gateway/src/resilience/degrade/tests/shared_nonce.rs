@@ -220,7 +220,7 @@ async fn a_claim_that_was_taken_over_is_not_restored_and_the_overlap_is_reported
     assert_eq!(world.two.overlapping(), [(world.second.attempt.hash(), taker.attempt.hash())]);
 }
 
-/// S9: the first step was answered, and an earlier try of it may still be on its way.
+/// S9: the first step was answered, and an earlier try of it may still be in flight.
 #[tokio::test]
 async fn a_call_of_which_a_later_step_failed_is_not_answered_as_certainly_not_done() {
     let world = Repeated::new(ClaimOnOutage::FailOpen).await;
