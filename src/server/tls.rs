@@ -26,7 +26,7 @@ const PROXY: fn(&Config) -> &TlsOptions = |config| &config.proxy.tls;
 pub(super) struct Certificates {
     pub(super) api: Option<Arc<Tls>>,
     pub(super) admin: Option<Arc<Tls>>,
-    /// That of the proxy's own; `None`: it has the one of the API.
+    /// Certificate of the proxy; `None`: it has the one of the API.
     proxy: Option<Arc<Tls>>,
     /// Configuration with the names of the files; updated at every reload.
     named: watch::Sender<Config>,

@@ -76,8 +76,8 @@ pub struct Done<T> {
     pub late: Option<bool>,
     /// In observe mode, what enforcing would have answered.
     pub would_be: Option<String>,
-    /// Why the result was not stored: `too_large`, `not_serialisable` or `refused`. The success itself was recorded, and duplicates
-    /// learn this, too.
+    /// Reason why the result was not stored: `too_large`, `not_serialisable` or `refused`. The success itself was
+    /// recorded, and duplicates learn this, too.
     pub result_omitted: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Duplicate<T = Box<RawValue>> {
     pub state: State,
     /// The result stored with the success. `()`, and nothing, are none.
     pub result: Option<T>,
-    /// Why the result of the success was not stored: `too_large`, `not_serialisable` or `refused`.
+    /// Reason why the result of the success was not stored: `too_large`, `not_serialisable` or `refused`.
     pub result_omitted: Option<String>,
     /// Time after which a repeat is useful, while it is in progress.
     pub retry_after: Duration,

@@ -33,7 +33,7 @@ pub struct Settled {
     pub degraded: Option<String>,
     /// True if the claim had ended before the outcome arrived.
     pub late: Option<bool>,
-    /// Why the result was not stored: `too_large`, `not_serialisable` or `refused`.
+    /// Reason why the result was not stored: `too_large`, `not_serialisable` or `refused`.
     pub result_omitted: Option<String>,
 }
 

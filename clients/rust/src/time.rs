@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: i64 = 86_400;
 
-/// Why a text is no instant.
+/// Reason why a text is no instant.
 pub(crate) enum NoInstant {
     NoZone,
     Malformed,

@@ -96,8 +96,8 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// # Wrappers
 ///
-/// A wrapper is an engine around another one. It passes all other calls and answers on, keeps the distinction between
-/// certain and uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
+/// A wrapper is an engine around another one. It passes on everything that it does not change, keeps the distinction
+/// between certain and uncertain failures, and repeats a call with an uncertain outcome only with the same attempt.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Claims a key for an attempt.

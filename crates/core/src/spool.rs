@@ -44,7 +44,7 @@ pub struct SpooledEntry {
     pub policy: OutagePolicy,
     /// The chain whose store gets it.
     pub chain: String,
-    /// Why the last delivery of its claim failed; `None` if none was tried.
+    /// Error of the last delivery of its claim; `None` if none was tried.
     pub last_failure: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use super::primary::within;
 /// Listens on a channel at the primary. `limit` bounds the attempt at each server.
 ///
 /// # Errors
-/// Why no server of the URL accepts it. The last one counts.
+/// The reason why no server of the URL accepts it. The last one counts.
 pub async fn listen(address: &Address, channel: &str, limit: Duration) -> Result<PgListener, DatabaseError> {
     let mut failure = DatabaseError::Unavailable("there is no server".into());
     for node in &address.nodes {

@@ -22,7 +22,7 @@ pub trait Connector: Send + Sync + 'static {
     /// Opens a connection and checks that the server is fit to be used. Bounded in time by the implementation.
     ///
     /// # Errors
-    /// Why there is no connection. Queued calls are refused for the same reason.
+    /// The reason why there is no connection. Queued calls are refused for the same reason.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Determinate>> + Send;
 }
 
@@ -73,7 +73,7 @@ pub enum Fitness {
     Retire(&'static str),
 }
 
-/// Why a connection was lost.
+/// Reason for the loss of a connection.
 pub struct Lost {
     /// The reason.
     pub why: String,

@@ -36,7 +36,7 @@ pub trait Listener: Send + Sync + 'static {
     /// Opens a session. Bounded in time by the implementation.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Reason for its absence.
     fn open(&self) -> impl Future<Output = Result<Self::Session, String>> + Send;
 
     /// Serves subscriptions until the session must be replaced; returns why. It was opened for the channel `first`.

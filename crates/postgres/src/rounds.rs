@@ -17,7 +17,7 @@ pub(super) type Found = HashMap<Key, LiveClaim>;
 
 /// A call of a batch.
 pub(super) trait Batched: Sized + Send {
-    /// Why a call fails that began again too often.
+    /// Error of a call that began again too often.
     const GIVEN_UP: &'static str;
 
     /// Runs the statements of a group once. Returns the calls that begin again, and how to continue.

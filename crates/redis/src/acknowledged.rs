@@ -1,5 +1,5 @@
 //! Exchanges whose answers wait for replicas. An answer is given once enough replicas have everything that was written
-//! before it. If too few have, its caller waits in a room of the connection. There every later wait that succeeds
+//! before it. If too few have, its caller waits in the `Room` of the connection. There every later successful wait
 //! counts, and one exchange repeats the wait. If the time of a call is over, its answer is that too few replicas have
 //! the data.
 
@@ -19,7 +19,7 @@ use super::limit::Limit;
 use super::marker::Marker;
 use super::wire::Wire;
 
-/// Between two looks at the time of callers that wait, and between two waits.
+/// Time between two checks of waiting callers' deadlines, and between two waits.
 const TICK: Duration = Duration::from_millis(10);
 
 const WAITING: &str = "replicas have not acknowledged it yet";
@@ -41,7 +41,7 @@ struct State {
     next: u64,
     /// True if an exchange repeats the wait.
     is_repeated: bool,
-    /// Why the last wait fell short, if it did.
+    /// Reason of the last shortfall, if the last wait fell short.
     short: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl Room {
         self.state().is_repeated
     }
 
-    /// Returns why the last wait fell short, if it did.
+    /// Returns the reason of the last shortfall, if the last wait fell short.
     pub(super) fn short(&self) -> Option<String> {
         self.state().short.clone()
     }

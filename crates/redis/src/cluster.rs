@@ -49,7 +49,7 @@ struct Shared {
     keys: Keys,
     markers: Arc<Markers>,
     map: ArcSwap<SlotMap<Primary>>,
-    /// Why there is no map. Nothing once there was one.
+    /// Reason for the missing map. Nothing once there was one.
     why_not: watch::Sender<Option<Determinate>>,
     nodes: Mutex<HashMap<Address, Arc<Primary>>>,
     /// Asks for a refresh.

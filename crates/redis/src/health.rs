@@ -26,7 +26,7 @@ pub(super) struct Health {
     /// Nothing while it answers for no slot.
     marker: ArcSwapOption<Marker>,
     markers: Arc<Markers>,
-    /// Why grants are refused.
+    /// Reason for refusing grants.
     evicts: ArcSwapOption<String>,
     replication: ArcSwap<Replication>,
     /// The most replicas that were attached at once.

@@ -29,7 +29,7 @@ pub(super) struct Found {
     epoch: u64,
     /// True if every Sentinel was asked at least once.
     is_complete: bool,
-    /// Why there is none.
+    /// Reason for its absence.
     why_not: String,
 }
 

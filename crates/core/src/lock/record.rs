@@ -90,7 +90,8 @@ pub struct LockRecord {
     pub mode: Option<LockMode>,
     /// The limit that all holds have named; nothing if the lock is free.
     pub limit: Option<Permits>,
-    /// Since when the head of the queue could go, if it can. The grace of absent heads begins here, for all together.
+    /// Time since which the head of the queue could be granted, if it could. The grace of all absent heads together
+    /// begins here.
     pub turn_at: Timestamp,
     /// Time until which callers wait for the lock. Until then their gateways need a notification of its release.
     pub watched_until: Timestamp,

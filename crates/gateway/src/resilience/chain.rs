@@ -80,7 +80,7 @@ impl Chain {
     /// new engine does not know the work that was done on the previous one.
     ///
     /// # Errors
-    /// Why it was not done, and whether it may still happen.
+    /// The reason why it was not done, and whether it may still happen.
     pub async fn switch(&self, to: &str) -> Result<Switched, ChainSwitchError> {
         self.core.switch(to, Order::Operator).await
     }

@@ -89,7 +89,7 @@ async fn answered(engine: &impl Engine, ask: &ClaimRequest) -> ClaimResponse {
     panic!("the store does not come back");
 }
 
-/// Why a call certainly did not happen.
+/// Returns the reason why a call certainly did not happen.
 fn unavailable<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> String {
     match answer {
         Err(EngineError::Determinate(Determinate::Unavailable(why))) => why,

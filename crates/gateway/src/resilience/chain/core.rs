@@ -48,7 +48,7 @@ pub(super) struct Member {
     /// Name of the metadata record of the chain state.
     pub(super) record: String,
     pub(super) is_witness: bool,
-    /// Why the last read of the chain state failed.
+    /// Error of the last read of the chain state.
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
     read_at: AtomicU64,

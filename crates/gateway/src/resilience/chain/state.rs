@@ -40,7 +40,7 @@ pub(super) struct SwitchNote {
     pub(super) gateway: String,
     /// Start of the switch, in microseconds by that gateway's clock.
     pub(super) at: u64,
-    /// Why it was made: one line.
+    /// Reason of the switch: one line.
     pub(super) reason: String,
 }
 

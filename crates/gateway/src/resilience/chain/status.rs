@@ -90,7 +90,7 @@ pub struct LastSwitch {
     pub gateway: String,
     /// Start of the switch, by that gateway's clock.
     pub at: Timestamp,
-    /// Why it was made: one line.
+    /// Reason of the switch: one line.
     pub reason: String,
 }
 

@@ -37,7 +37,7 @@ const FAILURE_CHARS_MAX: usize = 500;
 #[derive(Default)]
 pub(super) struct Failed {
     count: u32,
-    /// Why the last one failed.
+    /// Reason of the last failure.
     pub(super) last: Box<str>,
 }
 
