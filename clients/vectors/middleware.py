@@ -30,9 +30,10 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 APP_KEY = "default"
-# Nothing of a case takes longer: what does hangs.
+# Longest time of any step of a case. A longer step counts as hanging.
 PATIENCE = 30.0
-# Seconds without a byte after which a response counts as broken, and from which a case is named. The longest case waits for about three.
+# Seconds without a byte after which a response counts as broken, and time after which a slow case is named. The longest case waits for
+# about three.
 SLOW = 10.0
 
 
@@ -542,7 +543,7 @@ class Application:
         if self.address is None:
             stop(self.process)
             sys.exit(f"middleware: {' '.join(command)} did not start:\n{self.log.read_text()[-4000:]}")
-        # It may go on to print; nobody needs it, and the pipe must not fill.
+        # It may print more. The thread discards the output, so that the pipe does not fill.
         threading.Thread(target=lambda: self.process.stdout.read(), daemon=True).start()
 
 
