@@ -211,7 +211,8 @@ fn answer_duplicate(times: usize) {
     let (request, base) = (request(0), ProblemBase::default());
     let record = succeeded();
     for _ in 0..times {
-        let claim = LiveClaim { record: record.clone(), left: Some(Duration::from_hours(1)), fence: Some(7) };
+        let claim =
+            LiveClaim { record: record.clone(), left: Some(Duration::from_hours(1)), ends_at: None, fence: Some(7) };
         let expires_at = Some(NOON.plus(Duration::from_hours(1)));
         let found =
             ClaimView { global_id: request.key.global_id, claim, expires_at, degraded: None, result_omitted: false };

@@ -4,6 +4,7 @@ mod access;
 mod apps;
 mod claims;
 mod commands;
+mod ends;
 mod history;
 mod recent;
 mod roles;

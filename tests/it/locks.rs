@@ -203,6 +203,10 @@ async fn owners_reenter_readers_share_and_a_writer_waits_for_all_of_them() {
     let first = hold(&client, "again", nonce.clone()).await.expect(201);
     let repeated = hold(&client, "again", nonce).await.expect(201);
     assert_eq!((&repeated.body["attempt"], &repeated.body["repeated"]), (&first.body["attempt"], &json!(true)));
+    assert_eq!(
+        repeated.body["lease_expires_at"], first.body["lease_expires_at"],
+        "the end of its lease is one instant"
+    );
 
     let shared = json!({ "mode": "shared" });
     let readers = [hold(&client, "shared", shared.clone()).await, hold(&client, "shared", shared.clone()).await];

@@ -25,7 +25,7 @@ use oncegate::resilience::chain::Times;
 use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
 use oncegate::resilience::journal::memory::Flaw;
 
-use crate::clock::{StoreClock, micros};
+use crate::clock::{StoreClock, instant, micros};
 use crate::locks;
 use crate::world::World;
 
@@ -265,9 +265,9 @@ impl Engine for BuggyStore {
         let answer = self.inner.claim(request, deadline).await?;
         match (self.bug, answer) {
             (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == ClaimState::InProgress => {
-                let LiveClaim { record, left, fence } = held;
-                let (attempt, repeated) = (record.attempt, true);
-                Ok(ClaimResponse::Granted(Grant { attempt, fence, repeated, taken_over: false, lease_left: left }))
+                let LiveClaim { record, left: lease_left, ends_at: lease_ends_at, fence } = held;
+                let (attempt, repeated, taken_over) = (record.attempt, true, false);
+                Ok(ClaimResponse::Granted(Grant { attempt, fence, repeated, taken_over, lease_left, lease_ends_at }))
             }
             (Bug::FenceFalls, ClaimResponse::Granted(grant)) => {
                 let fence = grant.fence.map(|fence| u64::MAX - fence);
@@ -290,16 +290,17 @@ impl Engine for BuggyStore {
                 if held.record.state == ClaimState::InProgress =>
             {
                 self.release(&request.key, &held.record.attempt).await?;
-                Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
+                Ok(OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) })
             }
             (Bug::FailureUndoesSuccess, Some(held), Outcome::Failure) if held.record.attempt == request.attempt => {
                 self.release(&request.key, &request.attempt).await?;
-                Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) })
+                Ok(OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) })
             }
             (Bug::LateOutcomeDropped, None, Outcome::Success { retention, .. }) if request.late.is_some() => {
                 let usual = request.late.as_ref().map(|late| late.terms.retention);
                 let left = retention.or(usual).and_then(Retention::duration);
-                Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, late: Some(true) })
+                let ends_at = left.map(|left| instant(self.clock.now() + micros(left)));
+                Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, ends_at, late: Some(true) })
             }
             _ => self.inner.settle(request, deadline).await,
         }
@@ -308,8 +309,8 @@ impl Engine for BuggyStore {
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         let answer = self.inner.renew(request, deadline).await?;
         match (self.bug, answer, request.lease) {
-            (Bug::RenewalShortens, RenewalResponse::Renewed { left }, Some(lease)) if lease < left => {
-                Ok(RenewalResponse::Renewed { left: lease })
+            (Bug::RenewalShortens, RenewalResponse::Renewed { left, ends_at }, Some(lease)) if lease < left => {
+                Ok(RenewalResponse::Renewed { left: lease, ends_at })
             }
             (_, answer, _) => Ok(answer),
         }
@@ -413,6 +414,7 @@ impl Engine for BuggyGateway {
             repeated: false,
             taken_over: false,
             lease_left: None,
+            lease_ends_at: None,
         };
         match (self.bug, self.call(|| self.inner.claim(request, deadline)).await) {
             (Bug::TimeoutTakenAsClaimed, Err(EngineError::Indeterminate(_)))
@@ -451,7 +453,7 @@ impl Engine for BuggyGateway {
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
-        let delivered = OutcomeResponse::Done { state: None, left: None, late: None };
+        let delivered = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None };
         match self.bug {
             Bug::DeliveryDropped if deadline == DELIVERY_DEADLINE => return Ok(delivered),
             Bug::DeliveryTooLate if deadline == DELIVERY_DEADLINE => {
@@ -465,9 +467,12 @@ impl Engine for BuggyGateway {
             _ => {}
         }
         match (self.bug, self.call(|| self.inner.settle(request, deadline)).await) {
-            (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => {
-                Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(false) })
-            }
+            (Bug::TimeoutTakenAsSettled, Err(EngineError::Indeterminate(_))) => Ok(OutcomeResponse::Done {
+                state: Some(ClaimState::Succeeded),
+                left: None,
+                ends_at: None,
+                late: Some(false),
+            }),
             (_, answer) => answer,
         }
     }
@@ -475,7 +480,7 @@ impl Engine for BuggyGateway {
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         match request.lease {
             Some(left) if self.bug == Bug::RenewalNotDelivered && deadline == DELIVERY_DEADLINE => {
-                Ok(RenewalResponse::Renewed { left })
+                Ok(RenewalResponse::Renewed { left, ends_at: None })
             }
             _ => self.call(|| self.inner.renew(request, deadline)).await,
         }

@@ -118,7 +118,7 @@ impl Caller {
             let longer = rng.percent(50).then(|| rng.millis(200, 9_000));
             match self.renew(target, attempt, longer).await {
                 // The last answer counts.
-                Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left }, .. })) => lease = left,
+                Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left, .. }, .. })) => lease = left,
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => {}
             }

@@ -112,6 +112,11 @@ impl Clock for StoreClock {
     }
 }
 
+/// Returns a time of the store as the instant that its answers name.
+pub(crate) fn instant(store_now: u64) -> Timestamp {
+    BEGINNING.plus(Duration::from_micros(store_now))
+}
+
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).expect("a world does not last so long")
 }

@@ -275,7 +275,7 @@ impl EngineCall for Timed<RenewalRequest> {
 
     fn summary(answer: &RenewalResponse) -> (&'static str, Name, u64) {
         let (kind, left) = match answer {
-            RenewalResponse::Renewed { left } => ("renewed", Some(*left)),
+            RenewalResponse::Renewed { left, .. } => ("renewed", Some(*left)),
             RenewalResponse::LeaseLost => ("lease lost", None),
             RenewalResponse::AlreadySucceeded => ("already succeeded", None),
             RenewalResponse::Superseded { left, .. } => ("superseded", *left),

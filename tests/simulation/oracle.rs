@@ -489,7 +489,7 @@ impl World {
                     }
                     None => check_renewed((instants.store, now), known, call, &open, &answer.renewed)?,
                 }
-                if let RenewalResponse::Renewed { left } = answer.renewed {
+                if let RenewalResponse::Renewed { left, .. } = answer.renewed {
                     known.of(call.key).ledger.extend(
                         call.process(),
                         call.name,
@@ -676,7 +676,7 @@ fn check_settled(
             OutcomeResponse::Superseded { .. } => (true, false),
             _ => (false, false),
         };
-        let is_unexplained = *settled == OutcomeResponse::Done { state: None, left: None, late: None };
+        let is_unexplained = *settled == OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None };
         let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.started) && !released_now;
         let allowed = if *outcome == Outcome::Failure && gone && others {
             is_unexplained || (settled == from_store && !by_another)
@@ -705,7 +705,8 @@ fn check_renewed(
         let StoreAnswer::Renewed(from_store) = from_store else {
             return ensure(false, "S13", || format!("a renewal is answered {from_store:?}"));
         };
-        let (RenewalResponse::Renewed { left }, RenewalResponse::Renewed { left: of_store }) = (renewed, from_store)
+        let (RenewalResponse::Renewed { left, .. }, RenewalResponse::Renewed { left: of_store, .. }) =
+            (renewed, from_store)
         else {
             return ensure(renewed == from_store, "S2", || {
                 format!("the store answered {from_store:?}, and the caller got {renewed:?}")
@@ -805,7 +806,7 @@ fn has_run_out(call: &Call, open: &Open, now: Duration) -> bool {
     open.answers().any(|(from_store, ..)| {
         let left = match from_store {
             StoreAnswer::Claimed(ClaimResponse::Granted(grant)) => grant.lease_left,
-            StoreAnswer::Renewed(RenewalResponse::Renewed { left }) => Some(*left),
+            StoreAnswer::Renewed(RenewalResponse::Renewed { left, .. }) => Some(*left),
             _ => None,
         };
         // The whole time of the call is subtracted.

@@ -7,11 +7,12 @@ use oncegate::domain::attempt::Attempt;
 use oncegate::domain::claim::{
     ClaimRequest, ClaimResponse, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
+use oncegate::domain::clock::Timestamp;
 use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate::domain::record::{ClaimState, LiveClaim, Sha256Digest};
 use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
 
-use crate::clock::micros;
+use crate::clock::{instant, micros};
 
 /// A broken promise, with its rule.
 #[derive(Debug)]
@@ -51,6 +52,8 @@ pub(crate) struct Now {
     pub(crate) state: ClaimState,
     /// Rest of its time; `None` if it has no end.
     pub(crate) left: Option<Duration>,
+    /// End of its time; `None` likewise.
+    ends: Option<u64>,
 }
 
 impl Reference {
@@ -85,7 +88,7 @@ impl Reference {
                     format!("the record has another fingerprint, and the store answered {answer:?}")
                 });
             }
-            Some((Now { state: ClaimState::InProgress, left }, standing))
+            Some((Now { state: ClaimState::InProgress, left, ends }, standing))
                 if standing.attempt.nonce() == request.attempt.nonce() =>
             {
                 let ClaimResponse::Granted(grant) = answer else {
@@ -100,6 +103,7 @@ impl Reference {
                 ensure(grant.lease_left == left, "S10", || {
                     format!("{left:?} is left, and the store answered {:?}", grant.lease_left)
                 })?;
+                ensure_end(grant.lease_ends_at, ends)?;
                 return ensure(grant.fence == standing.fence, "S11", || {
                     format!("the fence {:?} became {:?}", standing.fence, grant.fence)
                 });
@@ -110,7 +114,7 @@ impl Reference {
                 true
             }
             // The very attempt gets its lease back, unless it was reported as unknown.
-            Some((Now { state: ClaimState::Unknown, left: None }, standing))
+            Some((Now { state: ClaimState::Unknown, left: None, .. }, standing))
                 if request.take_over && standing.attempt == request.attempt =>
             {
                 false
@@ -136,6 +140,7 @@ impl Reference {
         ensure(grant.lease_left.is_none_or(|left| left == request.terms.lease), "S10", || {
             format!("a lease of {:?} was granted as {:?}", request.terms.lease, grant.lease_left)
         })?;
+        ensure_end(grant.lease_ends_at, Some(now + micros(request.terms.lease)))?;
         ensure(grant.fence.is_none_or(|fence| fence > fence_before), "S11", || {
             format!("the fence {fence_before} is followed by {:?}", grant.fence)
         })?;
@@ -175,31 +180,25 @@ impl Reference {
         let late = Some(standing.late);
         match (&request.outcome, at.state) {
             (Outcome::Success { .. }, ClaimState::Succeeded) => {
-                answered(&OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: at.left, late }, "S5")
+                answered(&done(ClaimState::Succeeded, at.left, at.ends, late), "S5")
             }
             (_, ClaimState::Succeeded) => answered(&OutcomeResponse::AlreadySucceeded, "S3"),
             (Outcome::Success { result, retention }, _) => {
                 let retention = retention.unwrap_or(standing.terms.retention);
                 standing.settle(now, ClaimState::Succeeded, retention, result.clone());
-                answered(
-                    &OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: retention.duration(), late },
-                    "S6",
-                )
+                answered(&done(ClaimState::Succeeded, retention.duration(), standing.ends, late), "S6")
             }
             (Outcome::Failure, _) => {
                 self.standing = None;
-                answered(&OutcomeResponse::Done { state: None, left: None, late: Some(false) }, "S6")
+                answered(&OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) }, "S6")
             }
             (Outcome::Unknown, ClaimState::Unknown) => {
-                answered(&OutcomeResponse::Done { state: Some(ClaimState::Unknown), left: at.left, late }, "S5")
+                answered(&done(ClaimState::Unknown, at.left, at.ends, late), "S5")
             }
             (Outcome::Unknown, ClaimState::InProgress) => {
                 let retention = standing.terms.unknown_retention;
                 standing.settle(now, ClaimState::Unknown, retention, None);
-                answered(
-                    &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left: retention.duration(), late },
-                    "S6",
-                )
+                answered(&done(ClaimState::Unknown, retention.duration(), standing.ends, late), "S6")
             }
         }
     }
@@ -208,7 +207,7 @@ impl Reference {
     fn settle_absent(&mut self, now: u64, request: &OutcomeRequest, answer: &OutcomeResponse) -> Result<(), Broken> {
         let (state, retention, result) = match (&request.outcome, &request.late) {
             (Outcome::Failure, _) => {
-                let expected = OutcomeResponse::Done { state: None, left: None, late: Some(true) };
+                let expected = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(true) };
                 return ensure(*answer == expected, "S6", || format!("a late failure was answered {answer:?}"));
             }
             (_, None) => {
@@ -221,7 +220,8 @@ impl Reference {
             }
             (Outcome::Unknown, Some(late)) => (ClaimState::Unknown, late.terms.unknown_retention, None),
         };
-        let expected = OutcomeResponse::Done { state: Some(state), left: retention.duration(), late: Some(true) };
+        let ends = retention.duration().map(|retention| now + micros(retention));
+        let expected = done(state, retention.duration(), ends, Some(true));
         ensure(*answer == expected, "S6", || format!("late: must be {expected:?}, and the store answered {answer:?}"))?;
         let terms = request.late.as_ref().map(|late| late.terms).expect("checked above");
         let mut standing = Standing {
@@ -250,7 +250,7 @@ impl Reference {
             Some((at, standing)) => {
                 let left = at.left.unwrap_or_default().max(request.lease.unwrap_or(standing.terms.lease));
                 standing.ends = Some(now + micros(left));
-                RenewalResponse::Renewed { left }
+                RenewalResponse::Renewed { left, ends_at: standing.ends.map(instant) }
             }
         };
         ensure(*answer == expected, "S2", || {
@@ -297,9 +297,9 @@ impl Standing {
         match self.ends {
             Some(ends) if ends <= now => {
                 let outlives = self.state == ClaimState::InProgress && self.terms.on_lease_end == LeaseEnd::Unknown;
-                outlives.then_some(Now { state: ClaimState::Unknown, left: None })
+                outlives.then_some(Now { state: ClaimState::Unknown, left: None, ends: None })
             }
-            ends => Some(Now { state: self.state, left: ends.map(|ends| Duration::from_micros(ends - now)) }),
+            ends => Some(Now { state: self.state, left: ends.map(|ends| Duration::from_micros(ends - now)), ends }),
         }
     }
 
@@ -315,10 +315,22 @@ impl Standing {
         ensure(same && held.left == at.left, "S4", || {
             format!("the record is {at:?} by {:?}, and the store returned {held:?}", self.attempt)
         })?;
+        ensure_end(held.ends_at, at.ends)?;
         ensure(record.result == self.result, "S5", || {
             format!("the result {:?} became {:?}", self.result, record.result)
         })
     }
+}
+
+/// Returns the expected answer to an outcome.
+fn done(state: ClaimState, left: Option<Duration>, ends: Option<u64>, late: Option<bool>) -> OutcomeResponse {
+    OutcomeResponse::Done { state: Some(state), left, ends_at: ends.map(instant), late }
+}
+
+/// Checks the end that an answer names.
+fn ensure_end(answered: Option<Timestamp>, ends: Option<u64>) -> Result<(), Broken> {
+    let ends = ends.map(instant);
+    ensure(answered == ends, "S10", || format!("the end is {ends:?}, and the store answered {answered:?}"))
 }
 
 fn broken(rule: &'static str, how: String) -> Result<(), Broken> {

@@ -222,7 +222,7 @@ fn superseded(state: ClaimState, left: Option<Duration>) -> Problem {
 pub(super) fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
     let degraded = answer.degraded;
     let problem = match &answer.renewed {
-        RenewalResponse::Renewed { left } => {
+        RenewalResponse::Renewed { left, .. } => {
             return Ok(RenewalBody {
                 global_id: answer.global_id,
                 lease_ms: millis(*left),

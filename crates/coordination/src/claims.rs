@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+    self, ClaimRequest, ClaimResponse, Effect, NamesEnd, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
 };
 use oncegate_core::clock::{Timestamp, micros};
 use oncegate_core::engine::{EngineError, millis, value};
@@ -27,7 +28,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// A request on a claim.
 pub trait Request: Send + Sync + 'static {
     /// The answer to it.
-    type Answer: Send + Sync + 'static;
+    type Answer: NamesEnd + Send + Sync + 'static;
 
     /// True if there is probably no claim.
     const EXPECTS_ABSENCE: bool = false;
@@ -185,7 +186,7 @@ impl StoredClaim {
     pub fn live(&self, time: Time) -> Option<LiveClaim> {
         let left = |end| if self.has_ended { Duration::ZERO } else { time.left(end, self.head.lasts_us) };
         let left = self.head.end.map(left);
-        LiveClaim::of_stored(self.record.clone()?, left, fence_of(self.fence()))
+        LiveClaim::of_stored(self.record.clone()?, left, self.head.end, fence_of(self.fence()))
     }
 
     fn fence(&self) -> i64 {
@@ -199,30 +200,33 @@ impl StoredClaim {
     }
 }
 
+/// Returns a duration as it is stored: in whole milliseconds.
+fn rounded(lasts: Duration) -> Duration {
+    Duration::from_millis(millis(lasts))
+}
+
+/// Returns the end that an effect stores; nothing if the record has no end, or keeps its own.
+fn end_of(effect: &Effect, time: Time) -> Option<Timestamp> {
+    effect.lasts().map(|lasts| time.end_of(rounded(lasts)))
+}
+
 /// Returns the write that applies an effect to the stored record; nothing if the effect changes nothing.
 fn write_of(effect: Effect, stored: Option<&StoredClaim>, live: Option<&LiveClaim>, time: Time) -> Option<Write> {
     let guards = stored.map_or_else(|| vec![Guard::Absent], StoredClaim::guards);
-    let lasting = |lasts: Option<Duration>| {
-        let lasts = lasts.map(|lasts| Duration::from_millis(millis(lasts)));
-        (lasts.map(|lasts| time.end_of(lasts)), lasts.map_or(0, micros))
-    };
+    let (end, lasts_us) = (end_of(&effect, time), effect.lasts().map(rounded).map_or(0, micros));
     match effect {
         Effect::Keep => None,
         Effect::Delete => Some(Write { guards, put: None, is_remembered: false }),
-        Effect::Extend(lease) => stored.map(|stored| {
-            let (end, lasts_us) = lasting(Some(lease));
+        Effect::Extend(_) => stored.map(|stored| {
             let head = Head { fence: Some(stored.fence()), end, lasts_us, notifies: false, is_tombstone: false };
             Write { guards, put: Some(head.encode(&stored.text)), is_remembered: true }
         }),
-        Effect::Put(record, lasts) => {
+        Effect::Replace(record) => stored.map(|stored| {
+            let head = Head { fence: Some(stored.fence()), notifies: false, ..stored.head };
+            Write { guards, put: Some(head.encode(value::encode(&record).as_bytes())), is_remembered: false }
+        }),
+        Effect::Put(record, _) => {
             let is_in_progress = record.state == ClaimState::InProgress;
-            // An operator replaces the result alone.
-            let is_edited =
-                live.is_some_and(|live| live.record.state == record.state && live.record.attempt == record.attempt);
-            let (end, lasts_us) = match stored.filter(|_| is_edited) {
-                Some(stored) => (stored.head.end, stored.head.lasts_us),
-                None => lasting(lasts),
-            };
             // The fence of a new attempt is the revision of this write.
             let fence = stored.filter(|_| live.is_some() && !is_in_progress).map(StoredClaim::fence);
             let head = Head { fence, end, lasts_us, notifies: live.is_some(), is_tombstone: false };
@@ -277,7 +281,8 @@ impl<R: Request> Operation for ClaimCall<R> {
     fn decide(&mut self, found: Option<&Found>, time: Time) -> Result<Option<Write>, EngineError> {
         let stored = found.map(|found| StoredClaim::read(found, time)).transpose()?;
         let live = stored.as_ref().and_then(|stored| stored.live(time));
-        let (effect, answer) = self.request.transition(live.as_ref());
+        let (effect, mut answer) = self.request.transition(live.as_ref());
+        end_of(&effect, time).into_iter().for_each(|at| answer.set_end(at));
         let end = stored.as_ref().and_then(|stored| stored.head.end);
         self.answer =
             Some(R::with_time_left(answer, end.map_or(Duration::ZERO, |end: Timestamp| end.since(time.clock))));
@@ -363,7 +368,8 @@ mod tests {
     #[test]
     fn a_duplicate_of_a_lease_that_is_about_to_end_is_asked_again_after_a_tick() {
         let request = fresh_claim();
-        let live = LiveClaim { record: request.record(), left: Some(Duration::from_micros(1)), fence: None };
+        let live =
+            LiveClaim { record: request.record(), left: Some(Duration::from_micros(1)), ends_at: None, fence: None };
         let left = |until| match ClaimRequest::with_time_left(ClaimResponse::Duplicate(live.clone()), until) {
             ClaimResponse::Duplicate(live) => live.left,
             other => panic!("{other:?}"),

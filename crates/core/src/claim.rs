@@ -10,6 +10,7 @@ use std::time::Duration;
 pub use self::transitions::{claim, granted, renew, settle};
 use super::attempt::Attempt;
 use super::canonical::Canonical;
+use super::clock::Timestamp;
 use super::record::{ClaimState, Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest};
 use super::tenant::Operation;
 use super::terms::{LeaseEnd, Retention, Terms};
@@ -166,6 +167,8 @@ pub enum Effect {
     Put(Record, Option<Duration>),
     /// Extend the record, for this long from now on.
     Extend(Duration),
+    /// Store this record of the same attempt and state; its end stays.
+    Replace(Record),
     /// Delete the record.
     Delete,
 }
@@ -174,6 +177,15 @@ impl Effect {
     /// Returns whether this ends or settles a live claim. Then the callers that wait for the claim need a notification.
     pub fn ends_claim(&self) -> bool {
         matches!(self, Self::Put(..) | Self::Delete)
+    }
+
+    /// Returns for how long from now on it stores the record; nothing if the record does not end by itself, or its end stays.
+    pub fn lasts(&self) -> Option<Duration> {
+        match self {
+            Self::Put(_, lasts) => *lasts,
+            Self::Extend(lasts) => Some(*lasts),
+            Self::Keep | Self::Replace(_) | Self::Delete => None,
+        }
     }
 }
 
@@ -201,6 +213,9 @@ pub struct Grant {
     pub taken_over: bool,
     /// Remaining time of the lease, by the store's clock; nothing if the whole lease was granted just now.
     pub lease_left: Option<Duration>,
+    /// The end of the lease by the store's clock, for display: see [`LiveClaim::ends_at`]. Nothing also for a new grant of a store
+    /// that does not answer with it.
+    pub lease_ends_at: Option<Timestamp>,
 }
 
 /// The difference on a repeat.
@@ -221,6 +236,8 @@ pub enum OutcomeResponse {
         state: Option<ClaimState>,
         /// Remaining time; nothing if the claim has ended, or has no end.
         left: Option<Duration>,
+        /// The end by the store's clock, for display: see [`LiveClaim::ends_at`].
+        ends_at: Option<Timestamp>,
         /// The outcome found no live claim. Nothing if that is unknown, because the reply of an earlier call was lost.
         late: Option<bool>,
     },
@@ -244,6 +261,8 @@ pub enum RenewalResponse {
     Renewed {
         /// Remaining time of the lease.
         left: Duration,
+        /// The end of the lease by the store's clock, for display: see [`LiveClaim::ends_at`].
+        ends_at: Option<Timestamp>,
     },
     /// The attempt holds no claim in progress.
     LeaseLost,
@@ -256,4 +275,40 @@ pub enum RenewalResponse {
         /// Its remaining time.
         left: Option<Duration>,
     },
+}
+
+/// An answer that may name the end of a claim. The transitions know for how long an effect lasts, and only the store knows until when:
+/// an engine that stores an effect completes its answer.
+pub trait NamesEnd {
+    /// Adds the end that the call has stored, by the store's clock, where the answer names one.
+    fn set_end(&mut self, at: Timestamp);
+}
+
+impl NamesEnd for ClaimResponse {
+    fn set_end(&mut self, at: Timestamp) {
+        if let Self::Granted(grant) = self {
+            grant.lease_ends_at = Some(at);
+        }
+    }
+}
+
+impl NamesEnd for OutcomeResponse {
+    fn set_end(&mut self, at: Timestamp) {
+        if let Self::Done { left: Some(_), ends_at, .. } = self {
+            *ends_at = Some(at);
+        }
+    }
+}
+
+impl NamesEnd for RenewalResponse {
+    fn set_end(&mut self, at: Timestamp) {
+        if let Self::Renewed { ends_at, .. } = self {
+            *ends_at = Some(at);
+        }
+    }
+}
+
+/// A lookup stores nothing.
+impl NamesEnd for Option<LiveClaim> {
+    fn set_end(&mut self, _: Timestamp) {}
 }

@@ -59,8 +59,11 @@ pub const SHARDS_MAX: u16 = 1024;
 ///
 /// The store's clock, and no other, decides whether a record has ended, in the same atomic step as the transition. A record that
 /// has ended is absent everywhere, also from reads, even if it has not been deleted. Answers contain durations that begin when
-/// the store gave the answer, never instants of a clock. A remaining time is never reported as longer than it is. A claim lasts
-/// for at least its lease after the store has accepted it.
+/// the store gave the answer. A remaining time is never reported as longer than it is. A claim lasts for at least its lease after
+/// the store has accepted it.
+///
+/// Beside the duration stands the end as an instant of the store's clock, for display only: nobody compares it with another clock.
+/// It is as stored, so every answer about a record names the same end until a call changes it. Only a new grant may leave it out.
 ///
 /// ## Deadlines
 ///

@@ -197,7 +197,7 @@ mod tests {
                 take_over: true,
                 waits: false,
             });
-            let live = LiveClaim { record: requests[0].record(), left: Some(hour), fence: None };
+            let live = LiveClaim { record: requests[0].record(), left: Some(hour), ends_at: None, fence: None };
             let (effect, answer) = claim(Some(&live), &requests[1], None);
             assert_eq!((effect, answer), (Effect::Keep, ClaimResponse::Mismatch(Mismatch::Contents)));
         }

@@ -78,6 +78,7 @@ mod tests {
             repeated: false,
             taken_over: false,
             lease_left: None,
+            lease_ends_at: None,
         };
         assert_eq!(WouldBe::of(&ClaimResponse::Granted(granted)), None);
     }

@@ -1,7 +1,7 @@
 //! Requests of operators to a store: release a claim, list live claims.
 
 use super::attempt::Attempt;
-use super::claim::Effect;
+use super::claim::{Effect, NamesEnd};
 use super::clock::Timestamp;
 use super::engine::SharedRecord;
 use super::global_id::GlobalId;
@@ -31,15 +31,20 @@ pub enum ReleaseResponse {
     Superseded,
 }
 
+/// It names no end: a claim that it keeps ends as before.
+impl NamesEnd for ReleaseResponse {
+    fn set_end(&mut self, _: Timestamp) {}
+}
+
 /// Applies a [`ReleaseRequest`] to the live claim of the key.
 pub fn release(live: Option<&LiveClaim>, request: &ReleaseRequest) -> (Effect, ReleaseResponse) {
     match live {
         None => (Effect::Keep, ReleaseResponse::Absent),
-        Some(LiveClaim { record, left, .. }) if record.attempt == request.attempt => match &request.result {
+        Some(LiveClaim { record, .. }) if record.attempt == request.attempt => match &request.result {
             None => (Effect::Delete, ReleaseResponse::Done),
             Some(result) if record.state == ClaimState::Succeeded => {
                 let record = Record { result: Some(result.clone()), ..record.clone() };
-                (Effect::Put(record, *left), ReleaseResponse::Done)
+                (Effect::Replace(record), ReleaseResponse::Done)
             }
             Some(_) => (Effect::Keep, ReleaseResponse::Superseded),
         },

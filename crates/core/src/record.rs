@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::attempt::Attempt;
 use super::canonical::Canonical;
+use super::clock::Timestamp;
 use super::global_id::GlobalId;
 use super::tenant::{AppKey, Operation};
 use super::terms::{LeaseEnd, Retention, Terms};
@@ -198,21 +199,29 @@ pub struct LiveClaim {
     pub record: Record,
     /// Remaining time by the store's clock; nothing if it does not end by itself.
     pub left: Option<Duration>,
+    /// The end by the store's clock, for display: the same in every answer about the record. Nothing if it does not end by itself,
+    /// or if a gateway answers instead of the store. Only `left` says how long to wait: no other clock agrees with the store's.
+    pub ends_at: Option<Timestamp>,
     /// The fence of the newest attempt, if the engine promises fences.
     pub fence: Option<u64>,
 }
 
 impl LiveClaim {
-    /// Returns the live claim of a record with this remaining time by the store's clock; `Some(0)` means that its time has ended.
-    /// Only this function decides what an ended lease means.
-    pub fn of_stored(record: Record, left: Option<Duration>, fence: Option<u64>) -> Option<Self> {
+    /// Returns the live claim of a record with this remaining time and end by the store's clock; `left` of `Some(0)` means that its
+    /// time has ended. Only this function decides what an ended lease means.
+    pub fn of_stored(
+        record: Record,
+        left: Option<Duration>,
+        ends_at: Option<Timestamp>,
+        fence: Option<u64>,
+    ) -> Option<Self> {
         if left != Some(Duration::ZERO) {
-            return Some(Self { record, left, fence });
+            return Some(Self { record, left, ends_at, fence });
         }
         if !record.outlives_lease() {
             return None;
         }
-        Some(Self { record: Record { state: ClaimState::Unknown, ..record }, left: None, fence })
+        Some(Self { record: Record { state: ClaimState::Unknown, ..record }, left: None, ends_at: None, fence })
     }
 
     /// Reports whether the claim is unknown because its lease ended, and not because that was reported: only then it has no

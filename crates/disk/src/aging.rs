@@ -70,7 +70,7 @@ impl Aging for ClaimResponse {
 impl Aging for OutcomeResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
-            Self::Done { state, left, late } => Self::Done { state, left: left.aged(by), late },
+            Self::Done { state, left, ends_at, late } => Self::Done { state, left: left.aged(by), ends_at, late },
             Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
             Self::AlreadySucceeded | Self::Expired => self,
         }
@@ -80,7 +80,7 @@ impl Aging for OutcomeResponse {
 impl Aging for RenewalResponse {
     fn aged(self, by: Duration) -> Self {
         match self {
-            Self::Renewed { left } => Self::Renewed { left: left.saturating_sub(by) },
+            Self::Renewed { left, ends_at } => Self::Renewed { left: left.saturating_sub(by), ends_at },
             Self::Superseded { state, left } => Self::Superseded { state, left: left.aged(by) },
             Self::LeaseLost | Self::AlreadySucceeded => self,
         }
@@ -89,19 +89,23 @@ impl Aging for RenewalResponse {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::clock::Timestamp;
     use oncegate_core::engine::conformance::fresh_claim;
     use oncegate_core::record::{ClaimState, Record};
 
     use super::*;
 
     const MIN: Duration = Duration::from_mins(1);
+    const END: Option<Timestamp> = Some(Timestamp::from_micros(1_700_000_000_000_000));
 
     #[test]
     fn every_remaining_time_is_shortened_and_nothing_else_is_changed() {
-        let live = |left| LiveClaim { record: record(), left: Some(left), fence: Some(7) };
+        let live = |left| LiveClaim { record: record(), left: Some(left), ends_at: END, fence: Some(7) };
         let grant = |lease_left| {
             let attempt = record().attempt;
-            ClaimResponse::Granted(Grant { attempt, fence: Some(7), repeated: true, taken_over: false, lease_left })
+            let (fence, lease_ends_at) = (Some(7), END);
+            let grant = Grant { attempt, fence, repeated: true, taken_over: false, lease_left, lease_ends_at };
+            ClaimResponse::Granted(grant)
         };
         let listed = |left| vec![ListedClaim { global_id: fresh().key.global_id, claim: live(left) }];
         let state = ClaimState::Unknown;
@@ -110,11 +114,12 @@ mod tests {
         assert_eq!(ClaimResponse::Duplicate(live(3 * MIN)).aged(MIN), ClaimResponse::Duplicate(live(2 * MIN)));
         assert_eq!(Some(live(3 * MIN)).aged(4 * MIN), Some(live(Duration::ZERO)), "at least zero");
         assert_eq!(listed(3 * MIN).aged(MIN), listed(2 * MIN));
-        let done = |left| OutcomeResponse::Done { state: Some(state), left, late: Some(false) };
+        let done = |left| OutcomeResponse::Done { state: Some(state), left, ends_at: END, late: Some(false) };
         assert_eq!(done(Some(3 * MIN)).aged(MIN), done(Some(2 * MIN)));
         let superseded = |left| OutcomeResponse::Superseded { state, left };
         assert_eq!(superseded(Some(3 * MIN)).aged(MIN), superseded(Some(2 * MIN)));
-        assert_eq!(RenewalResponse::Renewed { left: 3 * MIN }.aged(MIN), RenewalResponse::Renewed { left: 2 * MIN });
+        let renewed = |left| RenewalResponse::Renewed { left, ends_at: END };
+        assert_eq!(renewed(3 * MIN).aged(MIN), renewed(2 * MIN));
         let superseded = |left| RenewalResponse::Superseded { state, left };
         assert_eq!(superseded(Some(3 * MIN)).aged(MIN), superseded(Some(2 * MIN)));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fjall::OwnedWriteBatch;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
-use oncegate_core::claim::Effect;
+use oncegate_core::claim::{Effect, NamesEnd};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordName, RecordView};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
@@ -50,7 +50,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Applies one transition to one key. The transition receives the live claim at `now`, and the fence of a new attempt.
-    pub(super) fn apply<Answer>(
+    pub(super) fn apply<Answer: NamesEnd>(
         &mut self,
         key: &Key,
         now: Timestamp,
@@ -59,20 +59,26 @@ impl<'a> Batch<'a> {
         let next_fence = next_fence(self.watermarks.fence, now);
         let slot = self.claims.slot(self.store, &row::row_key(key))?;
         let live = slot.current.as_ref().and_then(|row| row.live_claim(now));
-        let (effect, answer) = transition(live.as_ref(), next_fence);
+        let (effect, mut answer) = transition(live.as_ref(), next_fence);
         let ends = live.is_some() && effect.ends_claim();
+        let expires_at = effect.lasts().map(|lasts| now.plus(lasts));
+        expires_at.into_iter().for_each(|at| answer.set_end(at));
         match effect {
             Effect::Keep => return Ok(answer),
-            Effect::Put(record, lifetime) => {
+            Effect::Put(record, _) => {
                 // A grant and a late record get the new fence; an outcome keeps the attempt's own.
                 let own = live.filter(|_| record.state != ClaimState::InProgress).and_then(|live| live.fence);
                 let fence = own.unwrap_or(next_fence);
-                slot.put(Some(Row { expires_at: lifetime.map(|lifetime| now.plus(lifetime)), fence, record }));
+                slot.put(Some(Row { expires_at, fence, record }));
                 self.watermarks.fence = self.watermarks.fence.max(fence);
             }
-            Effect::Extend(lifetime) => {
-                let extended = slot.current.take().map(|row| Row { expires_at: Some(now.plus(lifetime)), ..row });
+            Effect::Extend(_) => {
+                let extended = slot.current.take().map(|row| Row { expires_at, ..row });
                 slot.put(extended);
+            }
+            Effect::Replace(record) => {
+                let replaced = slot.current.take().map(|row| Row { record, ..row });
+                slot.put(replaced);
             }
             Effect::Delete => slot.put(None),
         }

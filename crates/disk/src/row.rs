@@ -68,7 +68,7 @@ impl Row {
     /// Returns the live claim at this instant, if there is one.
     pub(super) fn live_claim(&self, now: Timestamp) -> Option<LiveClaim> {
         let left = self.expires_at.map(|expires_at| expires_at.since(now));
-        LiveClaim::of_stored(self.record.clone(), left, Some(self.fence))
+        LiveClaim::of_stored(self.record.clone(), left, self.expires_at, Some(self.fence))
     }
 }
 

@@ -75,7 +75,7 @@ pub struct Granted {
     pub taken_over: bool,
     /// Remaining time of the lease, in whole milliseconds, counted from before the store was called.
     pub lease_ms: u64,
-    /// End of the lease, by this gateway's clock; for display.
+    /// End of the lease, by the store's clock if the store reports it, else by this gateway's; for display.
     pub lease_expires_at: Timestamp,
     /// In observe mode, the answer that enforcing would have given. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
@@ -281,7 +281,7 @@ impl Gateway {
             repeated: grant.repeated,
             taken_over: grant.taken_over,
             lease_ms,
-            lease_expires_at: self.clock.wall().plus(left),
+            lease_expires_at: grant.lease_ends_at.unwrap_or_else(|| self.clock.wall().plus(left)),
             would_be: None,
             degraded: None,
         })

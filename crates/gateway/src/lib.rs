@@ -73,14 +73,14 @@ pub struct Gateway {
     met_unknowns: MetUnknowns,
 }
 
-/// A live claim, with its instants by this gateway's clock.
+/// A live claim.
 #[derive(Debug)]
 pub struct ClaimView {
     /// The claim's ID.
     pub global_id: GlobalId,
     /// The claim.
     pub claim: LiveClaim,
-    /// End of its lease or retention.
+    /// End of its lease or retention, by the store's clock; by this gateway's clock if a policy answers.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
@@ -173,8 +173,13 @@ impl Gateway {
     }
 
     fn view(&self, global_id: GlobalId, claim: LiveClaim) -> ClaimView {
-        let expires_at = claim.left.map(|left| self.clock.wall().plus(left));
+        let expires_at = self.expires_at(claim.left, claim.ends_at);
         ClaimView { global_id, claim, expires_at, degraded: None, result_omitted: false }
+    }
+
+    /// Returns the end that an answer names: the store's, by its clock. Without one it is computed by this gateway's clock.
+    fn expires_at(&self, left: Option<Duration>, ends_at: Option<Timestamp>) -> Option<Timestamp> {
+        ends_at.or_else(|| left.map(|left| self.clock.wall().plus(left)))
     }
 
     fn since(&self, started: Duration) -> Duration {

@@ -121,7 +121,7 @@ impl Gateway {
         if left.as_millis() == 0 {
             return Err(Failure::OutcomeUnknown(None));
         }
-        Ok(Some((left, self.clock.wall().plus(left))))
+        Ok(Some((left, ends_at)))
     }
 
     /// Returns a lock; `None` if it is free and no request waits for it.
@@ -246,7 +246,7 @@ impl Gateway {
                     fence: grant.fence,
                     holds: grant.holds,
                     lease_ms,
-                    lease_expires_at: self.clock.wall().plus(left),
+                    lease_expires_at: grant.ends_at,
                     repeated: grant.repeated,
                     waited,
                 })

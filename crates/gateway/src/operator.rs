@@ -210,8 +210,8 @@ impl Gateway {
             _ => self.met_unknowns.remove(&request.key),
         }
         Ok(match settled {
-            OutcomeResponse::Done { state: Some(state), left, .. } => {
-                Changed::Settled { state, expires_at: left.map(|left| self.clock.wall().plus(left)) }
+            OutcomeResponse::Done { state: Some(state), left, ends_at, .. } => {
+                Changed::Settled { state, expires_at: self.expires_at(left, ends_at) }
             }
             OutcomeResponse::Done { state: None, late: Some(true), .. } | OutcomeResponse::Expired => Changed::Absent,
             OutcomeResponse::Done { state: None, .. } => Changed::Released,

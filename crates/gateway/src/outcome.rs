@@ -55,7 +55,7 @@ pub enum Reported {
         global_id: GlobalId,
         /// The answer.
         settled: OutcomeResponse,
-        /// End of the lease or retention of the live claim.
+        /// End of the retention, by the clock of [`ClaimView`](super::ClaimView).
         expires_at: Option<Timestamp>,
         /// The policy that answered instead of the store.
         degraded: Option<OutagePolicy>,
@@ -239,11 +239,10 @@ impl Gateway {
         let global_id = request.key.global_id;
         let answer = answer.map_err(|error| failure(error, None)).map(|Answered { answer, policy }| {
             let OutcomeAnswer::Response(settled) = answer else { return Reported::Spooled { global_id } };
-            let left = match &settled {
-                OutcomeResponse::Done { left, .. } | OutcomeResponse::Superseded { left, .. } => *left,
-                OutcomeResponse::AlreadySucceeded | OutcomeResponse::Expired => None,
+            let expires_at = match &settled {
+                OutcomeResponse::Done { left, ends_at, .. } => self.expires_at(*left, *ends_at),
+                _ => None,
             };
-            let expires_at = left.map(|left| self.clock.wall().plus(left));
             match &settled {
                 OutcomeResponse::Done { state: Some(ClaimState::Unknown), .. } => {
                     self.met_unknowns.add(app, &request.key, self.clock.wall());

@@ -21,7 +21,7 @@ pub struct RenewalAnswer {
     pub global_id: GlobalId,
     /// The store's answer.
     pub renewed: RenewalResponse,
-    /// End of the lease, by this gateway's clock; for display.
+    /// End of the lease, by the clock of [`ClaimView`](super::ClaimView); for display.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
@@ -44,7 +44,7 @@ impl Gateway {
             // The attempt holds nothing, but observe mode must not stop its caller.
             let left = lease.unwrap_or(app.terms.terms.lease);
             let expires_at = Some(self.clock.wall().plus(left));
-            let renewed = RenewalResponse::Renewed { left };
+            let renewed = RenewalResponse::Renewed { left, ends_at: None };
             return Ok(RenewalAnswer { global_id, renewed, expires_at, degraded: None });
         }
         let started = self.clock.monotonic();
@@ -55,12 +55,12 @@ impl Gateway {
         let answer = traces::in_span!(span, within(deadline, call)).map_err(|error| failure(error, None))?;
         let Answered { answer: mut renewed, policy: degraded } = answer;
         let mut expires_at = None;
-        if let RenewalResponse::Renewed { left } = &mut renewed {
+        if let RenewalResponse::Renewed { left, ends_at } = &mut renewed {
             *left = left.saturating_sub(self.since(started));
             if left.as_millis() == 0 {
                 return Err(Failure::OutcomeUnknown(None));
             }
-            expires_at = Some(self.clock.wall().plus(*left));
+            expires_at = self.expires_at(Some(*left), *ends_at);
         }
         Ok(RenewalAnswer { global_id, renewed, expires_at, degraded })
     }

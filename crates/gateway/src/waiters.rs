@@ -287,7 +287,12 @@ impl Entry {
 /// Returns the claim that was just granted.
 fn granted(request: &ClaimRequest, grant: &Grant) -> LiveClaim {
     let record = Record { attempt: grant.attempt.clone(), ..request.record() };
-    LiveClaim { record, left: Some(grant.lease_left.unwrap_or(request.terms.lease)), fence: grant.fence }
+    LiveClaim {
+        record,
+        left: Some(grant.lease_left.unwrap_or(request.terms.lease)),
+        ends_at: grant.lease_ends_at,
+        fence: grant.fence,
+    }
 }
 
 impl Ticket<'_> {

@@ -17,6 +17,9 @@ use super::row::{Found, RowVersion};
 /// Time for which the row of a released claim is kept.
 pub(super) const TOMBSTONE: Duration = Duration::from_mins(1);
 
+/// Lifetime of a change that keeps the end of its row.
+const END_STAYS: i64 = -1;
+
 /// The state of the row of a released claim.
 const RELEASED: i8 = ascii(b'r');
 
@@ -100,7 +103,7 @@ pub(super) struct Change {
     fresh: bool,
     /// `None`: the value stays.
     value: Option<Vec<u8>>,
-    /// `None`: no end.
+    /// `None`: no end; [`END_STAYS`]: that of the row.
     lifetime_us: Option<i64>,
     retention_us: Option<i64>,
     /// `None`: the time to sweep stays.
@@ -128,6 +131,12 @@ impl Change {
                 }
             }
             Effect::Extend(lifetime) => Self { lifetime_us: Some(micros(*lifetime)), ..same },
+            Effect::Replace(record) => Self {
+                value: Some(value::encode(record).into_bytes()),
+                lifetime_us: Some(END_STAYS),
+                retention_us: record.terms.retention.duration().map(micros),
+                ..same
+            },
             Effect::Delete | Effect::Keep => Self {
                 state: RELEASED,
                 value: Some(Vec::new()),
@@ -235,7 +244,7 @@ mod tests {
             ends: Some("later".into()),
             over: false,
         };
-        Found { held: LiveClaim { record, left: Some(SECOND), fence: Some(3) }, row }
+        Found { held: LiveClaim { record, left: Some(SECOND), ends_at: None, fence: Some(3) }, row }
     }
 
     #[test]
@@ -280,6 +289,8 @@ mod tests {
         let extended = Change::of(&Effect::Extend(SECOND * 5), &found);
         assert_eq!((extended.state, extended.fresh, extended.value), (ascii(b'p'), false, None));
         assert_eq!((extended.lifetime_us, extended.sweep_us), (Some(5_000_000), None));
+        let replaced = Change::of(&Effect::Replace(found.held.record.clone()), &found);
+        assert_eq!((replaced.state, replaced.fresh, replaced.lifetime_us), (ascii(b'p'), false, Some(END_STAYS)));
         let deleted = Change::of(&Effect::Delete, &found);
         assert_eq!((deleted.state, deleted.value, deleted.lifetime_us), (RELEASED, Some(vec![]), Some(0)));
         assert_eq!(deleted.sweep_us, Some(micros(TOMBSTONE)));

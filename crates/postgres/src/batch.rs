@@ -9,7 +9,7 @@ use oncegate_core::record::Key;
 use sqlx::postgres::PgRow;
 
 use super::arguments::{self, Change};
-use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall, Written};
+use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall};
 use super::failure::{Failure, Remedy};
 use super::locks::LockCall;
 use super::rounds::{Batched, Found, failed};
@@ -139,8 +139,8 @@ async fn step(session: &mut Session, mut group: Calls, found: &mut Found) -> (Ca
     let (mut again, mut changes) = (Calls::new(), Vec::new());
     for (call, result) in group.into_iter().zip(results) {
         let claim = match result {
-            Some(KeyResult::Written(fence, retention)) => {
-                call.written(Written { fence, retention });
+            Some(KeyResult::Written(written)) => {
+                call.written(written);
                 continue;
             }
             Some(KeyResult::Unreadable(why)) => {
@@ -172,12 +172,14 @@ async fn step(session: &mut Session, mut group: Calls, found: &mut Found) -> (Ca
 /// Runs the second statement. Returns the calls whose record others changed in between.
 async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn DecidedCall>)>) -> (Calls, Remedy) {
     let asked: Vec<&Change> = changes.iter().map(|(change, _)| &**change).collect();
-    let fences: sqlx::Result<HashMap<Key, u64>> = match session.run(arguments::second(&asked)).await {
-        Ok(rows) => rows.iter().map(|row| Ok((row::key(row, 0)?, row::fence(row, 2)?))).collect(),
+    let changed: sqlx::Result<HashMap<Key, _>> = match session.run(arguments::second(&asked)).await {
+        Ok(rows) => {
+            rows.iter().map(|row| Ok((row::key(row, 0)?, (row::fence(row, 2)?, row::instant(row, 3)?)))).collect()
+        }
         Err(error) => Err(error),
     };
-    let fences = match fences {
-        Ok(fences) => fences,
+    let changed = match changed {
+        Ok(changed) => changed,
         Err(error) => {
             let calls = changes.into_iter().map(|(_, call)| call.revert()).collect();
             return failed(Failure::from(&error), calls, |_| true);
@@ -185,8 +187,8 @@ async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn Decided
     };
     let mut again = Calls::new();
     for (_, call) in changes {
-        match fences.get(call.key()) {
-            Some(fence) => call.confirm(*fence),
+        match changed.get(call.key()) {
+            Some(&(fence, ends_at)) => call.confirm(fence, ends_at),
             None => again.push(call.revert()),
         }
     }

@@ -1,10 +1,9 @@
 //! Calls as a connection works on them. A call is generic over its request and used through a trait object, so that
 //! each answer keeps the type of its request.
 
-use std::time::Duration;
-
 use futures_util::future::BoxFuture;
-use oncegate_core::claim::Effect;
+use oncegate_core::claim::{Effect, NamesEnd};
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::Reply;
@@ -12,7 +11,7 @@ use oncegate_driver::Reply;
 use super::arguments::{Change, FirstStep};
 use super::locks::LockCall;
 use super::routes::Route;
-use super::row::Found;
+use super::row::{Found, Written};
 use super::session::Session;
 
 /// A call in the queue of a connection.
@@ -38,7 +37,7 @@ impl oncegate_driver::Call for Call {
 /// A request on one key.
 pub(super) trait Request: Send + 'static {
     /// The answer to it.
-    type Answer: Send + 'static;
+    type Answer: NamesEnd + Send + 'static;
 
     /// True if the result of an earlier call on the same key may answer it. Not for requests that must not overtake
     /// another request of their caller.
@@ -76,14 +75,6 @@ pub(super) trait Request: Send + 'static {
     fn with_fence(answer: Self::Answer, _: u64) -> Self::Answer {
         answer
     }
-}
-
-/// Row that the first statement has written for a key.
-#[derive(Clone, Copy)]
-pub(super) struct Written {
-    pub(super) fence: u64,
-    /// The retention of a success; `None`: no end.
-    pub(super) retention: Option<Duration>,
 }
 
 /// A call on one key, with a request of any kind.
@@ -128,8 +119,8 @@ pub(super) enum Decision {
 pub(super) trait DecidedCall: Send {
     fn key(&self) -> &Key;
 
-    /// Answers it: the change was made, and the row has this fence.
-    fn confirm(self: Box<Self>, fence: u64);
+    /// Answers it: the change was made, and the row has this fence and this end.
+    fn confirm(self: Box<Self>, fence: u64, ends_at: Option<Timestamp>);
 
     /// Returns the call: the change was not made.
     fn revert(self: Box<Self>) -> Box<dyn KeyedCall>;
@@ -172,7 +163,8 @@ impl<R: Request> KeyedCall for Pending<R> {
 
     fn written(self: Box<Self>, written: Written) {
         let unexpected = || EngineError::indeterminate("the PostgreSQL server wrote a row for a call that only reads");
-        self.reply.send(self.request.written(written).ok_or_else(unexpected));
+        let answer = self.request.written(written).map(|answer| ending(answer, written.ends_at));
+        self.reply.send(answer.ok_or_else(unexpected));
     }
 
     fn decide(mut self: Box<Self>, found: Option<&Found>) -> Decision {
@@ -211,6 +203,12 @@ impl<R: Request> KeyedCall for Pending<R> {
     }
 }
 
+/// Returns an answer with the end that was stored.
+fn ending<Answer: NamesEnd>(mut answer: Answer, ends_at: Option<Timestamp>) -> Answer {
+    ends_at.into_iter().for_each(|at| answer.set_end(at));
+    answer
+}
+
 struct Decided<R: Request> {
     call: Box<Pending<R>>,
     answer: R::Answer,
@@ -221,8 +219,8 @@ impl<R: Request> DecidedCall for Decided<R> {
         self.call.key()
     }
 
-    fn confirm(self: Box<Self>, fence: u64) {
-        self.call.reply.send(Ok(R::with_fence(self.answer, fence)));
+    fn confirm(self: Box<Self>, fence: u64, ends_at: Option<Timestamp>) {
+        self.call.reply.send(Ok(ending(R::with_fence(self.answer, fence), ends_at)));
     }
 
     fn revert(mut self: Box<Self>) -> Box<dyn KeyedCall> {
@@ -303,7 +301,7 @@ mod tests {
     }
 
     fn found(claim: &ClaimRequest) -> LiveClaim {
-        LiveClaim { record: claim.record(), left: Some(claim.terms.lease), fence: Some(3) }
+        LiveClaim { record: claim.record(), left: Some(claim.terms.lease), ends_at: None, fence: Some(3) }
     }
 
     #[test]
@@ -335,13 +333,13 @@ mod tests {
     #[test]
     fn a_call_that_only_reads_has_no_row_that_was_written() {
         let (call, answer) = pending(fresh_claim().key);
-        call.written(Written { fence: 1, retention: None });
+        let written = |fence| Written { fence, retention: None, ends_at: Some(Timestamp::from_micros(9)) };
+        call.written(written(1));
         assert!(matches!(answer.now_or_never(), Some(Some(Err(why))) if why.is_uncertain()));
         let (call, answer) = pending(fresh_claim());
-        call.written(Written { fence: 7, retention: None });
-        assert!(
-            matches!(answer.now_or_never(), Some(Some(Ok(ClaimResponse::Granted(grant)))) if grant.fence == Some(7))
-        );
+        call.written(written(7));
+        let Some(Some(Ok(ClaimResponse::Granted(grant)))) = answer.now_or_never() else { panic!("a grant") };
+        assert_eq!((grant.fence, grant.lease_ends_at), (Some(7), Some(Timestamp::from_micros(9))));
     }
 
     #[test]

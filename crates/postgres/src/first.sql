@@ -37,7 +37,7 @@ put AS (
         retention_us = excluded.retention_us, expires_at = excluded.expires_at, sweep_at = excluded.sweep_at,
         state = excluded.state, value = excluded.value
     WHERE held.state = 'r' OR (held.state <> 'q' AND held.expires_at <= clock_timestamp())
-    RETURNING held.app, held.global_id, held.fence
+    RETURNING held.app, held.global_id, held.fence, held.expires_at
 ),
 
 -- Settles a claim in progress that the reporting attempt holds: the value begins with it (head: the attempt, a blank and the
@@ -70,21 +70,23 @@ settled AS (
       AND held.app = asked.app AND held.global_id = asked.global_id
       AND (held.state = 'q' OR (held.state = 'p' AND held.expires_at > clock_timestamp()))
       AND substring(held.value FROM 1 FOR octet_length(asked.head)) = asked.head
-    RETURNING held.app, held.global_id, held.fence, held.retention_us
+    RETURNING held.app, held.global_id, held.fence, held.retention_us, held.expires_at
 )
 
+-- ends_us: the end for people, in microseconds since the epoch; `ends` is the same for a comparison, exact as the server writes it.
 SELECT 'w'::"char" AS what, app, global_id, fence, NULL::"char" AS state, NULL::bigint AS left_us, NULL::text AS ends,
-       NULL::bytea AS value
+       NULL::bytea AS value, (extract(epoch FROM expires_at) * 1000000)::bigint AS ends_us
 FROM put
 UNION ALL
-SELECT 'w', app, global_id, fence, NULL, retention_us, NULL, NULL
+SELECT 'w', app, global_id, fence, NULL, retention_us, NULL, NULL, (extract(epoch FROM expires_at) * 1000000)::bigint
 FROM settled
 UNION ALL
 SELECT CASE WHEN taken THEN 't' ELSE 'h' END::"char", app, global_id, fence, state, left_us, ends,
-       CASE WHEN NOT taken THEN value END
+       CASE WHEN NOT taken THEN value END, ends_us
 FROM (
     SELECT held.app, held.global_id, held.fence, held.state, held.value, held.expires_at::text AS ends,
            (extract(epoch FROM held.expires_at - clock_timestamp()) * 1000000)::bigint AS left_us,
+           (extract(epoch FROM held.expires_at) * 1000000)::bigint AS ends_us,
            -- `settled` is about to take it: distinguished from a key without a claim, in case another one is faster.
            asked.kind IN ('s', 'f') AND held.state IN ('p', 'q')
                AND substring(held.value FROM 1 FOR octet_length(asked.head)) = asked.head AS taken

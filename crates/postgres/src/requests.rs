@@ -9,7 +9,8 @@ use oncegate_core::operator::{self, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
 
 use super::arguments::{FirstStep, TOMBSTONE, sweep_after};
-use super::call::{Request, Written};
+use super::call::Request;
+use super::row::Written;
 
 impl Request for ClaimRequest {
     type Answer = ClaimResponse;
@@ -102,9 +103,12 @@ impl Request for Outcomes {
             (None, Outcome::Success { .. }) => Some(OutcomeResponse::Done {
                 state: Some(ClaimState::Succeeded),
                 left: written.retention,
+                ends_at: None,
                 late: Some(false),
             }),
-            (None, Outcome::Failure) => Some(OutcomeResponse::Done { state: None, left: None, late: Some(false) }),
+            (None, Outcome::Failure) => {
+                Some(OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) })
+            }
             (None, Outcome::Unknown) => None,
         }
     }
@@ -167,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    const WRITTEN: Written = Written { fence: 7, retention: Some(Duration::from_secs(9)) };
+    const WRITTEN: Written = Written { fence: 7, retention: Some(Duration::from_secs(9)), ends_at: None };
 
     fn outcome(outcome: Outcome) -> Outcomes {
         let claim = fresh_claim();
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!((grant.attempt, grant.fence), (claim.attempt.clone(), Some(7)));
         let done = success(None).written(WRITTEN);
         let (state, left, late) = (Some(ClaimState::Succeeded), WRITTEN.retention, Some(false));
-        assert_eq!(done, Some(OutcomeResponse::Done { state, left, late }));
+        assert_eq!(done, Some(OutcomeResponse::Done { state, left, ends_at: None, late }));
     }
 
     #[test]

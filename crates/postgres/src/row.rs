@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{EngineError, value};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::ListedClaim;
@@ -29,10 +30,20 @@ pub(super) struct RowVersion {
     pub(super) over: bool,
 }
 
+/// Row that the first statement has written for a key.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    pub(super) fence: u64,
+    /// The retention of a success; `None`: no end.
+    pub(super) retention: Option<Duration>,
+    /// The end that was stored, if there is one.
+    pub(super) ends_at: Option<Timestamp>,
+}
+
 /// Meaning of a row of the first statement for its key.
 pub(super) enum KeyResult {
-    /// The statement has written all there is to write. The fence, and the retention of a success.
-    Written(u64, Option<Duration>),
+    /// The statement has written all there is to write.
+    Written(Written),
     /// The statement was about to settle it, unless another one was faster.
     Taken,
     /// This claim was found; `None`, if it ended while it was read.
@@ -46,7 +57,11 @@ pub(super) fn result(row: &PgRow) -> sqlx::Result<(Key, KeyResult)> {
     let key = key(row, 1)?;
     let what: i8 = row.try_get(0)?;
     let result = match what.cast_unsigned() {
-        b'w' => KeyResult::Written(fence(row, 3)?, row.try_get::<Option<i64>, _>(5)?.map(duration)),
+        b'w' => KeyResult::Written(Written {
+            fence: fence(row, 3)?,
+            retention: row.try_get::<Option<i64>, _>(5)?.map(duration),
+            ends_at: instant(row, 8)?,
+        }),
         b't' => KeyResult::Taken,
         _ => match found(row, &key)? {
             Ok(found) => KeyResult::Found(found.map(Box::new)),
@@ -66,7 +81,7 @@ pub(super) fn listed(row: &PgRow) -> sqlx::Result<Option<ListedClaim>> {
 /// Reads a claim, from a row of the form that `first.sql` and `list.sql` share.
 fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineError>> {
     let left = row.try_get::<Option<i64>, _>(5)?.map(duration);
-    let fence = fence(row, 3)?;
+    let (fence, ends_at) = (fence(row, 3)?, instant(row, 8)?);
     let version = RowVersion {
         namespace: key.namespace().into_owned(),
         global_id: key.global_id.as_bytes().to_vec(),
@@ -79,7 +94,7 @@ fn found(row: &PgRow, key: &Key) -> sqlx::Result<Result<Option<Found>, EngineErr
         Ok(record) => record,
         Err(unreadable) => return Ok(Err(unreadable.into())),
     };
-    Ok(Ok(LiveClaim::of_stored(record, left, Some(fence)).map(|held| Found { held, row: version })))
+    Ok(Ok(LiveClaim::of_stored(record, left, ends_at, Some(fence)).map(|held| Found { held, row: version })))
 }
 
 /// Reads a key: the namespace is in this column, the global ID in the next.
@@ -94,6 +109,12 @@ pub(super) fn key(row: &PgRow, at: usize) -> sqlx::Result<Key> {
 /// Reads a fence. The table holds no negative ones.
 pub(super) fn fence(row: &PgRow, at: usize) -> sqlx::Result<u64> {
     Ok(row.try_get::<i64, _>(at)?.unsigned_abs())
+}
+
+/// Reads an instant of the server's clock, in microseconds since the epoch.
+pub(super) fn instant(row: &PgRow, at: usize) -> sqlx::Result<Option<Timestamp>> {
+    let micros: Option<i64> = row.try_get(at)?;
+    Ok(micros.map(|micros| Timestamp::from_micros(u64::try_from(micros).unwrap_or_default())))
 }
 
 /// Reads a remaining time: zero once it is over.

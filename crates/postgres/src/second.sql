@@ -13,8 +13,12 @@ SET fence = CASE WHEN asked.fresh THEN greatest(held.fence + 1, nextval('oncegat
         THEN held.value
         ELSE asked.value END,
     retention_us = CASE WHEN asked.value IS NULL THEN held.retention_us ELSE asked.retention_us END,
-    expires_at = clock_timestamp() + asked.lifetime_us * interval '1 microsecond',
+    -- lifetime_us: NULL for ever, -1 for no change.
+    expires_at = CASE asked.lifetime_us
+        WHEN -1 THEN held.expires_at
+        ELSE clock_timestamp() + asked.lifetime_us * interval '1 microsecond' END,
     sweep_at = CASE
+        WHEN asked.lifetime_us = -1 THEN held.sweep_at
         WHEN asked.sweep_us IS NULL
         THEN coalesce(held.sweep_at, clock_timestamp() + asked.lifetime_us * interval '1 microsecond')
         ELSE clock_timestamp() + asked.sweep_us * interval '1 microsecond' END
@@ -25,4 +29,4 @@ WHERE held.app = asked.app AND held.global_id = asked.global_id
   AND held.fence = asked.was_fence AND held.state = asked.was_state
   AND held.expires_at IS NOT DISTINCT FROM asked.was_ends::timestamptz
   AND coalesce(held.expires_at <= clock_timestamp(), false) = asked.was_over
-RETURNING held.app, held.global_id, held.fence
+RETURNING held.app, held.global_id, held.fence, (extract(epoch FROM held.expires_at) * 1000000)::bigint AS ends_us

@@ -290,7 +290,7 @@ mod tests {
         let request = fresh_claim();
         let duplicate = |state| {
             let record = Record { state, ..request.record() };
-            ClaimResponse::Duplicate(LiveClaim { record, left: None, fence: None })
+            ClaimResponse::Duplicate(LiveClaim { record, left: None, ends_at: None, fence: None })
         };
         for (answer, at_once) in [
             (duplicate(ClaimState::InProgress), true),

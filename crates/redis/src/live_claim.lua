@@ -157,6 +157,13 @@ local function hold(key)
   return held
 end
 
+-- Returns when the key expires by this server's clock, in milliseconds; -1 if it does not, or if our user may not run the command: that
+-- must not fail a call that has written.
+local function ends_ms()
+  local at = redis.pcall('PEXPIRETIME', KEYS[1])
+  return type(at) == 'number' and at or -1
+end
+
 -- Notifies callers that wait for the claim that was changed, if there are any. Called last, and its failure is ignored: a missing
 -- right to publish must not fail an outcome. The channel has the name of the key, and so its slot.
 local function notify(held)

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Returns the value of KEYS[1] and its remaining milliseconds (-1: for ever) at one instant; nothing if there is none.
+-- Returns the value of KEYS[1], its remaining milliseconds and its end in milliseconds (-1: for ever) at one instant; nothing if there is
+-- none.
 --
 -- Two commands would be two instants, and another attempt may get the claim between them. The script writes nothing, but is
 -- not declared `no-writes`: a replica would run it and answer from its data, which lags behind.
@@ -7,4 +8,4 @@ local value = redis.call('GET', KEYS[1])
 if not value then
   return false
 end
-return { value, redis.call('PTTL', KEYS[1]) }
+return { value, redis.call('PTTL', KEYS[1]), redis.call('PEXPIRETIME', KEYS[1]) }

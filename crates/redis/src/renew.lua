@@ -1,7 +1,7 @@
 -- Renewal: the claim KEYS[1] lasts for a lease from now on, unless it lasts longer already.
 --
 -- ARGV: the attempt, and the lease in milliseconds, or nothing for the lease of the claim's terms.
--- Returns verdict, state, remaining milliseconds (-1: for ever).
+-- Returns verdict, state, remaining milliseconds (-1: for ever), and the end of a renewed lease in milliseconds.
 local attempt, lease = unpack(ARGV)
 
 local held, unreadable = hold(KEYS[1])
@@ -28,4 +28,4 @@ if held.left_ms >= 0 and held.left_ms < lease_ms then
 elseif held.left_ms < 0 then
   held.left_ms = lease_ms
 end
-return { 'renewed', 'p', held.left_ms }
+return { 'renewed', 'p', held.left_ms, ends_ms() - held.grace_ms }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use oncegate_core::claim::{OutcomeResponse, RenewalResponse};
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError, value};
 use oncegate_core::operator::ReleaseResponse;
 use oncegate_core::record::{ClaimState, LiveClaim, Record};
@@ -30,10 +31,12 @@ pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
         Value::Array(items) => items,
         _ => return Err(unexpected()),
     };
-    let [Value::BulkString(value), Value::Int(left_ms)] = &*items else { return Err(unexpected()) };
+    let [Value::BulkString(value), Value::Int(left_ms), Value::Int(ends_ms)] = &*items else {
+        return Err(unexpected());
+    };
     let record = value::decode(value)?;
-    let left = left_of(&record, *left_ms);
-    Ok(LiveClaim::of_stored(record, left, None).map(|held| Snapshot { value: value.clone(), held }))
+    let (left, ends_at) = (left_of(&record, *left_ms), ends_at_of(&record, *ends_ms));
+    Ok(LiveClaim::of_stored(record, left, ends_at, None).map(|held| Snapshot { value: value.clone(), held }))
 }
 
 /// Returns the remaining time of a record, by the server's count: negative if nothing ends it.
@@ -42,8 +45,22 @@ fn left_of(record: &Record, left_ms: i64) -> Option<Duration> {
         return left(left_ms);
     }
     // It has ended once less than the grace is left: the server, too, keeps a key through its last millisecond.
-    let grace_ms = i64::try_from(GRACE.as_millis()).unwrap_or(i64::MAX);
+    let grace_ms = grace_ms();
     if left_ms < grace_ms { Some(Duration::ZERO) } else { left(left_ms - grace_ms) }
+}
+
+/// Returns the end of a record: that of its key, without the grace.
+fn ends_at_of(record: &Record, ends_ms: i64) -> Option<Timestamp> {
+    ends_at(if record.outlives_lease() { ends_ms.saturating_sub(grace_ms()) } else { ends_ms })
+}
+
+/// Returns an instant of the server's clock, in milliseconds since the epoch: negative if there is none.
+fn ends_at(ends_ms: i64) -> Option<Timestamp> {
+    Some(Timestamp::from_micros(u64::try_from(ends_ms).ok()?.saturating_mul(1000)))
+}
+
+fn grace_ms() -> i64 {
+    i64::try_from(GRACE.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Milliseconds as the server counts them: whole ones, and 0 in the last one, which is not over yet.
@@ -56,7 +73,10 @@ fn left(left_ms: i64) -> Option<Duration> {
 pub(super) fn settled(reply: Value) -> Result<(OutcomeResponse, bool), EngineError> {
     let result = ScriptResult::read(reply)?;
     let answer = match &*result.name {
-        "done" => OutcomeResponse::Done { state: result.state, left: result.left, late: Some(result.late) },
+        "done" => {
+            let ScriptResult { state, left, ends_at, late, .. } = result;
+            OutcomeResponse::Done { state, left, ends_at, late: Some(late) }
+        }
         "succeeded" => OutcomeResponse::AlreadySucceeded,
         "superseded" => result.superseded(|state, left| OutcomeResponse::Superseded { state, left })?,
         "expired" => OutcomeResponse::Expired,
@@ -69,7 +89,9 @@ pub(super) fn settled(reply: Value) -> Result<(OutcomeResponse, bool), EngineErr
 pub(super) fn renewed(reply: Value) -> Result<RenewalResponse, EngineError> {
     let result = ScriptResult::read(reply)?;
     match &*result.name {
-        "renewed" => Ok(RenewalResponse::Renewed { left: result.left.ok_or_else(unexpected)? }),
+        "renewed" => {
+            Ok(RenewalResponse::Renewed { left: result.left.ok_or_else(unexpected)?, ends_at: result.ends_at })
+        }
         "lost" => Ok(RenewalResponse::LeaseLost),
         "succeeded" => Ok(RenewalResponse::AlreadySucceeded),
         "superseded" => result.superseded(|state, left| RenewalResponse::Superseded { state, left }),
@@ -87,12 +109,13 @@ pub(super) fn released(reply: Value) -> Result<ReleaseResponse, EngineError> {
     }
 }
 
-/// The result of a script: its name and, where they have a meaning, state, remaining time, lateness, and whether the claim may have
+/// The result of a script: its name and, where they have a meaning, state, remaining time, end, lateness, and whether the claim may have
 /// an entry in the index of unknown claims.
 struct ScriptResult {
     name: String,
     state: Option<ClaimState>,
     left: Option<Duration>,
+    ends_at: Option<Timestamp>,
     late: bool,
     has_entry: bool,
 }
@@ -113,7 +136,9 @@ impl ScriptResult {
             return Err(EngineError::incompatible("a record cannot be read by this release; it was left as it is"));
         }
         let (state, left) = (value::state_of(&text(1)), left(number(2)));
-        Ok(Self { name, state, left, late: number(3) == 1, has_entry: number(4) == 1 })
+        // The key of a lease that has ended still has an end.
+        let ends_at = left.and_then(|_| ends_at(number(3)));
+        Ok(Self { name, state, left, ends_at, late: number(4) == 1, has_entry: number(5) == 1 })
     }
 
     fn superseded<T>(&self, answer: impl FnOnce(ClaimState, Option<Duration>) -> T) -> Result<T, EngineError> {
@@ -281,6 +306,9 @@ mod tests {
         ] {
             assert_eq!(left_of(record, left_ms), left, "{left_ms}");
         }
+        let end = Some(Timestamp::from_micros(7_000));
+        assert_eq!((ends_at_of(&usual, 7), ends_at_of(&outliving, grace + 7)), (end, end));
+        assert_eq!((ends_at_of(&usual, -1), ends_at_of(&outliving, -1)), (None, None));
     }
 
     #[test]
@@ -292,20 +320,23 @@ mod tests {
             Value::Array(items)
         };
         let (state, left) = (Some(ClaimState::Succeeded), Some(Duration::from_millis(5)));
+        let ends_at = Some(Timestamp::from_micros(1_700_000_000_123_000));
         for (late, is_late) in [(0, false), (1, true), (2, false)] {
-            let done = OutcomeResponse::Done { state, left, late: Some(is_late) };
-            assert_eq!(settled(result("done", &[5, late])).unwrap(), (done, false));
+            let done = OutcomeResponse::Done { state, left, ends_at, late: Some(is_late) };
+            assert_eq!(settled(result("done", &[5, 1_700_000_000_123, late])).unwrap(), (done, false));
         }
-        let done = OutcomeResponse::Done { state, left: None, late: Some(false) };
-        assert_eq!(settled(result("done", &[])).unwrap(), (done, false), "without an end, and on time");
+        let done = OutcomeResponse::Done { state, left: None, ends_at: None, late: Some(false) };
+        for numbers in [&[][..], &[-1, -1], &[-1, 7]] {
+            assert_eq!(settled(result("done", numbers)).unwrap(), (done.clone(), false), "without an end, and on time");
+        }
         assert_eq!(settled(result("succeeded", &[])).unwrap(), (OutcomeResponse::AlreadySucceeded, false));
         assert_eq!(settled(result("expired", &[])).unwrap(), (OutcomeResponse::Expired, false));
         let superseded = OutcomeResponse::Superseded { state: ClaimState::Succeeded, left };
         assert_eq!(settled(result("superseded", &[5, 0])).unwrap(), (superseded, false));
         assert!(settled(result("unreadable", &[])).is_err_and(|why| !why.is_uncertain()));
         assert_eq!(
-            renewed(result("renewed", &[5])).unwrap(),
-            RenewalResponse::Renewed { left: Duration::from_millis(5) }
+            renewed(result("renewed", &[5, 1_700_000_000_123])).unwrap(),
+            RenewalResponse::Renewed { left: Duration::from_millis(5), ends_at }
         );
         assert_eq!(renewed(result("lost", &[])).unwrap(), RenewalResponse::LeaseLost);
         assert_eq!(renewed(result("succeeded", &[])).unwrap(), RenewalResponse::AlreadySucceeded);

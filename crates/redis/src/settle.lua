@@ -3,8 +3,8 @@
 -- ARGV: the attempt; the outcome (`s`, `f` or `u`); the result as the end of the value (a newline and its text, or
 -- nothing); the retention that overrides the claim's, or nothing; the value to record if there is no live claim, without its
 -- result, or nothing; and that record's milliseconds, -1 for ever.
--- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), whether the record is late, and 1 if it may have an entry in
--- the index of unknown claims.
+-- Returns verdict, state, remaining milliseconds (-1: for ever, or ended), the end in milliseconds (-1 likewise), whether the record is
+-- late, and 1 if it may have an entry in the index of unknown claims.
 local attempt, outcome, result, retention, late, late_ms = unpack(ARGV)
 
 local function put(value, ms)
@@ -23,9 +23,9 @@ end
 if not held then
   if late ~= '' then
     put(late .. result, tonumber(late_ms))
-    return { 'done', outcome, tonumber(late_ms), 1 }
+    return { 'done', outcome, tonumber(late_ms), ends_ms(), 1 }
   elseif outcome == 'f' then
-    return { 'done', '', -1, 1 }
+    return { 'done', '', -1, -1, 1 }
   end
   return { 'expired' }
 end
@@ -38,7 +38,7 @@ end
 if held.state == 's' then
   -- A success is final, and the first result stays.
   if outcome == 's' then
-    return { 'done', 's', held.left_ms, held.late }
+    return { 'done', 's', held.left_ms, ends_ms(), held.late }
   end
   return { 'succeeded' }
 end
@@ -47,16 +47,16 @@ local has_entry = (held.outlives_lease or held.state == 'u') and 1 or 0
 if outcome == 'f' then
   redis.call('DEL', KEYS[1])
   notify(held)
-  return { 'done', '', -1, 0, has_entry }
+  return { 'done', '', -1, -1, 0, has_entry }
 end
 
 if outcome == 'u' then
   if held.state == 'p' then
     put(attempt .. ' 1u' .. held.tail, held.unknown_retention_ms)
     notify(held)
-    return { 'done', 'u', held.unknown_retention_ms, held.late }
+    return { 'done', 'u', held.unknown_retention_ms, ends_ms(), held.late }
   end
-  return { 'done', 'u', held.left_ms, held.late }
+  return { 'done', 'u', held.left_ms, ends_ms(), held.late }
 end
 
 local ms = held.retention_ms
@@ -66,4 +66,4 @@ if retention ~= '' then
 end
 put(attempt .. ' 1s' .. retention .. held.tail .. result, ms)
 notify(held)
-return { 'done', 's', ms, held.late, has_entry }
+return { 'done', 's', ms, ends_ms(), held.late, has_entry }

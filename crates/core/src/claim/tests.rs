@@ -7,6 +7,7 @@ use crate::global_id::GlobalId;
 use crate::record::{Realm, fingerprint_digest};
 
 const HOUR: Duration = Duration::from_hours(1);
+const END: Timestamp = Timestamp::from_micros(1_700_000_003_600_000);
 
 fn terms() -> Terms {
     Terms {
@@ -39,7 +40,7 @@ fn request(name: char) -> ClaimRequest {
 
 fn live_claim(state: ClaimState) -> LiveClaim {
     let record = Record { state, result: Some("1".into()), ..request('A').record() };
-    LiveClaim { record, left: Some(HOUR), fence: Some(7) }
+    LiveClaim { record, left: Some(HOUR), ends_at: Some(END), fence: Some(7) }
 }
 
 fn report(name: char, outcome: Outcome) -> OutcomeRequest {
@@ -57,6 +58,7 @@ fn cell_text(effect: &Effect, answer: &impl std::fmt::Debug) -> String {
         Effect::Keep => "keep".to_owned(),
         Effect::Put(record, left) => format!("{:?} for {left:?} late={}", record.state, record.late),
         Effect::Extend(left) => format!("extend to {left:?}"),
+        Effect::Replace(record) => format!("{:?} until its end", record.state),
         Effect::Delete => "delete".to_owned(),
     };
     let answer = format!("{answer:?}");
@@ -164,6 +166,7 @@ fn a_repeat_gets_the_attempt_the_fence_and_the_remaining_lease_of_the_holder() {
             repeated,
             taken_over: false,
             lease_left: Some(HOUR),
+            lease_ends_at: Some(END),
         };
         assert_eq!(claim(Some(&live), &request, Some(8)), (Effect::Keep, ClaimResponse::Granted(grant)));
     }
@@ -197,7 +200,7 @@ fn a_late_outcome_that_is_too_old_is_refused_unless_it_is_a_failure() {
     for outcome in [success(), Outcome::Unknown] {
         assert_eq!(too_old(outcome), (Effect::Keep, OutcomeResponse::Expired));
     }
-    let done = OutcomeResponse::Done { state: None, left: None, late: Some(true) };
+    let done = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(true) };
     assert_eq!(too_old(Outcome::Failure), (Effect::Keep, done));
 }
 
@@ -227,7 +230,7 @@ fn a_lease_is_never_shortened() {
     assert_eq!(renew(Some(&short), &renewal(Some(HOUR))).0, Effect::Extend(HOUR));
     for as_long_or_less in [None, Some(HOUR)] {
         let (effect, renewed) = renew(Some(&live_claim(ClaimState::InProgress)), &renewal(as_long_or_less));
-        assert_eq!((effect, renewed), (Effect::Keep, RenewalResponse::Renewed { left: HOUR }));
+        assert_eq!((effect, renewed), (Effect::Keep, RenewalResponse::Renewed { left: HOUR, ends_at: Some(END) }));
     }
 }
 
@@ -241,9 +244,9 @@ fn an_ended_record_is_absent_unless_the_end_of_its_lease_means_unknown() {
         (ClaimState::Unknown, unknown, None),
     ] {
         let record = Record { state, terms, ..request('A').record() };
-        let judged = LiveClaim::of_stored(record, Some(Duration::ZERO), None);
+        let judged = LiveClaim::of_stored(record, Some(Duration::ZERO), Some(END), None);
         assert_eq!(judged.as_ref().map(|live| live.record.state), expected);
-        assert_eq!(judged.and_then(|live| live.left), None);
+        assert_eq!(judged.and_then(|live| live.left.map(drop).or(live.ends_at.map(drop))), None);
     }
 }
 
@@ -270,8 +273,9 @@ fn call() -> impl Strategy<Value = Call> {
 fn apply(live: Option<LiveClaim>, effect: Effect) -> Option<LiveClaim> {
     match effect {
         Effect::Keep => live,
-        Effect::Put(record, left) => Some(LiveClaim { record, left, fence: None }),
+        Effect::Put(record, left) => Some(LiveClaim { record, left, ends_at: None, fence: None }),
         Effect::Extend(left) => live.map(|live| LiveClaim { left: Some(left), ..live }),
+        Effect::Replace(record) => live.map(|live| LiveClaim { record, ..live }),
         Effect::Delete => None,
     }
 }
@@ -303,7 +307,10 @@ proptest! {
                 Call::TimePasses => ('-', Effect::Keep, false),
             };
             if matches!(call, Call::TimePasses) {
-                let ended = before.map(|live| LiveClaim::of_stored(live.record, live.left.map(|_| Duration::ZERO), None));
+                let end = |live: LiveClaim| {
+                    LiveClaim::of_stored(live.record, live.left.map(|_| Duration::ZERO), live.ends_at, None)
+                };
+                let ended = before.map(end);
                 live = ended.flatten();
                 continue;
             }

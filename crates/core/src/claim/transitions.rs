@@ -26,6 +26,7 @@ pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
                 repeated: live.record.attempt != request.attempt,
                 taken_over: false,
                 lease_left: live.left,
+                lease_ends_at: live.ends_at,
             };
             (Effect::Keep, ClaimResponse::Granted(grant))
         }
@@ -44,7 +45,8 @@ pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
 /// Returns the response to a claim call whose record was stored.
 pub fn granted(request: &ClaimRequest, fence: Option<u64>, taken_over: bool) -> ClaimResponse {
     let attempt = request.attempt.clone();
-    ClaimResponse::Granted(Grant { attempt, fence, repeated: false, taken_over, lease_left: None })
+    let grant = Grant { attempt, fence, repeated: false, taken_over, lease_left: None, lease_ends_at: None };
+    ClaimResponse::Granted(grant)
 }
 
 /// Returns the difference between a live claim and a request. The operation is compared too, since MD5 may collide.
@@ -67,9 +69,12 @@ pub fn settle(live: Option<&LiveClaim>, request: &OutcomeRequest) -> (Effect, Ou
         return (Effect::Keep, OutcomeResponse::Superseded { state: record.state, left });
     }
     let late = Some(record.late);
-    let settled = |state, left| OutcomeResponse::Done { state: Some(state), left, late };
+    let kept = || OutcomeResponse::Done { state: Some(record.state), left, ends_at: live.ends_at, late };
+    let settled = |state, left| OutcomeResponse::Done { state: Some(state), left, ends_at: None, late };
     match (&request.outcome, record.state) {
-        (Outcome::Success { .. }, ClaimState::Succeeded) => (Effect::Keep, settled(ClaimState::Succeeded, left)),
+        (Outcome::Success { .. }, ClaimState::Succeeded) | (Outcome::Unknown, ClaimState::Unknown) => {
+            (Effect::Keep, kept())
+        }
         (Outcome::Failure | Outcome::Unknown, ClaimState::Succeeded) => {
             (Effect::Keep, OutcomeResponse::AlreadySucceeded)
         }
@@ -80,14 +85,13 @@ pub fn settle(live: Option<&LiveClaim>, request: &OutcomeRequest) -> (Effect, Ou
             (Effect::Put(record, retention.duration()), settled(ClaimState::Succeeded, retention.duration()))
         }
         (Outcome::Failure, ClaimState::InProgress | ClaimState::Unknown) => {
-            (Effect::Delete, OutcomeResponse::Done { state: None, left: None, late: Some(false) })
+            (Effect::Delete, OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) })
         }
         (Outcome::Unknown, ClaimState::InProgress) => {
             let left = record.terms.unknown_retention.duration();
             let record = Record { state: ClaimState::Unknown, ..record.clone() };
             (Effect::Put(record, left), settled(ClaimState::Unknown, left))
         }
-        (Outcome::Unknown, ClaimState::Unknown) => (Effect::Keep, settled(ClaimState::Unknown, left)),
     }
 }
 
@@ -95,19 +99,20 @@ pub fn settle(live: Option<&LiveClaim>, request: &OutcomeRequest) -> (Effect, Ou
 fn settle_absent(request: &OutcomeRequest) -> (Effect, OutcomeResponse) {
     let record = match request.late_record() {
         None if request.outcome == Outcome::Failure => {
-            return (Effect::Keep, OutcomeResponse::Done { state: None, left: None, late: Some(true) });
+            let released = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(true) };
+            return (Effect::Keep, released);
         }
         None => return (Effect::Keep, OutcomeResponse::Expired),
         Some(record) => record,
     };
     let left = record.settled_retention().duration();
-    let answer = OutcomeResponse::Done { state: Some(record.state), left, late: Some(true) };
+    let answer = OutcomeResponse::Done { state: Some(record.state), left, ends_at: None, late: Some(true) };
     (Effect::Put(record, left), answer)
 }
 
 /// Applies a renewal. Never shortens a lease.
 pub fn renew(live: Option<&LiveClaim>, request: &RenewalRequest) -> (Effect, RenewalResponse) {
-    let Some(LiveClaim { record, left, .. }) = live else { return (Effect::Keep, RenewalResponse::LeaseLost) };
+    let Some(LiveClaim { record, left, ends_at, .. }) = live else { return (Effect::Keep, RenewalResponse::LeaseLost) };
     if record.attempt != request.attempt {
         return (Effect::Keep, RenewalResponse::Superseded { state: record.state, left: *left });
     }
@@ -115,8 +120,13 @@ pub fn renew(live: Option<&LiveClaim>, request: &RenewalRequest) -> (Effect, Ren
         ClaimState::InProgress => {
             let lease = request.lease.unwrap_or(record.terms.lease);
             match *left {
-                Some(left) if left < lease => (Effect::Extend(lease), RenewalResponse::Renewed { left: lease }),
-                left => (Effect::Keep, RenewalResponse::Renewed { left: left.unwrap_or(lease) }),
+                Some(left) if left < lease => {
+                    (Effect::Extend(lease), RenewalResponse::Renewed { left: lease, ends_at: None })
+                }
+                left => {
+                    let left = left.unwrap_or(lease);
+                    (Effect::Keep, RenewalResponse::Renewed { left, ends_at: *ends_at })
+                }
             }
         }
         ClaimState::Unknown => (Effect::Keep, RenewalResponse::LeaseLost),

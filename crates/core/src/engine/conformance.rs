@@ -6,6 +6,7 @@
 
 mod batches;
 mod claims;
+mod ends;
 mod expiry;
 mod history;
 mod locks;
@@ -19,6 +20,7 @@ mod subject;
 
 pub use self::batches::*;
 pub use self::claims::*;
+pub use self::ends::*;
 pub use self::expiry::*;
 pub use self::history::*;
 pub use self::locks::*;
@@ -56,6 +58,7 @@ macro_rules! conformance {
             an_unknown_retention_ends_by_itself
             a_renewal_extends_and_never_shortens
             a_renewal_without_the_claim_is_refused
+            every_answer_about_a_record_names_one_end
             late_outcomes_are_recorded
             a_late_outcome_that_is_too_old_is_refused
             a_late_record_with_contents_still_compares_them

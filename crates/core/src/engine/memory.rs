@@ -26,7 +26,8 @@ use super::{
     Subscription,
 };
 use crate::claim::{
-    self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
+    self, ClaimRequest, ClaimResponse, Effect, NamesEnd, OutcomeRequest, OutcomeResponse, RenewalRequest,
+    RenewalResponse,
 };
 use crate::clock::{Clock, SteadyClock, Timestamp};
 use crate::operator::{self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
@@ -80,7 +81,7 @@ impl Memory {
 
     /// Applies one transition to one key, if `admit` allows its effect. The transition receives the fence of a new attempt,
     /// assigned under the lock, so that fences rise in the order of grants.
-    fn apply<Answer>(
+    fn apply<Answer: NamesEnd>(
         &self,
         key: &Key,
         transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
@@ -93,19 +94,23 @@ impl Memory {
         self.release_bytes(shard.sweep(now, SWEPT_PER_CALL));
         let live = shard.live_claim(&key, now)?;
         let fence = self.fence.fetch_add(1, Ordering::Relaxed) + 1;
-        let (effect, answer) = transition(live.as_ref(), fence);
+        let (effect, mut answer) = transition(live.as_ref(), fence);
         admit(&effect)?;
         let ends = live.is_some() && effect.ends_claim();
+        let ends_at = effect.lasts().map(|lasts| now.plus(lasts));
+        ends_at.into_iter().for_each(|at| answer.set_end(at));
         let grown = match effect {
             Effect::Keep => 0,
-            Effect::Put(record, lasts) => {
+            Effect::Put(record, _) => {
                 // A grant gets the new fence, and so does a late record; an outcome keeps the fence of its attempt.
                 let own = live.as_ref().filter(|_| record.state != ClaimState::InProgress);
                 let fence = own.and_then(|live| live.fence).unwrap_or(fence);
-                let ends_at = lasts.map_or(NEVER, |lasts| now.plus(lasts));
-                shard.put(key, Slot::new(ends_at, fence, &record))
+                shard.put(key, Slot::new(ends_at.unwrap_or(NEVER), fence, &record))
             }
-            Effect::Extend(lasts) => shard.extend(key, now.plus(lasts)),
+            Effect::Extend(_) => ends_at.map_or(0, |at| shard.extend(key, at)),
+            Effect::Replace(record) => live.map_or(0, |live| {
+                shard.put(key, Slot::new(live.ends_at.unwrap_or(NEVER), live.fence.unwrap_or(fence), &record))
+            }),
             Effect::Delete => shard.delete(&key),
         };
         self.bytes.fetch_add(grown, Ordering::Relaxed);

@@ -61,7 +61,7 @@ pub struct GrantedLock {
     pub holds: usize,
     /// Rest of the lease, in whole milliseconds.
     pub lease_ms: u64,
-    /// End of the lease, by this gateway's clock; for display.
+    /// End of the lease, by the store's clock; for display.
     pub lease_expires_at: Timestamp,
     /// An earlier request with the same nonce got the hold.
     pub repeated: bool,

@@ -91,7 +91,7 @@ mod tests {
         for (has_ended, is_left) in [(true, true), (false, false)] {
             let waiters = Waiters::new(&Limits::default());
             let request = Arc::new(fresh_claim());
-            let live = LiveClaim { record: request.record(), left: None, fence: None };
+            let live = LiveClaim { record: request.record(), left: None, ends_at: None, fence: None };
             let context = CallContext { deadline: POLL, on_outage: ClaimOnOutage::FailClosed };
             let (ticket, is_new) = waiters.enter(&request, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
             assert!(is_new);

@@ -353,7 +353,7 @@ fn queued(live: &LiveClaim, callers: &[ClaimRequest]) -> (Queue, Vec<oneshot::Re
 #[test]
 fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
     let holder = fresh_claim();
-    let live = LiveClaim { record: holder.record(), left: Some(LONG), fence: Some(1) };
+    let live = LiveClaim { record: holder.record(), left: Some(LONG), ends_at: None, fence: Some(1) };
     let again =
         |nonce: ClaimRequest| ClaimRequest { key: holder.key.clone(), contents: holder.contents.clone(), ..nonce };
     let mismatch = ClaimRequest { contents: canonicalize(b"2").unwrap(), ..again(fresh_claim()) };
@@ -372,7 +372,7 @@ fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
 
 #[test]
 fn the_claim_in_the_way_gets_older() {
-    let live = LiveClaim { record: fresh_claim().record(), left: Some(LONG), fence: None };
+    let live = LiveClaim { record: fresh_claim().record(), left: Some(LONG), ends_at: None, fence: None };
     let (mut queue, _verdicts) = queued(&live, &[]);
     assert_eq!(queue.live(Duration::from_secs(4)).left, LONG.checked_sub(Duration::from_secs(3)));
     queue.live.left = None;
@@ -388,6 +388,7 @@ fn a_granted_claim_has_the_attempt_and_the_lease_of_its_grant() {
         repeated: false,
         taken_over: false,
         lease_left,
+        lease_ends_at: None,
     };
     let live = super::granted(&request, &grant(None));
     assert_eq!(

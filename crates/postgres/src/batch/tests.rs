@@ -11,6 +11,7 @@ use oncegate_driver::{Readiness, Reply};
 use super::super::arguments::FirstStep;
 use super::super::locks::{LockKey, LockWork};
 use super::super::routes::Routes;
+use super::super::row::Written;
 use super::*;
 
 /// The keys of the calls that were answered, with a word for the answer.
@@ -149,7 +150,7 @@ fn what_was_found_answers_the_calls_that_wait_on_its_key() {
     };
     let claim = |fence| {
         let request: ClaimRequest = fresh_claim();
-        LiveClaim { record: request.record(), left: None, fence }
+        LiveClaim { record: request.record(), left: None, ends_at: None, fence }
     };
     let mut queue = VecDeque::from([waiting(&keys[0]), waiting(&keys[1]), waiting(&keys[0])]);
     answer_waiting(&mut queue, &Found::new());

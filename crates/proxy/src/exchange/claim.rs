@@ -98,7 +98,8 @@ impl Exchange {
             .await
         {
             Ok(answer) => {
-                let left = if let RenewalResponse::Renewed { left } = answer.renewed { left } else { Duration::ZERO };
+                let left =
+                    if let RenewalResponse::Renewed { left, .. } = answer.renewed { left } else { Duration::ZERO };
                 let lease_end = self.proxy.clock.monotonic() + left;
                 *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
                 !left.is_zero()

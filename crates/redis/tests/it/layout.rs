@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::record::ClaimState;
@@ -54,7 +55,9 @@ async fn records_live_as_long_as_was_promised() {
     granted(&redis, &request).await;
     assert_left(&server, &name(&request), hour);
     let renewed = redis.renew(&renew(&request, Some(Duration::from_hours(2))), DEADLINE).await;
-    assert_eq!(renewed, Ok(RenewalResponse::Renewed { left: Duration::from_hours(2) }));
+    let Ok(RenewalResponse::Renewed { left, ends_at }) = renewed else { panic!("{renewed:?}") };
+    let expires_ms: u64 = server.query(&format!("PEXPIRETIME {}", name(&request)));
+    assert_eq!((left, ends_at), (Duration::from_hours(2), Some(Timestamp::from_micros(expires_ms * 1000))));
     assert_left(&server, &name(&request), 2 * hour);
     redis.settle(&settle(&request, Outcome::Unknown), DEADLINE).await.unwrap();
     assert_left(&server, &name(&request), 7 * 24 * hour);
@@ -156,7 +159,8 @@ async fn a_late_record_stays_late_when_it_is_settled() {
     redis.settle(&settle(&request, Outcome::Unknown), DEADLINE).await.unwrap();
     let outcome = Outcome::Success { result: None, retention: Some(Retention::Forever) };
     let settled = redis.settle(&settle(&request, outcome), DEADLINE).await;
-    assert_eq!(settled, Ok(OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(true) }));
+    let state = Some(ClaimState::Succeeded);
+    assert_eq!(settled, Ok(OutcomeResponse::Done { state, left: None, ends_at: None, late: Some(true) }));
     assert!(is_duplicate(&redis, &again(&request)).await);
     let value: String = server.query(&format!("GET {}", name(&request)));
     assert_eq!(value, format!("{} 1s r=forever l=1h o= late", request.attempt));

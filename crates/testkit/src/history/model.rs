@@ -233,7 +233,8 @@ impl ModelState {
 impl Stored {
     /// Returns the record after its end.
     fn after_its_end(self) -> Option<Self> {
-        let LiveClaim { record, fence, .. } = LiveClaim::of_stored(self.record, Some(Duration::ZERO), self.fence)?;
+        let LiveClaim { record, fence, .. } =
+            LiveClaim::of_stored(self.record, Some(Duration::ZERO), None, self.fence)?;
         Some(Self { record, fence, ends: None })
     }
 
@@ -267,8 +268,12 @@ impl Stored {
 fn answer(stored: Option<&Stored>, step: &Step) -> (Effect, ModelAnswer) {
     // The end was decided before. The rest must only be positive, so that a renewal extends it.
     let left = |stored: &Stored| stored.ends.map(|_| Duration::from_nanos(1));
-    let claim =
-        stored.map(|stored| LiveClaim { record: stored.record.clone(), left: left(stored), fence: stored.fence });
+    let claim = stored.map(|stored| LiveClaim {
+        record: stored.record.clone(),
+        left: left(stored),
+        ends_at: None,
+        fence: stored.fence,
+    });
     // A gateway that answered instead of the store learns later which attempt the store has: a grant to the same nonce
     // by another gateway is the same try.
     let own = |attempt: &Attempt| {
@@ -317,6 +322,7 @@ fn apply(
                 lasts.map(|lasts| EndRange { earliest: earliest(lasts), latest: until.saturating_add(lasts), lasts });
             Some(Stored { record, fence, ends })
         }
+        Effect::Replace(record) => stored.map(|stored| Stored { record, ..stored }),
         Effect::Extend(lasts) => stored.map(|stored| {
             let ends = stored.ends.map(|ends| EndRange {
                 earliest: if shortened { ends.earliest } else { ends.earliest.max(from.saturating_add(lasts)) },

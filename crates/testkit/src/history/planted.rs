@@ -138,7 +138,7 @@ impl BuggyService {
         let left = slot.ends.map(|ends| ends.saturating_sub(self.clock.monotonic()));
         let left =
             if self.bug == Bug::LeaseNeverEnds { left.map(|left| left.max(Duration::from_secs(1))) } else { left };
-        Some((LiveClaim::of_stored(slot.record.clone(), left, Some(slot.fence))?, slot))
+        Some((LiveClaim::of_stored(slot.record.clone(), left, None, Some(slot.fence))?, slot))
     }
 
     fn next_fence(&self) -> u64 {
@@ -153,6 +153,11 @@ impl BuggyService {
         match effect {
             Effect::Keep => {}
             Effect::Delete => drop(slots.remove(key)),
+            Effect::Replace(record) => {
+                if let Some(slot) = slots.get_mut(key) {
+                    slot.record = record;
+                }
+            }
             Effect::Extend(lasts) => {
                 if let Some(slot) = slots.get_mut(key) {
                     slot.ends = Some(now + lasts);
@@ -333,7 +338,7 @@ fn settled_as(settled: &OutcomeResponse) -> Answer {
 
 fn renewed_as(renewed: &RenewalResponse) -> Answer {
     match renewed {
-        RenewalResponse::Renewed { left } => Answer::Renewed { lease: *left },
+        RenewalResponse::Renewed { left, .. } => Answer::Renewed { lease: *left },
         RenewalResponse::LeaseLost => Answer::LeaseLost,
         RenewalResponse::AlreadySucceeded => Answer::AlreadySucceeded,
         RenewalResponse::Superseded { state, .. } => Answer::Superseded { state: *state },

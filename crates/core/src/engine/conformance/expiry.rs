@@ -72,7 +72,10 @@ pub async fn the_end_of_a_lease_can_mean_unknown(on: &Subject) {
     let grant = on.granted(&ClaimRequest { take_over: true, ..request.clone() }).await;
     assert!(!grant.taken_over && !grant.repeated && grant.attempt == request.attempt, "{grant:?}");
     assert_eq!(on.read(&request.key).await.expect("it is in progress").fence, grant.fence);
-    assert_eq!(on.renew(&renew_of(&request, None)).await, RenewalResponse::Renewed { left: terms.lease });
+    assert_eq!(
+        on.renew(&renew_of(&request, None)).await,
+        RenewalResponse::Renewed { left: terms.lease, ends_at: None }
+    );
     // A take-over gets a new lease.
     let request = lapsed().await;
     let taker = ClaimRequest { take_over: true, terms, ..again(&request) };
@@ -159,17 +162,17 @@ pub async fn a_renewal_extends_and_never_shortens(on: &Subject) {
                 let renewal = pace.now();
                 let renewed = on.renew(&renew_of(&request, None)).await;
                 pace.within(claimed, lease)?;
-                assert_eq!(renewed, RenewalResponse::Renewed { left: lease });
+                assert_eq!(renewed, RenewalResponse::Renewed { left: lease, ends_at: None });
                 (on.pass)(pace.ticks(3)).await;
                 let found = on.claim(&again(&request)).await;
                 let longer = on.renew(&renew_of(&request, Some(hour))).await;
                 pace.within(renewal, lease)?;
                 assert_eq!(duplicate(found).record.state, ClaimState::InProgress);
-                assert_eq!(longer, RenewalResponse::Renewed { left: hour });
+                assert_eq!(longer, RenewalResponse::Renewed { left: hour, ends_at: None });
                 Ok(request)
             })
             .await;
-        let RenewalResponse::Renewed { left } = on.renew(&renew_of(&request, Some(on.tick))).await else {
+        let RenewalResponse::Renewed { left, .. } = on.renew(&renew_of(&request, Some(on.tick))).await else {
             panic!("the lease is lost")
         };
         on.assert_left(Some(left), hour);

@@ -131,8 +131,11 @@ impl History {
     fn apply(&mut self, key: Key, effect: Effect) {
         match effect {
             Effect::Keep | Effect::Extend(_) => {}
+            Effect::Replace(record) => {
+                self.model.entry(key).and_modify(|live| live.record = record);
+            }
             Effect::Put(record, left) => {
-                self.model.insert(key, LiveClaim { record, left, fence: None });
+                self.model.insert(key, LiveClaim { record, left, ends_at: None, fence: None });
             }
             Effect::Delete => {
                 self.model.remove(&key);
@@ -168,7 +171,7 @@ impl Shape for OutcomeResponse {
 
     fn shape(&self) -> Self::Shape {
         match self {
-            Self::Done { state, late, left } => ("done", *state, *late, left.is_none()),
+            Self::Done { state, late, left, .. } => ("done", *state, *late, left.is_none()),
             Self::AlreadySucceeded => ("already succeeded", None, None, false),
             Self::Superseded { state, .. } => ("superseded", Some(*state), None, false),
             Self::Expired => ("expired", None, None, false),

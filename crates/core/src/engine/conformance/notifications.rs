@@ -89,7 +89,10 @@ pub async fn a_waiting_claim_changes_nothing_of_the_claim_in_its_way(on: &Subjec
     assert!(after.left <= before.left, "{:?} is more than {:?}", after.left, before.left);
     on.assert_left(after.left, request.terms.lease);
     let lease = request.terms.lease * 2;
-    assert_eq!(on.renew(&renew_of(&request, Some(lease))).await, RenewalResponse::Renewed { left: lease });
+    assert_eq!(
+        on.renew(&renew_of(&request, Some(lease))).await,
+        RenewalResponse::Renewed { left: lease, ends_at: None }
+    );
     on.settle(&settle_of(&request, success(Some("\" 1p w \"")))).await;
     let succeeded = on.duplicate(&waiting(&request)).await;
     assert_eq!(succeeded.record.state, ClaimState::Succeeded);

@@ -101,7 +101,10 @@ pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
     // Only one attempt takes over: then the claim is in progress again.
     assert_eq!(on.duplicate(&ClaimRequest { take_over: true, ..again(&request) }).await.record.attempt, taker.attempt);
     assert!(matches!(on.settle(&settle_of(&request, success(None))).await, OutcomeResponse::Superseded { .. }));
-    assert_eq!(on.renew(&renew_of(&taker, None)).await, RenewalResponse::Renewed { left: long_terms().lease });
+    assert_eq!(
+        on.renew(&renew_of(&taker, None)).await,
+        RenewalResponse::Renewed { left: long_terms().lease, ends_at: None }
+    );
 }
 
 /// The row "unknown, A".
@@ -163,7 +166,7 @@ pub async fn late_outcomes_are_recorded(on: &Subject) {
     let retention = request.terms.retention.duration();
     let late = settle_of(&request, success(Some("\"late\"")));
     for _ in 0..2 {
-        let OutcomeResponse::Done { state, left, late } = on.settle(&late).await else { panic!("recorded") };
+        let OutcomeResponse::Done { state, left, late, .. } = on.settle(&late).await else { panic!("recorded") };
         assert_eq!((state, late), (Some(ClaimState::Succeeded), Some(true)), "repeated or not, it is late");
         on.assert_left(left, retention.expect("it ends"));
     }

@@ -78,8 +78,9 @@ pub(super) fn success(result: Option<&str>) -> Outcome {
     Outcome::Success { result: result.map(Into::into), retention: None }
 }
 
+/// Returns the answer to an outcome, without its end: as [`super::Subject::settle`] returns it.
 pub(super) fn done(state: Option<ClaimState>, left: Option<Duration>, late: bool) -> OutcomeResponse {
-    OutcomeResponse::Done { state, left, late: Some(late) }
+    OutcomeResponse::Done { state, left, ends_at: None, late: Some(late) }
 }
 
 pub(super) fn renew_of(request: &ClaimRequest, lease: Option<Duration>) -> RenewalRequest {

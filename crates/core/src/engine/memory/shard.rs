@@ -51,7 +51,7 @@ impl Shard {
         let Some(slot) = self.slots.get(key) else { return Ok(None) };
         let (fence, text) = slot.fence_and_text.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let left = slot.expires_at().map(|expires_at| expires_at.since(now));
-        Ok(LiveClaim::of_stored(value::decode(text)?, left, Some(u64::from_be_bytes(*fence))))
+        Ok(LiveClaim::of_stored(value::decode(text)?, left, slot.expires_at(), Some(u64::from_be_bytes(*fence))))
     }
 
     /// Adds the claims of this shard to a list, which keeps the first ones of all shards.

@@ -34,7 +34,7 @@ pub(super) fn is_granted(answer: &ClaimResponse) -> bool {
 fn after_lost_reply(request: &OutcomeRequest, answer: OutcomeResponse) -> OutcomeResponse {
     match (&request.outcome, answer) {
         (Outcome::Failure, OutcomeResponse::Done { state: None, .. } | OutcomeResponse::Superseded { .. }) => {
-            OutcomeResponse::Done { state: None, left: None, late: None }
+            OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None }
         }
         (_, answer) => answer,
     }

@@ -233,7 +233,7 @@ fn reported_after_end(queue: &[(Seq, Arc<Entry>)], wall: Timestamp) -> Option<Li
     let (request, at) = reported?;
     let record = request.late_record()?;
     let left = record.settled_retention().duration().map(|lifetime| at.plus(lifetime).since(wall));
-    LiveClaim::of_stored(record, left, None)
+    LiveClaim::of_stored(record, left, None, None)
 }
 
 #[cfg(test)]
@@ -293,7 +293,7 @@ mod tests {
         let claim = fresh_claim();
         let held = |operation| {
             let record = Record { operation, ..claim.record() };
-            Some(LiveClaim { record, left: Some(SECOND), fence: None })
+            Some(LiveClaim { record, left: Some(SECOND), ends_at: None, fence: None })
         };
         let terms = Terms { lease: SECOND * 99, ..claim.terms };
         let mut request = success(&claim);

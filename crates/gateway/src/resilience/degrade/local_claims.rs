@@ -64,7 +64,8 @@ impl LocalClaim {
 
     fn live(&self, now: Duration) -> Option<LiveClaim> {
         let left = self.ends_at.map(|ends_at| ends_at.saturating_sub(now));
-        LiveClaim::of_stored(self.record.clone(), left, None)
+        // Its end is named by this gateway's clock: the store may have changed the claim since.
+        LiveClaim::of_stored(self.record.clone(), left, None, None)
     }
 
     /// Reports whether the claim may be in progress in the store. This is so if it is in progress here, or if its lease
@@ -242,7 +243,7 @@ impl LocalClaims {
 
     /// Remembers the store's response to a renewal, if its app uses the policy `local`.
     pub(super) fn remember_renewal(&self, request: &RenewalRequest, answer: &RenewalResponse, now: Duration) {
-        let RenewalResponse::Renewed { left } = answer else { return };
+        let RenewalResponse::Renewed { left, .. } = answer else { return };
         let mut inner = self.inner();
         if !inner.decides_locally(&request.key.app) {
             return;
@@ -357,7 +358,8 @@ impl LocalEffect {
     /// Returns the change of the local claims by a transition. `ends_at` returns the end of what lasts for some time.
     pub(super) fn of(effect: Effect, ends_at: impl FnOnce(Duration) -> Duration) -> Self {
         match effect {
-            Effect::Keep => Self::Keep,
+            // No policy answers an operator who replaces a result.
+            Effect::Keep | Effect::Replace(_) => Self::Keep,
             Effect::Put(record, lasts) => Self::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), None))),
             Effect::Extend(lasts) => Self::EndAt(ends_at(lasts)),
             Effect::Delete => Self::Remove,

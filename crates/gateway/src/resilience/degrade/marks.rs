@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(terms.lease, MARK_KEPT_FOR + Duration::from_millis(2001), "rounded up");
         assert_eq!(terms.retention, Retention::For(SECOND * 30));
         let record = Record { terms, ..mark(&claim.key, &claim.attempt, 0, terms).record() };
-        let read = ExclusiveTime::of_mark(&LiveClaim { record, left: None, fence: None });
+        let read = ExclusiveTime::of_mark(&LiveClaim { record, left: None, ends_at: None, fence: None });
         assert_eq!((read.from, read.until), (issued_at.plus(Duration::from_millis(2001)), time.until));
         assert_eq!(read.from_at_least, issued_at.plus(SECOND * 2));
     }

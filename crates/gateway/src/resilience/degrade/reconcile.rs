@@ -73,7 +73,7 @@ impl Core {
             JournaledOperation::Reported(request) => {
                 // The claim at the time of the report: its lease may have ended in the meantime.
                 let own = self.local_claims.record_of(&request.key, &request.attempt);
-                let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), fence: None });
+                let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), ends_at: None, fence: None });
                 // Another claim that is live now was live then.
                 let held = own.or_else(|| self.local_claims.live_claim(&request.key, now));
                 LocalEffect::of(claim::settle(held.as_ref(), request).0, ends_at)

@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_failure_that_found_nothing_is_uncertain_only_if_nobody_knows_whether_it_came_late() {
-        let done = |late| OutcomeResponse::Done { state: None, left: None, late };
+        let done = |late| OutcomeResponse::Done { state: None, left: None, ends_at: None, late };
         assert!(is_uncertain(&done(None)));
         for certain in [done(Some(false)), done(Some(true)), OutcomeResponse::Expired] {
             assert!(!is_uncertain(&certain), "{certain:?}");

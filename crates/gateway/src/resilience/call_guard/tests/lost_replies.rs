@@ -136,7 +136,7 @@ async fn a_failure_that_the_second_try_has_released_is_not_reported_late_by_the_
         store.inner.settle(&failure, DEADLINE).await.unwrap();
     };
     let (answer, ()) = tokio::join!(engine.settle(&failure, DEADLINE), second_overtakes);
-    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: None }));
+    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None }));
 }
 
 /// A second try that certainly did nothing does not change the meaning of the first answer.
@@ -154,5 +154,5 @@ async fn a_failure_that_the_first_try_has_released_is_answered_if_the_second_was
     };
     let failure = failure_of(&request);
     let (answer, ()) = tokio::join!(engine.settle(&failure, DEADLINE), second_is_refused);
-    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, late: Some(false) }));
+    assert_eq!(answer, Ok(OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) }));
 }

@@ -9,7 +9,14 @@ const LATER: Duration = Duration::from_secs(1);
 
 fn granted(request: &ClaimRequest) -> ClaimResponse {
     let attempt = request.attempt.clone();
-    ClaimResponse::Granted(Grant { attempt, fence: Some(1), repeated: false, taken_over: false, lease_left: None })
+    ClaimResponse::Granted(Grant {
+        attempt,
+        fence: Some(1),
+        repeated: false,
+        taken_over: false,
+        lease_left: None,
+        lease_ends_at: None,
+    })
 }
 
 fn success(request: &ClaimRequest) -> OutcomeRequest {
@@ -30,11 +37,16 @@ fn a_claim_answered_by_the_store_is_known_until_it_ends() {
         (held.record.state, held.left, held.fence),
         (ClaimState::InProgress, request.terms.lease.checked_sub(LATER), None)
     );
-    let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2 };
+    let renewed = RenewalResponse::Renewed { left: request.terms.lease * 2, ends_at: None };
     let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: None };
     local_claims.remember_renewal(&renewal, &renewed, LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().left, Some(request.terms.lease * 2));
-    let done = OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: Some(LATER), late: Some(false) };
+    let done = OutcomeResponse::Done {
+        state: Some(ClaimState::Succeeded),
+        left: Some(LATER),
+        ends_at: None,
+        late: Some(false),
+    };
     local_claims.remember_outcome(&success(&request), &done, LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.result.as_deref(), Some("1"));
     assert!(local_claims.live_claim(&request.key, LATER * 2).is_none());
@@ -54,7 +66,7 @@ fn a_waiting_entry_stays_in_force_when_an_earlier_one_met_another_claim() {
         let entry = Entry { chain: "default".into(), policy, at, journaled };
         local_claims.add(seq, Arc::new(entry), LocalEffect::Put(Box::new(claim)), Duration::ZERO);
     }
-    let theirs = LiveClaim { record: fresh_claim().record(), left: Some(LATER), fence: None };
+    let theirs = LiveClaim { record: fresh_claim().record(), left: Some(LATER), ends_at: None, fence: None };
     local_claims.remove_delivered(&first.key, &[1], Some(&theirs), Duration::ZERO);
     assert_eq!(local_claims.live_claim(&first.key, Duration::ZERO).unwrap().record.attempt, second.attempt);
 }
@@ -67,7 +79,7 @@ fn a_response_that_arrives_late_hides_no_claim_that_lasts_longer() {
         let local_claims = LocalClaims::default();
         local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
         let duplicate = |left| {
-            let held = LiveClaim { record: theirs.record(), left: Some(left), fence: None };
+            let held = LiveClaim { record: theirs.record(), left: Some(left), ends_at: None, fence: None };
             ClaimResponse::Duplicate(held)
         };
         local_claims.remember_claim(&request, &duplicate(lease / 2), LATER);
@@ -83,7 +95,7 @@ fn a_response_that_arrives_late_hides_no_claim_that_lasts_longer() {
 fn a_released_claim_is_forgotten_and_anothers_is_not() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
     local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
-    let gone = OutcomeResponse::Done { state: None, left: None, late: Some(false) };
+    let gone = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) };
     let failure = |attempt| OutcomeRequest { attempt, outcome: Outcome::Failure, ..success(&request) };
     local_claims.remember_outcome(&failure(fresh_claim().attempt), &gone, LATER);
     assert!(local_claims.live_claim(&request.key, LATER).is_some());
@@ -101,7 +113,7 @@ fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
     let others = fresh_claim();
     local_claims.remember_claim(&others, &granted(&others), lease + LATER);
     assert_eq!(local_claims.live_claim(&request.key, lease + LATER).unwrap().record.state, ClaimState::Unknown);
-    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left: lease }, lease + LATER);
+    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left: lease, ends_at: None }, lease + LATER);
     let held = local_claims.live_claim(&request.key, lease + LATER).unwrap();
     assert_eq!((held.record.state, held.left), (ClaimState::InProgress, Some(lease)));
 }
@@ -114,7 +126,7 @@ fn a_renewal_under_the_other_attempt_of_a_nonce_extends_the_local_claim() {
     let stored = Attempt::new(request.attempt.timestamp().plus(LATER), request.attempt.nonce().clone());
     let renewal = RenewalRequest { attempt: stored.clone(), ..renewal(&request) };
     let left = request.terms.lease * 2;
-    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left }, LATER);
+    local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left, ends_at: None }, LATER);
     let held = local_claims.live_claim(&request.key, LATER).unwrap();
     assert_eq!((held.record.attempt, held.left), (stored, Some(left)));
 }
@@ -128,10 +140,14 @@ fn a_renewal_that_arrives_late_does_not_undo_an_unknown_outcome() {
     let left = request.terms.unknown_retention.duration();
     local_claims.remember_outcome(
         &unknown,
-        &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left, late: Some(false) },
+        &OutcomeResponse::Done { state: Some(ClaimState::Unknown), left, ends_at: None, late: Some(false) },
         LATER,
     );
-    local_claims.remember_renewal(&renewal(&request), &RenewalResponse::Renewed { left: request.terms.lease }, LATER);
+    local_claims.remember_renewal(
+        &renewal(&request),
+        &RenewalResponse::Renewed { left: request.terms.lease, ends_at: None },
+        LATER,
+    );
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.state, ClaimState::Unknown);
 }
 
@@ -157,7 +173,7 @@ fn known(local_claims: &LocalClaims, request: &ClaimRequest) -> bool {
 }
 
 fn done() -> OutcomeResponse {
-    OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, late: Some(false) }
+    OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left: None, ends_at: None, late: Some(false) }
 }
 
 /// A success that found no claim.
@@ -250,6 +266,7 @@ fn remembered_claims_are_counted_to_the_byte() {
             let done = OutcomeResponse::Done {
                 state: Some(ClaimState::Succeeded),
                 left: Some(LATER * 600),
+                ends_at: None,
                 late: Some(false),
             };
             local_claims.remember_outcome(&success(&request), &done, now);
@@ -306,14 +323,25 @@ fn an_app_decides_locally_once_its_policy_did() {
     local_claims.add(2, entry_of(&bank, OutagePolicy::Spool), LocalEffect::Keep, Duration::ZERO);
     assert!(local_claims.decides_locally(&request.key.app) && !local_claims.decides_locally(&bank.key.app));
     // Answers of the store about claims are remembered for such an app only.
-    local_claims.remember_renewal(&renewal(&bank), &RenewalResponse::Renewed { left: LATER }, Duration::ZERO);
+    local_claims.remember_renewal(
+        &renewal(&bank),
+        &RenewalResponse::Renewed { left: LATER, ends_at: None },
+        Duration::ZERO,
+    );
     assert!(local_claims.live_claim(&bank.key, Duration::ZERO).is_none());
 }
 
 #[test]
 fn a_claim_is_remembered_under_the_attempt_that_the_store_holds() {
     let (local_claims, request, theirs) = (LocalClaims::default(), fresh_claim(), fresh_claim().attempt);
-    let grant = Grant { attempt: theirs.clone(), fence: None, repeated: true, taken_over: false, lease_left: None };
+    let grant = Grant {
+        attempt: theirs.clone(),
+        fence: None,
+        repeated: true,
+        taken_over: false,
+        lease_left: None,
+        lease_ends_at: None,
+    };
     local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), Duration::ZERO);
     assert_eq!(local_claims.live_claim(&request.key, Duration::ZERO).unwrap().record.attempt, theirs);
 }
@@ -324,7 +352,7 @@ fn a_renewal_of_a_claim_that_is_not_known_or_has_ended_is_remembered() {
     local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
     let (lease, next) = (request.terms.lease, fresh_claim().attempt);
     let renewal = RenewalRequest { attempt: next.clone(), ..renewal(&request) };
-    let renewed = RenewalResponse::Renewed { left: lease };
+    let renewed = RenewalResponse::Renewed { left: lease, ends_at: None };
     local_claims.remember_renewal(&renewal, &renewed, lease / 2);
     assert_eq!(local_claims.live_claim(&request.key, lease / 2).unwrap().record.attempt, request.attempt);
     local_claims.remember_renewal(&renewal, &renewed, lease);
@@ -372,7 +400,7 @@ fn of_two_answers_that_last_as_long_the_later_is_kept() {
     let lease = request.terms.lease;
     let local_claims = LocalClaims::default();
     local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
-    let held = LiveClaim { record: theirs.record(), left: lease.checked_sub(LATER), fence: None };
+    let held = LiveClaim { record: theirs.record(), left: lease.checked_sub(LATER), ends_at: None, fence: None };
     local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.attempt, theirs.attempt);
 }

@@ -17,7 +17,10 @@ async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
     first.terms.lease = Duration::from_secs(6);
     let policy = summary(&world.claim(&first).await).0;
     let longer = RenewalRequest { lease: Some(MINUTE), ..renewal(&first) };
-    assert_eq!(world.try_renew(&longer).await.unwrap().split(), (RenewalResponse::Renewed { left: MINUTE }, policy));
+    assert_eq!(
+        world.try_renew(&longer).await.unwrap().split(),
+        (RenewalResponse::Renewed { left: MINUTE, ends_at: None }, policy)
+    );
     (world, first)
 }
 

@@ -112,7 +112,8 @@ async fn a_lease_that_was_renewed_through_this_process_is_known() {
     world.claim_elsewhere(&theirs).await;
     world.clock.advance(theirs.terms.lease / 2);
     let renewed = world.try_renew(&renewal(&theirs)).await.unwrap();
-    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: theirs.terms.lease }, None));
+    let ends_at = Some(world.clock.wall().plus(theirs.terms.lease));
+    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: theirs.terms.lease, ends_at }, None));
     world.line.set(Way::Gone);
     world.clock.advance(theirs.terms.lease * 3 / 4);
     let odd = other(&world, &theirs).with(|request| request.fingerprint = Some([1; 32]));
@@ -200,7 +201,11 @@ async fn an_outcome_of_a_grant_by_the_store_is_not_decided_by_the_local_claims()
     assert_eq!(world.settle(&spooled).await, SPOOLED_ANSWER);
     let world = world.restarted().await;
     let renewed = world.try_renew(&renewal(&ours)).await.unwrap().split();
-    assert_eq!(renewed, (RenewalResponse::Renewed { left: ours.terms.lease }, LOCAL), "it holds the claim here");
+    assert_eq!(
+        renewed,
+        (RenewalResponse::Renewed { left: ours.terms.lease, ends_at: None }, LOCAL),
+        "it holds the claim here"
+    );
     // It ends without an outcome, and the other one has succeeded.
     world.clock.advance(ours.terms.lease);
     match world.claim(&other(&world, &ours)).await.split() {
@@ -223,7 +228,7 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
     let lease = first.terms.lease;
     world.clock.advance(lease / 2);
     let renewed = world.try_renew(&renewal(&first)).await.unwrap();
-    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: lease }, LOCAL));
+    assert_eq!(renewed.split(), (RenewalResponse::Renewed { left: lease, ends_at: None }, LOCAL));
     let stranger = world.try_renew(&renewal(&other(&world, &first))).await;
     assert!(stranger.is_err(), "nothing is known of it");
     let world = world.restarted().await;
@@ -382,6 +387,7 @@ async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() 
             repeated: false,
             taken_over: false,
             lease_left: None,
+            lease_ends_at: None,
         };
         world.gateway.0.local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), world.clock.monotonic());
     }

@@ -148,7 +148,11 @@ async fn a_failure_that_waits_longer_than_its_caller_is_left_to_the_next_call() 
     drop(turn);
     let first = first.await;
     let next = next.await.unwrap().split();
-    assert_eq!(next, (OutcomeResponse::Done { state: None, left: None, late: Some(false) }, None), "it was in time");
+    assert_eq!(
+        next,
+        (OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) }, None),
+        "it was in time"
+    );
     assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
 }
 
