@@ -1,5 +1,5 @@
-//! The rules. Each reads all sources and returns its findings: one line each, `file:line: the finding, and the
-//! correction`. The tables of `tidy.rs` list what is allowed.
+//! The rules. Each reads all sources and returns its findings, one line each: `file:line: the finding, and the correction`.
+//! The tables of `tidy.rs` list what is allowed.
 
 use std::iter;
 
