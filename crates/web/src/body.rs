@@ -108,7 +108,7 @@ impl JsonBytes {
     /// Parses the body as this type.
     ///
     /// # Errors
-    /// The body is not JSON, or a field is wrong. The problem names the field and what it should be.
+    /// The body is not JSON, or a field is wrong. The problem names the field and its correct form.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Problem> {
         // Checks UTF-8 once, not string by string.
         let text = str::from_utf8(&self.0).map_err(|error| {
@@ -125,7 +125,7 @@ impl JsonBytes {
 /// Parses the JSON object in a text as this type.
 ///
 /// # Errors
-/// The field that is wrong and what it should be. Does not say whether the text is JSON at all.
+/// The wrong field and its correct form. Does not say whether the text is JSON at all.
 pub fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Problem> {
     // Serde would also take an array of the fields' values.
     if !text.trim_ascii_start().starts_with('{') {

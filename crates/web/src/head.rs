@@ -25,7 +25,7 @@ pub fn check_for_forwarding<Body>(request: &Request<Body>, limits: &Limits) -> R
     check_host(request, host, false)
 }
 
-/// Checks what says where a message ends, and returns the only `Host`.
+/// Checks the fields that define the end of a message, and returns the only `Host`.
 fn check_framing<'r, Body>(request: &'r Request<Body>, limits: &Limits) -> Result<Option<&'r HeaderValue>, Problem> {
     let headers = request.headers();
     if headers.len() > limits.headers {

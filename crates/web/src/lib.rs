@@ -1,5 +1,5 @@
-//! What the HTTP interfaces share: problems, JSON bodies, the rules of every head, request IDs, the auth throttle. No
-//! routes.
+//! Common part of the HTTP interfaces: problems, JSON bodies, the rules of every head, request IDs, the auth throttle.
+//! No routes.
 
 pub mod auth_throttle;
 pub mod body;

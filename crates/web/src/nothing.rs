@@ -1,4 +1,4 @@
-//! Hints for a path at which a listener has nothing: a slash too many, a missing `/v1`, or a path of the other listener.
+//! Hints for unknown paths of a listener: a slash too many, a missing `/v1`, or a path of the other listener.
 
 use oncegate_core::nearest::nearest;
 
@@ -18,8 +18,8 @@ pub struct Elsewhere {
     listener: &'static str,
 }
 
-/// Returns a hint, which ends with a space, or nothing. `is_path` tells the listener's own paths, which begin with `prefix`;
-/// `templates` are these paths, with parameters in braces.
+/// Returns a hint that ends with a space, or nothing. `is_path` tells the listener's own paths, which begin with
+/// `prefix`; `templates` are these paths, with parameters in braces.
 pub fn hint<'t>(
     path: &str,
     prefix: &str,

@@ -18,7 +18,7 @@ pub fn wait(headers: &HeaderMap) -> Option<Duration> {
     preferences.take(1).flatten().map(|seconds: u32| Duration::from_secs(seconds.into())).next()
 }
 
-/// Names the wait that was granted, on the response to a call that did wait. An upstream may have applied other preferences.
+/// Names the granted wait, on the response to a call that did wait. An upstream may have applied other preferences.
 pub fn apply_wait(headers: &mut HeaderMap, wait: Duration) {
     let applied = HeaderValue::try_from(format!("wait={}", wait.as_millis().div_ceil(1000)));
     if let Ok(applied) = applied {

@@ -129,9 +129,9 @@ codes! {
 /// A problem, without the ID of its request.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// What went wrong.
+    /// Code of the problem.
     pub code: Code,
-    /// What to do about it.
+    /// Explanation, and the correction.
     pub detail: Cow<'static, str>,
     /// Time after which a retry can succeed.
     pub retry_after: Option<Duration>,
@@ -163,7 +163,7 @@ pub enum Members {
     },
     /// The lock that is held.
     LockHeld(LockHeldMembers),
-    /// The limit of a lock, which differs from that of the request.
+    /// The limit of a lock. It differs from the limit of the request.
     LimitDiffers {
         /// Number of holds at once.
         limit: usize,
@@ -186,7 +186,7 @@ pub enum Members {
         /// Its name in the configuration.
         quota: QuotaName,
     },
-    /// The reason for which the gateway is not ready, and the health of its engines.
+    /// The reason why the gateway is not ready, and the health of its engines.
     NotReady {
         /// Replaces the title of the code.
         #[serde(skip)]
@@ -198,7 +198,7 @@ pub enum Members {
         #[serde(skip_serializing_if = "Option::is_none")]
         spool: Option<Box<SpoolStatus>>,
     },
-    /// What to repeat the claim call with.
+    /// Nonce for repeating the claim call.
     OutcomeUnknown {
         /// The nonce of the lost attempt.
         attempt_nonce: String,
@@ -217,7 +217,7 @@ pub struct LockHeldMembers {
     /// Place of the attempt in the queue, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
-    /// How long the call has waited, in milliseconds.
+    /// Time that the call has waited, in milliseconds.
     pub waited_ms: u64,
 }
 
@@ -236,13 +236,13 @@ pub struct DuplicateMembers {
     pub claimed_at: Timestamp,
     /// End of its lease or its retention. `None`: it has none, or it is not known.
     pub expires_at: Option<Timestamp>,
-    /// What was reported with its success.
+    /// Result that was reported with its success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
-    /// Whether its result was left out to bound the response to a batch.
+    /// True if its result was left out to bound the response to a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_omitted: Option<bool>,
-    /// How long the call has waited, in milliseconds.
+    /// Time that the call has waited, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     /// `false` if its contents could not be compared.

@@ -1,5 +1,5 @@
-//! What has happened to calls lately: repeats, mismatches, refusals, late and superseded outcomes, answers of outage policies. A plain
-//! grant or success is never among it, so most calls do not come here.
+//! Recent calls: repeats, mismatches, refusals, late and superseded outcomes, answers of outage policies. A plain grant
+//! or success is never recorded, so most calls do not reach this module.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const QUEUED_MAX: usize = 4096;
 /// Events that are kept, of all apps.
 const KEPT_MAX: usize = 20_000;
 
-/// Time between two rounds that keep what waits.
+/// Time between two rounds that store waiting events.
 const ROUND: Duration = Duration::from_millis(250);
 
 /// Kind of an event.
@@ -125,7 +125,7 @@ impl Noted {
 pub struct Event {
     /// Its number in this process, which rises.
     pub id: u64,
-    /// When the call was answered.
+    /// Time at which the call was answered.
     pub at: Timestamp,
     /// Its kind.
     pub kind: Kind,
@@ -143,7 +143,7 @@ pub struct Event {
     pub request_id: String,
 }
 
-/// What an operator looks for.
+/// Filter of an operator.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Of this kind.
@@ -232,7 +232,7 @@ impl Recent {
     fn keep(&self) {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // Bounded, so that a flood does not hold the locks.
+        // Bounded, so that a flood cannot hold the locks.
         for _ in 0..QUEUED_MAX {
             let Ok(event) = queued.try_recv() else { return };
             kept.push(event);

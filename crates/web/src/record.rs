@@ -37,7 +37,7 @@ pub struct RecordBody {
 }
 
 impl RecordBody {
-    /// Removes what the operation is about: contents, their digest, and the result.
+    /// Removes the data of the operation: contents, their digest, and the result.
     #[must_use]
     pub fn without_contents(self) -> Self {
         Self { contents: None, contents_sha256: None, contents_bytes: None, result: None, ..self }

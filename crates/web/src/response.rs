@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::problem::{Code, Problem, ProblemBase};
 use super::request_id::{REQUEST_ID, RequestId};
 
-/// The header that names the outage policy that answered in place of the store.
+/// The header that names the outage policy behind an answer without the store.
 pub const DEGRADED: HeaderName = HeaderName::from_static("oncegate-degraded");
 
 /// Returns a JSON response.
@@ -31,8 +31,8 @@ pub fn written(write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> Re
     response
 }
 
-/// Turns a panic into the response of its request. Not an `async fn`: that would hold the future twice, for each caller that
-/// waits.
+/// Turns a panic into the response of its request. Not an `async fn`: that would keep the future twice for each waiting
+/// caller.
 pub fn contain(answer: impl Future<Output = Response>) -> impl Future<Output = Response> {
     AssertUnwindSafe(answer).catch_unwind().map(|answered| {
         answered.unwrap_or_else(|_| {

@@ -22,7 +22,7 @@ impl Document<'_> {
     }
 
     fn needs_no_escape(&self) -> bool {
-        // Without an early end, so that the compiler looks at many bytes at once.
+        // Without an early end, so that the compiler can process many bytes at once.
         let is_plain = |text: &str| {
             let special = |byte| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
             text.bytes().fold(0, |any, byte| any | special(byte)) == 0
