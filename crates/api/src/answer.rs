@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// State of an outcome that is still to be delivered.
 const SPOOLED: &str = "spooled";
 
-/// The body of a success, with what its head needs.
+/// The body of a success, with the values for its head.
 pub trait Success: Serialize {
     /// Returns its status.
     fn status(&self) -> StatusCode;

@@ -1,4 +1,4 @@
-//! What the batch calls share: items that are charged one by one, and a response with the results in order.
+//! Common part of the batch calls: items that are charged one by one, and a response with the results in order.
 
 use axum::response::Response;
 use oncegate_core::limits::Limits;
@@ -61,7 +61,8 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Returns how many bytes the results of duplicates may have, so that the response is no longer than a body may be.
+/// Returns the number of bytes that the results of duplicates may have. It keeps the response within the limit of a
+/// body.
 pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
     limits.body_bytes.saturating_sub(items.saturating_mul(ITEM_BYTES))
 }

@@ -41,7 +41,7 @@ pub struct ClaimBody<'a> {
     wait: Option<Span>,
 }
 
-/// What a caller may ask the end of its lease to mean: more caution than the operation's term, never less.
+/// Meaning of the lease's end that a caller may request: more caution than the operation's term, never less.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum AskedLeaseEnd {
@@ -67,7 +67,8 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
 /// Handles a claim call that waits for up to this time. The response says the time if it did wait.
 async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> Response {
     let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
-    // Before what was granted or found is used: a grant that crosses the revocation ends with its lease, since a repeat may have it.
+    // Checked before the grant or the found claim is used. A grant that crosses the revocation ends with its lease,
+    // since a repeat may have it.
     if let Err(refused) = call.authenticate_again() {
         return Problem::from(refused).into_response();
     }

@@ -68,7 +68,7 @@ pub struct Api {
     pub access: Option<AccessLog>,
     /// Creates the spans of requests.
     pub traces: Traces,
-    /// What has happened to calls lately.
+    /// Recent calls.
     pub recent: Arc<Recent>,
 }
 
@@ -88,7 +88,7 @@ impl ApiService {
     }
 }
 
-/// What the API remembers of a connection: the credential that was verified last, and whether its caller is there.
+/// State of a connection for the API: the credential that was verified last, and the presence of its caller.
 #[derive(Default)]
 pub struct Connection {
     credential: CachedCredential,

@@ -39,7 +39,7 @@ pub(super) struct Call<'a> {
     waiting: Waiting<'a>,
 }
 
-/// What a call needs to wait.
+/// Services that a call needs for waiting.
 #[derive(Clone, Copy)]
 struct Waiting<'a> {
     connection: &'a Connection,
@@ -70,7 +70,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What is known of a request while it is served.
+/// Knowledge about a request while it is served.
 struct RequestContext {
     id: RequestId,
     method: Method,
@@ -173,7 +173,7 @@ async fn operate(
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
 ) -> Result<Response, Problem> {
-    // Taken out of the request, which callers that wait hold in one place only.
+    // Taken out of the request, so that waiting callers keep it in one place only.
     let body = std::mem::replace(request.body_mut(), Incoming::Whole(Bytes::new()));
     let request = &*request;
     let app = authenticate(api, request.headers(), connection)?;
@@ -225,7 +225,7 @@ fn authenticate(api: &Api, headers: &HeaderMap, connection: &Connection) -> Resu
     api.registry.authenticate(authorization, &connection.credential, api.clock.wall())
 }
 
-/// Adds the rate limits of the app and what is left of them.
+/// Adds the rate limits of the app and their rest.
 fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api) -> Response {
     if let Some(app) = &context.app {
         let exceeded = match response.extensions().get() {
@@ -237,7 +237,7 @@ fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api)
     response
 }
 
-/// Notes a response that operators want to know of. A plain grant or success has nothing that says so.
+/// Records a response that operators may look for. A plain grant or success does not have the mark for it.
 fn note(api: &Api, context: &RequestContext, path: &str, response: &Response) {
     let (false, Some(app)) = (response.extensions().is_empty(), &context.app) else { return };
     let noted = match (response.extensions().get::<Problem>(), response.extensions().get::<Noted>()) {

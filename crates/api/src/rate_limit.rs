@@ -1,5 +1,5 @@
-//! The headers `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers): the quotas of an app and what is
-//! left of them, on the responses to its requests.
+//! The headers `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers): the quotas of an app and
+//! their rest, on the responses to its requests.
 
 use std::fmt::Write as _;
 use std::time::Duration;

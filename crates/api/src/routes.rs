@@ -157,7 +157,7 @@ impl Route {
 }
 
 impl Route {
-    /// Returns what to do if the body of a call is too large that reports an outcome, since the operation has had its effect.
+    /// Returns the advice for an outcome call with a body that is too large: the operation has had its effect.
     pub(super) fn advice_if_too_large(&self) -> Option<&'static str> {
         match self.path {
             "/v1/claims/{global_id}/outcome" => Some(
@@ -184,8 +184,8 @@ fn percent_decoded(segment: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(segment).decode_utf8().ok()
 }
 
-/// Returns the response to a request on a path that does not take its method: which it takes, and where the caller may have
-/// meant to go.
+/// Returns the response to a request with a method that its path does not take: the methods of the path, and a path
+/// that the caller may have meant.
 fn wrong_method(method: &Method, path: &str) -> Response {
     let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| &route.method);
     let allowed = methods.map(|method| if method == Method::GET { "GET,HEAD" } else { method.as_str() });
