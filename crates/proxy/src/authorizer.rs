@@ -1,4 +1,4 @@
-//! Asks a server if a caller may still have what is stored for it, before that is replayed.
+//! Asks a server whether a caller may still get its stored response, before the replay.
 
 use std::time::Duration;
 

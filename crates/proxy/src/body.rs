@@ -33,7 +33,7 @@ const STREAM_BYTES: usize = 64 << 10;
 pub(super) struct Arriving {
     read: VecDeque<Bytes>,
     rest: Incoming,
-    /// Memory of what was read.
+    /// Memory of the bytes that were read.
     of_read: Option<Share>,
     /// Memory of the buffers between its sender and the upstream.
     of_buffers: Option<Share>,
@@ -47,7 +47,7 @@ impl From<Incoming> for Arriving {
 }
 
 impl Arriving {
-    /// Returns a body whose beginning has been read, with the memory of that.
+    /// Returns a body with a beginning that has been read, and with the memory of that beginning.
     pub(super) fn resumed(read: VecDeque<Bytes>, rest: Incoming, of_read: Share) -> Self {
         Self { read, of_read: Some(of_read), ..Self::from(rest) }
     }
@@ -72,14 +72,14 @@ impl Arriving {
         Ok((self, too_slow))
     }
 
-    /// Gives up what was read and all memory. Returns what was read, piece by piece.
+    /// Drops the bytes that were read, and all memory. Returns the bytes that were read, piece by piece.
     pub(super) fn give_up_read(&mut self) -> impl Iterator<Item = Bytes> + use<> {
         (self.of_read, self.of_buffers) = (None, None);
         std::mem::take(&mut self.read).into_iter()
     }
 }
 
-/// Returns the problem of a body for which there is no memory.
+/// Returns the problem of a body without memory for it.
 pub(super) fn no_memory() -> Problem {
     let detail = "The bodies of other requests take all the memory for them (proxy.request_bytes_total). Nothing was done: \
                   send the request again.";
@@ -118,8 +118,8 @@ impl HttpBody for Arriving {
     }
 }
 
-/// Counts the pieces of a body that were taken, so that a long upload is not mistaken for a slow upstream. Removes the trailers that
-/// the upstream must not get.
+/// Counts the accepted pieces of a body, so that a long upload does not count as a slow upstream. Removes the trailers
+/// that the upstream must not get.
 pub(super) fn counted(body: Body, pieces: Arc<AtomicU64>, peer_fields: Arc<PeerFields>) -> Body {
     Body::new(body.map_frame(move |mut frame| {
         pieces.fetch_add(1, Ordering::Relaxed);

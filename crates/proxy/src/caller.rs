@@ -1,5 +1,5 @@
-//! The caller of an exchange, who may read slowly, or may have left: gets the response piece by piece, and its end only if the
-//! response is complete.
+//! The caller of an exchange. It may read slowly, or may have left. It gets the response piece by piece, and the end
+//! only if the response is complete.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hyper::body::Frame;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// Bytes of a response that wait for a caller that reads slowly, beyond what is stored anyway.
+/// Bytes of a response that wait for a slow caller, beyond the bytes that are stored anyway.
 pub(super) const BYTES_MAX: u32 = 64 << 10;
 
 /// Time that a caller may leave a piece unread.

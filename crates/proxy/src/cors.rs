@@ -1,5 +1,5 @@
-//! Cross-origin requests (Fetch standard): preflights allow the fields of keys, and scripts of listed origins may read refusals,
-//! replays, and the fields by which they know them.
+//! Cross-origin requests (Fetch standard): preflights allow the fields of keys, and scripts of listed origins may read
+//! refusals, replays, and the fields that identify these.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use axum::response::Response;

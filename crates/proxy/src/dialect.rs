@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::principal::PrincipalSource;
 use super::status::{Meaning, StatusRule};
 
-/// The header by which Stripe's clients learn if a repeat can help.
+/// The header that tells Stripe's clients whether a repeat can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// The dialect of a route.
@@ -37,7 +37,7 @@ pub(super) enum Refusal {
     NoKey(String),
     /// The request has no key that can be used.
     Key(String),
-    /// It is not known who calls.
+    /// The caller is not known.
     Principal(String),
     /// The first request is still running.
     InProgress,
@@ -47,11 +47,11 @@ pub(super) enum Refusal {
     NotStored { status: Option<StatusCode>, headers: HeaderMap },
     /// The key was used with another request.
     Mismatch,
-    /// The first request was sent before the time for which keys are kept.
+    /// The first request is older than the retention of keys.
     Expired(String),
     /// Any other problem.
     Problem(Problem),
-    /// Refused with more fields: the outage policy that answered, the wait that was granted.
+    /// Refused with further fields: the outage policy that answered, the granted wait.
     With(Box<HeaderMap>, Box<Self>),
 }
 
@@ -82,7 +82,7 @@ impl Dialect {
         }
     }
 
-    /// Returns the statuses that mean that nothing happened, on a route that names none. Stripe stores a 403.
+    /// Returns the default statuses of responses without an effect, for a route that names none. Stripe stores a 403.
     pub(super) fn release(self) -> Vec<StatusRule> {
         let is_released = |rule: &StatusRule| self != Self::Stripe || *rule != StatusRule::Exact(403);
         let rules = ["307", "308", "401", "403", "405", "407", "408", "413", "421", "425", "429"];
@@ -103,7 +103,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the sources that are a part of every principal: a key of Stripe's belongs to the account that a platform acts for.
+    /// Returns the sources that are part of every principal: a key of Stripe's belongs to the account for which a
+    /// platform acts.
     pub(super) fn principal(self) -> impl Iterator<Item = PrincipalSource> {
         const ACCOUNTS: [HeaderName; 2] =
             [HeaderName::from_static("stripe-account"), HeaderName::from_static("stripe-context")];

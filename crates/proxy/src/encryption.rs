@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
 
-/// Version of the stored form of what is encrypted. A reader refuses others.
+/// Version of the stored form of encrypted data. A reader refuses others.
 const VERSION: u8 = 1;
 
-/// Permissions of a file by which others than its owner can change it, or everyone can read it.
+/// Permissions of a file that let other users than its owner change it, or every user read it.
 const WRITABLE: u32 = 0o022;
 const READABLE: u32 = 0o004;
 
@@ -41,7 +41,7 @@ pub struct EncryptionOptions {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyOptions {
-    /// Name, which is stored with what the key encrypts.
+    /// Name, which is stored with the encrypted data.
     pub id: String,
     /// File of the key: 64 hexadecimal digits.
     pub file: PathBuf,
@@ -51,7 +51,7 @@ impl EncryptionOptions {
     /// Reads the keys.
     ///
     /// # Errors
-    /// What is wrong with one of them, and what to write.
+    /// The error of one of them, and the correction.
     pub fn read(&self) -> Result<EncryptionKeys, String> {
         let mut keys = EncryptionKeys::default();
         for KeyOptions { id, file } in &self.keys {
@@ -78,7 +78,7 @@ impl EncryptionOptions {
         Ok(keys)
     }
 
-    /// Returns what is unwise about the keys, in sentences.
+    /// Returns warnings about the keys, as sentences.
     pub fn warnings(&self) -> Vec<String> {
         let readable = |key: &&KeyOptions| permissions(&key.file).is_some_and(|mode| mode & READABLE != 0);
         let warning = |KeyOptions { id, file }: &KeyOptions| {
@@ -96,12 +96,12 @@ fn permissions(file: &Path) -> Option<u32> {
 /// Keys of stored responses.
 #[derive(Default)]
 pub struct EncryptionKeys {
-    /// The one that encrypts.
+    /// The key that encrypts.
     first: Option<String>,
     by_id: BTreeMap<String, Prk>,
 }
 
-/// Claim whose response is stored. Nothing that is encrypted for one can be decrypted for another.
+/// Claim whose response is stored. Data that is encrypted for one claim cannot be decrypted for another.
 #[derive(Clone, Copy)]
 pub(super) struct Owner<'a> {
     pub(super) global_id: GlobalId,
@@ -121,7 +121,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Returns what is authenticated and not encrypted.
+    /// Returns the data that is authenticated and not encrypted.
     fn associated(v: u8, key: &str) -> Aad<String> {
         Aad::from(format!("{v} {key}"))
     }
@@ -146,7 +146,7 @@ impl EncryptionKeys {
         Some(Sealed { v: VERSION, key: id.clone(), text })
     }
 
-    /// Decrypts bytes. `None` if the key is not known, or the bytes are not what was encrypted for this claim.
+    /// Decrypts bytes. `None` if the key is not known, or the bytes were not encrypted for this claim.
     pub(super) fn open(&self, owner: Owner<'_>, sealed: &Sealed) -> Option<Vec<u8>> {
         if sealed.v != VERSION {
             return None;

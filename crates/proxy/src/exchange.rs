@@ -1,5 +1,5 @@
-//! One exchange with an upstream, in a separate task: a caller that hangs up changes nothing. Captures the response, reports the
-//! outcome, and only then passes on the last piece of the response. What concerns the claim is in `claim`.
+//! One exchange with an upstream, in a separate task, so a caller that hangs up changes nothing. Captures the response,
+//! reports the outcome, and only then passes on the last piece of the response. `claim` has the part about the claim.
 
 mod claim;
 
@@ -60,7 +60,7 @@ pub(super) struct Exchange {
 /// The answer for the caller of an exchange.
 pub(super) type Reply = oneshot::Sender<Result<(Answered, Response<Body>), Refusal>>;
 
-/// The end of an exchange: its outcome, and what the caller still gets once that is reported.
+/// The end of an exchange: its outcome, and the rest of the response for the caller once the outcome is reported.
 struct Ending {
     outcome: Outcome,
     rest: Rest,
@@ -210,7 +210,7 @@ impl Exchange {
         let (mut caller, stream) = Caller::new();
         if let Some(reply) = reply {
             let mut first = self.first(head.clone(), stream);
-            // Until it is read, also what is kept for repeats waits for the caller.
+            // Until it is read, the bytes that are kept for repeats also wait for the caller.
             let kept = if is_stored { self.route.options.response_bytes.0 } else { 0 };
             first.extensions_mut().insert(Buffered(kept + caller::BYTES_MAX as usize));
             drop(reply.send(Ok((Answered::Forwarded, first))));
@@ -261,7 +261,8 @@ impl Exchange {
         is_kept
     }
 
-    /// Returns the outcome that the upstream reports. What cannot be understood is unknown: the upstream meant to say something.
+    /// Returns the outcome that the upstream reports. An unreadable value means unknown: the upstream wanted to report
+    /// something.
     fn said(&self, headers: &HeaderMap) -> Option<Meaning> {
         let mut values = headers.get_all(fields::OUTCOME).iter();
         let value = values.next()?.as_bytes().trim_ascii();
@@ -292,7 +293,7 @@ impl Exchange {
 }
 
 impl Rest {
-    /// Passes on what the caller has not got.
+    /// Passes on the rest of the response to the caller.
     fn pass(self) {
         match self {
             Self::Response { begin, caller, is_complete } => {

@@ -40,9 +40,9 @@ pub struct Sample {
 /// The way of a request through the proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Explanation {
-    /// It is refused, with the reason.
+    /// Refused, with the reason.
     Refused(String),
-    /// It is forwarded without protection, with the reason.
+    /// Forwarded without protection, with the reason.
     Unprotected(String),
     /// Its key is claimed.
     Claimed {
@@ -56,7 +56,7 @@ pub enum Explanation {
         contents: String,
         /// Global ID of the claim.
         global_id: GlobalId,
-        /// What a repeat must have in common.
+        /// Fingerprint that a repeat must have.
         fingerprint: String,
     },
 }

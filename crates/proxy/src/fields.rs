@@ -1,11 +1,11 @@
-//! Header fields on their way through the proxy (RFC 9110, 7.6): what concerns one connection stays behind, and what says where
-//! a request comes from is written by the proxy.
+//! Header fields on their path through the proxy (RFC 9110, 7.6). Fields of one connection are removed, and the proxy
+//! writes the fields about the origin of a request.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Fields that concern one connection only, in addition to those that `Connection` names.
+/// Fields of one connection, in addition to those that `Connection` names.
 static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -24,7 +24,8 @@ static NOT_HOP_BY_HOP: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, 
 static NEVER_STORED: [HeaderName; 3] =
     [header::SET_COOKIE, header::WWW_AUTHENTICATE, HeaderName::from_static("set-cookie2")];
 
-/// Beginning of the fields that only the gateway and upstreams use, before a `-` or what some upstreams take for one.
+/// Beginning of the fields that only the gateway and upstreams use, before a `-` or a character that some upstreams
+/// read as one.
 const OWN_PREFIX: &str = "oncegate";
 
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -47,8 +48,8 @@ pub(super) struct Client {
     pub(super) certificate: Option<[u8; 32]>,
 }
 
-/// Removes what concerns the connection of a request, and what only the gateway and upstreams say. What is left is what the
-/// upstream will see, so identities are made of it.
+/// Removes the fields of a request's connection, and the fields that only the gateway and upstreams use. The upstream
+/// will see the remaining fields, so identities are made from them.
 pub(super) fn end_hop(headers: &mut HeaderMap) {
     let accepts_trailers = items(headers, &header::TE).any(|coding| coding.eq_ignore_ascii_case(TRAILERS.as_bytes()));
     remove_hop_by_hop(headers);
@@ -58,8 +59,8 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
     headers.remove(header::EXPECT);
 }
 
-/// Turns what [`end_hop`] has left of a request's fields into those for the upstream. What is left of the fields of peers is
-/// believed.
+/// Turns the fields that [`end_hop`] has left into those for the upstream. The remaining fields of peers are
+/// trusted.
 pub(super) fn to_upstream(headers: &mut HeaderMap, client: Client, via: &HeaderValue) {
     let host = headers.get(header::HOST).cloned();
     if let Ok(address) = HeaderValue::from_str(&client.address.to_canonical().to_string()) {
@@ -99,7 +100,7 @@ pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
 pub struct StoredFields {
     /// Stored although they belong to one client.
     with: Vec<HeaderName>,
-    /// Not stored, in addition to those that never are.
+    /// Not stored, in addition to the fields that are never stored.
     without: Vec<HeaderName>,
 }
 
@@ -107,7 +108,7 @@ impl StoredFields {
     /// Returns those of these names.
     ///
     /// # Errors
-    /// Says which name no field can have, or which field must not be stored, and why.
+    /// An impossible field name, or a field that must not be stored, with the reason.
     pub(super) fn new(with: &[String], without: &[String]) -> Result<Self, String> {
         let parse = |option: &str, names: &[String]| {
             let name = |name: &String| {
@@ -180,7 +181,7 @@ pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h 
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named = items(headers, &header::CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok());
     let named: Vec<_> = named.collect();
-    // A client must not take away what says who it is or how long its body is.
+    // A client must not remove the fields about its identity or the length of its body.
     let is_named = |name: &HeaderName| named.contains(name) && !NOT_HOP_BY_HOP.contains(name);
     remove(headers, |name| HOP_BY_HOP.contains(name) || is_own(name) || is_named(name));
 }

@@ -65,7 +65,7 @@ pub(super) fn of(
     if let Some(name) = options.dialect.fingerprint_field() {
         members.insert(name.as_str(), field(headers, name).map(Cow::from));
     }
-    // Its names are sorted, and strings have no escapes but those that they need.
+    // Its names are sorted, and strings have required escapes only.
     serde_json::to_string(&members).ok().map(|text| Canonical::trusted(&text))
 }
 
@@ -109,8 +109,8 @@ fn digest(body: &[u8]) -> String {
     text(Sha256::digest(body).into())
 }
 
-/// Returns the digest of the JSON value of a body without these members; that of its bytes if it is not JSON, or JSON that readers
-/// understand differently.
+/// Returns the digest of the JSON value of a body without these members. Returns that of its bytes if the body is not
+/// JSON, or if readers could understand it differently.
 fn digest_of_json(body: &[u8], without: &[JsonPointer]) -> String {
     let rest = |canonical: Canonical| {
         if without.is_empty() {
@@ -282,7 +282,7 @@ mod tests {
             for body in [r#"{"id":1,"params":{"n":2}}"#, r#"{"id":1,"params":{"n":1e21,"to":1}}"#, "[1]", "id", ""] {
                 assert_ne!(of(part, "[\"/id\", \"/params/at\"]", body), one, "{part} {body}");
             }
-            // What has no canonical form is compared by its bytes.
+            // A body without a canonical form is compared by its bytes.
             assert_ne!(
                 of(part, "[\"/id\"]", r#"{"id":1,"n":9007199254740993}"#),
                 of(part, "[\"/id\"]", r#"{"id":2,"n":9007199254740993}"#)

@@ -49,7 +49,7 @@ pub fn form(bytes: &[u8]) {
     assert_eq!(of(content_type, &body), Some(digest));
 }
 
-/// Nobody is named by a token of an issuer that is not configured, and no signature is right that its key has not made.
+/// A token of an unknown issuer names no caller, and only a signature by the issuer's key is right.
 pub fn token(bytes: &[u8]) {
     let clock = Arc::new(SystemClock::new());
     let issuers = Issuers::new(&[], clock).unwrap_or_else(|why| unreachable!("{why}"));
@@ -105,8 +105,7 @@ pub fn head(bytes: &[u8]) {
     }
 }
 
-/// A stored response that can be read is read in the same way after it was written again, and nothing is read that was not encrypted
-/// where there is a key.
+/// A readable stored response reads the same after it was written again. With a key, only encrypted responses are read.
 pub fn stored_response(bytes: &[u8]) {
     let Ok(result) = str::from_utf8(bytes) else { return };
     let Ok(attempt) = "1792488615123456-5f0c9a7be2d14836".parse() else { return };

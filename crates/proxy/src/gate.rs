@@ -1,4 +1,5 @@
-//! Decides if a request takes its way: refuses what some server could take for another request, and keys that no route protects.
+//! Decides whether a request may continue. Refuses requests that some server could read as another request, and keys
+//! that no route protects.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) struct Unprotected {
 }
 
 impl Proxy {
-    /// Returns the passage of a request. Counts what is refused or would be.
+    /// Returns the passage of a request. Counts requests that are refused, or would be.
     pub(super) fn admit(&self, target: &Target, method: &Method, headers: &HeaderMap) -> Passage<'_> {
         let way = self.routes.find(&target.host, &target.path, method);
         if let Some(objection) = self.routes.objection(&way, target, method, headers) {
@@ -156,7 +157,7 @@ impl Routes {
         Some(Objection { reason: OffRoute::NoRouteForKey, route, concerns_all: false, problem })
     }
 
-    /// Reports whether a request has a key, and takes a way without protection that no route has on purpose.
+    /// Reports whether a request has a key and no protection, although no route intends that.
     fn passes_unprotected(&self, way: &Way<'_>, target: &Target, method: &Method, headers: &HeaderMap) -> bool {
         let is_unprotected =
             matches!(way, Way::Unprotected { .. }) && way.route().is_none_or(|route| route.is_protected());

@@ -1,4 +1,4 @@
-//! Whose key a request has: its key, its principal, and the contents of the claim that both make.
+//! Identity of a request: its key, its principal, and the contents of the claim that both make.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -71,7 +71,7 @@ impl Proxy {
 
 /// Reason why a request has no key that is claimed.
 pub(super) enum NoKey {
-    /// It needs none.
+    /// Needs none.
     NotNeeded,
     Refused(Refusal),
 }

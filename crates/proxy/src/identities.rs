@@ -17,13 +17,13 @@ const ANY_SEGMENT: &str = "any-0f83";
 /// The host of samples that no route names.
 const ANY_HOST: &str = "";
 
-/// What a change does to the repeat of a request from before.
+/// Effect of a change on the repeat of an earlier request.
 const RUNS_AGAIN: &str = "runs again";
 const HAS_NO_KEY: &str = "is refused, as it has no key";
 const IS_ANOTHER: &str = "is refused, as if it were another request with the same key";
 const IS_REFUSED: &str = "is refused";
 
-/// Where the requests of a route go.
+/// Destination of the requests of a route.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Way<'a> {
     Protected(&'a str),
@@ -162,8 +162,7 @@ fn sample(pattern: &str) -> String {
     sample + rest
 }
 
-/// Returns the sources in the form in which a field that may be absent is one that must be present: where it is present, both
-/// make the same principal.
+/// Returns the sources with optional fields as required ones: if the field is present, both make the same principal.
 fn same_when_present(sources: &[PrincipalSource]) -> Vec<PrincipalSource> {
     let present = |source: &PrincipalSource| match source {
         PrincipalSource::OptionalField(name) => PrincipalSource::Field(name.clone()),

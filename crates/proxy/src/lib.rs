@@ -119,7 +119,8 @@ pub struct Proxy {
 #[derive(Clone)]
 pub struct ProxyService(Arc<Proxy>);
 
-/// Returns what erases stored responses: it leaves a tombstone of each. Without its keys it leaves nothing that can be read.
+/// Returns a function that erases stored responses and leaves a tombstone of each. Without its keys no readable data
+/// remains.
 pub fn eraser(options: &ProxyOptions) -> impl Fn(&str, GlobalId, &Attempt) -> Box<str> + Send + Sync + use<> {
     let keys = options.encryption.read().unwrap_or_default();
     move |result, global_id, attempt| stored_response::forget(result, &keys, Owner { global_id, attempt })
@@ -193,7 +194,7 @@ impl HttpService for ProxyService {
             }
             Err(problem) => (problem.into_response(), &[][..]),
         };
-        // The ID of a response is that of the server that made it.
+        // A response has the ID of the server that made it.
         if response.extensions().get::<Problem>().is_some() {
             response = finish(response, &id, &self.0.problem_base);
         }
@@ -209,7 +210,7 @@ impl HttpService for ProxyService {
 }
 
 impl Proxy {
-    /// Checks the head of a request, removes what its peer must not say, and returns its target.
+    /// Checks the head of a request, removes the fields that its peer must not send, and returns its target.
     fn receive(&self, request: &mut Request<Incoming>, client: Client) -> Result<Target, Problem> {
         self.check(request)?;
         if !client.is_trusted {
@@ -220,7 +221,8 @@ impl Proxy {
     }
 
     async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, target: Target, client: Client) -> Response {
-        // Every other offer to upgrade is ignored (RFC 9110, 7.8): what passes after a switch could be requests that no route has seen.
+        // Every other offer to upgrade is ignored (RFC 9110, 7.8): after a switch, requests could pass that no route
+        // has seen.
         if websocket::is_named(request.headers()) {
             let accept = match *request.method() {
                 Method::GET => match websocket::accept_of(request.headers()) {

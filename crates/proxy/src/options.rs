@@ -64,7 +64,7 @@ impl ProxyOptions {
     /// Returns the names of the further fields that only trusted peers may send.
     ///
     /// # Errors
-    /// Says which of them no field can have, or which the proxy needs.
+    /// An impossible field name, or a field that the proxy needs.
     pub fn strip_fields(&self) -> Result<Vec<HeaderName>, String> {
         let needed = [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION];
         let name = |name: &String| match name.parse::<HeaderName>() {
@@ -101,7 +101,7 @@ impl ProxyOptions {
         Some(self.unmatched.as_str()).filter(|name| *name != REFUSE)
     }
 
-    /// Returns the apps that requests count for; `None` stands for those that no route takes.
+    /// Returns the apps that requests count for; `None` represents requests that no route takes.
     pub fn payers(&self) -> BTreeSet<Option<AppKey>> {
         let routes = self.routes.iter().map(|route| Some(route.app.clone()));
         routes.chain(self.unmatched().map(|_| None)).collect()
@@ -122,7 +122,7 @@ impl ProxyOptions {
     }
 }
 
-/// Value of [`ProxyOptions::unmatched`] for which requests without a route are refused.
+/// Value of [`ProxyOptions::unmatched`] for refusing requests without a route.
 pub const REFUSE: &str = "refuse";
 
 /// Treatment of requests with a key that would pass without protection.

@@ -29,7 +29,7 @@ pub(super) struct Pace {
     metrics: BoundMetrics,
 }
 
-/// Whether a body arrived too slowly.
+/// Record of a body that arrived too slowly.
 #[derive(Clone, Default)]
 pub(super) struct TooSlow(Arc<AtomicBool>);
 

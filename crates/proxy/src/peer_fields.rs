@@ -69,7 +69,8 @@ impl PeerFields {
         fields::remove(headers, |name| self.contains(name));
     }
 
-    /// Removes what an upstream must not get after a body, also from trusted peers: they replace fields of heads only.
+    /// Removes trailers that an upstream must not get, also those of trusted peers: peers may replace fields of heads
+    /// only.
     pub(super) fn remove_from_trailers(&self, trailers: &mut HeaderMap) {
         fields::remove_hop_by_hop(trailers);
         fields::remove(trailers, |name| {
@@ -80,7 +81,7 @@ impl PeerFields {
         });
     }
 
-    /// Logs that a peer that is not trusted sends what load balancers send: once an hour for each of a few peers.
+    /// Logs that an untrusted peer sends the fields of a load balancer: once an hour for each of a few peers.
     pub(super) fn report(&self, headers: &HeaderMap, peer: IpAddr, now: Duration) {
         let name = HeaderName::from_static("x-forwarded-for");
         if !headers.contains_key(name) && !headers.contains_key(header::FORWARDED) {

@@ -1,4 +1,4 @@
-//! The principal of a request: what makes two callers different, so that no caller gets the response of another. Kept only as
+//! The principal of a request. It distinguishes callers, so that no caller gets the response of another. Kept only as
 //! its SHA-256.
 
 use std::fmt;
@@ -21,7 +21,7 @@ const TOKEN: &str = "jwt:iss+sub";
 /// Schemes of `Authorization` that sign each request (Amazon, RFC 7616, RFC 9449, Hawk, HTTP signatures): a repeat has another value.
 const SIGNING_SCHEMES: [&str; 5] = ["aws4-hmac-sha256", "digest", "dpop", "hawk", "signature"];
 
-/// Where a part of the principal comes from.
+/// Source of a part of the principal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PrincipalSource {
     /// A field that must be present.
@@ -95,7 +95,7 @@ pub(super) fn of(
     issuers: &Issuers,
 ) -> Result<[u8; 32], NoPrincipal> {
     let mut digest = Sha256::new();
-    // Each part says its length, so that no two lists of parts have the same bytes.
+    // Each part has its length, so that no two lists of parts have the same bytes.
     let mut add = |part: &[u8]| {
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
@@ -109,7 +109,7 @@ pub(super) fn of(
                 if values.is_empty() && matches!(source, PrincipalSource::Field(_)) {
                     return Err(NoPrincipal::Field(name.clone()));
                 }
-                // So that no value can pass from one field to the next.
+                // Prevents a value from crossing from one field into the next.
                 add(&(values.len() as u64).to_be_bytes());
                 for value in values {
                     refuse_signed(name, value)?;
@@ -123,7 +123,7 @@ pub(super) fn of(
                 if !is_trusted {
                     return Err(NoPrincipal::Untrusted(name.clone()));
                 }
-                // A peer that adds its own value to that of a client has not replaced it.
+                // A peer that adds a value to that of the client has not replaced the client's value.
                 let value = only(headers, name).map(|value| value.as_bytes().trim_ascii());
                 let value = value.filter(|value| !value.is_empty());
                 let value = value.ok_or_else(|| NoPrincipal::Trusted(name.clone()))?;

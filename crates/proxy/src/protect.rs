@@ -1,4 +1,4 @@
-//! Requests on protected routes: identifies them, claims their keys, and forwards them or replays what is stored.
+//! Requests on protected routes: identifies them, claims their keys, and forwards them or replays the stored response.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct Identified {
     client: Client,
 }
 
-/// What a request holds until its claim is answered.
+/// Resources of a request until its claim is answered.
 struct Held {
     permit: Option<Permit>,
     exchange: Option<Share>,
@@ -133,7 +133,7 @@ impl Proxy {
         let is_upload = upload.is_some();
         let identified = Identified { route: route.clone(), app, key, principal, target, request, upload, client };
         let (reply, response) = oneshot::channel();
-        // In a task: a caller that hangs up leaves no claim behind that is granted and not used. Boxed: a task copies its future.
+        // Runs in a task, so that no unused grant remains if the caller hangs up. Boxed: a task copies its future.
         self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
         let answer = response.await.unwrap_or_else(|_| {
             let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
@@ -167,7 +167,7 @@ impl Proxy {
         self.forward(&route.upstream, request, client)
     }
 
-    /// Claims the key, and runs the exchange or replays what is stored.
+    /// Claims the key, and runs the exchange or replays the stored response.
     async fn answer(self: Arc<Self>, of: Identified, mut reply: Reply) {
         let upstream = of.route.upstream.clone();
         match self.claim(of, &mut reply).await {
@@ -217,7 +217,7 @@ impl Proxy {
         let is_repeat = route.options.on_unknown == OnUnknown::Forward
             && matches!(&answered.answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
         if is_repeat {
-            // What is rare is boxed: the future of an exchange has room for all of its parts.
+            // Rare parts are boxed: the future of an exchange has room for all of its parts.
             let taken_over = Box::pin(self.gateway.claim(&app, call(true))).await;
             answered.answer = self.repeat_uncertain(&app, taken_over, || call(true)).await;
         }
@@ -257,7 +257,8 @@ impl Proxy {
         Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
     }
 
-    /// Claims a key. While another request holds it, the caller waits as long as it or the route wants, and gives up what it holds.
+    /// Claims a key. While another request holds it, the caller waits for its own time or that of the route, and
+    /// releases its resources.
     async fn claim_or_wait(
         &self,
         route: &Route,
@@ -295,7 +296,7 @@ impl Proxy {
         Ok(AnsweredClaim { answer: self.repeat_uncertain(app, first, call).await, claimed_at, applied })
     }
 
-    /// Repeats a claim once if it may have taken effect: with its nonce, so that it finds its own effect.
+    /// Repeats a claim once if it may have taken effect. It uses the same nonce, so it finds its own effect.
     async fn repeat_uncertain(
         &self,
         app: &App,
@@ -347,7 +348,7 @@ impl Proxy {
 /// The answer to a claim.
 enum Claimed {
     Granted(Box<Exchange>),
-    /// Granted after a wait, for which the body was not kept.
+    /// Granted after a wait; the body was not kept for it.
     TooLate(Box<Exchange>),
     Replay(Response),
     /// Observed, and the claim failed: forwarded without one.

@@ -75,7 +75,7 @@ impl Proxy {
     }
 }
 
-/// A body that is in memory, and its share of that.
+/// A body in memory, and its share of the memory.
 struct Held {
     bytes: Bytes,
     _share: Share,

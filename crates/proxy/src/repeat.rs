@@ -39,7 +39,7 @@ impl Proxy {
         }
     }
 
-    /// Returns what is stored.
+    /// Returns the stored response.
     fn replay(&self, route: &Route, found: &ClaimView) -> Result<Response, Refusal> {
         let record = &found.claim.record;
         match record.state {
@@ -58,7 +58,8 @@ impl Proxy {
         replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
     }
 
-    /// Reads the body of a repeat, which only its sender has, and asks if its caller may have what the answer `reveals`.
+    /// Reads the body of a repeat: only the real sender has it. Then asks whether its caller may get what the answer
+    /// `reveals`.
     pub(super) async fn check_repeat(
         &self,
         route: &Route,

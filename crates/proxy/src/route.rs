@@ -15,7 +15,7 @@ use super::principal::PrincipalSource;
 use super::target::PathForm;
 use super::upstream::Upstream;
 
-/// A route: its options, and what is made of them once.
+/// A route: its options, and the values that are computed from them once.
 pub(super) struct Route {
     pub(super) options: RouteOptions,
     pub(super) operation: Operation,
@@ -120,8 +120,8 @@ impl Routes {
         upstreams
     }
 
-    /// Returns the way of a request: the first route for its host, path and method; else that of the first route for its host
-    /// and path, without protection.
+    /// Returns the path of a request through the proxy: the first route for its host, path and method. Without one, the
+    /// first route for its host and path, without protection.
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {
         let matching = self.all.iter().filter(|route| route.matches(host, path));
         match pick(matching, |route| route.methods.contains(method)) {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::proxy::BoundMetrics;
 
-/// Units beyond which a share is large. Large ones leave an eighth of a bound to small ones, so that a few long bodies do not keep
-/// all others out.
+/// Units beyond which a share is large. Large bodies leave an eighth of a bound to small ones, so that a few long
+/// bodies cannot exclude all others.
 const LARGE: usize = 16 << 10;
 
-/// The app that a request counts for; `None` for those that no route takes.
+/// The app that a request counts for; `None` for requests that no route takes.
 pub(super) type Payer = Option<AppKey>;
 
 /// The part of a bound that one app may use.

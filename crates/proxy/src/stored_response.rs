@@ -1,4 +1,4 @@
-//! The stored form of a response: JSON, kept as the result of its claim. A tombstone is what is left of a response that was not
+//! The stored form of a response: JSON, kept as the result of its claim. A tombstone replaces a response that was not
 //! stored. With encryption all of both is encrypted, and nothing else is believed.
 
 use std::convert::Infallible;
@@ -29,10 +29,10 @@ const TRAILER: char = ':';
 /// Fields that are left in a tombstone.
 static TOMBSTONE_FIELDS: [HeaderName; 2] = [header::LOCATION, header::ETAG];
 
-/// Stored form of a tombstone that says nothing: it cannot be read as a response.
+/// Stored form of an empty tombstone: it cannot be read as a response.
 const UNREADABLE: &str = "{\"v\":1}";
 
-/// Returns the stored form of the tombstone of a stored response. One that cannot be read is erased as a whole.
+/// Returns the stored form of the tombstone of a stored response. An unreadable one is erased as a whole.
 pub(super) fn forget(result: &str, keys: &EncryptionKeys, owner: Owner<'_>) -> Box<str> {
     let Some(stored) = StoredResponse::read(result, keys, owner) else { return UNREADABLE.into() };
     let fields = stored.fields.into_iter().filter(|(name, _)| is_tombstones(name)).collect();
@@ -73,7 +73,7 @@ impl StoredResponse {
         self
     }
 
-    /// Returns what is left of a response that is not stored: its status, and where its effect can be found.
+    /// Returns the tombstone of a response that is not stored: its status, and the place of its effect.
     pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, at: u64) -> Self {
         let value = |name: &HeaderName| headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(value(name)?))));
@@ -130,8 +130,9 @@ impl StoredResponse {
         serde_json::from_str(result).ok().filter(|stored: &Self| stored.v == VERSION)
     }
 
-    /// Returns the response for a repeat at this time; `None` if this is a tombstone, or older than `age_max` seconds. Its fields
-    /// are filtered as those of an upstream: the store is not believed more, and what the route stores may have changed.
+    /// Returns the response for a repeat at this time; `None` if this is a tombstone, or older than `age_max` seconds.
+    /// Its fields are filtered like those of an upstream: the store is not trusted more, and the stored fields of the
+    /// route may have changed.
     pub(super) fn replay(&self, now: u64, age_max: Option<u64>, stored: &StoredFields) -> Option<Response> {
         let age = now.saturating_sub(self.at);
         if age_max.is_some_and(|max| age >= max) {
@@ -162,7 +163,7 @@ impl StoredResponse {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Returns the fields that say where the effect can be found.
+    /// Returns the fields that name the place of the effect.
     pub(super) fn tombstone_headers(&self) -> HeaderMap {
         let headers = self.headers();
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
@@ -183,7 +184,7 @@ fn kept<'h>(
     (bytes <= FIELDS_BYTES_MAX).then(|| stored.of(headers))
 }
 
-/// Returns stored fields. Those that are none are left out.
+/// Returns stored fields. Invalid ones are left out.
 fn headers<'a>(fields: impl Iterator<Item = (&'a str, &'a String)>) -> HeaderMap {
     let field = |(name, value): (&str, &String)| {
         let bytes: Option<Vec<u8>> = value.chars().map(|byte| u8::try_from(u32::from(byte)).ok()).collect();
@@ -206,7 +207,7 @@ fn latin1(value: &HeaderValue) -> String {
     value.to_str().map_or_else(|_| bytes(), str::to_owned)
 }
 
-/// Reads a body. One that is not Base64 is that of a tombstone.
+/// Reads a body. A body that is not Base64 is that of a tombstone.
 fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     Ok(text.and_then(|text| STANDARD.decode(text).ok()).map(Bytes::from))
@@ -326,7 +327,7 @@ mod tests {
             let again = forget(&left, keys, owner);
             assert_eq!(StoredResponse::read(&again, keys, owner).as_ref(), Some(&tombstone), "twice is once");
         }
-        // Without its key nothing can be kept, and nothing is.
+        // Without its key no part of it can be kept.
         assert_eq!(&*forget(&stored.write(&keys, owner), &clear, owner), UNREADABLE);
         assert_eq!(&*forget(&stored.write(&clear, owner), &keys, owner), UNREADABLE);
         assert_eq!(StoredResponse::decode(UNREADABLE), None);

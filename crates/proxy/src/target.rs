@@ -31,11 +31,11 @@ pub(super) struct Target {
     pub(super) path: String,
     /// In the same form.
     pub(super) query: Option<String>,
-    /// A part of the path for which some server takes it for another path.
+    /// A part of the path that makes some server read it as another path.
     pub(super) ambiguity: Option<&'static str>,
 }
 
-/// A part of paths that servers understand differently, and that a route can allow.
+/// A part of paths that servers understand differently. A route can allow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathForm {
@@ -51,7 +51,7 @@ impl Target {
     /// Returns the target of a request, and makes it the only one: `Host` becomes that of an absolute target.
     ///
     /// # Errors
-    /// It names no host, or one that servers could take for another.
+    /// It names no host, or a host that servers could read as another one.
     pub(super) fn take<Body>(request: &mut Request<Body>) -> Result<Self, Problem> {
         // As of CONNECT: no route has this path, and the upstream would get `/`.
         if request.uri().path().is_empty() {
@@ -90,7 +90,7 @@ impl Target {
         Ok(Self { host, path: path.text, query: query.map(|query| query.text), ambiguity })
     }
 
-    /// Returns the first form that the path has, and that is not one of these.
+    /// Returns the first form of the path that is not one of these.
     pub(super) fn form_beside(&self, allowed: &[PathForm]) -> Option<PathForm> {
         form_beside(&self.path, allowed)
     }
@@ -113,19 +113,19 @@ fn form_beside(path: &str, allowed: &[PathForm]) -> Option<PathForm> {
     forms.into_iter().find(has).map(|(form, _)| form)
 }
 
-/// Reports whether a method equals a standard one but for its case.
+/// Reports whether a method differs from a standard one only in case.
 pub(super) fn is_misspelt(method: &Method) -> bool {
     STANDARD_METHODS
         .iter()
         .any(|standard| standard != method && standard.as_str().eq_ignore_ascii_case(method.as_str()))
 }
 
-/// Reports whether a request asks frameworks to take its method for another.
+/// Reports whether a request asks frameworks to use another method.
 pub(super) fn overrides_method(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| METHOD_OVERRIDES.contains(&&*normal(name)))
 }
 
-/// Returns the part of a path for which an unsafe request is refused, unless it is one of these forms.
+/// Returns the part of a path that is the reason to refuse an unsafe request, unless it is one of these forms.
 pub(super) fn refused_in(path: &str, allowed: &[PathForm]) -> Option<&'static str> {
     let spelling = Spelling::of(path);
     let ambiguity = spelling.ambiguity();
@@ -137,7 +137,7 @@ pub(super) fn spelled(path: &str) -> String {
     Spelling::of(path).text
 }
 
-/// Returns the name of `host[:port]` in the form in which hosts are compared.
+/// Returns the name of `host[:port]` in the form for comparisons.
 fn host_name(host: &str) -> Result<String, Problem> {
     if host.contains('%') {
         return Err(Problem::invalid("The host has an escape (`%`); send its name as it is."));
@@ -196,7 +196,7 @@ impl Spelling {
         spelling
     }
 
-    /// Returns the part for which some server takes this path for another one.
+    /// Returns the part that makes some server read this path as another one.
     fn ambiguity(&self) -> Option<&'static str> {
         if self.has_wrong_escape {
             return Some("a `%` that two hexadecimal digits do not follow");

@@ -1,4 +1,5 @@
-//! Tokens that say who calls: JSON Web Tokens (RFC 7519), signed by an issuer whose keys are known as a set (RFC 7517).
+//! Tokens that identify the caller: JSON Web Tokens (RFC 7519), signed by an issuer whose keys are known as a set (RFC
+//! 7517).
 
 pub(super) mod keys;
 mod source;

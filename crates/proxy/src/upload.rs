@@ -29,7 +29,7 @@ static CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 pub(super) struct Upload<Body = Arriving> {
     body: Body,
     digest: [u8; 32],
-    /// The digest of what was read so far.
+    /// The digest of the bytes so far.
     sha256: Sha256,
     progress: Arc<Progress>,
 }
@@ -77,7 +77,7 @@ impl Progress {
         });
     }
 
-    /// Returns the problem of the body for which it broke off, if it has one.
+    /// Returns the problem that ended the body early, if there is one.
     pub(super) fn problem(&self) -> Option<Problem> {
         if self.is_mismatch() { Some(mismatch()) } else { self.too_slow.problem() }
     }
@@ -150,7 +150,7 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
 }
 
 impl Upload {
-    /// Gives up the memory of what was read, for a request that is only verified from now on.
+    /// Releases the memory of the bytes that were read, for a request that is only verified from now on.
     pub(super) fn keep_digest(&mut self) {
         for piece in self.body.give_up_read() {
             self.sha256.update(&piece);

@@ -36,7 +36,7 @@ use super::options::{UpstreamOptions, server_of};
 /// Bytes that are buffered at most of a message on its way, in each direction.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
-/// Time for which a server is not used after it could not be connected to, unless no other is left.
+/// Time for which a server is not used after a failed connection, unless no other server remains.
 const REST: Duration = Duration::from_secs(5);
 
 /// The servers behind some routes.
@@ -60,7 +60,7 @@ struct Server {
     http2: Option<Http2>,
 }
 
-/// Says if a request may be sent. What is sent without a claim may be done a second time.
+/// Decides whether a request may be sent. A request that is sent without a claim may run a second time.
 pub(super) trait Permission: Sync {
     /// Returns whether it may be sent to the first server, once there is a connection to it.
     fn may_be_sent(&self) -> bool;
@@ -92,7 +92,7 @@ async fn may_be_sent(permission: &impl Permission, connection: usize) -> bool {
 pub(super) enum Failed {
     /// No server could be connected to: nothing was sent.
     NotConnected(String),
-    /// The server says that it has done nothing.
+    /// The server has declared that it did nothing.
     Refused(String),
     /// The request was sent, or may have been.
     Broken(String),
@@ -199,7 +199,7 @@ impl Upstream {
         Some(sent.and_then(|response| framed(response, offers_upgrade)).map(received))
     }
 
-    /// Lets further requests open new connections. Those that are in use end with their requests.
+    /// Lets further requests open new connections. Connections in use end with their requests.
     pub(super) fn reconnect(&self) {
         self.keyed.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
         self.streaming.store(Arc::new(Pools::new(&self.connector, self.options.idle.0)));
@@ -247,7 +247,7 @@ fn received(response: Response<Incoming>) -> Response<Received> {
     response.map(|body| Streamed::new(body, None))
 }
 
-/// Returns a response whose end is certain. What came was an answer to a request that was sent, so another one is a broken exchange.
+/// Returns a response whose end is certain. The request was sent, so any other response is a broken exchange.
 fn framed(response: Response<Incoming>, offers_upgrade: bool) -> Result<Response<Incoming>, Failed> {
     framing::checked(response, offers_upgrade).map_err(|why| Failed::Broken(why.to_owned()))
 }

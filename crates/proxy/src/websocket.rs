@@ -25,7 +25,7 @@ use super::upstream::Received;
 const NONCE_BYTES: usize = 16;
 /// The only version.
 const VERSION: &str = "13";
-/// Follows the key in what is hashed for the answer (RFC 6455, 1.3).
+/// Follows the key in the hashed text of the answer (RFC 6455, 1.3).
 const ACCEPT_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
@@ -50,7 +50,7 @@ pub(super) fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Problem> {
     })
 }
 
-/// Reports whether a message names `websocket`, and nothing else, as the protocol to switch to.
+/// Reports whether a message names only `websocket` as the protocol to switch to.
 pub(super) fn is_named(headers: &HeaderMap) -> bool {
     fields::only(headers, &header::UPGRADE)
         .is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()))
@@ -94,6 +94,6 @@ async fn connect(caller: OnUpgrade, upstream: OnUpgrade, idle: Duration) {
     };
     let (mut caller, mut upstream) =
         (InspectReader::new(TokioIo::new(caller), count), InspectReader::new(TokioIo::new(upstream), count));
-    // Operators need not know of a side that leaves or sends nothing.
+    // Operators need not know about a side that leaves or stays idle.
     let _ = response_within(idle, pin!(copy_bidirectional(&mut caller, &mut upstream)), &pieces).await;
 }

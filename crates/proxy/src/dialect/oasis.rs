@@ -22,7 +22,7 @@ pub(super) static FIRST_SENT: HeaderName = HeaderName::from_static("repeatabilit
 /// The field that says if a request was accepted as repeatable.
 pub(super) const RESULT: HeaderName = HeaderName::from_static("repeatability-result");
 
-/// Time by which a client's clock may be ahead.
+/// Greatest lead of a client's clock.
 const SKEW_MAX: Duration = Duration::from_mins(5);
 
 #[derive(Serialize)]

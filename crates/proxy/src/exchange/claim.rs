@@ -28,7 +28,8 @@ use crate::upstream::Permission;
 const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
 
 impl Permission for Exchange {
-    /// Returns whether the lease outlasts a connect. What is sent after its end may be done a second time, by another attempt.
+    /// Returns whether the lease outlasts a connect. Another attempt may run a request that is sent after its end a
+    /// second time.
     fn may_be_sent(&self) -> bool {
         let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
         self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end
@@ -79,7 +80,7 @@ impl Exchange {
         self.proxy.clock.wall().as_micros() / 1_000_000
     }
 
-    /// Extends the lease while the exchange runs. Once the request was sent, a renewal that fails changes nothing.
+    /// Extends the lease while the exchange runs. Once the request was sent, a failed renewal changes nothing.
     pub(super) async fn renew(&self) -> Infallible {
         let lease = self.route.options.lease.0;
         loop {

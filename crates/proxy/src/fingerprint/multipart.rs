@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::fields::only;
 
-/// Returns the digest of a form's parts. `None` if the body is no form, or one that readers could understand differently.
+/// Returns the digest of a form's parts. `None` if the body is no form, or if readers could understand it differently.
 pub(crate) fn digest(headers: &HeaderMap, body: &[u8]) -> Option<[u8; 32]> {
     let content_type = only(headers, &header::CONTENT_TYPE)?.to_str().ok()?;
     let delimiter = format!("\r\n--{}", boundary(content_type)?).into_bytes();

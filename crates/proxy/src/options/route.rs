@@ -1,4 +1,4 @@
-//! The tables of routes: which requests they take, what makes two requests the same, and what is stored of their responses.
+//! The tables of routes: the requests that they take, the identity of requests, and the stored responses.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub struct RouteOptions {
     /// Statuses and bodies of refusals, and defaults.
     #[serde(default)]
     pub dialect: Dialect,
-    /// What makes two callers different.
+    /// Sources that distinguish two callers.
     pub principal: Vec<PrincipalSource>,
     /// True if all callers share their keys: `principal` is empty.
     #[serde(default)]
@@ -65,7 +65,7 @@ pub struct RouteOptions {
     /// Statuses of responses that are stored. An exact status beats a class, and is not in the default of `release` then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<Vec<StatusRule>>,
-    /// Statuses that mean that nothing happened. An exact status is not in the default of `store` then.
+    /// Statuses of responses without an effect. An exact status is not in the default of `store` then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Vec<StatusRule>>,
     /// Meaning of a 5xx response. The dialect has a default.
@@ -89,7 +89,7 @@ pub struct RouteOptions {
     /// Fields of responses that are stored although they belong to one client, such as `Set-Cookie`.
     #[serde(default)]
     pub store_with: Vec<String>,
-    /// Fields of responses that are not stored, in addition to those that never are.
+    /// Fields of responses that are not stored, in addition to the fields that are never stored.
     #[serde(default)]
     pub store_without: Vec<String>,
     /// Size of the largest body that is stored. A longer response cannot be replayed.
@@ -105,10 +105,10 @@ pub struct RouteOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRequirement {
-    /// It is refused.
+    /// Refused.
     #[default]
     Required,
-    /// It is forwarded without protection.
+    /// Forwarded without protection.
     Optional,
     /// Keys are ignored: nothing on this route is protected.
     Off,
@@ -121,7 +121,7 @@ pub enum OnUnknown {
     /// 409.
     #[default]
     Refuse,
-    /// It is forwarded with `Oncegate-Repeat: unknown`, and the upstream decides.
+    /// Forwarded with `Oncegate-Repeat: unknown`; the upstream decides.
     Forward,
 }
 
@@ -169,7 +169,7 @@ impl RouteOptions {
         effective(self.store.as_ref(), self.release.as_ref(), || StatusRule::list(&["2xx", "301", "302", "303", "4xx"]))
     }
 
-    /// Returns the statuses that mean that nothing happened.
+    /// Returns the statuses of responses without an effect.
     pub fn released_statuses(&self) -> Vec<StatusRule> {
         effective(self.release.as_ref(), self.store.as_ref(), || self.dialect.release())
     }
@@ -234,7 +234,8 @@ impl RouteOptions {
         self.methods.iter().map(method).collect()
     }
 
-    /// Reports whether the JSON of a body must be known before its key is claimed, so that no body may be longer than what is read.
+    /// Reports whether the JSON of a body must be known before its key is claimed. Then no body may be longer than the
+    /// limit for reading.
     pub(crate) fn reads_json(&self) -> bool {
         self.key_in_body.is_some() || !self.fingerprint_without.is_empty()
     }

@@ -16,7 +16,7 @@ use super::span;
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamOptions {
-    /// Where its servers are, such as `http://10.0.0.7:9000`. Used round-robin.
+    /// URLs of its servers, such as `http://10.0.0.7:9000`. Used round-robin.
     pub urls: Vec<String>,
     /// File of the authorities for the certificates of `https` servers, in PEM. Empty: those of the system.
     #[serde(default)]
@@ -33,14 +33,14 @@ pub struct UpstreamOptions {
     /// Time limit of a whole exchange. The renewal of its claim ends there.
     #[serde(default = "span::<300>")]
     pub exchange_max: Span,
-    /// Exchanges with all of its servers at once. An exchange lasts until its response has been received, however long its
-    /// caller is gone.
+    /// Exchanges with all of its servers at once. An exchange lasts until its response has been received, even if its
+    /// caller has disconnected.
     #[serde(default = "default_exchanges")]
     pub exchanges: usize,
     /// Requests with a key use only connections that were idle for less than this.
     #[serde(default = "span::<4>")]
     pub idle: Span,
-    /// Time after which a WebSocket is closed on which neither side has sent anything.
+    /// Time after which an idle WebSocket is closed: neither side has sent anything.
     #[serde(default = "span::<300>")]
     pub websocket_idle: Span,
 }

@@ -112,8 +112,8 @@ impl Key {
 }
 
 impl Public {
-    /// Reports whether a signature is right. The kind of the key decides which algorithms it may be: never `none`, nor one with a
-    /// shared secret.
+    /// Reports whether a signature is right. The kind of the key decides the allowed algorithms: never `none`, and
+    /// never an algorithm with a shared secret.
     fn verifies(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> bool {
         match self {
             Self::Rsa { n, e } => {

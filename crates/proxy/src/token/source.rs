@@ -1,4 +1,4 @@
-//! Where the keys of an issuer come from: a file, or a URL that is read again from time to time.
+//! Source of the keys of an issuer: a file, or a URL that is read again from time to time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -139,7 +139,7 @@ fn keys_of_other_kinds_are_used_for_their_own_algorithm_only() {
     }
 }
 
-/// Example of RFC 7515, A.2: a key of RSA, and what it has signed.
+/// Example of RFC 7515, A.2: a key of RSA, and the data that it has signed.
 #[test]
 fn the_signature_of_the_standard_is_verified() {
     let keys = json!({ "keys": [{ "kty": "RSA", "e": "AQAB", "n": "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ" }] });

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 /// Gives a response one framing.
 ///
 /// # Errors
-/// Says why its end is not certain, or that it switches to a protocol that the request did not offer.
+/// The reason why its end is not certain, or a switch to a protocol that the request did not offer.
 pub(crate) fn checked<B>(mut response: Response<B>, offers_upgrade: bool) -> Result<Response<B>, &'static str> {
     let status = response.status();
     if status == StatusCode::SWITCHING_PROTOCOLS && !offers_upgrade {

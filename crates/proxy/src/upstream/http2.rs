@@ -41,7 +41,7 @@ pub(super) struct Http2 {
     idle: Duration,
     /// A connection on which a response takes longer may be dead: it gets no further requests. Also the time limit of pings.
     timeout: Duration,
-    /// Window of a connection: enough for all responses, so that unread ones do not stop the others.
+    /// Window of a connection: enough for all responses, so that an unread response does not stop the others.
     window: u32,
     /// The oldest first, which is used first: others become idle when they are not needed any more.
     connections: Mutex<Vec<Shared>>,
@@ -181,7 +181,7 @@ impl Http2 {
             if let Err(error) = ended.await {
                 tracing::debug!(%error, "A connection to an upstream has ended");
             }
-            // Gives back what it has not sent.
+            // Returns the part that it has not sent.
             lock(&running).take();
         });
         let used_ms = Arc::new(AtomicU64::new(self.now_ms()));
@@ -222,8 +222,8 @@ fn prepare(request: &mut Request<Body>) {
     }
 }
 
-/// Reports whether the server says that it has done nothing: it refused the stream, or its GOAWAY names an earlier one as its last
-/// (RFC 9113, 8.7 and 6.8). The library fails no other streams for a GOAWAY of the server.
+/// Reports whether the server has declared that it did nothing: it refused the stream, or its GOAWAY names an earlier
+/// stream as the last (RFC 9113, 8.7 and 6.8). The library fails no other streams for a GOAWAY of the server.
 fn is_refused(error: &hyper::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {

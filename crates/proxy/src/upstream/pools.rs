@@ -1,5 +1,5 @@
-//! Pools of connections to the servers of an upstream, one for each core: a connection is served by the core that opened it, and a
-//! request that used that of another core would wake both.
+//! Pools of connections to the servers of an upstream, one for each core: a connection is served by the core that
+//! opened it, and a request on a connection of another core would wake both cores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

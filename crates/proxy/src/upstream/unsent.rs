@@ -1,4 +1,4 @@
-//! Streamed bodies that come back from a server that could not be connected to, so that the next server gets them.
+//! Streamed bodies that return from a server without a connection, so that the next server gets them.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub(super) struct Unsent {
     is_begun: bool,
 }
 
-/// Where a body comes back to.
+/// Place to which an unsent body returns.
 #[derive(Default)]
 pub(super) struct Returned(Arc<Mutex<Option<Body>>>);
 
