@@ -1,4 +1,4 @@
-//! What needs a person now, as this gateway knows it. Each kind has its runbook in `docs/operations.md`.
+//! Items that need a person now, as far as this gateway knows. Each kind has its runbook in `docs/operations.md`.
 
 use oncegate_core::clock::Timestamp;
 use oncegate_core::spool::SpoolStatus;
@@ -18,18 +18,18 @@ const ENTRIES_MAX: usize = 1000;
 pub(super) struct Attention {
     pub(super) kind: Kind,
     pub(super) severity: Severity,
-    /// When it began. `None` where this gateway does not know.
+    /// Its start. `None` if this gateway does not know.
     pub(super) since: Option<Timestamp>,
     /// The app, if it is about one.
     pub(super) app: Option<AppKey>,
     /// The engine or chain, if it is about one.
     pub(super) subject: Option<String>,
     pub(super) count: usize,
-    /// What is wrong, and what it means.
+    /// The problem, and its meaning.
     pub(super) text: String,
 }
 
-/// What is wrong.
+/// Kind of the problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     StoreDown,
     /// A chain grants nothing for a time, because its store lost its data.
     GrantsFrozen,
-    /// A chain grants nothing, because its engine lacks what the chain requires.
+    /// A chain grants nothing, because its engine does not meet the chain's requirements.
     RequirementsUnmet,
     /// The outage journal takes no entries.
     JournalFailing,
@@ -55,13 +55,13 @@ pub(super) enum Kind {
     ReloadFailed,
 }
 
-/// How soon a person has to act.
+/// Urgency for a person.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Severity {
     /// Callers are refused, or something may have been done twice.
     Critical,
-    /// It becomes worse with time.
+    /// Becomes worse with time.
     Warning,
 }
 

@@ -115,7 +115,7 @@ pub struct Audit {
 #[derive(Default)]
 struct Notes {
     lines: Mutex<VecDeque<String>>,
-    /// Held by the one that writes.
+    /// Held by the writer.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -151,8 +151,8 @@ impl Audit {
         *self.writer.failing_since()
     }
 
-    /// Records an event that changes nothing, such as a sign-in. Does not wait for the disk: one that is full must not keep operators
-    /// from looking. The log has the event in any case.
+    /// Records an event that changes nothing, such as a sign-in. Does not wait for the disk: a full disk must not stop
+    /// operators from reading. The log has the event in any case.
     pub(super) fn note(&self, operator: &Operator, change: &Change) {
         let (id, at) = (format!("{:016x}", self.entropy.bits()), self.clock.wall());
         log(&id, &operator.name, change, NOTED);

@@ -24,7 +24,7 @@ pub(crate) struct Operator {
     pub role: Role,
     /// The ID of the request.
     pub request_id: String,
-    /// Where the request comes from.
+    /// Origin of the request.
     pub via: Via,
 }
 
@@ -72,7 +72,7 @@ impl Token {
     }
 }
 
-/// Reason for which a call of the admin API is denied.
+/// Reason why a call of the admin API is denied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Denied {
     /// No tokens are configured.

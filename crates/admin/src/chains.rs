@@ -81,7 +81,7 @@ pub(super) async fn switch(
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
-/// Returns the problem that says what a switch would lose.
+/// Returns the problem with the losses of a switch.
 async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to: &str) -> Problem {
     let apps = admin.registry.apps().into_iter().filter(|app| app.chain == chain).map(|app| app.key.clone());
     let from = &status.active;

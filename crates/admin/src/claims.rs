@@ -86,7 +86,8 @@ impl Named<'_> {
 }
 
 impl Target {
-    /// Returns the live claim. If a request names the attempt that its operator was shown, that one must still hold it.
+    /// Returns the live claim. If a request names the attempt that its operator saw, that attempt must still hold the
+    /// claim.
     async fn inspect(&self, admin: &Admin, shown: Option<&str>) -> Result<ClaimView, Problem> {
         let found = admin.gateway.inspect(&self.app, self.id).await?.ok_or_else(|| self.nothing())?;
         let record = &found.claim.record;

@@ -17,7 +17,7 @@ pub struct Setting {
     pub key: String,
     /// Its value, without secrets.
     pub value: serde_json::Value,
-    /// Where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
+    /// Place where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
     pub origin: String,
     /// A change takes effect only at a restart.
     pub needs_restart: bool,

@@ -74,7 +74,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, RawQuery(query): RawQu
     Ok(json(&HistoryBody { step_ms: step * 1000, from, series, names: known }))
 }
 
-/// Reports whether a series could have this name. One that nothing was counted for has no values.
+/// Reports whether a series could have this name. A series without counts has no values.
 fn is_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
     (1..=256).contains(&name.len()) && name.bytes().all(is_part)

@@ -72,7 +72,7 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     /// Rates and latencies of the last weeks.
     pub history: Arc<History>,
-    /// What has happened to calls lately.
+    /// Recent calls.
     pub recent: Arc<Recent>,
     /// The metrics of this process.
     pub metrics: Arc<Metrics>,

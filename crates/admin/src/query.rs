@@ -93,8 +93,8 @@ impl Query {
     }
 }
 
-/// Returns a page of what was found, and the key of its last item if there is a next page. To know that, one more than `limit` is
-/// looked for.
+/// Returns a page of results, and the key of its last item if there is a next page. To know that, one more than `limit`
+/// is looked for.
 pub(super) fn page<T, Key>(mut found: Vec<T>, limit: usize, key: impl Fn(&T) -> Key) -> (Vec<T>, Option<Key>) {
     let more = found.len() > limit;
     found.truncate(limit);

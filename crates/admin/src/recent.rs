@@ -1,4 +1,4 @@
-//! `GET /admin/v1/recent`: what has happened to calls at this gateway lately, except plain grants and successes.
+//! `GET /admin/v1/recent`: recent calls at this gateway, except plain grants and successes.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ struct RecentBody {
     lost: u64,
 }
 
-/// Answers with what has happened lately.
+/// Answers with the recent calls.
 pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let wanted = Wanted {

@@ -23,11 +23,11 @@ struct State {
 /// A reload of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Reload {
-    /// When it was tried.
+    /// Time of the try.
     pub at: Timestamp,
-    /// When reloads began to fail; `None` if this one was applied.
+    /// Time at which reloads began to fail; `None` if this one was applied.
     pub failing_since: Option<Timestamp>,
-    /// Why it was not applied.
+    /// Reason why it was not applied.
     pub error: Option<String>,
     /// The tables that have changed, and take effect only at a restart.
     pub restart_needed: Vec<String>,

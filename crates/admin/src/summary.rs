@@ -1,4 +1,4 @@
-//! `GET /admin/v1/summary`: the state of this gateway in one answer, from what it knows already. Calls no store.
+//! `GET /admin/v1/summary`: the state of this gateway in one answer, from its present knowledge. Calls no store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Suspects: operations that may have been executed twice. Operators list them, look each one up, and say what they found.
+//! Suspects: operations that may have been executed twice. Operators list them, look each one up, and record their
+//! findings.
 
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ pub(super) async fn overlaps(State(admin): State<Arc<Admin>>, RawQuery(query): R
     Ok(json(&OverlapsBody { overlaps, next }))
 }
 
-/// `POST /admin/v1/suspects/{id}/check`: records what an operator has found. A later check replaces an earlier one.
+/// `POST /admin/v1/suspects/{id}/check`: records the finding of an operator. A later check replaces an earlier one.
 pub(super) async fn check(
     State(admin): State<Arc<Admin>>,
     Extension(operator): Extension<Operator>,

@@ -17,10 +17,10 @@ use super::query::Query;
 const SHOWN: usize = 50;
 const SHOWN_MAX: usize = 1000;
 
-/// What callers of this gateway wait for, the longest wait first, up to a limit.
+/// Claims and locks that callers of this gateway wait for, the longest wait first, up to a limit.
 #[derive(Debug, Serialize)]
 pub(super) struct Waits {
-    /// Number of callers that wait, also for what is not shown.
+    /// Number of waiting callers, including those for items that are not shown.
     pub(super) callers: usize,
     /// Not everything is shown.
     pub(super) more: bool,

@@ -9,7 +9,7 @@ use oncegate_gateway::tenants::quota::QuotaName;
 use oncegate_gateway::tenants::{App, OperationTerms};
 use serde::Serialize;
 
-/// What this gateway applies to the calls of an app.
+/// Settings that this gateway applies to the calls of an app.
 #[derive(Debug, Serialize)]
 pub(super) struct InForce {
     terms: TermsBody,
@@ -63,7 +63,7 @@ struct UsageBody {
 }
 
 impl InForce {
-    /// Returns what applies to an app. `now` is monotonic.
+    /// Returns the settings of an app. `now` is monotonic.
     pub(super) fn of(app: &App, now: Duration) -> Self {
         let own = |(operation, terms): (&Operation, &OperationTerms)| OperationBody {
             operation: operation.clone(),

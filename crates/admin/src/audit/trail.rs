@@ -1,5 +1,5 @@
-//! The file of the audit trail: one JSON object per line, each synced before its change begins. Opened for each line, so that
-//! it can be moved away at any time. Lines that a crash has truncated are skipped.
+//! The file of the audit trail: one JSON object per line, each synced before its change begins. Opened for each line,
+//! so that the file can be moved away at any time. Lines that a crash has truncated are skipped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,7 +18,7 @@ const FILE_NAME: &str = "audit.jsonl";
 /// Time for the disk to write a line. A line that takes longer may still be written, for a change that never began.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes at the end of the file in which entries are searched: about 27 000 changes.
+/// Number of bytes at the end of the file that are searched: about 27 000 changes.
 const SEARCHED_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes that are read at once.

@@ -1,5 +1,5 @@
-//! Releases a claim, or settles it for its holder. Reads the attempt of the live claim first, and changes the claim only if
-//! that attempt still holds it, so that a change in between is not undone.
+//! Releases a claim, or settles it for its holder. Reads the attempt of the live claim first, and changes the claim
+//! only if that attempt still holds it. So a change in between is not undone.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Erases the response that the proxy has stored for a claim. What is left is a tombstone: repeats are still refused.
+//! Erases the response that the proxy has stored for a claim. A tombstone remains: repeats are still refused.
 
 use std::sync::Arc;
 

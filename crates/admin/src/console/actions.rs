@@ -1,5 +1,5 @@
 //! Actions run once: each form has a nonce, and a second click or a reload gets the result of the first. An action runs to its end
-//! even if the browser disconnects. One that was refused can be sent again, with a better reason for example.
+//! even if the browser disconnects. A refused action can be sent again, for example with a better reason.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -49,7 +49,8 @@ impl Actions {
         done
     }
 
-    /// Keeps the secret that an action has made, until it is shown: a browser may have given up the request that made it.
+    /// Keeps the secret that an action has made until it is shown: the browser may have abandoned the request that made
+    /// it.
     pub(super) fn hand_over(&self, name: String, secret: String) {
         let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
         if secrets.len() == SECRETS_MAX {

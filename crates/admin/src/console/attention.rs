@@ -137,7 +137,7 @@ async fn suspects(context: &Context, kind: &str, app: &str) -> Result<Suspects, 
 async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
     let found: UnknownsPage = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
     if found.unknowns.iter().any(|unknown| unknown.contents.is_some()) {
-        // The looks of one page are one entry, so that a list cannot fill the trail.
+        // All views of one page are one entry, so that a list cannot fill the trail.
         let change = Change {
             app: app.parse().ok(),
             detail: Some(format!("{} unknown claims", found.unknowns.len())),

@@ -22,7 +22,7 @@ pub(super) fn sparkline(title: &str, values: &[Option<f32>]) -> Markup {
     }
 }
 
-/// Returns at most [`POINTS_MAX`] values: the mean of those that are together.
+/// Returns at most [`POINTS_MAX`] values: means of neighbouring points.
 #[expect(clippy::cast_precision_loss, reason = "few values")]
 fn thinned(values: &[Option<f32>]) -> Vec<Option<f32>> {
     let each = values.len().div_ceil(POINTS_MAX).max(1);

@@ -1,4 +1,4 @@
-//! `/console/attention/{id}`: records what an operator has found out about an operation that may have run twice.
+//! `/console/attention/{id}`: records an operator's finding about an operation that may have run twice.
 
 use std::sync::Arc;
 

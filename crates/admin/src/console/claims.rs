@@ -119,7 +119,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (layout::sources(t, &[&named.json()], &format!("oncegate claim show {}", named.command())))
             }
         }
-        // A released claim is absent; a store that does not answer says nothing.
+        // A released claim is absent; if the store does not answer, nothing is known.
         Err(problem) if done.is_some() || !seen.is_empty() => html! {
             h1 { (t.of(Text::Claim)) }
             @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
@@ -182,7 +182,7 @@ pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
     html! { p.state { span class=(class) { (shape) " " } (t.of(sentence)) } }
 }
 
-/// Returns what the store and this gateway know, in the order of time.
+/// Returns the events that the store and this gateway know, in the order of time.
 fn timeline(t: Texts, claim: &Claim, seen: &[Group<'_>]) -> Markup {
     let end = match claim.state.as_str() {
         "in_progress" if claim.on_lease_end == "unknown" => Text::BecomesUnknown,

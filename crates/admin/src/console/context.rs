@@ -1,4 +1,4 @@
-//! The request of a signed-in operator, and what a page needs to answer it.
+//! The request of a signed-in operator, and the services that a page needs for the answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) struct Context {
     pub(super) query: Vec<(String, String)>,
     /// The fields of a form.
     pub(super) form: Vec<(String, String)>,
-    /// What was typed into the form of this page before its session had ended.
+    /// Text that was typed into the form of this page before its session had ended.
     pub(super) draft: Vec<(String, String)>,
 }
 

@@ -219,8 +219,8 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
     Ok(context)
 }
 
-/// Leads to the sign-in. A browser that follows a link on another site sends no cookie: the page loads itself
-/// again, and the browser sends it. What was typed into a form goes along.
+/// Leads to the sign-in. A browser that follows a link on another site sends no cookie: the page loads itself again,
+/// and the browser sends it. The text that was typed into a form is kept.
 async fn signed_out(language: Language, request: Request) -> Response {
     let path = own_path(request.uri().path_and_query().map_or("/console/", |path| path.as_str())).to_owned();
     if !request.method().is_safe() {
@@ -259,7 +259,7 @@ fn forbidden(operator: &Operator, needed: Role) -> Problem {
     Problem::new(Code::Forbidden, detail)
 }
 
-/// Draws a problem as a page, with what the document of the admin API has.
+/// Draws a problem as a page, with the text of the admin API's document.
 fn draw_problem(context: &Context, problem: &Problem) -> Response {
     let t = context.texts();
     let title = if problem.code == Code::NotFound { Text::NotFound } else { Text::Problem };

@@ -22,7 +22,7 @@ struct Found {
     global_id: String,
 }
 
-/// What an operator looks for.
+/// Search of an operator.
 struct Wanted<'a> {
     app: &'a str,
     realm: &'a str,

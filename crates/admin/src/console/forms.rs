@@ -1,4 +1,5 @@
-//! The page of an action: what stands, what will happen, the reason, the button. The form is bound to what was shown, and runs once.
+//! The page of an action: the present state, the effect, the reason, the button. The form is bound to the shown state,
+//! and runs once.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::context::{Answer, Context, value};
 use super::layout;
 use super::texts::Text;
 
-/// Returns the form of an action. `bound` is what was shown; the action is refused if it has changed.
+/// Returns the form of an action. `bound` is the shown state; the action is refused if it has changed.
 pub(super) fn form(
     context: &Context,
     target: &str,
@@ -35,7 +36,7 @@ pub(super) fn form(
     }
 }
 
-/// Returns the hidden fields of a form: where it comes from, what distinguishes it from others, and what it is bound to.
+/// Returns the hidden fields of a form: its origin, its identity, and the state that it is bound to.
 pub(super) fn hidden(context: &Context, bound: &[(&str, &str)]) -> Markup {
     let entropy = &context.console.admin.entropy;
     let nonce = hex::encode(&[entropy.bits().to_le_bytes(), entropy.bits().to_le_bytes()].concat());
@@ -72,7 +73,7 @@ pub(super) fn typed(context: &Context, title: Text<'_>) -> Markup {
     }
 }
 
-/// Checks what had to be typed.
+/// Checks the required confirmation text.
 pub(super) fn check_typed(context: &Context, word: &str) -> Result<(), Problem> {
     if value(&context.form, "typed") == Some(word) {
         return Ok(());

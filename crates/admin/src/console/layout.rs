@@ -81,12 +81,13 @@ pub(super) fn heading(title: &str, scope: &str) -> Markup {
     html! { div.heading { h2 { (title) } span.muted { (scope) } } }
 }
 
-/// Returns the line that names the call of the admin API and the command that show the same as a page.
+/// Returns a line with the call of the admin API and the command that show the same as a page.
 pub(super) fn same_as(t: Texts, call: &str, command: &str) -> Markup {
     html! { p.muted.same { (t.of(Text::SameAs)) " " code { (call) } " · " code { (command) } } }
 }
 
-/// Returns the line that names the calls of the admin API, each with a link to its answer, and the command that show the same as a page.
+/// Returns a line with the calls of the admin API, each with a link to its answer, and the command that show the same
+/// as a page.
 pub(super) fn sources(t: Texts, calls: &[&str], command: &str) -> Markup {
     html! {
         p.muted.same {

@@ -1,5 +1,5 @@
-//! `/console/live`: a stream of the names of what has changed, while its session lives. The script of a page then loads the page again.
-//! It reaches no store: what it looks at is what this gateway knows already.
+//! `/console/live`: a stream of the names of changed regions, while its session lives. The script of a page then loads
+//! the page again. It calls no store: it reads only the knowledge of this gateway.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,20 +23,20 @@ use crate::health::Stage;
 const STREAMS_MAX: usize = 32;
 const STREAMS_OF_SESSION_MAX: usize = 4;
 
-/// Time between two looks at what has changed.
+/// Time between two checks for changes.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time without an event after which a comment shows that the stream is alive.
 const QUIET_LOOKS: u32 = 7;
 
-/// What is looked at: the name of a region and the call of the admin API that it shows.
+/// Watched regions: the name of a region, and the call of the admin API that it shows.
 const REGIONS: [(&str, &str); 3] =
     [("summary", "/admin/v1/summary"), ("waiting", "/admin/v1/waiting?limit=20"), ("history", "/admin/v1/history")];
 
-/// Members that change with every answer and say nothing new.
+/// Members that change with every answer without new information.
 const RESTLESS: [&str; 2] = ["uptime_ms", "checked_at"];
 
-/// The open streams, and what was seen last.
+/// The open streams, and the last seen state.
 #[derive(Default)]
 pub(super) struct Live {
     streams: Mutex<HashMap<String, usize>>,

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::untrusted::Untrusted;
 
-/// What replaces a masked value.
+/// Replacement of a masked value.
 const MASK: &str = "•••";
 
 /// Returns JSON text without the values at these pointers.

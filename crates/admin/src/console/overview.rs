@@ -1,4 +1,5 @@
-//! `/console/`: whether a person has to act now, the engines in one line each, and what callers wait for. Its calls reach no store.
+//! `/console/`: the items that need a person now, the engines in one line each, and the waiting callers. Its calls
+//! reach no store.
 
 use std::sync::Arc;
 
@@ -128,7 +129,7 @@ fn item(t: Texts, thing: &Thing) -> Markup {
     }
 }
 
-/// Returns the word for something that needs a person, what to do about it, and the page that has more.
+/// Returns the word for an item that needs a person, the advice, and the page with more.
 fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
     let list = |kind| {
         let app = thing.app.as_ref().map(Untrusted::raw).unwrap_or_default();

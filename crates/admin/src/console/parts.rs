@@ -9,7 +9,7 @@ use super::untrusted::Untrusted;
 /// Characters that are escaped in a part of an address.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Returns a table that scrolls sideways where it is too wide.
+/// Returns a table that scrolls sideways if it is too wide.
 pub(super) fn table(t: Texts, title: Text<'_>, columns: &[Text<'_>], rows: &Markup) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(t.of(title)) {

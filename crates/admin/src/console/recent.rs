@@ -1,4 +1,4 @@
-//! What this gateway has answered lately: `/console/recent`, and the repeats of one claim, which its timeline shows.
+//! Recent answers of this gateway: `/console/recent`, and the repeats of one claim for its timeline.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(super) struct Group<'a> {
 }
 
 impl Recent {
-    /// Returns the events of a claim of this gateway, the oldest first; those that are the same are together.
+    /// Returns the events of a claim at this gateway, the oldest first; equal ones are combined.
     pub(super) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for event in self.events.iter().rev() {

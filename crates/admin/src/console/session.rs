@@ -10,7 +10,7 @@ use oncegate_gateway::tenants::secret::SecretDigest;
 
 use crate::auth::{Accepted, Token, Tokens};
 
-/// Largest number of sessions, of all tokens and of one. Beyond it the one that was idle for the longest time ends.
+/// Largest number of sessions, of all tokens and of one. Beyond it the longest idle session ends.
 const SESSIONS_MAX: usize = 64;
 const SESSIONS_OF_TOKEN_MAX: usize = 8;
 
@@ -38,7 +38,7 @@ struct Session {
     draft: Option<Draft>,
 }
 
-/// What was typed into a form before its session had ended.
+/// Text that was typed into a form before its session had ended.
 pub(super) struct Draft {
     /// The path of the page that has the form.
     pub(super) path: String,
@@ -107,7 +107,7 @@ impl Sessions {
         self.look_up(id, true)
     }
 
-    /// Returns the token of a session, for what a page does without a click.
+    /// Returns the token of a session, for requests of a page without a click.
     pub(super) fn peek(&self, id: &SessionId) -> Option<Token> {
         self.look_up(id, false)
     }

@@ -34,7 +34,7 @@ pub(super) async fn show(State(console): State<Arc<Console>>, request: Request) 
     sign_in_form::draw(language, to, ended, "").into_response()
 }
 
-/// `POST /console/sign-in`: begins a session with a new ID, and ends the one that was there.
+/// `POST /console/sign-in`: begins a session with a new ID, and ends an existing one.
 pub(super) async fn sign_in(State(console): State<Arc<Console>>, request: Request) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
     if !console.sessions.has_tokens() {

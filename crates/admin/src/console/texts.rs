@@ -1,4 +1,4 @@
-//! The texts of the console. One enum has them all, and each language answers every one of them, so that a missing text does not
+//! The texts of the console. One enum has them all, and each language must have every text, so a missing text does not
 //! compile.
 
 mod chinese;
@@ -242,7 +242,7 @@ pub(super) enum Text<'a> {
     TypedDiffers(&'a str),
     ChainHasChanged(&'a str, u64),
     LastUsed(&'a str),
-    // What needs a person, what callers wait for, and several at once.
+    // Items that need a person, waiting callers, and several items at once.
     Unknowns,
     MayHaveRunTwice,
     NoUnknowns,
@@ -327,7 +327,7 @@ pub(super) enum Text<'a> {
     Value,
     Origin,
     ChangesAt,
-    // What has happened lately.
+    // Recent calls.
     Recent,
     RecentAbout,
     EventsLost(u64),

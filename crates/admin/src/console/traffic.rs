@@ -1,4 +1,4 @@
-//! What callers of this gateway have seen in the last hour, as the overview shows it.
+//! Answers to callers of this gateway in the last hour, for the overview.
 
 use maud::{Markup, html};
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! What callers of this gateway wait for, as pages show it.
+//! Claims and locks that callers of this gateway wait for, on pages.
 
 use maud::{Markup, html};
 use serde::Deserialize;

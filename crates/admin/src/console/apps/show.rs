@@ -28,7 +28,7 @@ pub(super) struct App {
     in_force: Option<InForce>,
 }
 
-/// What this gateway applies to its calls.
+/// Settings that this gateway applies to its calls.
 #[derive(Deserialize)]
 struct InForce {
     terms: Terms,
@@ -38,7 +38,7 @@ struct InForce {
     usage: Usage,
 }
 
-/// Terms of an operation, or of those that have none of their own.
+/// Terms of an operation, or of all operations without their own terms.
 #[derive(Deserialize)]
 struct Terms {
     operation: Option<Untrusted>,

@@ -1,5 +1,5 @@
-//! Several rows of the attention page worked off with one form: unknown outcomes settled, or suspects checked. They are of one
-//! operation, each is bound to what was shown, and each has its own line in the audit trail.
+//! Several rows of the attention page worked off with one form: unknown outcomes settled, or suspects checked. They are
+//! of one operation, each is bound to its shown state, and each has its own line in the audit trail.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::role::Role;
 /// Rows of one form.
 const ROWS_MAX: usize = 50;
 
-/// What a form does.
+/// Effect of a form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::console) enum Kind {
     /// Settles unknown outcomes.
@@ -31,7 +31,7 @@ pub(in crate::console) enum Kind {
 pub(super) struct Row<'a> {
     pub(super) app: &'a Untrusted,
     pub(super) operation: Option<&'a Untrusted>,
-    /// Names it, and what was shown of it.
+    /// Its name, and its shown state.
     pub(super) id: String,
 }
 
@@ -53,7 +53,7 @@ impl Row<'_> {
         format!("{} {}", self.app.raw(), self.operation.map_or("", Untrusted::raw))
     }
 
-    /// Returns what the form sends. App and operation are first: neither has a space.
+    /// Returns the values that the form sends. App and operation are first: neither has a space.
     fn value(&self) -> String {
         format!("{} {}", self.group(), self.id)
     }
@@ -141,7 +141,7 @@ fn groups(context: &Context, kind: Kind, rows: &[Row<'_>]) -> Markup {
     }
 }
 
-/// Works off what was chosen.
+/// Works off the chosen rows.
 pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
     let kind = value(&context.form, "what").and_then(Kind::of);
     let kind = kind.ok_or_else(|| Problem::invalid("The form does not say what it does; open its page again."))?;

@@ -56,7 +56,7 @@ fn switch_call(chain: &str) -> String {
     format!("/admin/v1/chains/{chain}/switch")
 }
 
-/// Switches the chain, if its epoch is the one that was shown.
+/// Switches the chain, if its epoch is still the shown one.
 pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
     let name = context.parameters.get("chain").cloned().unwrap_or_default();
     forms::check_typed(&context, &name)?;

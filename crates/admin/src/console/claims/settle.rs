@@ -1,4 +1,4 @@
-//! `/console/claims/{app}/{id}/settle`: says what an operator has found out about an operation, in place of its holder.
+//! `/console/claims/{app}/{id}/settle`: reports an operator's finding about an operation, instead of its holder.
 
 use std::sync::Arc;
 
