@@ -71,12 +71,12 @@ impl FromRequestParts<Arc<Admin>> for Named {
 
 /// `GET /admin/v1/apps`: every app, by name.
 pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Result<Response, Problem> {
-    Ok(json(&AppsBody { apps: admin.apps.list().await.map_err(not_changed)? }))
+    Ok(json(&AppsBody { apps: admin.apps.list().await.map_err(|error| not_changed(&error))? }))
 }
 
 /// `GET /admin/v1/apps/{app}`: one app.
 pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> Result<Response, Problem> {
-    let apps = admin.apps.list().await.map_err(not_changed)?;
+    let apps = admin.apps.list().await.map_err(|error| not_changed(&error))?;
     let unknown = || {
         let detail = format!("There is no app `{key}`. GET /admin/v1/apps lists them.");
         Problem::new(Code::NotFound, detail)
@@ -110,7 +110,7 @@ pub(super) async fn create(
     let change = Change { app: Some(app.clone()), detail, ..Change::new("app.create", reason) };
     let apps = admin.apps.clone();
     let action = async move {
-        let secret = apps.create(&app, settings, chain).await.map_err(not_changed)?;
+        let secret = apps.create(&app, settings, chain).await.map_err(|error| not_changed(&error))?;
         Ok(((app, secret), "created"))
     };
     let (app, secret) = admin.audit.execute(&operator, change, action).await?;
@@ -146,7 +146,7 @@ pub(super) async fn rotate(
     let change = Change { app: Some(app.clone()), detail, ..Change::new("app.rotate", reason) };
     let apps = admin.apps.clone();
     let action = async move {
-        let secret = apps.rotate(&app, revoke).await.map_err(not_changed)?;
+        let secret = apps.rotate(&app, revoke).await.map_err(|error| not_changed(&error))?;
         Ok(((app, secret), "rotated"))
     };
     let (app, secret) = admin.audit.execute(&operator, change, action).await?;
@@ -176,7 +176,8 @@ pub(super) async fn revoke(
     let detail = Some(format!("secret_id: {secret_id}"));
     let change = Change { app: Some(app.clone()), detail, ..Change::new("app.revoke", reason) };
     let apps = admin.apps.clone();
-    let action = async move { Ok((apps.revoke(&app, &secret_id).await.map_err(not_changed)?, "revoked")) };
+    let action =
+        async move { Ok((apps.revoke(&app, &secret_id).await.map_err(|error| not_changed(&error))?, "revoked")) };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
@@ -198,13 +199,14 @@ pub(super) async fn set_disabled(
     let (name, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
     let change = Change { app: Some(app.clone()), ..Change::new(name, reason) };
     let apps = admin.apps.clone();
-    let action = async move { Ok((apps.set_disabled(&app, disabled).await.map_err(not_changed)?, word)) };
+    let action =
+        async move { Ok((apps.set_disabled(&app, disabled).await.map_err(|error| not_changed(&error))?, word)) };
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
 /// Says why apps were not changed or listed.
-fn not_changed(not_done: CatalogError) -> Problem {
-    match &not_done {
+fn not_changed(not_done: &CatalogError) -> Problem {
+    match not_done {
         CatalogError::Exists(_) => Problem::new(
             Code::AppExists,
             format!("Nothing was changed: {not_done}. Rotate it for a new secret, or choose another name."),

@@ -37,10 +37,10 @@ pub(super) async fn backup(
     body: JsonBytes,
 ) -> Result<Response, Problem> {
     let BackupBody { reason } = body.parse()?;
-    admin.gateway.check_engine(&engine).map_err(not_backed_up)?;
+    admin.gateway.check_engine(&engine).map_err(|error| not_backed_up(&error))?;
     let change = Change { detail: Some(format!("engine: {engine}")), ..Change::new("engine.backup", reason) };
     let gateway = admin.gateway.clone();
-    let action = async move { Ok((gateway.backup(&engine).await.map_err(not_backed_up)?, "started")) };
+    let action = async move { Ok((gateway.backup(&engine).await.map_err(|error| not_backed_up(&error))?, "started")) };
     let pieces = admin.audit.execute(&operator, change, action).await?;
     let pieces = pieces.map(move |piece| {
         if admin.lifecycle.stage() == Stage::Draining {
@@ -55,7 +55,7 @@ pub(super) async fn backup(
 }
 
 /// Says why there is no backup.
-fn not_backed_up(refused: BackupError) -> Problem {
+fn not_backed_up(refused: &BackupError) -> Problem {
     let detail = format!("{refused}.");
     match refused {
         BackupError::UnknownEngine(_) => Problem::new(Code::NotFound, detail),
