@@ -43,9 +43,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use oncegate_core::attempt::SystemEntropy;
 
 use crate::config::{Config, Flags, Problems};
-use crate::domain::attempt::SystemEntropy;
 
 const HELP: &str = "\
 Examples:

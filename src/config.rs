@@ -29,7 +29,13 @@ mod validate;
 use std::collections::BTreeMap;
 
 use oncegate_admin::ConsoleOptions;
+use oncegate_core::engine::capability::Capability;
+use oncegate_core::limits::Limits;
+use oncegate_core::tenant::AppKey;
+use oncegate_core::terms::OnDataLoss;
 use oncegate_proxy::options::ProxyOptions;
+use oncegate_telemetry::logging::LogOptions;
+use oncegate_telemetry::traces::TracesOptions;
 use serde::{Deserialize, Serialize};
 
 pub use self::effective::{EffectiveSetting, Loaded, Origins};
@@ -41,12 +47,6 @@ pub use self::path::KeyPath;
 pub use self::problem::{Problem, Problems};
 pub use self::server::{AdminOptions, RegistryOptions, ServerOptions};
 pub use self::terms::{AppOptions, OnOutage, OnOutageOptions, OperationOptions, TermsOptions};
-use crate::domain::limits::Limits;
-use crate::domain::tenant::AppKey;
-use crate::domain::terms::OnDataLoss;
-use crate::engine::capability::Capability;
-use crate::telemetry::logging::LogOptions;
-use crate::telemetry::traces::TracesOptions;
 
 /// All settings. [`Config::load`] returns only checked configurations.
 #[derive(Clone, PartialEq, Eq, Deserialize, Serialize)]

@@ -4,14 +4,13 @@
 use std::io::Read;
 use std::sync::Arc;
 
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::Capabilities;
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+pub use oncegate_driver::backup::{Summary, verify as verify_backup};
+pub use oncegate_driver::scheme::OpenError;
+use oncegate_driver::scheme::{Host, Opened, Promise, Scheme, no_files};
 use tokio::runtime::Handle;
-
-use crate::domain::clock::Clock;
-pub use crate::driver::backup::{Summary, verify as verify_backup};
-pub use crate::driver::scheme::OpenError;
-use crate::driver::scheme::{Host, Opened, Promise, Scheme, no_files};
-use crate::engine::Capabilities;
-use crate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
 /// The engines of this build. A new engine is one more row.
 static SCHEMES: &[&Scheme] = &[
@@ -126,12 +125,13 @@ fn scheme_of(url: &str) -> Result<&'static Scheme, OpenError> {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::engine::capability::Capability;
+
     use super::*;
-    use crate::engine::capability::Capability;
 
     #[test]
     fn the_promises_of_a_url_are_those_of_its_engine() {
-        let clock = Arc::new(crate::domain::clock::SystemClock::new());
+        let clock = Arc::new(oncegate_core::clock::SystemClock::new());
         let folder = tempfile::tempdir().unwrap();
         for url in ["memory:".to_owned(), format!("disk:{}", folder.path().join("claims").display())] {
             let Ok(engine) = open(&url, clock.clone(), Vec::new()) else { continue };

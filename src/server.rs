@@ -27,6 +27,17 @@ use std::time::Duration;
 use anyhow::Context as _;
 use oncegate_admin::{Admin, AdminService, Audit, Lifecycle, Stage, Started};
 use oncegate_api::{Api, ApiService, ConcurrencyLimit};
+use oncegate_core::attempt::{Entropy, Issuer, SystemEntropy};
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::auth_throttle::AuthThrottle;
+use oncegate_telemetry::Telemetry;
+use oncegate_telemetry::history::History;
+use oncegate_telemetry::metrics::Metrics;
+use oncegate_telemetry::metrics::tenants::AuthenticationMetrics;
+use oncegate_telemetry::traces::Traces;
+use oncegate_transport::listener;
+use oncegate_web::recent::Recent;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -42,18 +53,6 @@ use self::signals::{Signal, Signals};
 use self::tls::Certificates;
 use self::watch::Watch;
 use crate::config::{Config, Fingerprint, Loaded, Origins, Problems};
-use crate::domain::attempt::{Entropy, Issuer, SystemEntropy};
-use crate::domain::clock::{Clock, SystemClock};
-use crate::gateway::Gateway;
-use crate::telemetry::Telemetry;
-use crate::telemetry::history::History;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::tenants::AuthenticationMetrics;
-use crate::telemetry::traces::Traces;
-use crate::tenants::auth_throttle::AuthThrottle;
-use crate::transport::listener;
-use crate::web;
-use crate::web::recent::Recent;
 
 /// Source of the configuration, for reloads.
 pub struct Source {
@@ -294,7 +293,7 @@ fn serve_api(
     stop: CancellationToken,
     connections: &TaskTracker,
 ) {
-    let (limits, tls) = (web::listener_limits(&config.limits), certificates.api.clone());
+    let (limits, tls) = (oncegate_web::listener_limits(&config.limits), certificates.api.clone());
     tokio::spawn(listener::accept(listener, tls, service, limits, cores.handles.clone(), stop, connections.clone()));
 }
 
@@ -306,7 +305,7 @@ fn serve_admin(
     certificates: &Certificates,
     stop: CancellationToken,
 ) {
-    let (limits, tls) = (web::listener_limits(&config.limits), certificates.admin.clone());
+    let (limits, tls) = (oncegate_web::listener_limits(&config.limits), certificates.admin.clone());
     let (main_runtime, untracked) = (vec![Handle::current()], TaskTracker::new());
     tokio::spawn(listener::accept(listener, tls, service, limits, main_runtime, stop, untracked));
 }

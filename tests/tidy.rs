@@ -16,97 +16,22 @@ mod source;
 
 use source::Source;
 
-/// The floors of the program, lowest first, and what each may import. `"engine"` is the whole module, `"engine::error"`
-/// that path and everything below it, `"engine::*Options"` only names of the module with this ending. The floors
-/// without imports are crates, by the names that the program has for them: their manifests have their arrows.
-///
-/// `config` aggregates the option structs, which are declared next to the code that they configure. So it may import
-/// the options of every floor, and nothing else of them.
-const FLOORS: &[(&str, &[&str])] = &[
-    ("domain", &[]),
-    ("telemetry", &[]),
-    ("folder", &[]),
-    ("database", &[]),
-    ("driver", &[]),
-    ("engine", &[]),
-    ("disk", &[]),
-    ("redis", &[]),
-    ("postgres", &[]),
-    ("coordination", &[]),
-    ("etcd", &[]),
-    ("zookeeper", &[]),
-    ("transport", &[]),
-    ("engines", &["domain", "engine", "driver", "disk", "redis", "postgres", "etcd", "zookeeper"]),
-    // Modules of `crates/gateway`, and that crate itself.
-    ("crash", &[]),
-    ("tenants", &["domain", "database"]),
-    ("resilience", &["domain", "engine", "folder", "telemetry", "crash"]),
-    ("gateway", &["domain", "engine", "resilience", "tenants", "telemetry", "crash"]),
-    ("web", &[]),
-    ("proxy", &[]),
-    (
-        "config",
-        &[
-            "domain",
-            "tenants",
-            "engines",
-            "engine::capability",
-            "engine::*Options",
-            "resilience::*Options",
-            "gateway::*Options",
-            "transport::*Options",
-            "telemetry::*Options",
-            "proxy::options",
-            "admin::*Options",
-            "web::*Base",
-        ],
-    ),
-    ("api", &[]),
-    ("admin", &[]),
-    (
-        "server",
-        &[
-            "domain",
-            "engine",
-            "engines",
-            "folder",
-            "tenants",
-            "config",
-            "resilience",
-            "gateway",
-            "transport",
-            "web",
-            "api",
-            "proxy",
-            "admin",
-            "telemetry",
-        ],
-    ),
-    (
-        "cli",
-        &[
-            "domain",
-            "database",
-            "engine",
-            "engines",
-            "folder",
-            "tenants",
-            "config",
-            "resilience",
-            "gateway",
-            "transport",
-            "web",
-            "api",
-            "proxy",
-            "proxy",
-            "admin",
-            "server",
-            "telemetry",
-            "crash",
-        ],
-    ),
-    ("main", &["cli"]),
+/// The rooms inside a crate, which no manifest keeps apart, and the modules of the same crate that each may import. What a
+/// crate may import, its manifest says.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("crates/gateway/src/crash", &[]),
+    ("crates/gateway/src/tenants", &[]),
+    ("crates/gateway/src/resilience", &["crash"]),
+    ("src/engines", &[]),
+    ("src/config", &["engines"]),
+    ("src/server", &["config", "engines"]),
+    ("src/cli", &["config", "engines", "server"]),
+    ("src/main", &["cli"]),
 ];
+
+/// The only names of crates above the rules that `config` uses, by a word of the path. They are the option structs that it
+/// aggregates, which are declared next to the code that they configure. `*` stands for the beginning of a name.
+const SEEN_BY_CONFIG: &[&str] = &["options", "*Options", "*Base", "tenants"];
 
 /// The crates of engines. Only the table of engines names one, and the engine of `core`, `memory`: all other code takes an
 /// `Arc<dyn Engine>`.
@@ -115,9 +40,8 @@ const ENGINES: &[&str] = &["disk", "redis", "postgres", "etcd", "zookeeper"];
 /// The table of engines.
 const ENGINES_TABLE: &str = "src/engines.rs";
 
-/// Names that the pure domain never uses: by the first word of a path, or by two words in a row. Its manifest has
-/// libraries for tests only.
-const NOT_IN_DOMAIN: &[&str] = &["tokio", "std::fs", "std::net", "std::io", "std::env", "std::thread"];
+/// Names that the rules never use, since they are pure. Their manifest has libraries for tests only.
+const NOT_IN_CORE: &[&str] = &["std::fs", "std::net", "std::io", "std::env", "std::thread"];
 
 /// Names with a home: they may not be used outside of it. The last column is the advice. A home is a file or a folder.
 const HOMES: &[(&str, &[&str], &str)] = &[
@@ -125,16 +49,6 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     ("process::exit", &["src/main.rs"], "return an error: `main` turns it into an exit code"),
     ("SystemTime", &["crates/core/src/clock.rs"], "take a `Clock`"),
     ("Instant::now", &["crates/core/src/clock.rs"], "take a `Clock`; to wait, use `tokio::time::sleep` or `timeout`"),
-    (
-        "StatusCode",
-        &["crates/transport", "crates/web", "crates/api", "crates/admin", "crates/proxy"],
-        "return a value or an error, and let `web` choose the status",
-    ),
-    (
-        "axum::",
-        &["crates/transport", "crates/web", "crates/api", "crates/admin", "src/server", "crates/proxy"],
-        "keep HTTP in `transport`, `web`, `api` and `admin`",
-    ),
     (
         "engine::Engine",
         &[
@@ -158,9 +72,11 @@ const HOMES: &[(&str, &[&str], &str)] = &[
         &["crates/postgres", "crates/gateway/src/tenants", "crates/database"],
         "keep SQL beside the table it speaks to",
     ),
-    ("counter!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
-    ("gauge!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
-    ("histogram!", &["crates/telemetry"], "take a handle from `telemetry`: the names are in one table"),
+    (
+        "oncegate_gateway::resilience",
+        &["crates/admin", "src"],
+        "call a use case of `gateway`: chains and outage policies are below them",
+    ),
 ];
 
 /// Maximum number of `//!` lines at the top of a file. `lib.rs` is the map of the modules and may be longer.
@@ -206,13 +122,18 @@ const WORDS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn imports_go_one_way() {
-    hold("imports go one way", rules::floors);
+fn rooms_of_a_crate_import_one_way() {
+    hold("rooms of a crate import one way", rules::rooms);
 }
 
 #[test]
-fn the_domain_is_pure() {
-    hold("the domain is pure", rules::domain);
+fn config_names_options_only() {
+    hold("config names options only", rules::options);
+}
+
+#[test]
+fn the_rules_are_pure() {
+    hold("the rules are pure", rules::purity);
 }
 
 #[test]
@@ -279,15 +200,16 @@ fn explained_log_messages_exist() {
 /// With `UPDATE=1` it writes the diagram.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no configuration that could pass the variable on")]
-fn the_diagram_of_layers_is_current() {
+fn the_diagram_of_crates_is_current() {
     let path = source::root().join("ARCHITECTURE.md");
     let page = std::fs::read_to_string(&path).expect("the page can be read");
-    let layers = diagram::layers(FLOORS, &source::tree());
-    let Some(corrected) = diagram::corrected(&page, &layers) else { return };
+    let Some(corrected) = diagram::corrected(&page, &diagram::crates(&source::tree())) else { return };
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, corrected).expect("the page can be written");
     } else {
-        panic!("the diagram in ARCHITECTURE.md is not that of FLOORS; write it with `UPDATE=1 cargo test --test tidy`");
+        panic!(
+            "the diagram in ARCHITECTURE.md is not that of the manifests; write it with `UPDATE=1 cargo test --test tidy`"
+        );
     }
 }
 

@@ -9,32 +9,31 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
-use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
-use oncegate::domain::canonical::{Canonical, canonicalize};
-use oncegate::domain::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
-use oncegate::domain::clock::{Clock, ManualClock, SystemClock, Timestamp};
-use oncegate::domain::global_id::GlobalId;
-use oncegate::domain::limits::Limits;
-use oncegate::domain::record::{Key, LiveClaim, Realm, Record};
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::conformance::DEADLINE;
-use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{Engine, value};
-use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
-use oncegate::gateway::{ClaimView, Engines, Gateway};
-use oncegate::telemetry::metrics::Metrics;
-use oncegate::telemetry::metrics::tenants::AuthenticationMetrics;
-use oncegate::telemetry::traces::Traces;
-use oncegate::tenants::auth_throttle::AuthThrottle;
-use oncegate::tenants::{App, CachedCredential, Registry};
-use oncegate::transport::listener;
-use oncegate::web;
-use oncegate::web::body::JsonBytes;
-use oncegate::web::problem::ProblemBase;
-use oncegate::web::recent::Recent;
 use oncegate_api::{Api, ApiService, ClaimBody, ConcurrencyLimit, granted, success};
+use oncegate_core::attempt::{Attempt, Entropy, Issuer};
+use oncegate_core::canonical::{Canonical, canonicalize};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
+use oncegate_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
+use oncegate_core::engine::conformance::DEADLINE;
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Engine, value};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::limits::Limits;
+use oncegate_core::record::{Key, LiveClaim, Realm, Record};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
+use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
+use oncegate_gateway::tenants::auth_throttle::AuthThrottle;
+use oncegate_gateway::tenants::{App, CachedCredential, Registry};
+use oncegate_gateway::{ClaimView, Engines, Gateway};
 use oncegate_redis::{Options, Redis};
+use oncegate_telemetry::metrics::Metrics;
+use oncegate_telemetry::metrics::tenants::AuthenticationMetrics;
+use oncegate_telemetry::traces::Traces;
 use oncegate_testkit::redis_server::RedisServer;
+use oncegate_transport::listener;
+use oncegate_web::body::JsonBytes;
+use oncegate_web::problem::ProblemBase;
+use oncegate_web::recent::Recent;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -355,7 +354,7 @@ fn requested(times: usize, status: &str, prepare: impl AsyncFnOnce(&Memory)) {
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = socket.local_addr().expect("its address");
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        let limits = web::listener_limits(&limits);
+        let limits = oncegate_web::listener_limits(&limits);
         tokio::spawn(listener::accept(socket, None, service, limits, vec![Handle::current()], stop, connections));
         let mut caller = TcpStream::connect(address).await.expect("the server listens");
         let mut answer = Vec::with_capacity(4096);
@@ -440,7 +439,7 @@ fn asked(claim: ClaimRequest) -> ClaimCall {
 }
 
 fn succeeded() -> Record {
-    let state = oncegate::domain::record::ClaimState::Succeeded;
+    let state = oncegate_core::record::ClaimState::Succeeded;
     Record { state, result: Some(r#"{"receipt":"R-1","total":"39.80"}"#.into()), ..request(0).record() }
 }
 

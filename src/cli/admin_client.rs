@@ -9,6 +9,7 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Response};
+use oncegate_core::engine::{Backup, EngineError};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,7 +19,6 @@ use super::listener::{AdminListener, Listener};
 use super::output::{Out, OutputArgs, escaped};
 use super::{ConfigFile, variable};
 use crate::config::TOKEN_VARIABLE;
-use crate::engine::{Backup, EngineError};
 
 /// Longer than a gateway waits for its store and its disk.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,11 +5,11 @@ use std::io::Write;
 
 use clap::{Subcommand, ValueEnum};
 use oncegate_admin::Role;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::name::Name;
+use oncegate_gateway::tenants::secret::Secret;
 
 use crate::config::KeyPath;
-use crate::domain::attempt::Entropy;
-use crate::domain::name::Name;
-use crate::tenants::secret::Secret;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,10 +67,10 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -
 #[cfg(test)]
 mod tests {
     use oncegate_admin::TokenOptions;
+    use oncegate_core::attempt::SystemEntropy;
+    use oncegate_gateway::tenants::secret::SecretDigest;
 
     use super::*;
-    use crate::domain::attempt::SystemEntropy;
-    use crate::tenants::secret::SecretDigest;
 
     #[test]
     fn the_output_can_be_pasted_into_the_configuration() {

@@ -6,14 +6,14 @@ mod show;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::tenant::AppKey;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminClient, QueryArgs};
 use super::claim::json_of;
 use super::failure::usage;
 use super::output::{Out, cell};
-use crate::domain::attempt::Entropy;
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

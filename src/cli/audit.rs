@@ -1,14 +1,14 @@
 //! `oncegate audit`: the audit trail of a gateway, which has every change by an operator.
 
 use clap::Args;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::name::Name;
+use oncegate_core::tenant::AppKey;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell};
-use crate::domain::global_id::GlobalId;
-use crate::domain::name::Name;
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use futures_util::StreamExt as _;
+use oncegate_core::clock::SystemClock;
+use oncegate_core::engine::Backup;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminClient};
 use super::failure::{state, usage};
 use super::output::{Out, OutputArgs, cell, rows};
 use super::progress;
-use crate::domain::clock::SystemClock;
-use crate::engine::Backup;
 use crate::engines::{self, Summary};
 use crate::server::signals::{Signal, Signals};
 
@@ -201,7 +201,7 @@ impl Partial {
             Err(_) => std::fs::rename(&*path, &*to).with_context(unwritten)?,
         }
         let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        crate::folder::sync(folder).with_context(unwritten)?;
+        oncegate_folder::sync(folder).with_context(unwritten)?;
         Ok(summary)
     }
 }

@@ -1,12 +1,12 @@
 //! `oncegate chain`: the chains of a running gateway, the active engine of each, and switching to another one.
 
 use clap::Subcommand;
+use oncegate_core::name::Name;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::state;
 use super::output::{self, Column, Out, cell, rows};
-use crate::domain::name::Name;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,9 @@ use std::io::Read;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::Retention;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
@@ -16,9 +19,6 @@ use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
 use super::output::Out;
 use super::progress;
-use crate::domain::global_id::GlobalId;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::Retention;
 
 const EXAMPLES: &str = "\
 Examples:

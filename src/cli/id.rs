@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 
 use anyhow::Context as _;
 use clap::Args;
+use oncegate_core::canonical::{Canonical, NotCanonical, canonicalize};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::{AppKey, Operation};
 
 use super::failure::usage;
-use crate::domain::canonical::{Canonical, NotCanonical, canonicalize};
-use crate::domain::global_id::GlobalId;
-use crate::domain::tenant::{AppKey, Operation};
 
 /// Not a doc comment, as the other arguments have: braces and quotes would be read as Markdown.
 pub(super) const CONTENTS_HELP: &str =

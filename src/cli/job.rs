@@ -10,15 +10,15 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use oncegate_core::attempt::{Entropy, Nonce};
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::terms::Span;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use self::child::Child;
 use super::failure::{Cause, REPORT_TIMEOUT, because, report_within};
 use super::gateway_client::{GatewayArgs, GatewayClient, NoAnswer, Response};
-use crate::domain::attempt::{Entropy, Nonce};
-use crate::domain::clock::{Clock, SystemClock};
-use crate::domain::terms::Span;
 use crate::server::signals::{Signal, Signals};
 
 /// Longest wait for an answer, in addition to the `wait` of the request.

@@ -3,12 +3,12 @@
 mod run;
 
 use clap::Subcommand;
+use oncegate_core::lock::LockName;
+use oncegate_core::tenant::AppKey;
 use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
 use super::output::{Column, Out, cell, record, rows, table};
-use crate::domain::lock::LockName;
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

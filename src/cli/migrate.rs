@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use oncegate_database::{Address, schema};
 use serde_json::{Value, json};
 
 use super::ConfigFile;
@@ -12,7 +13,6 @@ use super::failure::{state, usage};
 use super::output::{self, Column, Out, OutputArgs, cell, rows};
 use super::progress;
 use crate::config::Config;
-use crate::database::{Address, schema};
 
 /// Longest wait for a connection over a slow network. The migrations have their own timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

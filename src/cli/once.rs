@@ -4,15 +4,15 @@ use std::io::Read;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::Retention;
 use serde_json::{Value, json};
 
 use super::failure::{Cause, because, usage};
 use super::gateway_client::Response;
 use super::id::{CONTENTS_HELP, read_contents};
 use super::job::{Acquired, Ended, JobArgs, Lease, nonce, note, stopped, warn};
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::tenant::Operation;
-use crate::domain::terms::Retention;
 
 /// Longest time for the report of an outcome. It is worth more than a release: without it, the command may run again.
 const REPORT_TIME: Duration = Duration::from_mins(1);

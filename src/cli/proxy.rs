@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_proxy::explain::{Explanation, Sample, explain};
 use serde_json::Value;
 
@@ -13,7 +14,6 @@ use super::failure::usage;
 use super::load;
 use super::output::Out;
 use crate::config::Flags;
-use crate::domain::clock::{Clock, SystemClock};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,14 +1,14 @@
 //! `oncegate recent`: recent calls at a gateway, except plain grants and successes.
 
 use clap::Args;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_web::recent::Kind;
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
-use crate::domain::global_id::GlobalId;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::web::recent::Kind;
 
 const EXAMPLES: &str = "\
 Examples:

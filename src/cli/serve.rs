@@ -1,13 +1,13 @@
 //! `oncegate serve`: loads the configuration, starts the log and the runtime, and runs the server.
 
 use anyhow::Context as _;
+use oncegate_telemetry::Telemetry;
+use oncegate_telemetry::logging::Log;
+use oncegate_telemetry::traces::Traces;
 
 use super::environment;
 use crate::config::{Config, Flags, Loaded};
 use crate::server::{self, Source};
-use crate::telemetry::Telemetry;
-use crate::telemetry::logging::Log;
-use crate::telemetry::traces::Traces;
 
 /// Crash point of the gateway, in tests.
 #[cfg(feature = "fault-points")]
@@ -16,7 +16,7 @@ const CRASH_VARIABLE: &str = "ONCEGATE_CRASH_AT";
 pub(super) fn run(flags: Flags) -> anyhow::Result<()> {
     #[cfg(feature = "fault-points")]
     if let Some((_, point)) = environment().find(|(name, _)| name == CRASH_VARIABLE) {
-        crate::crash::arm(&point.to_string_lossy())?;
+        oncegate_gateway::crash::arm(&point.to_string_lossy())?;
     }
     // Taken before the files are read, so that a change in between is noticed.
     let known = flags.fingerprint(environment());

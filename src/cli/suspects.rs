@@ -1,13 +1,13 @@
 //! `oncegate suspects`: operations that may have been executed twice. `oncegate overlaps` lists those of one kind.
 
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate_core::suspect::Found;
+use oncegate_core::tenant::AppKey;
 use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell};
-use crate::domain::suspect::Found;
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

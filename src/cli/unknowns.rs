@@ -1,12 +1,12 @@
 //! `oncegate unknowns`: the claims whose outcome is unknown.
 
 use clap::Args;
+use oncegate_core::tenant::AppKey;
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

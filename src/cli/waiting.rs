@@ -1,12 +1,12 @@
 //! `oncegate waiting`: the claims and locks that callers of a gateway wait for.
 
 use clap::Args;
+use oncegate_core::tenant::AppKey;
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
-use crate::domain::tenant::AppKey;
 
 const EXAMPLES: &str = "\
 Examples:

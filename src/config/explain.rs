@@ -1,10 +1,10 @@
 //! Explains serde's errors: the nearest known key, the valid choices, the default as an example. A value of the wrong
 //! type is never repeated: it may be a secret.
 
+use oncegate_core::nearest::nearest;
 use toml::Value;
 
 use super::path::KeyPath;
-use crate::domain::nearest::nearest;
 
 /// Explains serde's message about a key, which has this default.
 pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> String {

@@ -4,14 +4,14 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use oncegate_core::engine::capability::Capability;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{LeaseEnd, Span};
 use serde::{Deserialize, Serialize};
 
 use super::path::KeyPath;
 use super::problem::Problem;
 use super::{ChainOptions, Config};
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Span};
-use crate::engine::capability::Capability;
 use crate::engines;
 
 /// Time that the active engine must be out.

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use oncegate_core::engine::capability::Capability;
+use oncegate_core::terms::{Retention, Span};
 use oncegate_proxy::options::RouteOptions;
 
 use super::path::KeyPath;
 use super::problem::Problem;
 use super::{ChainOptions, Config, OperationOptions};
-use crate::domain::terms::{Retention, Span};
-use crate::engine::capability::Capability;
 use crate::engines;
 
 impl Config {

@@ -1,13 +1,13 @@
 //! Checks of the table `[proxy]`, and the terms of its routes.
 
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{LeaseEnd, Retention, Span};
+use oncegate_gateway::tenants::OperationTerms;
 use oncegate_proxy::options::{self, FingerprintPart, KeyRequirement, PrincipalSource, REFUSE, RouteOptions};
 
 use super::Config;
 use super::path::KeyPath;
 use super::problem::Problem;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{LeaseEnd, Retention, Span};
-use crate::tenants::OperationTerms;
 
 /// Largest body that a route may store.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;

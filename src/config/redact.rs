@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use oncegate_gateway::tenants::secret::SecretDigest;
+
 use super::Config;
-use crate::tenants::secret::SecretDigest;
 
 /// Replacement of a secret.
 const REDACTED: &str = "***";

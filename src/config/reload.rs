@@ -1,10 +1,11 @@
 //! The part of a changed configuration that applies without a restart: apps, defaults, admin tokens and the log level.
 //! Certificates are reloaded elsewhere.
 
+use oncegate_telemetry::logging::LogOptions;
+
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{Config, RegistryOptions};
-use crate::telemetry::logging::LogOptions;
 
 /// Tables that apply without a restart.
 const LIVE: [&str; 3] = ["admin", "apps", "defaults"];

@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use oncegate_admin::TokenOptions;
+use oncegate_core::terms::Span;
+use oncegate_transport::tls::TlsOptions;
+use oncegate_web::problem::ProblemBase;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::domain::terms::Span;
-use crate::transport::tls::TlsOptions;
-use crate::web::problem::ProblemBase;
 
 /// Table `[server]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]

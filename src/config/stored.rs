@@ -1,13 +1,13 @@
 //! An app of a registry, parsed and checked like one in the configuration file.
 
+use oncegate_core::tenant::AppKey;
+use oncegate_gateway::tenants::stored::StoredApp;
 use toml::Value;
 
 use super::explain::explain;
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
 use super::{AppOptions, Config, RegistryOptions};
-use crate::domain::tenant::AppKey;
-use crate::tenants::stored::StoredApp;
 
 impl Config {
     /// Returns this configuration with this app as the only one.
@@ -47,15 +47,16 @@ fn read(key: &AppKey, settings: &str) -> Result<AppOptions, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_gateway::tenants::secret::SecretDigest;
+    use oncegate_gateway::tenants::stored::StoredSecret;
+
     use super::*;
     use crate::config::Flags;
-    use crate::tenants::secret::SecretDigest;
-    use crate::tenants::stored::StoredSecret;
 
     fn stored(settings: &str) -> StoredApp {
         let secret = StoredSecret {
             digest: SecretDigest::of("0123456789abcdefABCDEF"),
-            created_at: crate::domain::clock::Timestamp::default(),
+            created_at: oncegate_core::clock::Timestamp::default(),
             last_used_at: None,
         };
         let (key, settings) = ("shop".parse().unwrap(), settings.to_owned());

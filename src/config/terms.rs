@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Span, Terms};
+use oncegate_gateway::tenants::OperationTerms;
+use oncegate_gateway::tenants::quota::Quota;
+use oncegate_gateway::tenants::quota::options::QuotaOptions;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Span, Terms};
-use crate::tenants::OperationTerms;
-use crate::tenants::quota::Quota;
-use crate::tenants::quota::options::QuotaOptions;
 
 /// Table `[defaults]`: every term has a value.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]

@@ -7,17 +7,17 @@ mod secret_files;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use oncegate_core::terms::{LeaseEnd, Mode, Retention};
+use oncegate_gateway::tenants::quota::Quota;
+use oncegate_gateway::tenants::quota::options::QuotaOptions;
+use oncegate_gateway::tenants::secret::SecretDigest;
+use oncegate_telemetry::logging::LogFormat;
+use oncegate_transport::tls::TlsOptions;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::*;
-use crate::domain::terms::{LeaseEnd, Mode, Retention};
-use crate::telemetry::logging::LogFormat;
-use crate::tenants::quota::Quota;
-use crate::tenants::quota::options::QuotaOptions;
-use crate::tenants::secret::SecretDigest;
-use crate::transport::tls::TlsOptions;
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 const PAGE: &str = include_str!("../../docs/reference/configuration.md");

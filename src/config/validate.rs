@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use oncegate_core::limits::Limits;
+use oncegate_core::name::Name;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::{Retention, Span};
+use oncegate_gateway::tenants::secret::SecretDigest;
+use oncegate_transport::tls::TlsOptions;
+
 use super::path::KeyPath;
 use super::problem::Problem;
 use super::{AppOptions, Config, OperationOptions};
-use crate::domain::limits::Limits;
-use crate::domain::name::Name;
-use crate::domain::tenant::{AppKey, Operation};
-use crate::domain::terms::{Retention, Span};
 use crate::engines;
-use crate::tenants::secret::SecretDigest;
-use crate::transport::tls::TlsOptions;
 
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_mins(1);
@@ -158,7 +159,7 @@ impl Config {
             return;
         }
         #[cfg(feature = "postgres")]
-        if let Err(error) = crate::tenants::postgres::Database::at(&self.registry.url) {
+        if let Err(error) = oncegate_gateway::tenants::postgres::Database::at(&self.registry.url) {
             findings.add(path, error.to_string());
         }
         #[cfg(not(feature = "postgres"))]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_core::tenant::AppKey;
+use oncegate_gateway::tenants::{App, Registry};
 
 use crate::config::{AppOptions, Config};
-use crate::domain::tenant::AppKey;
-use crate::tenants::{App, Registry};
 
 /// App key of an open gateway.
 const OPEN_APP: &str = "default";

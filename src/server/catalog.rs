@@ -6,17 +6,17 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use oncegate_admin::Lifecycle;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Clock;
+use oncegate_core::tenant::AppKey;
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::secret::Secret;
+use oncegate_gateway::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope};
+use oncegate_gateway::tenants::{App, Registry};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
-use crate::domain::tenant::AppKey;
-use crate::gateway::Gateway;
-use crate::tenants::secret::Secret;
-use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope};
-use crate::tenants::{App, Registry};
 
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
 pub(super) struct Dependencies {

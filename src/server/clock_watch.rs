@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::clock::{Clock, Timestamp};
-use crate::telemetry::metrics::clock::ClockMetrics;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_telemetry::metrics::clock::ClockMetrics;
 
 /// Shortest step. Time daemons slew the clock by less than a millisecond a second.
 const STEP_MIN: Duration = Duration::from_millis(250);
@@ -70,8 +70,9 @@ impl ClockWatch {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::clock::ManualClock;
+
     use super::*;
-    use crate::domain::clock::ManualClock;
 
     const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
     const SECOND: Duration = Duration::from_secs(1);

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
+use oncegate_core::clock::Clock;
+use oncegate_folder::{FolderLock, LockError};
+use oncegate_gateway::resilience::degrade::OutageJournal;
+use oncegate_gateway::resilience::journal::Bounds;
 
 use crate::config::Config;
-use crate::domain::clock::Clock;
-use crate::folder::{self, FolderLock, LockError};
-use crate::resilience::degrade::OutageJournal;
-use crate::resilience::journal::Bounds;
 
 /// Data folder and its journal.
 pub(super) struct DataDir {
@@ -101,6 +101,6 @@ impl DataDir {
 }
 
 fn take(path: &Path) -> Result<FolderLock, LockError> {
-    folder::create(path).map_err(LockError::Io)?;
+    oncegate_folder::create(path).map_err(LockError::Io)?;
     FolderLock::take(path)
 }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use oncegate_admin::{Audit, AutomaticSwitches};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::Engine;
+use oncegate_core::terms::OnDataLoss;
+use oncegate_gateway::resilience::call_guard::CallGuard;
+use oncegate_gateway::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, Times};
+use oncegate_gateway::resilience::degrade::{OutageJournal, OutagePolicies};
+use oncegate_gateway::resilience::requirement::Requirement;
+use oncegate_gateway::{Engines, NamedChain, NamedEngine};
 use tokio::runtime::Handle;
 
 use crate::config::{Config, FailoverModeOption, FailoverOptions};
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
-use crate::domain::terms::OnDataLoss;
-use crate::engine::Engine;
 use crate::engines;
-use crate::gateway::resilience::requirement::Requirement;
-use crate::gateway::{Engines, NamedChain, NamedEngine};
-use crate::resilience::call_guard::CallGuard;
-use crate::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, Times};
-use crate::resilience::degrade::{OutageJournal, OutagePolicies};
 
 /// Opens every engine with its guard, and creates every chain with its outage policies.
 pub(super) async fn open(

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::clock::Clock;
+use oncegate_telemetry::history::History;
+use oncegate_telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
-
-use crate::domain::clock::Clock;
-use crate::telemetry::history::History;
-use crate::telemetry::metrics::Metrics;
 
 /// Time between two readings: a point of the finest resolution.
 const INTERVAL: Duration = Duration::from_secs(10);

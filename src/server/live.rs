@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use oncegate_admin::{Reloads, Setting, Tokens};
+use oncegate_core::clock::Clock;
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::Registry;
 use oncegate_proxy::identities;
+use oncegate_telemetry::logging::Log;
+use oncegate_telemetry::metrics::tenants::ReloadMetrics;
 use tokio::sync::Notify;
 
 use super::data_dir::DataDir;
 use super::{apps, operators};
 use crate::config::{Config, EffectiveSetting, Loaded, Origins, Problems};
-use crate::domain::clock::Clock;
-use crate::gateway::Gateway;
-use crate::telemetry::logging::Log;
-use crate::telemetry::metrics::tenants::ReloadMetrics;
-use crate::tenants::Registry;
 
 /// Most changes of identities that a reload logs.
 const CHANGES_LOGGED: usize = 20;

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_gateway::Gateway;
+use oncegate_gateway::resilience::degrade::OutageJournal;
+use oncegate_telemetry::Telemetry;
+use oncegate_telemetry::metrics::Metrics;
+use oncegate_telemetry::metrics::disk::DiskMetrics;
+use oncegate_telemetry::metrics::log::LogMetrics;
+use oncegate_telemetry::metrics::traces::TraceMetrics;
 use tokio_util::sync::CancellationToken;
 
 use super::clock_watch::ClockWatch;
-use crate::gateway::Gateway;
-use crate::resilience::degrade::OutageJournal;
-use crate::telemetry::Telemetry;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::disk::DiskMetrics;
-use crate::telemetry::metrics::log::LogMetrics;
-use crate::telemetry::metrics::traces::TraceMetrics;
 
 /// Interval of the engines' health checks, which keep `engine_up` current without traffic.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use oncegate_admin::{ConsoleSettings, Token, TokenOptions, Tokens};
+use oncegate_gateway::tenants::secret::SecretDigest;
 
 use crate::config::Config;
-use crate::tenants::secret::SecretDigest;
 
 /// Returns the tokens of operators, which reloads replace.
 pub(super) fn tokens(config: &Config) -> anyhow::Result<Arc<Tokens>> {

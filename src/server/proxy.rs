@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Clock;
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::Registry;
 use oncegate_proxy::options::ProxyOptions;
 use oncegate_proxy::{Dependencies, Proxy, ProxyService};
+use oncegate_transport::listener;
+use oncegate_transport::tls::Tls;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Clock;
-use crate::gateway::Gateway;
-use crate::tenants::Registry;
-use crate::transport::listener;
-use crate::transport::tls::Tls;
-use crate::web;
 
 /// Returns the parts of the program that the proxy uses.
 pub(super) fn dependencies(
@@ -47,7 +46,7 @@ pub(super) fn start(
 ) -> anyhow::Result<TaskTracker> {
     let Some(address) = options.listen else { return Ok(TaskTracker::new()) };
     let socket = super::bind(address, "proxy.listen")?;
-    let limits = web::listener_limits(&dependencies.limits);
+    let limits = oncegate_web::listener_limits(&dependencies.limits);
     let proxy = Proxy::new(options, dependencies, tls.is_some());
     let proxy = proxy.context("[proxy] cannot be used; `oncegate config check` says why")?;
     let exchanges = proxy.exchanges();

@@ -8,20 +8,22 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use oncegate_admin::{Lifecycle, Stage};
+use oncegate_core::attempt::Entropy;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::AppKey;
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::follow::{Follower, RegistryObserver};
+use oncegate_gateway::tenants::postgres::Database;
+use oncegate_gateway::tenants::secret::Secret;
+use oncegate_gateway::tenants::stored::{
+    Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope, StoredApp, StoredSecret,
+};
+use oncegate_gateway::tenants::{App, Registry};
+use oncegate_telemetry::metrics::tenants::RegistryMetrics;
 
 use super::apps;
 use super::catalog::Dependencies;
 use crate::config::Config;
-use crate::domain::attempt::Entropy;
-use crate::domain::clock::Timestamp;
-use crate::domain::tenant::AppKey;
-use crate::gateway::Gateway;
-use crate::telemetry::metrics::tenants::RegistryMetrics;
-use crate::tenants::follow::{Follower, RegistryObserver};
-use crate::tenants::postgres::Database;
-use crate::tenants::secret::Secret;
-use crate::tenants::stored::{Catalog, CatalogError, ListedApp, ListedSecret, RevokeScope, StoredApp, StoredSecret};
-use crate::tenants::{App, Registry};
 
 type Problems = Arc<Mutex<BTreeMap<AppKey, String>>>;
 

@@ -5,10 +5,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use oncegate_core::clock::{Clock as _, SystemClock};
 pub use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
-
-use crate::domain::clock::{Clock as _, SystemClock};
 
 /// A signal that comes again within this time is the same request: `timeout` and some supervisors send one to the process, and
 /// another one to its process group.

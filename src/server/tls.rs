@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_telemetry::metrics::tls::TlsMetrics;
+use oncegate_transport::tls::{Identity, InvalidTls, Tls, TlsOptions};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::domain::clock::{Clock, Timestamp};
-use crate::telemetry::metrics::tls::TlsMetrics;
-use crate::transport::tls::{Identity, InvalidTls, Tls, TlsOptions};
 
 /// Interval between two checks of the files. Contents are compared, so that it does not matter how a file is replaced:
 /// in index, by renaming, or behind a symbolic link, as in Kubernetes.

@@ -15,7 +15,7 @@ mod trail;
 mod unknowns;
 mod waiting;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::Client;
 use oncegate_testkit::gateway::{Gateway, Setup};
 use sha2::{Digest, Sha256};

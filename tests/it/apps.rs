@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;

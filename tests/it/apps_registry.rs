@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};

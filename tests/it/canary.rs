@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::Gateway;

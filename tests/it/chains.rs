@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock, SystemClock};
-use oncegate::domain::hex;
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;

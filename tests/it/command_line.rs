@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::wait::until;
 use serde_json::json;
 use sha2::{Digest, Sha256};

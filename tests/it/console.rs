@@ -20,7 +20,7 @@ mod several;
 
 use std::fmt::Write as _;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::gateway::Setup;
 use sha2::{Digest, Sha256};
 

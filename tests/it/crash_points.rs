@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::clock::SystemClock;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_core::clock::SystemClock;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::client::Client;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};

@@ -10,7 +10,7 @@ mod spooled;
 
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::{Gateway, Setup};
 use oncegate_testkit::redis_server::RedisServer;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;

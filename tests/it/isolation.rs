@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_testkit::client::Client;
 use oncegate_testkit::fresh;
 use oncegate_testkit::wait::until;

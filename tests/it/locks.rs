@@ -6,7 +6,7 @@ mod operators;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;

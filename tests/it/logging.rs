@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 #[cfg(feature = "postgres")]

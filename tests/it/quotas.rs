@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock, SystemClock};
+use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::{in_time, until};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;

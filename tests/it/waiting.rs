@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock as _, SystemClock};
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;

@@ -6,24 +6,24 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::claim::{
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate::domain::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
-use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::record::{ClaimState, Key, LiveClaim};
-use oncegate::domain::terms::{Retention, Terms};
-use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{
     Capabilities, ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
     SharedRecord,
 };
-use oncegate::gateway::claim::{ClaimAnswer, Granted};
-use oncegate::gateway::{ClaimView, Failure};
-use oncegate::resilience::chain::Times;
-use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
-use oncegate::resilience::journal::memory::Flaw;
+use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::{ClaimState, Key, LiveClaim};
+use oncegate_core::terms::{Retention, Terms};
+use oncegate_gateway::claim::{ClaimAnswer, Granted};
+use oncegate_gateway::resilience::chain::Times;
+use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_gateway::resilience::journal::memory::Flaw;
+use oncegate_gateway::{ClaimView, Failure};
 
 use crate::clock::{StoreClock, instant, micros};
 use crate::locks;

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::canonical::{Canonical, canonicalize};
-use oncegate::domain::global_id::GlobalId;
-use oncegate::domain::record::{ClaimId, Key};
-use oncegate::domain::tenant::Operation;
-use oncegate::domain::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
-use oncegate::gateway::Gateway;
-use oncegate::tenants::{App, OperationTerms};
+use oncegate_core::canonical::{Canonical, canonicalize};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{ClaimId, Key};
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{ClaimOnOutage, LeaseEnd, Mode, OutcomeOnOutage, Retention, Terms};
+use oncegate_gateway::Gateway;
+use oncegate_gateway::tenants::{App, OperationTerms};
 
 use crate::ledger::Choice;
 use crate::world::{Habits, World};

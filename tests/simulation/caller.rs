@@ -7,18 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::canonical::canonicalize_any;
-use oncegate::domain::claim::{
-    ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
-};
-use oncegate::domain::operator::ReleaseRequest;
-use oncegate::domain::record::{ClaimId, ClaimState, Key, Realm};
-use oncegate::domain::terms::Retention;
-use oncegate::gateway::claim::{ClaimAnswer, ClaimCall, Granted};
-use oncegate::gateway::outcome::{OutcomeCall, Reported};
-use oncegate::gateway::{Failure, RenewalAnswer};
-use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::canonical::canonicalize_any;
+use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
+use oncegate_core::operator::ReleaseRequest;
+use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
+use oncegate_core::terms::Retention;
+use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
+use oncegate_gateway::outcome::{OutcomeCall, Reported};
+use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_gateway::{Failure, RenewalAnswer};
 use tokio::time::sleep;
 
 use crate::business::{Business, Target};

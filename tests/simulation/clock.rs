@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock, Timestamp};
+use oncegate_core::clock::{Clock, Timestamp};
 use tokio::time::Instant;
 
 /// Start of every simulated world, by a correct wall clock: 2026-01-01.

@@ -3,14 +3,14 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::{ClaimState, Key, LiveClaim};
-use oncegate::engine::{Engine, EngineError};
-use oncegate::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{ClaimState, Key, LiveClaim};
+use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
 
 use crate::bugs::MARKS;
 use crate::reference::{Broken, Reference};

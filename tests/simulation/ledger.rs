@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use oncegate::domain::attempt::{Attempt, AttemptHash};
-use oncegate::domain::claim::ClaimResponse;
-use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::suspect::Suspect;
-use oncegate::domain::terms::ClaimOnOutage;
+use oncegate_core::attempt::{Attempt, AttemptHash};
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::ClaimState;
+use oncegate_core::suspect::Suspect;
+use oncegate_core::terms::ClaimOnOutage;
 
 use crate::clock::micros;
 use crate::engine_call::{EngineCall, StoreAnswer};

@@ -215,7 +215,7 @@ fn a_world_of_locks_meets_every_kind_of_answer() {
 #[test]
 #[ignore = "a soak test: it runs for minutes, from new seeds"]
 fn promises_hold_from_new_seeds() {
-    let seed = oncegate::domain::attempt::Entropy::bits(&oncegate::domain::attempt::SystemEntropy) >> 1;
+    let seed = oncegate_core::attempt::Entropy::bits(&oncegate_core::attempt::SystemEntropy) >> 1;
     for world in [
         EVERYTHING,
         OUTAGES,

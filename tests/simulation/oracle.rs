@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use oncegate::domain::claim::{
+use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate::domain::outage_policy::OutagePolicy;
-use oncegate::domain::record::ClaimState;
-use oncegate::domain::terms::ClaimOnOutage;
-use oncegate::engine::EngineError;
-use oncegate::gateway::claim::{ClaimAnswer, Granted};
-use oncegate::gateway::outcome::Reported;
-use oncegate::gateway::{Failure, RenewalAnswer};
+use oncegate_core::engine::EngineError;
+use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::record::ClaimState;
+use oncegate_core::terms::ClaimOnOutage;
+use oncegate_gateway::claim::{ClaimAnswer, Granted};
+use oncegate_gateway::outcome::Reported;
+use oncegate_gateway::{Failure, RenewalAnswer};
 
 use crate::clock::micros;
 use crate::engine_call::{EngineCall, Executed, Holder, StoreAnswer, Timed, outcome_name};

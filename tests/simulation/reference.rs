@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::{
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate::domain::clock::Timestamp;
-use oncegate::domain::operator::{ReleaseRequest, ReleaseResponse};
-use oncegate::domain::record::{ClaimState, LiveClaim, Sha256Digest};
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::record::{ClaimState, LiveClaim, Sha256Digest};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use crate::clock::{instant, micros};
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use oncegate::domain::attempt::Entropy;
+use oncegate_core::attempt::Entropy;
 
 /// A stream of numbers from a seed (`SplitMix64`). Implemented here, so that a seed of an old report still replays the
 /// same run after a library has changed.

@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use oncegate::domain::attempt::{Attempt, Entropy, Issuer};
-use oncegate::domain::clock::Clock;
-use oncegate::domain::limits::Limits;
-use oncegate::domain::terms::OnDataLoss;
-use oncegate::engine::Engine;
-use oncegate::engine::sharded::Sharded;
-use oncegate::gateway::claim::{ClaimAnswer, Granted};
-use oncegate::gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
-use oncegate::resilience::call_guard::CallGuard;
-use oncegate::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times};
-use oncegate::resilience::degrade::{OutageJournal, OutagePolicies};
-use oncegate::resilience::journal::memory::{Disk, Flaw};
-use oncegate::resilience::journal::{Bounds, Journal, Recovered};
+use oncegate_core::attempt::{Attempt, Entropy, Issuer};
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::Engine;
+use oncegate_core::engine::sharded::Sharded;
+use oncegate_core::limits::Limits;
+use oncegate_core::terms::OnDataLoss;
+use oncegate_gateway::claim::{ClaimAnswer, Granted};
+use oncegate_gateway::resilience::call_guard::CallGuard;
+use oncegate_gateway::resilience::chain::{
+    Chain, FailoverMode, FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times,
+};
+use oncegate_gateway::resilience::degrade::{OutageJournal, OutagePolicies};
+use oncegate_gateway::resilience::journal::memory::{Disk, Flaw};
+use oncegate_gateway::resilience::journal::{Bounds, Journal, Recovered};
+use oncegate_gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::{Bug, Layer};

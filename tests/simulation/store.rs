@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::attempt::{Attempt, Nonce};
-use oncegate::domain::canonical::canonicalize;
-use oncegate::domain::claim::{ClaimRequest, Outcome, OutcomeRequest};
-use oncegate::domain::clock::Timestamp;
-use oncegate::domain::record::Key;
-use oncegate::domain::tenant::Operation;
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
-use oncegate::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate::engine::{
+use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::canonical::canonicalize;
+use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest};
+use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{
     ChangePurpose, ChangeResponse, Channel, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName,
     RecordView, Subscription,
 };
+use oncegate_core::record::Key;
+use oncegate_core::tenant::Operation;
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use tokio::sync::{Notify, oneshot};
 
 use crate::bugs::Bug;

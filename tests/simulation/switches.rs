@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::engine::Metadata;
+use oncegate_core::engine::Metadata;
 
 use crate::reference::{Broken, ensure};
 use crate::stack::{ENGINES, LEASE_MAX};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
+use oncegate_core::attempt::Attempt;
 
 use crate::rng::scramble;
 

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use oncegate::domain::record::Key;
-use oncegate::domain::suspect::{Suspect, SuspectFilter, SuspectKind};
-use oncegate::resilience::degrade::OutageJournal;
-use oncegate::resilience::journal::Bounds;
+use oncegate_core::record::Key;
+use oncegate_core::suspect::{Suspect, SuspectFilter, SuspectKind};
+use oncegate_gateway::resilience::degrade::OutageJournal;
+use oncegate_gateway::resilience::journal::Bounds;
 
 use crate::clock::{StoreClock, Time};
 use crate::ledger::Ledger;

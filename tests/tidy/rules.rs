@@ -1,74 +1,61 @@
 //! The rules. Each reads all sources and returns its findings, one line each: `file:line: the finding, and the correction`.
 //! The tables of `tidy.rs` list what is allowed.
 
-use std::iter;
-
 use crate::source::{Named, Source};
 use crate::{
-    ENGINES, ENGINES_TABLE, FILE_LINES_MAX, FLOORS, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_DOMAIN,
-    TEST_SUPPORT, WORDS,
+    ENGINES, ENGINES_TABLE, FILE_LINES_MAX, HEAD_LINES_MAX, HOMES, LONG_FILES, MAIN_LINES_MAX, NOT_IN_CORE, ROOMS,
+    SEEN_BY_CONFIG, TEST_SUPPORT, WORDS,
 };
 
-/// A floor imports only floors that its row of the table allows, in the program and in the crate of several floors.
-/// What other crates may import, their manifests say and Cargo enforces.
-pub(crate) fn floors(sources: &[Source]) -> Vec<String> {
+/// A room of a crate imports only rooms below its own.
+pub(crate) fn rooms(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for source in gateway(sources).filter(|source| source.is_program() || source.is_in_gateway_crate()) {
-        let module = source.module();
-        let Some(own) = module.first() else { continue };
-        let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| floor == own) else {
-            found.push(format!("{}:1: `{own}` has no floor; give it one in FLOORS of tests/tidy.rs", source.path));
+    for source in gateway(sources) {
+        let Some((room, allowed)) = ROOMS.iter().find(|(room, _)| lives_in(&source.path, room)) else {
+            if source.is_program() && source.path != "src/lib.rs" {
+                found.push(format!("{}:1: this is in no room; give it one in ROOMS of tests/tidy.rs", source.path));
+            }
             continue;
         };
         for named in source.names() {
-            let Some(mut target) = of_crate(&named.words).or_else(|| source.resolve(&named.words)) else { continue };
-            let is_floor = |name: &&str| FLOORS.iter().any(|(floor, _)| floor == name);
-            let from_root = named.words.len() > 1 && named.words[0] == "crate";
-            if source.is_in_gateway_crate() && from_root && !target.first().is_some_and(is_floor) {
-                target.insert(0, "gateway");
-            }
-            let known = target.first().is_some_and(is_floor);
-            if known && target[0] != *own && !allowed.iter().any(|entry| permits(entry, &target)) {
-                let does = if allowed.is_empty() { "stands on nothing".to_owned() } else { allowed.join(", ") };
-                found.push(finding(
-                    source,
-                    &named,
-                    &format!("`{own}` may not import this ({does}); pass it in as a value or a trait of a lower floor"),
-                ));
+            let target = source.resolve(&named.words).unwrap_or_default();
+            if target.first().is_some_and(|module| !room.ends_with(&format!("/{module}")) && !allowed.contains(module))
+            {
+                let below = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
+                let advice = format!("{room} imports {below} of its crate; pass this in as a value or a trait");
+                found.push(finding(source, &named, &advice));
             }
         }
     }
     found
 }
 
-/// The floor of a path that begins with the name of a crate, and the rest of the path.
-fn of_crate(words: &[String]) -> Option<Vec<&str>> {
-    let (first, rest) = words.split_first()?;
-    let rest = rest.iter().map(String::as_str);
-    match first.strip_prefix("oncegate_")? {
-        "core" if words.get(1).is_some_and(|word| word == "engine") => Some(rest.collect()),
-        "core" => Some(iter::once("domain").chain(rest).collect()),
-        name => Some(iter::once(name).chain(rest).collect()),
+/// `config` names option structs, and nothing else of the crates above the rules.
+pub(crate) fn options(sources: &[Source]) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_seen = |word: &String| {
+        let matches = |seen: &&str| seen.strip_prefix('*').map_or(word == seen, |ending| word.ends_with(ending));
+        SEEN_BY_CONFIG.iter().any(matches)
+    };
+    for source in gateway(sources).filter(|source| lives_in(&source.path, "src/config")) {
+        let names = source.names();
+        let above = |named: &&Named| named.words[0].starts_with("oncegate_") && named.words[0] != "oncegate_core";
+        let strays = names.iter().filter(above).filter(|named| !named.words.iter().any(is_seen));
+        found.extend(
+            strays.map(|named| finding(source, named, "`config` aggregates option structs, and names no more")),
+        );
     }
+    found
 }
 
-/// Reports whether an entry of the table of floors covers a path.
-fn permits(entry: &str, target: &[&str]) -> bool {
-    if let Some((module, ending)) = entry.split_once("::*") {
-        return target[0] == module && target[1..].iter().any(|word| word.ends_with(ending));
-    }
-    let entry: Vec<&str> = entry.split("::").collect();
-    target.starts_with(&entry)
-}
-
-/// The domain is pure: no clock, no runtime, no input or output.
-pub(crate) fn domain(sources: &[Source]) -> Vec<String> {
+/// The rules are pure: no thread, no input or output.
+pub(crate) fn purity(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     let production = |source: &&Source| !TEST_SUPPORT.iter().any(|home| lives_in(&source.path, home));
     for source in gateway(sources).filter(|source| source.path.starts_with("crates/core/src")).filter(production) {
         for named in source.names() {
-            if NOT_IN_DOMAIN.iter().any(|banned| leads_with(&named.words, banned)) {
-                found.push(finding(source, &named, "the domain is pure; move this up, or take the result as a value"));
+            if NOT_IN_CORE.iter().any(|banned| leads_with(&named.words, banned)) {
+                found.push(finding(source, &named, "the rules are pure; move this up, or take the result as a value"));
             }
         }
     }
@@ -116,14 +103,9 @@ pub(crate) fn homes(sources: &[Source]) -> Vec<String> {
                 continue;
             }
             let advice = format!("`{name}` belongs in {}; {advice}", homes.join(", "));
-            if name.ends_with('!') {
-                let lines = source.code.lines().enumerate().filter(|(_, line)| has_macro(line, name));
-                found.extend(lines.map(|(number, _)| format!("{}:{}: {advice}", source.path, number + 1)));
-            } else {
-                let names = source.names();
-                let strays = names.iter().filter(|named| mentions(&named.words, name));
-                found.extend(strays.map(|named| finding(source, named, &advice)));
-            }
+            let names = source.names();
+            let strays = names.iter().filter(|named| mentions(&named.words, name));
+            found.extend(strays.map(|named| finding(source, named, &advice)));
         }
     }
     found
@@ -141,10 +123,6 @@ fn mentions(words: &[String], name: &str) -> bool {
     }
     let name: Vec<&str> = name.split("::").collect();
     words.windows(name.len()).any(|window| window == name)
-}
-
-fn has_macro(line: &str, name: &str) -> bool {
-    line.match_indices(name).any(|(at, _)| !line[..at].ends_with(|char: char| char.is_alphanumeric() || char == '_'))
 }
 
 /// Every file opens with a few lines that say what lives there.

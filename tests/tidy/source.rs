@@ -13,10 +13,6 @@ const SHOWN: &[&str] = &[".ci", ".config", ".github"];
 const NAMES: &[&str] = &["Makefile", "Dockerfile"];
 const ENDINGS: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json", "lua", "sql", "sh", "snap"];
 
-/// The crate with several floors, and its modules that are separate floors.
-const GATEWAY_CRATE: &str = "crates/gateway/src/";
-const GATEWAY_FLOORS: &[&str] = &["crash", "resilience", "tenants"];
-
 /// One file of the tree.
 pub(crate) struct Source {
     /// From the root, with `/`.
@@ -59,22 +55,10 @@ impl Source {
         self.path.starts_with("src/")
     }
 
-    /// Returns true for files of the crate that has several floors.
-    pub(crate) fn is_in_gateway_crate(&self) -> bool {
-        self.path.starts_with(GATEWAY_CRATE)
-    }
-
-    /// The module that the file is, from a floor: `src/api/claim.rs` is `api::claim`, and so is `crates/gateway/src/claim.rs`
-    /// `gateway::claim`. Empty for `lib.rs` of the program, and in other crates.
-    pub(crate) fn module(&self) -> Vec<&str> {
-        let in_gateway = self.path.strip_prefix(GATEWAY_CRATE);
-        let Some(path) = in_gateway.or_else(|| self.path.strip_prefix("src/")) else { return Vec::new() };
-        let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
-        let mut module: Vec<_> = path.split('/').filter(|part| *part != "lib").collect();
-        if in_gateway.is_some() && !module.first().is_some_and(|first| GATEWAY_FLOORS.contains(first)) {
-            module.insert(0, "gateway");
-        }
-        module
+    /// The module that the file is, from the root of its crate: `src/api/claim.rs` is `api::claim`, `lib.rs` is empty.
+    fn module(&self) -> Vec<&str> {
+        let (_, path) = self.path.split_once("src/").unwrap_or_default();
+        path.trim_end_matches(".rs").split('/').filter(|part| *part != "lib").collect()
     }
 
     /// Names of a manifest in `[dependencies]`; empty for other files.

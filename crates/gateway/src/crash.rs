@@ -27,7 +27,7 @@ mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::Point;
+    use crate::crash::Point;
 
     /// Armed crash point, and how often it is still passed before.
     static ARMED: OnceLock<(Point, AtomicU32)> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! Properties of all bytes that callers and upstreams of the proxy can send; see `domain::fuzzing`.
+//! Properties of all bytes that callers and upstreams of the proxy can send; see `oncegate_core::fuzzing`.
 
 use std::sync::Arc;
 

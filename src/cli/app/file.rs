@@ -2,14 +2,14 @@
 
 use std::io::Write;
 
+use oncegate_core::attempt::Entropy;
+use oncegate_core::tenant::AppKey;
+use oncegate_gateway::tenants::secret::{Secret, SecretDigest};
 use serde_json::{Value, json};
 
 use super::Change;
 use crate::cli::failure::state;
 use crate::config::{AppOptions, Config, KeyPath};
-use crate::domain::attempt::Entropy;
-use crate::domain::tenant::AppKey;
-use crate::tenants::secret::{Secret, SecretDigest};
 
 /// Prints the secret and the table of a new app.
 pub(super) fn new(

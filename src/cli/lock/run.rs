@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use oncegate_core::attempt::SystemEntropy;
+use oncegate_core::lock::LockName;
 use serde_json::json;
 
 use crate::cli::arguments::number;
 use crate::cli::failure::{Cause, because};
 use crate::cli::job::{Acquired, Job, JobArgs, Lease, nonce, stopped, warn};
-use crate::domain::attempt::SystemEntropy;
-use crate::domain::lock::LockName;
 
 /// Longest time for a release: without one, the lease ends.
 const RELEASE_TIME: Duration = Duration::from_secs(10);

@@ -275,7 +275,7 @@ async fn errors_of_invalid_requests_say_what_to_do() {
 #[tokio::test]
 async fn an_app_that_is_disabled_has_claims_all_the_same() {
     let secret = "secret_0123456789abcdef_0123";
-    let digest = oncegate::domain::hex::encode(&<sha2::Sha256 as sha2::Digest>::digest(secret));
+    let digest = oncegate_core::hex::encode(&<sha2::Sha256 as sha2::Digest>::digest(secret));
     let folder = tempfile::tempdir().unwrap();
     let engine = format!("disk:{}", folder.path().join("claims").display());
     let app = |disabled| {

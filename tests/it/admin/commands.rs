@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::clock::SystemClock;
+use oncegate_core::clock::SystemClock;
 #[cfg(feature = "disk")]
-use oncegate::engine::conformance::DEADLINE;
+use oncegate_core::engine::conformance::DEADLINE;
 #[cfg(feature = "disk")]
-use oncegate::engine::conformance::fresh_claim;
+use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock as _, SystemClock};
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::Client;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::openapi::Spec;

@@ -50,7 +50,7 @@ async fn every_change_leaves_an_entry_and_no_entry_gives_an_attempt_away() {
         assert_eq!(entry["global_id"], granted.body["global_id"]);
         let attempt = granted.body["attempt"].as_str().unwrap();
         let digest = <sha2::Sha256 as sha2::Digest>::digest(attempt);
-        assert_eq!(entry["attempt_hash"], oncegate::domain::hex::encode(&digest[..4]));
+        assert_eq!(entry["attempt_hash"], oncegate_core::hex::encode(&digest[..4]));
     }
     assert_eq!((&entries[1]["request_id"], &entries[0]["detail"]), (&json!("r-7"), &json!("outcome: success")));
     assert_eq!(alice.get(&format!("{AUDIT}?limit=1")).await.expect(200).body["entries"], json!([entries[0]]));

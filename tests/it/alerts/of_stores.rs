@@ -1,7 +1,7 @@
 //! Alerts on faults of stores, and on entries that gateways have not delivered yet. Each alert fires on affected
 //! gateways.
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;

@@ -1,6 +1,6 @@
 //! The pages: each one for each role, a claim found from its contents, and text of callers that is shown and never runs.
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::Answer;
 use oncegate_testkit::gateway::Gateway;
 use serde_json::{Value, json};

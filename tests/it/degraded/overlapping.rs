@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oncegate::domain::attempt::Attempt;
+use oncegate_core::attempt::Attempt;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 use serde_json::{Value, json};

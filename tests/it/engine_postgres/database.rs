@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use oncegate::database::schema::{self, BUILD};
-use oncegate::database::{Address, DatabaseError, connect};
+use oncegate_database::schema::{self, BUILD};
+use oncegate_database::{Address, DatabaseError, connect};
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};

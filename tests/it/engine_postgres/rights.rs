@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use oncegate::database::{Address, connect};
-use oncegate::engine::{Engine, Metadata};
+use oncegate_core::engine::{Engine, Metadata};
+use oncegate_database::{Address, connect};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::fresh;
 use oncegate_testkit::pgbouncer::PgBouncer;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::clock::SystemClock;
+use oncegate_core::clock::SystemClock;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::history::SKEW;

@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::domain::clock::{Clock, SystemClock};
-use oncegate::domain::terms::{LeaseEnd, Retention, Terms};
+use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::history::check::explained_with_echoes;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderName, StatusCode, header::CONTENT_TYPE};
-use oncegate::domain::attempt::Nonce;
-use oncegate::domain::clock::Clock;
-use oncegate::engine::conformance::fresh_claim;
+use oncegate_core::attempt::Nonce;
+use oncegate_core::clock::Clock;
+use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_testkit::client::Client;
 use oncegate_testkit::history::Call;
 use oncegate_testkit::history::http_service::HttpService;

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use oncegate::domain::attempt::Attempt;
-use oncegate::domain::claim::Outcome;
-use oncegate::domain::hex;
+use oncegate_core::attempt::Attempt;
+use oncegate_core::claim::Outcome;
+use oncegate_core::hex;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::history::double_grants::{double_grants, undelivered_grants};
 use oncegate_testkit::history::workload::Workload;

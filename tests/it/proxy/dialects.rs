@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use oncegate::domain::clock::{Clock as _, SystemClock};
+use oncegate_core::clock::{Clock as _, SystemClock};
 use serde_json::Value;
 
 use super::{Answer, Upstream, proxy};

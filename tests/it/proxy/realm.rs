@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oncegate::domain::clock::{Clock as _, SystemClock};
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::gateway::{Gateway, Setup};
 #[cfg(feature = "postgres")]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Json, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use oncegate::domain::clock::{Clock as _, SystemClock};
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_testkit::wait::until;
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};

@@ -1,6 +1,6 @@
 //! Apps of a configuration, and callers that are theirs.
 
-use oncegate::domain::hex;
+use oncegate_core::hex;
 use oncegate_testkit::client::Client;
 use oncegate_testkit::gateway::Gateway;
 use sha2::{Digest, Sha256};

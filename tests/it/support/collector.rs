@@ -95,5 +95,5 @@ fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    oncegate::domain::hex::encode(bytes)
+    oncegate_core::hex::encode(bytes)
 }
