@@ -200,7 +200,7 @@ impl StoredClaim {
     }
 }
 
-/// Returns a duration as it is stored: in whole milliseconds.
+/// Returns the stored form of a duration: whole milliseconds.
 fn rounded(lasts: Duration) -> Duration {
     Duration::from_millis(millis(lasts))
 }

@@ -179,7 +179,8 @@ impl Effect {
         matches!(self, Self::Put(..) | Self::Delete)
     }
 
-    /// Returns for how long from now on it stores the record; nothing if the record does not end by itself, or its end stays.
+    /// Returns the time from now to the end of the stored record; `None` if the record has no end, or keeps its earlier
+    /// one.
     pub fn lasts(&self) -> Option<Duration> {
         match self {
             Self::Put(_, lasts) => *lasts,
@@ -277,10 +278,10 @@ pub enum RenewalResponse {
     },
 }
 
-/// An answer that may name the end of a claim. The transitions know for how long an effect lasts, and only the store knows until when:
-/// an engine that stores an effect completes its answer.
+/// An answer that may name the end of a claim. The transitions know the duration of an effect, and only the store knows
+/// the instant of its end. So an engine that stores an effect completes its answer.
 pub trait NamesEnd {
-    /// Adds the end that the call has stored, by the store's clock, where the answer names one.
+    /// Adds the end that the call has stored, by the store's clock, if the answer names one.
     fn set_end(&mut self, at: Timestamp);
 }
 

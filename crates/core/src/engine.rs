@@ -62,8 +62,9 @@ pub const SHARDS_MAX: u16 = 1024;
 /// the store gave the answer. A remaining time is never reported as longer than it is. A claim lasts for at least its lease after
 /// the store has accepted it.
 ///
-/// Beside the duration stands the end as an instant of the store's clock, for display only: nobody compares it with another clock.
-/// It is as stored, so every answer about a record names the same end until a call changes it. Only a new grant may leave it out.
+/// Answers also contain the end as an instant of the store's clock. It is for display only: no code compares it with
+/// another clock. It is the stored end, so every answer about a record names the same end until a call changes it. Only
+/// a new grant may leave it out.
 ///
 /// ## Deadlines
 ///

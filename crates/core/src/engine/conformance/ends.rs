@@ -10,8 +10,8 @@ use crate::operator::{ListRequest, ReleaseRequest, ReleaseResponse};
 use crate::record::{ClaimState, Realm};
 use crate::terms::{LeaseEnd, Retention, Terms};
 
-/// A claim, a renewal and an outcome name the end that each later answer names, until the end is changed. A new grant may leave its
-/// end out.
+/// A claim, a renewal, an outcome and each later answer name the same end, until a call changes it. A new grant may
+/// leave its end out.
 pub async fn every_answer_about_a_record_names_one_end(on: &Subject) {
     for on_lease_end in [LeaseEnd::Release, LeaseEnd::Unknown] {
         let app = format!("ends{}", attempt().timestamp().as_micros());

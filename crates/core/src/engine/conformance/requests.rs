@@ -78,7 +78,7 @@ pub(super) fn success(result: Option<&str>) -> Outcome {
     Outcome::Success { result: result.map(Into::into), retention: None }
 }
 
-/// Returns the answer to an outcome, without its end: as [`super::Subject::settle`] returns it.
+/// Returns the answer to an outcome, without its end, like [`super::Subject::settle`].
 pub(super) fn done(state: Option<ClaimState>, left: Option<Duration>, late: bool) -> OutcomeResponse {
     OutcomeResponse::Done { state, left, ends_at: None, late: Some(late) }
 }
