@@ -13,6 +13,7 @@ mod config;
 mod engine;
 mod failure;
 mod gateway_client;
+mod gateways;
 mod generate;
 mod health;
 mod history;
@@ -24,6 +25,7 @@ mod lock;
 #[cfg(feature = "postgres")]
 mod migrate;
 mod once;
+mod operations;
 mod output;
 mod progress;
 mod proxy;
@@ -123,8 +125,12 @@ enum Command {
     Unknowns(unknowns::UnknownsArgs),
     /// List the claims and locks that callers of a gateway wait for
     Waiting(waiting::WaitingArgs),
+    /// List the gateways that share a chain with a gateway
+    Gateways(gateways::GatewaysArgs),
     /// Show rates and latencies of the last hour, day or two weeks
     History(history::HistoryArgs),
+    /// List what the operations of a gateway have been answered
+    Operations(operations::OperationsArgs),
     /// List recent calls: repeats, refusals, late outcomes
     Recent(recent::RecentArgs),
     /// Run a command once: with a claim before it, and an outcome after it
@@ -193,7 +199,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Once(args) => return finish(once::run(args, &mut io::stdin().lock())),
         Command::Unknowns(args) => unknowns::run(args, out),
         Command::Waiting(args) => waiting::run(args, out),
+        Command::Operations(args) => operations::run(args, out),
         Command::Recent(args) => recent::run(args, out),
+        Command::Gateways(args) => gateways::run(args, out),
         Command::History(args) => history::run(args, out),
         Command::Engine(action) => engine::run(action, out),
         Command::Chain(action) => chain::run(action, out),

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use oncegate_admin::{Admin, AdminService, Audit, Lifecycle, Stage, Started};
+use oncegate_admin::{Admin, AdminService, Audit, Lifecycle, Stage, Started, keep_gateways};
 use oncegate_api::{Api, ApiService, ConcurrencyLimit};
 use oncegate_core::attempt::{Entropy, Issuer, SystemEntropy};
 use oncegate_core::clock::{Clock, SystemClock};
@@ -177,7 +177,7 @@ impl Server {
         let history_file = history::file(&config.server.data_dir);
         let history = Arc::new(History::load(&history_file));
         let recent = keep_recent(&clock);
-        let admin_service = AdminService::new(Arc::new(Admin {
+        let admin_api = Arc::new(Admin {
             recent: recent.clone(),
             history: history.clone(),
             erase: Box::new(oncegate_proxy::eraser(&config.proxy)),
@@ -197,7 +197,10 @@ impl Server {
             journal: journal.clone(),
             audit,
             console: operators::console(config),
-        }));
+            proxy_routes: proxy::shown_routes(&config.proxy),
+        });
+        let admin_service = AdminService::new(admin_api.clone());
+        tokio::spawn(stop_admin.clone().run_until_cancelled_owned(keep_gateways(admin_api)));
         let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);
         let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
         let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;

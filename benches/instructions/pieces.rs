@@ -401,6 +401,7 @@ fn request(number: usize) -> ClaimRequest {
         contents_stored_bytes: app.terms.contents_stored_bytes,
         fingerprint: None,
         terms: app.terms.terms,
+        caller: None,
         take_over: false,
         waits: false,
     }
@@ -434,6 +435,7 @@ fn asked(claim: ClaimRequest) -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        caller: None,
         unknown_on_lease_end: false,
     }
 }

@@ -73,6 +73,7 @@ const HOLDERS: &[Column] = &[
     ("MODE", |holder| cell(&holder["mode"])),
     ("SINCE", |holder| cell(&holder["claimed_at"])),
     ("LEASE_MS", |holder| cell(&holder["lease_ms"])),
+    ("CALLER", |holder| cell(&holder["caller"])),
 ];
 
 const QUEUE: &[Column] = &[

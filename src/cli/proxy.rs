@@ -12,11 +12,12 @@ use super::admin_client::QueryArgs;
 use super::claim::{Change, ClaimName};
 use super::failure::usage;
 use super::load;
-use super::output::Out;
+use super::output::{Column, Out, cell, rows, table};
 use crate::config::Flags;
 
 const EXAMPLES: &str = "\
 Examples:
+  oncegate proxy routes
   oncegate proxy check --config oncegate.toml http://api.shop.example/v1/orders \\
     --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'
   oncegate proxy forget --app shop --operation proxy:orders.create '{\"key\": \"8e03978e\", \"principal\": \"…\"}' \\
@@ -27,6 +28,11 @@ Examples:
 pub(super) enum Action {
     /// Explain which route a request takes, and which identity and fingerprint it gets
     Check(CheckArgs),
+    /// List the routes of a gateway's proxy, and how they were answered
+    Routes {
+        #[command(flatten)]
+        query: QueryArgs,
+    },
     /// Erase the stored response of a request; its key stays blocked
     ///
     /// A repeat then gets 409 `response_not_stored`, and does not run again. `oncegate proxy check` prints the contents of the claim.
@@ -64,9 +70,37 @@ pub(super) struct CheckArgs {
     trusted: bool,
 }
 
+const ROUTES: &[Column] = &[
+    ("ROUTE", |route| cell(&route["name"])),
+    ("APP", |route| cell(&route["app"])),
+    ("PATH", |route| cell(&route["path"])),
+    ("UPSTREAM", |route| cell(&route["upstream"])),
+    ("ANSWERS", answers),
+    ("STORED BYTES", |route| cell(&route["stored_bytes"])),
+    ("NOT STORED", |route| cell(&route["tombstones"])),
+    ("UPSTREAM P99", |route| {
+        route["upstream_p99_seconds"].as_f64().map_or_else(|| "-".to_owned(), |p99| format!("{p99}s"))
+    }),
+];
+
+/// Returns the number of requests by their answer.
+fn answers(route: &Value) -> String {
+    let counts: Vec<_> = route["answers"].as_object().into_iter().flatten().collect();
+    let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {}", cell(count))).collect();
+    if counts.is_empty() { "-".to_owned() } else { counts.join(", ") }
+}
+
 pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
     match action {
         Action::Check(arguments) => check(arguments, out),
+        Action::Routes { query } => query.show("/admin/v1/proxy/routes", out, |answer, out| {
+            let routes = rows(answer, "routes");
+            if routes.is_empty() {
+                return Ok(writeln!(out, "The gateway has no proxy.")?);
+            }
+            table(routes, ROUTES, out)?;
+            Ok(writeln!(out, "\nSince {}.", cell(&answer["since"]))?)
+        }),
         Action::Forget(ForgetArgs { claim, change, query }) => {
             let mut body = claim.body(input)?;
             change.fill(&mut body);

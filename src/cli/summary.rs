@@ -44,6 +44,7 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         ("Engines", listed(summary, "engines", engine)),
         ("Chains", listed(summary, "chains", chain)),
         ("Spool", format!("{entries} entries, {bytes} of {bytes_max} bytes")),
+        ("Repeats today", repeats(&summary["today"])),
     ];
     output::record(&fields, out)?;
     writeln!(out)?;
@@ -52,6 +53,14 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         return Ok(writeln!(out, "Nothing needs a person.")?);
     }
     output::table(attention, COLUMNS, out)
+}
+
+/// Returns how many operations have met a repeat today.
+fn repeats(today: &Value) -> String {
+    let [operations, answers, since] =
+        ["repeated_operations", "repeat_answers", "since"].map(|name| cell(&today[name]));
+    let at_least = if today["at_least"] == true { "at least " } else { "" };
+    format!("{at_least}{operations} operations after they were done or unknown, {answers} answers 409, since {since}")
 }
 
 fn listed(summary: &Value, name: &str, text: fn(&Value) -> String) -> String {
@@ -89,6 +98,7 @@ mod tests {
             "chains": [{ "name": "default", "active": "primary", "epoch": 2 }],
             "spool": { "entries": 14, "bytes": 6000, "bytes_max": 67_108_864 },
             "attention": attention,
+            "today": { "since": "2026-10-13T00:00:00.000000Z", "repeated_operations": 3, "repeat_answers": 5, "at_least": true },
         });
         let mut out = Vec::new();
         show(&summary, &mut out).unwrap();
@@ -101,16 +111,17 @@ mod tests {
             "severity": "critical", "kind": "store_down", "since": "2026-10-13T12:41:00.000000Z", "app": null,
             "subject": "primary", "count": 1, "text": "Engine `primary` does not answer\u{9b}: refused.",
         }])), @r"
-        Stage       ready
-        Version     1.4.0
-        Started at  2026-10-01T08:00:00.000000Z
-        Engines     primary (down), spare (up), local (not checked yet)
-        Chains      default (on primary, epoch 2)
-        Spool       14 entries, 6000 of 67108864 bytes
+        Stage          ready
+        Version        1.4.0
+        Started at     2026-10-01T08:00:00.000000Z
+        Engines        primary (down), spare (up), local (not checked yet)
+        Chains         default (on primary, epoch 2)
+        Spool          14 entries, 6000 of 67108864 bytes
+        Repeats today  at least 3 operations after they were done or unknown, 5 answers 409, since 2026-10-13T00:00:00.000000Z
 
         SEVERITY  KIND        SINCE                        APP  SUBJECT  COUNT  TEXT
         critical  store_down  2026-10-13T12:41:00.000000Z  -    primary  1      Engine `primary` does not answer\u{9b}: refused.
         ");
-        assert!(shown(&json!([])).ends_with("bytes\n\nNothing needs a person.\n"));
+        assert!(shown(&json!([])).ends_with("\n\nNothing needs a person.\n"));
     }
 }

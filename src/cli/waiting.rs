@@ -36,6 +36,7 @@ const CLAIMS: &[Column] = &[
     ("OPERATION", |claim| cell(&claim["operation"])),
     ("REALM", |claim| cell(&claim["realm"])),
     ("GLOBAL ID", |claim| cell(&claim["global_id"])),
+    ("NAMES", names),
 ];
 
 const LOCKS: &[Column] = &[
@@ -43,7 +44,14 @@ const LOCKS: &[Column] = &[
     ("CALLERS", |lock| cell(&lock["callers"])),
     ("APP", |lock| cell(&lock["app"])),
     ("LOCK", |lock| cell(&lock["name"])),
+    ("NAMES", names),
 ];
+
+/// Returns the names that callers have sent.
+fn names(row: &Value) -> String {
+    let names: Vec<_> = row["names"].as_array().into_iter().flatten().map(cell).collect();
+    if names.is_empty() { "-".to_owned() } else { names.join(", ") }
+}
 
 pub(super) fn run(args: WaitingArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let WaitingArgs { app, limit, query } = args;
@@ -76,15 +84,14 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         let since = "2026-10-20T09:30:15.124000Z";
-        let claim =
-            json!({ "since": since, "callers": 2, "app": "shop", "operation": "a", "realm": "api", "global_id": "28" });
-        let lock = json!({ "since": since, "callers": 1, "app": "shop", "name": "report" });
+        let claim = json!({ "since": since, "callers": 2, "app": "shop", "operation": "a", "realm": "api", "global_id": "28", "names": ["pod/a", "pod/b"] });
+        let lock = json!({ "since": since, "callers": 1, "app": "shop", "name": "report", "names": [] });
         assert_snapshot!(shown(&json!({ "callers": 7, "more": true, "claims": [claim], "locks": [lock] })), @r"
-        SINCE                        CALLERS  APP   OPERATION  REALM  GLOBAL ID
-        2026-10-20T09:30:15.124000Z  2        shop  a          api    28
+        SINCE                        CALLERS  APP   OPERATION  REALM  GLOBAL ID  NAMES
+        2026-10-20T09:30:15.124000Z  2        shop  a          api    28         pod/a, pod/b
 
-        SINCE                        CALLERS  APP   LOCK
-        2026-10-20T09:30:15.124000Z  1        shop  report
+        SINCE                        CALLERS  APP   LOCK    NAMES
+        2026-10-20T09:30:15.124000Z  1        shop  report  -
 
         Waiting calls: 7. There are more: --limit.
         ");

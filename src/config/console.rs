@@ -12,7 +12,10 @@ impl Config {
     pub(super) fn check_console(&self) -> Vec<Problem> {
         let origin = self.console.check().err();
         let origin = origin.map(|error| Problem::of_key(KeyPath::of(["console", "origin"]), error.to_string()));
-        origin.into_iter().chain(self.check_masks()).collect()
+        let links = self.console.check_links().into_iter();
+        let links =
+            links.map(|(key, error)| Problem::of_key(KeyPath::of(["console", "links", key]), error.to_string()));
+        origin.into_iter().chain(links).chain(self.check_masks()).collect()
     }
 
     /// Returns the problems of the apps' masks.

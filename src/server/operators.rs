@@ -35,5 +35,6 @@ pub(super) fn console(config: &Config) -> ConsoleSettings {
         options: config.console.clone(),
         has_tls: config.server.admin_tls.is_on(),
         mark: SecretDigest::of(&identity).id(),
+        host: name.nodename().to_string_lossy().into_owned(),
     }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use oncegate_admin::ProxyRoute;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_gateway::Gateway;
 use oncegate_gateway::tenants::Registry;
-use oncegate_proxy::options::ProxyOptions;
+use oncegate_proxy::options::{ProxyOptions, RouteOptions};
 use oncegate_proxy::{Dependencies, Proxy, ProxyService};
 use oncegate_transport::listener;
 use oncegate_transport::tls::Tls;
@@ -33,6 +34,19 @@ pub(super) fn dependencies(
         limits: config.limits.clone(),
         problem_base: config.server.problem_base.clone(),
     }
+}
+
+/// Returns the routes as operators see them.
+pub(super) fn shown_routes(options: &ProxyOptions) -> Vec<ProxyRoute> {
+    let shown = |route: &RouteOptions| ProxyRoute {
+        name: route.name.clone(),
+        app: route.app.clone(),
+        hosts: route.hosts.clone(),
+        path: route.path.clone(),
+        methods: route.methods.clone(),
+        upstream: route.upstream.clone(),
+    };
+    options.routes.iter().filter(|_| options.listen.is_some()).map(shown).collect()
 }
 
 /// Listens, and returns the exchanges, which outlive their connections.

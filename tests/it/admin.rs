@@ -2,10 +2,13 @@
 
 mod access;
 mod apps;
+mod caller;
 mod claims;
-mod commands;
+pub(crate) mod commands;
 mod ends;
+mod gateways;
 mod history;
+mod operations;
 mod recent;
 mod roles;
 mod settings;

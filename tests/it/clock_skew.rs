@@ -99,6 +99,7 @@ impl Stage {
             lease: None,
             retention: None,
             take_over: false,
+            caller: None,
             unknown_on_lease_end: false,
         };
         gateway.claim(&self.app, request).await.unwrap()

@@ -17,6 +17,7 @@ mod lost_replies;
 mod principals;
 mod realm;
 mod records;
+mod routes;
 mod running;
 mod servers;
 mod tokens;

@@ -477,6 +477,7 @@ impl ClaimPlan {
             lease: self.lease,
             retention: self.retention,
             take_over: self.take_over,
+            caller: None,
             unknown_on_lease_end: false,
         }
     }

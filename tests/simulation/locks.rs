@@ -190,7 +190,17 @@ async fn ask(gateway: &Gateway, app: &App, lock: &str, call: &LockCall) -> LockR
     let answer = match call {
         LockCall::Acquire(Acquire { nonce, owner, mode, lease, wait, fair }) => {
             let (owner, nonce, lease) = (owner.clone(), Some(nonce.clone()), Some(*lease));
-            let call = AcquireCall { name, mode: *mode, limit: None, owner, nonce, lease, wait: *wait, fair: *fair };
+            let call = AcquireCall {
+                name,
+                mode: *mode,
+                limit: None,
+                owner,
+                caller: None,
+                nonce,
+                lease,
+                wait: *wait,
+                fair: *fair,
+            };
             gateway.acquire_lock(app, call).await.map(|answer| match answer {
                 AcquireAnswer::Granted(granted) => LockReply::Answered(LockAnswer::Granted {
                     attempt: granted.attempt,

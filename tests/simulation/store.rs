@@ -167,6 +167,7 @@ impl Store {
             contents_stored_bytes: 0,
             fingerprint: None,
             terms,
+            caller: None,
             take_over: false,
             waits: false,
         };

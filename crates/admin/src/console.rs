@@ -16,14 +16,17 @@ mod context;
 mod entry;
 mod find;
 mod forms;
+mod gateways;
 mod json;
 mod layout;
 mod live;
 mod locks;
 mod masks;
+mod operations;
 mod options;
 mod overview;
 mod parts;
+mod proxy;
 mod recent;
 mod routes;
 mod session;
@@ -65,6 +68,8 @@ pub struct ConsoleSettings {
     pub has_tls: bool,
     /// 8 hex digits that distinguish this gateway from others, for the name of its cookie.
     pub mark: String,
+    /// The name of its host, by which other gateways show it.
+    pub host: String,
 }
 
 /// Returns the routes of the console. Its pages make their calls of the admin API through `api`.

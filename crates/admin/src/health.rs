@@ -31,6 +31,17 @@ pub enum Stage {
     Draining = 2,
 }
 
+impl Stage {
+    /// Returns its name in the admin API.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+        }
+    }
+}
+
 impl Lifecycle {
     /// Returns the lifecycle of a process that starts.
     pub fn starting() -> Self {

@@ -10,10 +10,13 @@ mod claims;
 mod config;
 mod console;
 mod engines;
+mod gateways;
 mod health;
 mod history;
 mod locks;
 mod middleware;
+mod operations;
+mod proxy_routes;
 mod query;
 mod recent;
 mod reloads;
@@ -58,8 +61,10 @@ pub use self::auth::{Token, Tokens};
 pub use self::chains::automatic::AutomaticSwitches;
 pub use self::config::Setting;
 pub use self::console::{ConsoleOptions, ConsoleSettings};
+pub use self::gateways::keep as keep_gateways;
 pub use self::health::{Lifecycle, Stage};
 use self::middleware::Outer;
+pub use self::proxy_routes::ProxyRoute;
 pub use self::reloads::Reloads;
 pub use self::role::{Role, TokenOptions};
 pub use self::summary::Started;
@@ -100,6 +105,8 @@ pub struct Admin {
     pub journal: Arc<OutageJournal>,
     /// Returns what is left of a stored response of the proxy that is erased.
     pub erase: Box<EraseResponse>,
+    /// The routes of the proxy.
+    pub proxy_routes: Vec<ProxyRoute>,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
     /// Settings of the console.

@@ -14,8 +14,8 @@ use oncegate_web::problem::{Code, Problem};
 use super::auth::Operator;
 use super::role::Role::{self, Act, Read, View};
 use super::{
-    Admin, apps, audit, backup, chains, claims, config, engines, history, locks, recent, spool, summary, suspects,
-    unknowns, waiting,
+    Admin, apps, audit, backup, chains, claims, config, engines, gateways, history, locks, operations, proxy_routes,
+    recent, spool, summary, suspects, unknowns, waiting,
 };
 
 /// A route: its method and path, and the least role that may call it.
@@ -63,13 +63,16 @@ fn rows() -> Vec<Row> {
         post(View, "/admin/v1/claims/show", claims::show),
         post(Act, "/admin/v1/claims/release", claims::change::release),
         post(Act, "/admin/v1/claims/settle", claims::change::settle),
+        get(View, "/admin/v1/proxy/routes", proxy_routes::list),
         post(Act, "/admin/v1/proxy/forget", claims::forget::forget),
         get(View, "/admin/v1/locks", locks::list),
         post(View, "/admin/v1/locks/show", locks::show),
         post(Act, "/admin/v1/locks/release", locks::release),
         get(View, "/admin/v1/unknowns", unknowns::list),
         get(View, "/admin/v1/waiting", waiting::list),
+        get(View, "/admin/v1/operations", operations::list),
         get(View, "/admin/v1/recent", recent::list),
+        get(View, "/admin/v1/gateways", gateways::list),
         get(View, "/admin/v1/history", history::show),
         get(View, "/admin/v1/spool", spool::list),
         get(View, "/admin/v1/suspects", suspects::list),

@@ -9,6 +9,7 @@ use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::spool::SpoolStatus;
 use oncegate_gateway::KnownEngine;
 use oncegate_gateway::chains::KnownChain;
+use oncegate_web::recent::Repeats;
 use oncegate_web::response::json;
 use serde::Serialize;
 
@@ -27,6 +28,7 @@ pub(super) struct Summary {
     pub(super) chains: Vec<KnownChain>,
     pub(super) spool: SpoolStatus,
     pub(super) attention: Vec<Attention>,
+    pub(super) today: Repeats,
 }
 
 /// The start of the process.
@@ -39,6 +41,11 @@ impl Started {
     /// Returns this instant as the start.
     pub fn now(clock: &dyn Clock) -> Self {
         Self { at: clock.wall(), monotonic: clock.monotonic() }
+    }
+
+    /// Returns the time by the wall clock.
+    pub(super) fn at(&self) -> Timestamp {
+        self.at
     }
 }
 
@@ -56,6 +63,7 @@ pub(super) fn summary(admin: &Admin) -> Summary {
         engines,
         chains,
         spool,
+        today: admin.recent.today(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
+use oncegate_core::caller::Caller;
 use oncegate_core::canonical::canonicalize_any;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::Realm;
@@ -34,6 +35,7 @@ pub struct ClaimBody<'a> {
     #[serde(borrow)]
     fingerprint: Option<&'a RawValue>,
     attempt_nonce: Option<String>,
+    caller: Option<Caller>,
     lease: Option<Span>,
     retention: Option<Retention>,
     take_over: Option<bool>,
@@ -140,6 +142,7 @@ impl ClaimBody<'_> {
             contents: required_contents(self.contents, limits)?,
             fingerprint: fingerprint.transpose()?,
             nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
+            caller: self.caller,
             lease,
             retention: self.retention,
             take_over: self.take_over.unwrap_or(false),

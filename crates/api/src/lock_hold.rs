@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::limits::Limits;
 use oncegate_core::lock::{HOLDS_MAX, InvalidPermits, LockBound, LockMode, LockName, Permits, TICKETS_MAX};
@@ -26,6 +27,7 @@ struct HoldBody {
     limit: Option<Value>,
     owner: Option<String>,
     attempt_nonce: Option<String>,
+    caller: Option<Caller>,
     lease: Option<Span>,
     wait: Option<Span>,
     fair: Option<bool>,
@@ -122,6 +124,7 @@ impl HoldBody {
             limit: self.limit.map(|limit| permits(mode, &limit)).transpose()?,
             owner: self.owner.map(|owner| owner.parse().map_err(no_owner)).transpose()?,
             nonce: self.attempt_nonce.map(|nonce| parsed("attempt_nonce", &nonce)).transpose()?,
+            caller: self.caller,
             lease,
             wait: self.wait.map_or(Duration::ZERO, |wait| wait.0.min(limits.wait_max.0)),
             fair: self.fair.unwrap_or(false),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use self::transitions::{claim, granted, renew, settle};
 use super::attempt::Attempt;
+use super::caller::Caller;
 use super::canonical::Canonical;
 use super::clock::Timestamp;
 use super::record::{ClaimState, Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest};
@@ -30,6 +31,8 @@ pub struct ClaimRequest {
     pub contents_stored_bytes: usize,
     /// The SHA-256 of the fingerprint.
     pub fingerprint: Option<Sha256Digest>,
+    /// The name of the caller, which is stored and decides nothing.
+    pub caller: Option<Caller>,
     /// The terms, including the lease.
     pub terms: Terms,
     /// Take over a claim of another attempt that is `unknown`. For the same attempt, restore a lease that has ended.
@@ -53,6 +56,7 @@ impl ClaimRequest {
             attempt: self.attempt.clone(),
             state: ClaimState::InProgress,
             operation: Some(self.operation.clone()),
+            caller: self.caller.clone(),
             contents: Contents::keep(&self.contents, self.contents_stored_bytes),
             fingerprint: self.fingerprint,
             terms: self.terms,
@@ -96,6 +100,7 @@ impl OutcomeRequest {
             attempt: self.attempt.clone(),
             state,
             operation: late.operation.clone(),
+            caller: None,
             contents: late.contents.clone(),
             fingerprint: None,
             terms: Terms { retention: retention.unwrap_or(late.terms.retention), ..late.terms },

@@ -194,6 +194,7 @@ mod tests {
                     unknown_retention: Retention::For(hour),
                     on_lease_end: LeaseEnd::Release,
                 },
+                caller: None,
                 take_over: true,
                 waits: false,
             });

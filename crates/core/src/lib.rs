@@ -4,6 +4,7 @@
 pub mod attempt;
 pub mod backoff;
 pub mod call;
+pub mod caller;
 pub mod canonical;
 pub mod claim;
 pub mod clock;

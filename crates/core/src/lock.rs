@@ -13,10 +13,11 @@ use std::time::Duration;
 pub use self::name::{InvalidLockName, LockName};
 pub use self::permits::{InvalidPermits, Permits};
 pub use self::record::{
-    HOLDS_MAX, Hold, LockMode, LockRecord, ShortHash, TICKETS_MAX, Ticket, WITHDRAWN_MAX, Withdrawn,
+    CALLERS_MAX, HOLDS_MAX, Hold, LockMode, LockRecord, ShortHash, TICKETS_MAX, Ticket, WITHDRAWN_MAX, Withdrawn,
 };
 pub use self::transitions::{LockChange, LockState};
 use crate::attempt::Attempt;
+use crate::caller::Caller;
 use crate::clock::Timestamp;
 
 /// Time for which a ticket lives after the last call of its request, and for which a withdrawn nonce is refused.
@@ -40,6 +41,8 @@ pub struct AcquireRequest {
     pub mode: LockMode,
     /// Largest number of holds at once, with [`LockMode::Shared`] only; nothing if they are not counted.
     pub limit: Option<Permits>,
+    /// The name of the caller, which is kept with the hold and decides nothing.
+    pub caller: Option<Caller>,
     /// The lease.
     pub lease: Duration,
     /// True if it queues when it is not granted.

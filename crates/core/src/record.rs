@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::attempt::Attempt;
+use super::caller::Caller;
 use super::canonical::Canonical;
 use super::clock::Timestamp;
 use super::global_id::GlobalId;
@@ -180,6 +181,8 @@ pub struct Record {
     pub state: ClaimState,
     /// The operation; unknown if a late outcome did not name it.
     pub operation: Option<Operation>,
+    /// The name of the caller, if it sent one.
+    pub caller: Option<Caller>,
     /// The contents, or their digest.
     pub contents: Contents,
     /// The SHA-256 of the fingerprint. Absent is a value too; on a late record it is unknown.

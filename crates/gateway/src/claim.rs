@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::call::{Answered, CallContext};
+use oncegate_core::caller::Caller;
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
 use oncegate_core::clock::Timestamp;
@@ -38,6 +39,8 @@ pub struct ClaimCall {
     pub fingerprint: Option<Canonical>,
     /// The caller's nonce for this try.
     pub nonce: Option<Nonce>,
+    /// The name that the caller gives itself.
+    pub caller: Option<Caller>,
     /// The lease, if not the operation's.
     pub lease: Option<Duration>,
     /// The retention, if not the operation's.
@@ -165,6 +168,7 @@ impl Gateway {
             contents,
             fingerprint,
             nonce,
+            caller,
             lease,
             retention,
             take_over,
@@ -198,6 +202,7 @@ impl Gateway {
             contents,
             contents_stored_bytes: own.contents_stored_bytes,
             fingerprint: fingerprint.as_ref().map(fingerprint_digest),
+            caller,
             terms,
             take_over,
             waits: false,

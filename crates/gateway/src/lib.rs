@@ -7,6 +7,7 @@ pub mod chains;
 pub mod claim;
 pub mod crash;
 mod engines;
+pub mod fleet;
 mod granted;
 mod known_health;
 pub mod lock;
@@ -45,6 +46,7 @@ use oncegate_telemetry::traces;
 
 use self::batch_permits::BatchPermits;
 pub use self::engines::{BreakerHealth, EngineHealth, Engines, NamedChain, NamedEngine};
+use self::fleet::Fleet;
 use self::granted::GrantedOperations;
 pub use self::known_health::KnownEngine;
 use self::known_health::KnownHealth;
@@ -71,6 +73,7 @@ pub struct Gateway {
     locks: Locks,
     known_health: KnownHealth,
     met_unknowns: MetUnknowns,
+    fleet: Fleet,
 }
 
 /// A live claim.
@@ -140,6 +143,7 @@ impl Gateway {
             waiters: Waiters::new(limits),
             known_health: KnownHealth::default(),
             met_unknowns: MetUnknowns::default(),
+            fleet: Fleet::default(),
         }
     }
 

@@ -51,11 +51,11 @@ impl Gateway {
     /// There is no answer; a lock that is held is an answer.
     pub async fn acquire_lock(&self, app: &App, call: AcquireCall) -> Result<AcquireAnswer, Failure> {
         let started = self.clock.monotonic();
-        let AcquireCall { name, mode, limit, owner, nonce, lease, wait, fair } = call;
+        let AcquireCall { name, mode, limit, owner, caller, nonce, lease, wait, fair } = call;
         let attempt = self.issuer.issue(nonce);
         let lease = lease.unwrap_or(app.terms.terms.lease);
         let owner = owner.as_ref().map_or_else(|| ShortHash::of_nonce(attempt.nonce()), ShortHash::of_owner);
-        let request = AcquireRequest { attempt: attempt.clone(), owner, mode, limit, lease, fair };
+        let request = AcquireRequest { attempt: attempt.clone(), owner, mode, limit, caller, lease, fair };
         let deadline = deadline_budget::of_claim(app.terms.deadline, lease);
         let span = traces::child!("lock", oncegate.app = %app.key, oncegate.result = Empty);
         let waiting = self.locks.begin_wait(app, wait);

@@ -88,6 +88,7 @@ fn call(text: &str) -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        caller: None,
         unknown_on_lease_end: false,
     }
 }
@@ -446,6 +447,7 @@ fn lock_call(lease: Duration) -> AcquireCall {
         mode: oncegate_core::lock::LockMode::Exclusive,
         limit: None,
         owner: None,
+        caller: None,
         nonce: Some("nonce-0123456789abcdef".parse().unwrap()),
         lease: Some(lease),
         wait: Duration::ZERO,

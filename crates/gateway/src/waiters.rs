@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::call::WaitedClaim;
 use super::wait_permits::{WaitPermit, WaitPermits};
+use super::waiting::Calls;
 
 /// The callers that wait.
 pub(super) struct Waiters {
@@ -152,13 +153,13 @@ impl Waiters {
         Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving, _permit: permit })
     }
 
-    /// Returns the claims that are waited for, each with the number of its callers and when the first of their calls began.
-    pub(super) fn waited_for(&self) -> Vec<(Key, Operation, usize, Duration)> {
+    /// Returns the claims that are waited for, each with the calls that wait.
+    pub(super) fn waited_for(&self) -> Vec<(Key, Operation, Calls)> {
         let state = self.state();
         let waited_for = |(key, queue): (&Key, &Queue)| {
-            let since = queue.entries.iter().map(|entry| entry.since).min()?;
+            let calls = Calls::of(queue.entries.iter().map(|entry| (entry.since, entry.request.caller.as_ref())))?;
             let operation = queue.entries.front()?.request.operation.clone();
-            Some((key.clone(), operation, queue.entries.len(), since))
+            Some((key.clone(), operation, calls))
         };
         state.queues.iter().filter_map(waited_for).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::lock::LockName;
@@ -10,6 +11,29 @@ use oncegate_core::tenant::{AppKey, Operation};
 use serde::Serialize;
 
 use super::Gateway;
+
+/// Most names of callers of one claim or lock.
+const NAMES_MAX: usize = 8;
+
+/// The calls that wait for one claim or lock.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Calls {
+    /// Their number.
+    pub(super) count: usize,
+    /// Names of the first of them that have one.
+    pub(super) names: Vec<Caller>,
+    /// When the first of them began, by the monotonic clock.
+    pub(super) since: Duration,
+}
+
+impl Calls {
+    /// Returns the calls of this list, each with its begin and its name; `None` if there are none.
+    pub(super) fn of<'a>(calls: impl Iterator<Item = (Duration, Option<&'a Caller>)> + Clone) -> Option<Self> {
+        let since = calls.clone().map(|(since, _)| since).min()?;
+        let names = calls.clone().filter_map(|(_, name)| name).take(NAMES_MAX).cloned().collect();
+        Some(Self { count: calls.count(), names, since })
+    }
+}
 
 /// Claims and locks that callers of this gateway wait for, the longest wait first.
 #[derive(Debug, Serialize)]
@@ -33,6 +57,8 @@ pub struct WaitedForClaim {
     pub global_id: GlobalId,
     /// Number of callers.
     pub callers: usize,
+    /// Names of up to eight of them, as they have sent them.
+    pub names: Vec<Caller>,
     /// Start of the call of the first of them.
     pub since: Timestamp,
 }
@@ -46,6 +72,8 @@ pub struct WaitedForLock {
     pub name: LockName,
     /// Number of callers.
     pub callers: usize,
+    /// Names of up to eight of them, as they have sent them.
+    pub names: Vec<Caller>,
     /// Start of the call of the first of them.
     pub since: Timestamp,
 }
@@ -55,16 +83,23 @@ impl Gateway {
     pub fn waiting(&self, app: Option<&AppKey>) -> Waiting {
         let is_of = |of: &AppKey| app.is_none_or(|app| app == of);
         let claims = self.waiters.waited_for().into_iter().filter(|(key, ..)| is_of(&key.app));
-        let claim = |(key, operation, callers, since): (oncegate_core::record::Key, _, _, _)| WaitedForClaim {
+        let claim = |(key, operation, calls): (oncegate_core::record::Key, _, Calls)| WaitedForClaim {
             app: key.app,
             operation,
             realm: key.realm,
             global_id: key.global_id,
-            callers,
-            since: self.instant(since),
+            callers: calls.count,
+            names: calls.names,
+            since: self.instant(calls.since),
         };
         let locks = self.locks.waited_for().into_iter().filter(|(of, ..)| is_of(of));
-        let lock = |(app, name, callers, since)| WaitedForLock { app, name, callers, since: self.instant(since) };
+        let lock = |(app, name, calls): (_, _, Calls)| WaitedForLock {
+            app,
+            name,
+            callers: calls.count,
+            names: calls.names,
+            since: self.instant(calls.since),
+        };
         let (mut claims, mut locks): (Vec<_>, Vec<_>) = (claims.map(claim).collect(), locks.map(lock).collect());
         claims.sort_by(|one, other| one.since.cmp(&other.since).then_with(|| one.global_id.cmp(&other.global_id)));
         locks.sort_by(|one, other| one.since.cmp(&other.since).then_with(|| one.name.cmp(&other.name)));

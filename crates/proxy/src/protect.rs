@@ -208,6 +208,7 @@ impl Proxy {
             lease: None,
             retention: None,
             take_over,
+            caller: None,
             // It is a term of every route.
             unknown_on_lease_end: false,
         };

@@ -1,8 +1,11 @@
 //! Metrics, logs and traces. A leaf: it knows nothing of the other modules.
 
+mod exposition;
 pub mod history;
 pub mod logging;
 pub mod metrics;
+pub mod operations;
+pub mod proxy_routes;
 pub mod traces;
 
 #[doc(hidden)]

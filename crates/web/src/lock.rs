@@ -1,5 +1,6 @@
 //! Locks as both APIs show them.
 
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::lock::{LockMode, LockName, Permits};
 use oncegate_gateway::lock::LockView;
@@ -60,6 +61,8 @@ pub struct LockBody {
 struct HolderBody {
     /// The first 8 hex digits of the SHA-256 of its nonce.
     hash: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<Caller>,
     mode: &'static str,
     claimed_at: Timestamp,
     lease_ms: u64,
@@ -71,6 +74,7 @@ impl From<LockView> for LockBody {
         let LockView { name, record, now } = view;
         let holder = |hold: &oncegate_core::lock::Hold| HolderBody {
             hash: hold.nonce.shown(),
+            caller: hold.caller.clone(),
             mode: shown_mode(hold.mode),
             claimed_at: hold.claimed_at,
             lease_ms: millis(hold.ends_at.since(now)),

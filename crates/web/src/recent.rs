@@ -1,6 +1,8 @@
 //! Recent calls: repeats, mismatches, refusals, late and superseded outcomes, answers of outage policies. A plain grant
 //! or success is never recorded, so most calls do not reach this module.
 
+mod today;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +15,8 @@ use oncegate_core::tenant::{AppKey, Operation};
 use serde::Serialize;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+pub use self::today::Repeats;
+use self::today::Today;
 use super::problem::{Code, Members, Problem};
 use super::request_id::RequestId;
 
@@ -173,6 +177,7 @@ pub struct Recent {
     sender: Sender<Event>,
     queued: Mutex<Receiver<Event>>,
     kept: Mutex<Kept>,
+    today: Mutex<Today>,
     lost: AtomicU64,
     clock: Arc<dyn Clock>,
 }
@@ -191,7 +196,8 @@ impl Recent {
     /// Returns the list without an event.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let (sender, queued) = channel(QUEUED_MAX);
-        Self { sender, queued: Mutex::new(queued), kept: Mutex::default(), lost: AtomicU64::new(0), clock }
+        let (queued, today) = (Mutex::new(queued), Mutex::new(Today::begin(clock.wall())));
+        Self { sender, queued, kept: Mutex::default(), today, lost: AtomicU64::new(0), clock }
     }
 
     /// Notes an event. Never waits.
@@ -208,6 +214,12 @@ impl Recent {
     /// Returns the number of events that were lost, since too many came at once.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many operations have met a repeat today.
+    pub fn today(&self) -> Repeats {
+        self.keep();
+        self.today.lock().unwrap_or_else(PoisonError::into_inner).repeats(self.clock.wall(), self.lost())
     }
 
     /// Returns up to `limit` events, the newest first.
@@ -232,9 +244,11 @@ impl Recent {
     fn keep(&self) {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
         // Bounded, so that a flood cannot hold the locks.
         for _ in 0..QUEUED_MAX {
             let Ok(event) = queued.try_recv() else { return };
+            today.add(&event, self.lost());
             kept.push(event);
         }
     }

@@ -1,6 +1,7 @@
 //! The JSON form of a claim's record, for lookups and for operators.
 
 use oncegate_core::attempt::AttemptHash;
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::hex;
@@ -18,6 +19,8 @@ pub struct RecordBody {
     state: ClaimState,
     timestamp: u64,
     attempt_hash: AttemptHash,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<Caller>,
     claimed_at: Timestamp,
     expires_at: Option<Timestamp>,
     fence: Option<u64>,
@@ -59,6 +62,7 @@ impl From<ClaimView> for RecordBody {
             state: record.state,
             timestamp: record.attempt.timestamp().as_micros(),
             attempt_hash: record.attempt.hash(),
+            caller: record.caller,
             claimed_at: record.attempt.timestamp(),
             expires_at,
             fence: claim.fence,

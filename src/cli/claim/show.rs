@@ -45,6 +45,7 @@ pub(super) fn record(claim: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         ("Attempt", format!("hash {}, timestamp {}", text("attempt_hash"), text("timestamp"))),
         ("Fence", text("fence")),
     ];
+    fields.extend(claim.get("caller").map(|caller| ("Caller", cell(caller))));
     for (member, name) in [("contents", "Contents"), ("contents_sha256", "SHA-256"), ("result", "Result")] {
         fields.extend(claim.get(member).map(|value| (name, escaped(&value.to_string()))));
     }
@@ -125,7 +126,7 @@ mod tests {
     fn a_claim_is_a_line_for_each_field() {
         let claim = json!({
             "app": "shop", "operation": "order.submit", "global_id": ID, "state": "unknown", "claimed_at": "2026-10-01T08:00:00Z",
-            "expires_at": null, "attempt_hash": "9f86d081", "timestamp": 1_790_841_600_000_000_u64, "fence": 7,
+            "expires_at": null, "attempt_hash": "9f86d081", "caller": "pod/shop-7c9", "timestamp": 1_790_841_600_000_000_u64, "fence": 7,
             "contents": { "order_id": "A-1001" }, "late": true, "lease": "30s", "on_lease_end": "unknown", "retention": "1d",
             "unknown_retention": "7d", "engine": "primary", "chain": "default"
         });
@@ -138,6 +139,7 @@ mod tests {
         Expires at  never, only when it is settled or released
         Attempt     hash 9f86d081, timestamp 1790841600000000
         Fence       7
+        Caller      pod/shop-7c9
         Contents    {"order_id":"A-1001"}
         Late        recorded from an outcome that found no claim
         Lease       30s, then unknown

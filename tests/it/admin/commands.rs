@@ -23,13 +23,13 @@ use crate::support::table::rows;
 const CONTENTS: &str = r#"{ "order_id": "A-1001" }"#;
 
 /// A terminal with alice's token in the environment.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     folder: tempfile::TempDir,
     admin: String,
 }
 
 impl Terminal {
-    pub(super) fn at(gateway: &Gateway) -> Self {
+    pub(crate) fn at(gateway: &Gateway) -> Self {
         Self { folder: tempfile::tempdir().unwrap(), admin: format!("http://{}", gateway.admin()) }
     }
 
@@ -37,7 +37,7 @@ impl Terminal {
         self.folder.path()
     }
 
-    pub(super) fn run(&self, words: &[&str]) -> Ended {
+    pub(crate) fn run(&self, words: &[&str]) -> Ended {
         oncegate_with(self.folder(), &[words, &["--admin", &self.admin]].concat(), &[("ONCEGATE_ADMIN_TOKEN", TOKEN)])
     }
 

@@ -47,7 +47,7 @@ async fn a_gateway_without_trouble_says_so() {
     assert_eq!(shown["started_at"], later["started_at"]);
     assert!(later["uptime_ms"].as_u64() >= shown["uptime_ms"].as_u64());
     let printed = Terminal::at(&gateway).run(&["summary"]).expect(0).out;
-    assert!(printed.starts_with("Stage       ready\n"), "{printed}");
+    assert!(printed.starts_with("Stage          ready\n"), "{printed}");
     assert!(printed.ends_with("\n\nNothing needs a person.\n"), "{printed}");
 }
 

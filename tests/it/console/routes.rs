@@ -39,6 +39,7 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
             .replace("{name}", "nightly")
             .replace("{hash}", "01234567")
             .replace("{chain}", "default")
+            .replace("{operation}", "order.submit")
             .replace("{secret}", "01234567")
             .replace("{*call}", "summary")
             .replace("{*rest}", "nothing");

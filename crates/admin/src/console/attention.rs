@@ -112,6 +112,10 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         h1 { (t.of(Text::Attention)) }
         (done(&context))
         (kinds(&context, kind, app))
+        p.notice #new data-rows="summary" role="status" hidden {
+            strong {} " " (t.of(Text::NewRows)) " "
+            a href=(address("/console/attention", &[("kind", kind), ("app", app)])) { (t.of(Text::LoadAgain)) }
+        }
         @if apps.len() > 1 { (apps::choose(t, "/console/attention", &apps, app, Some(("kind", kind)))) }
         @if let Some(found) = &unknowns {
             (layout::heading(&t.of(Text::Unknowns), &t.of(Text::ScopeStore)))
@@ -135,7 +139,11 @@ async fn suspects(context: &Context, kind: &str, app: &str) -> Result<Suspects, 
 }
 
 async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
-    let found: UnknownsPage = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
+    let mut found: UnknownsPage = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
+    if !context.is_click {
+        // The script only counts new rows, which is no look at contents.
+        found.unknowns.iter_mut().for_each(|unknown| unknown.contents = None);
+    }
     if found.unknowns.iter().any(|unknown| unknown.contents.is_some()) {
         // All views of one page are one entry, so that a list cannot fill the trail.
         let change = Change {
@@ -204,7 +212,7 @@ fn rows_of_unknowns(context: &Context, unknowns: &[Unknown]) -> Markup {
     let t = context.texts();
     let rows = html! {
         @for unknown in unknowns {
-            tr {
+            tr data-row=(unknown_row(unknown).id) {
                 (several::cell(context, Kind::Settle, &unknown_row(unknown)))
                 td { (times::instant(&unknown.since)) }
                 td { (unknown.app) @if let Some(operation) = &unknown.operation { " / " (operation) } }
@@ -250,7 +258,7 @@ fn rows_of_suspects(context: &Context, suspects: &[Suspect]) -> Markup {
     let t = context.texts();
     let rows = html! {
         @for suspect in suspects {
-            tr {
+            tr data-row=(suspect_row(suspect).id) {
                 (several::cell(context, Kind::Check, &suspect_row(suspect)))
                 td { (times::instant(&suspect.noticed_at)) }
                 td { (suspect.app) @if let Some(operation) = &suspect.operation { " / " (operation) } }

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use super::context::{Answer, Context};
 use super::layout;
 use super::masks::masked;
-use super::parts::{address, facts, path};
+use super::options::Link;
+use super::parts::{address, facts, logs, path};
 use super::recent::{Group, Recent};
 use super::texts::{Text, Texts};
 use super::times;
@@ -36,6 +37,7 @@ pub(super) struct Claim {
     operation: Option<Untrusted>,
     pub(super) state: String,
     pub(super) attempt_hash: Untrusted,
+    caller: Option<Untrusted>,
     claimed_at: String,
     expires_at: Option<String>,
     fence: Option<u64>,
@@ -110,7 +112,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
                 (state(t, claim))
                 (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
-                (timeline(t, claim, &seen))
+                (timeline(&context, claim, &seen))
                 (contents(&context, claim))
                 (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
                 (terms(t, claim))
@@ -126,7 +128,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             p { (Untrusted::from(problem.detail.clone())) }
             @if !seen.is_empty() {
                 p { (t.of(Text::NotHereAnyMore)) }
-                ol.timeline { @for group in &seen { li { "○ " (group.draw(t)) } } }
+                ol.timeline { @for group in &seen { li { "○ " (group.draw(t, context.links())) } } }
             }
         },
         Err(problem) => return Err(problem.clone()),
@@ -183,7 +185,8 @@ pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
 }
 
 /// Returns the events that the store and this gateway know, in the order of time.
-fn timeline(t: Texts, claim: &Claim, seen: &[Group<'_>]) -> Markup {
+fn timeline(context: &Context, claim: &Claim, seen: &[Group<'_>]) -> Markup {
+    let t = context.texts();
     let end = match claim.state.as_str() {
         "in_progress" if claim.on_lease_end == "unknown" => Text::BecomesUnknown,
         _ => Text::CanBeClaimed,
@@ -191,14 +194,15 @@ fn timeline(t: Texts, claim: &Claim, seen: &[Group<'_>]) -> Markup {
     let claimed = html! {
         "● " (times::instant(&claim.claimed_at)) " · "
         @if claim.late { (t.of(Text::RecordedLate)) } @else { (t.of(Text::Claimed)) }
-        " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) }
+        " · " (t.of(Text::Attempt)) " " code { (claim.attempt_hash) } (logs(t, context.links(), Link::Attempt, claim.attempt_hash.raw()))
+        @if let Some(caller) = &claim.caller { " · " (t.of(Text::Caller)) " " code { (caller) } }
     };
     let mut lines = vec![(claim.claimed_at.clone(), claimed)];
     lines.extend(succeeded_at(claim).map(|at| {
         let line = html! { "● " (times::instant(&at)) " · " (t.of(Text::SucceededAt)) };
         (at, line)
     }));
-    lines.extend(seen.iter().map(|group| (group.from.to_owned(), html! { "○ " (group.draw(t)) })));
+    lines.extend(seen.iter().map(|group| (group.from.to_owned(), html! { "○ " (group.draw(t, context.links())) })));
     lines.extend(claim.expires_at.iter().map(|at| (at.clone(), html! { "● " (times::instant(at)) " · " (t.of(end)) })));
     // Instants in UTC sort as text.
     lines.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use super::actions::Actions;
 use super::calls::Calls;
 use super::live::Live;
+use super::options::ConsoleLinks;
 use super::session::{SessionId, Sessions};
 use super::site::Sites;
 use super::texts::{Language, Text, Texts};
@@ -45,6 +46,8 @@ pub(super) struct Context {
     pub(super) form: Vec<(String, String)>,
     /// Text that was typed into the form of this page before its session had ended.
     pub(super) draft: Vec<(String, String)>,
+    /// A person has asked for the page. Otherwise the script of an open page has, to see what is new.
+    pub(super) is_click: bool,
 }
 
 /// The answer of a page.
@@ -69,6 +72,11 @@ impl Context {
     /// Returns the texts in the operator's language.
     pub(super) fn texts(&self) -> Texts {
         Texts(self.language)
+    }
+
+    /// Returns the links to the logs of the callers.
+    pub(super) fn links(&self) -> &ConsoleLinks {
+        &self.console.admin.console.options.links
     }
 
     /// Returns the time of the wall clock.

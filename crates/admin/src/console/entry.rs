@@ -203,6 +203,7 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
         query: form_urlencoded::parse(query).into_owned().collect(),
         form: Vec::new(),
         draft,
+        is_click,
     };
     if !request.method().is_safe() {
         let (parts, body) = request.into_parts();

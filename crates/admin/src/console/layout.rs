@@ -15,10 +15,13 @@ const PAGES: &[(&str, Text<'static>, Role)] = &[
     ("/console/attention", Text::Attention, Role::View),
     ("/console/find", Text::Find, Role::View),
     ("/console/recent", Text::Recent, Role::View),
+    ("/console/operations", Text::Operations, Role::View),
     ("/console/engines", Text::Engines, Role::View),
     ("/console/locks", Text::Locks, Role::View),
     ("/console/apps", Text::Apps, Role::View),
     ("/console/spool", Text::Spool, Role::View),
+    ("/console/proxy", Text::ProxyRoutes, Role::View),
+    ("/console/gateways", Text::Gateways, Role::View),
     ("/console/config", Text::Configuration, Role::Read),
     ("/console/audit", Text::Audit, Role::View),
 ];

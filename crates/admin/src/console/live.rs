@@ -34,7 +34,7 @@ const REGIONS: [(&str, &str); 3] =
     [("summary", "/admin/v1/summary"), ("waiting", "/admin/v1/waiting?limit=20"), ("history", "/admin/v1/history")];
 
 /// Members that change with every answer without new information.
-const RESTLESS: [&str; 2] = ["uptime_ms", "checked_at"];
+const RESTLESS: [&str; 5] = ["uptime_ms", "checked_at", "repeated_operations", "repeat_answers", "mismatch_answers"];
 
 /// The open streams, and the last seen state.
 #[derive(Default)]

@@ -4,14 +4,97 @@ use axum::http::Uri;
 use serde::{Deserialize, Serialize};
 
 /// Table `[console]`.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsoleOptions {
     /// Serves the console on the admin listener.
     pub enabled: bool,
     /// Its origin, if it is reachable by a name that is not loopback, such as `https://og-a.ops.example`; empty for none.
     pub origin: String,
+    /// Addresses of the logs of your services.
+    pub links: ConsoleLinks,
 }
+
+/// Table `[console.links]`: addresses with a place for a value. Empty ones are not shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConsoleLinks {
+    /// Of a request, with `{request_id}`.
+    pub request: String,
+    /// Of an attempt, with `{attempt_hash}`.
+    pub attempt: String,
+}
+
+/// A link of the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Link {
+    /// To the logs of a request.
+    Request,
+    /// To the logs of an attempt.
+    Attempt,
+}
+
+impl Link {
+    /// All links.
+    const ALL: [Self; 2] = [Self::Request, Self::Attempt];
+
+    /// Returns its key in the configuration.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Attempt => "attempt",
+        }
+    }
+
+    /// Returns the text in its place.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Request => "{request_id}",
+            Self::Attempt => "{attempt_hash}",
+        }
+    }
+}
+
+impl ConsoleLinks {
+    /// Returns the address of a link for an escaped value, if the configuration has one.
+    pub(super) fn address(&self, link: Link, escaped: &str) -> Option<String> {
+        let template = self.template(link);
+        (!template.is_empty()).then(|| template.replace(link.place(), escaped))
+    }
+
+    /// Checks a link.
+    ///
+    /// # Errors
+    /// It is not `http://` or `https://`, or has no place for the value.
+    fn check(&self, link: Link) -> Result<(), InvalidLink> {
+        let template = self.template(link);
+        let has_place = template.matches(link.place()).count() == 1;
+        let filled = template.replace(link.place(), "0");
+        let uri =
+            filled.parse::<Uri>().ok().filter(|uri| uri.authority().is_some_and(|host| !host.as_str().contains('@')));
+        let is_web = uri.is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
+        // The value is escaped for a path or a query, so the host cannot come from it.
+        let is_after_host =
+            template.split(link.place()).next().is_some_and(|before| before.splitn(4, '/').count() == 4);
+        if template.is_empty() || (has_place && is_web && is_after_host) {
+            Ok(())
+        } else {
+            Err(InvalidLink(link.place()))
+        }
+    }
+
+    fn template(&self, link: Link) -> &str {
+        match link {
+            Link::Request => &self.request,
+            Link::Attempt => &self.attempt,
+        }
+    }
+}
+
+/// Text that is not the address of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a link is http:// or https://, a host, and {0} once, in its path or query: \"https://logs.example/?q={0}\"")]
+pub struct InvalidLink(&'static str);
 
 impl ConsoleOptions {
     /// Checks the origin.
@@ -20,6 +103,12 @@ impl ConsoleOptions {
     /// It is not `https://` and a host.
     pub fn check(&self) -> Result<(), InvalidOrigin> {
         if self.origin.is_empty() || self.authority().is_some() { Ok(()) } else { Err(InvalidOrigin) }
+    }
+
+    /// Returns the problems of the links, each with its key below `links`.
+    pub fn check_links(&self) -> Vec<(&'static str, InvalidLink)> {
+        let problem = |link: Link| self.links.check(link).err().map(|problem| (link.key(), problem));
+        Link::ALL.into_iter().filter_map(problem).collect()
     }
 
     /// Returns the host of the origin, with its port if that is not 443.
@@ -48,7 +137,9 @@ mod tests {
 
     #[test]
     fn an_origin_is_https_and_a_host() {
-        let check = |origin: &str| ConsoleOptions { enabled: true, origin: origin.to_owned() }.check();
+        let check = |origin: &str| {
+            ConsoleOptions { enabled: true, origin: origin.to_owned(), links: ConsoleLinks::default() }.check()
+        };
         for good in ["", "https://og-a.ops.example", "https://og.example:8443", "https://10.0.0.1", "https://[::2]:9"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
@@ -68,5 +159,30 @@ mod tests {
         ] {
             assert_eq!(check(bad), Err(InvalidOrigin), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_link_has_a_host_and_one_place_after_it() {
+        let of = |request: &str| ConsoleLinks { request: request.to_owned(), ..ConsoleLinks::default() };
+        for good in ["", "https://logs.example/?q={request_id}", "http://10.0.0.1:5601/app/{request_id}/x?y=%20#z"] {
+            assert_eq!(of(good).check(Link::Request), Ok(()), "{good}");
+        }
+        for bad in [
+            "logs.example/{request_id}",
+            "javascript:alert({request_id})",
+            "data:text/html,{request_id}",
+            "https://{request_id}/",
+            "https://logs.example?{request_id}",
+            "https://u@logs.example/{request_id}",
+            "https://logs.example/",
+            "https://logs.example/{attempt_hash}",
+            "https://logs.example/{request_id}{request_id}",
+            "https://logs.example/ {request_id}",
+        ] {
+            assert!(of(bad).check(Link::Request).is_err(), "{bad}");
+        }
+        let links = of("https://logs.example/?q={request_id}");
+        assert_eq!(links.address(Link::Request, "a%26b").as_deref(), Some("https://logs.example/?q=a%26b"));
+        assert_eq!(links.address(Link::Attempt, "a"), None);
     }
 }

@@ -8,12 +8,13 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
+use super::gateways::Gateways;
 use super::parts::{address, health, path, table};
 use super::texts::{Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
-use super::{layout, times};
+use super::{gateways, layout, times};
 
 /// `GET /admin/v1/summary`.
 #[derive(Deserialize)]
@@ -22,6 +23,17 @@ struct Summary {
     chains: Vec<Chain>,
     spool: Spool,
     attention: Vec<Thing>,
+    today: Today,
+}
+
+/// The repeats of today.
+#[derive(Deserialize)]
+struct Today {
+    since: String,
+    repeated_operations: u64,
+    repeat_answers: u64,
+    mismatch_answers: u64,
+    at_least: bool,
 }
 
 /// An engine, as this gateway has last seen it.
@@ -65,12 +77,13 @@ struct Thing {
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let waits = format!("/admin/v1/waiting?limit={}", waiting::SHOWN);
-    let (summary, waits, history) = tokio::join!(
+    let (summary, waits, history, gateways) = tokio::join!(
         context.get::<Summary>("/admin/v1/summary"),
         context.get::<Waits>(&waits),
         context.get::<History>("/admin/v1/history"),
+        context.get::<Gateways>("/admin/v1/gateways"),
     );
-    let Summary { engines, chains, spool, attention } = summary?;
+    let Summary { engines, chains, spool, attention, today } = summary?;
     let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
     let main = html! {
         div data-live="summary" {
@@ -89,10 +102,12 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 Ok(history) => (traffic::draw(t, history)),
                 Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
             }
+            (headline(t, &today))
         }
         div data-live="engines" {
             (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
             (table_of_engines(t, &engines, &chains))
+            @if let Ok(gateways) = &gateways { (gateways::line(t, gateways)) }
             p {
                 (t.of(Text::Spool)) ": "
                 @if spool.entries == 0 { (t.of(Text::SpoolEmpty)) }
@@ -109,6 +124,19 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         (layout::sources(t, &["summary", "history", "waiting"], "oncegate summary, oncegate history, oncegate waiting"))
     };
     Ok(Answer::Page(Text::Overview, main))
+}
+
+/// Returns what repeats would have done twice today.
+fn headline(t: Texts, today: &Today) -> Markup {
+    let Today { since, repeated_operations: operations, repeat_answers: answers, mismatch_answers, at_least } = today;
+    html! {
+        p.today {
+            @if *operations == 0 { (t.of(Text::NoRepeatsToday)) }
+            @else { strong { @if *at_least { (t.of(Text::AtLeast)) " " } (t.of(Text::RepeatsToday { operations: *operations, answers: *answers })) } }
+            @if *mismatch_answers > 0 { " " (t.of(Text::MismatchesToday(*mismatch_answers))) }
+            " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) }
+        }
+    }
 }
 
 fn item(t: Texts, thing: &Thing) -> Markup {

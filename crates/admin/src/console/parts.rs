@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::options::{ConsoleLinks, Link};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 
@@ -56,6 +57,12 @@ pub(super) fn address(path: &str, parameters: &[(&str, &str)]) -> String {
     let filled = parameters.iter().filter(|(_, value)| !value.is_empty());
     let query: Vec<_> = filled.map(|(name, value)| format!("{name}={}", escaped(value))).collect();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+}
+
+/// Returns the link to the logs of a request or an attempt, if the configuration has one.
+pub(super) fn logs(t: Texts, links: &ConsoleLinks, link: Link, value: &str) -> Markup {
+    let address = links.address(link, &escaped(value));
+    html! { @if let Some(address) = address { " " a href=(address) rel="noreferrer" { (t.of(Text::SearchLogs)) } } }
 }
 
 /// Returns the address of the page of a claim. The realm is the admin API's.

@@ -7,7 +7,8 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
-use super::parts::{address, claim_page, pager, table};
+use super::options::{ConsoleLinks, Link};
+use super::parts::{address, claim_page, logs, pager, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
@@ -74,13 +75,13 @@ impl Recent {
 
 impl Group<'_> {
     /// Returns the line of a timeline.
-    pub(super) fn draw(&self, t: Texts) -> Markup {
+    pub(super) fn draw(&self, t: Texts, links: &ConsoleLinks) -> Markup {
         html! {
             (times::instant(self.from))
             @if self.count > 1 { " – " (times::instant(self.to).split(' ').next_back().unwrap_or_default()) }
             " · " @if self.count > 1 { (self.count) " × " }
             (t.of(words(self.newest)))
-            " · " span.muted { (t.of(Text::Request)) " " code { (self.newest.request_id) } }
+            " · " span.muted { (t.of(Text::Request)) " " code { (self.newest.request_id) } (logs(t, links, Link::Request, self.newest.request_id.raw())) }
         }
     }
 }
@@ -90,34 +91,38 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let filters = ["kind", "app", "operation"].map(|name| (name, context.query(name).unwrap_or_default()));
     let rest = [("after", context.query("after").unwrap_or_default()), ("limit", "50")];
-    let Recent { events, next, lost } =
-        context.get(&address("/admin/v1/recent", &[&filters[..], &rest].concat())).await?;
-    let next = next.map(|next| next.to_string());
+    let recent: Recent = context.get(&address("/admin/v1/recent", &[&filters[..], &rest].concat())).await?;
+    let next = recent.next.map(|next| next.to_string());
     let main = html! {
         div.heading { h1 { (t.of(Text::Recent)) } span.muted { (t.of(Text::ThisGateway)) } }
-        p { (t.of(Text::RecentAbout)) @if lost > 0 { " " (t.of(Text::EventsLost(lost))) } }
+        p { (t.of(Text::RecentAbout)) @if recent.lost > 0 { " " (t.of(Text::EventsLost(recent.lost))) } }
         p.filters {
             @for (kind, title) in KINDS {
                 @let href = address("/console/recent", &[("kind", kind), filters[1], filters[2]]);
                 a href=(href) aria-current=[(kind == filters[0].1).then_some("true")] { (t.of(title)) } " "
             }
         }
-        @if events.is_empty() { p { (t.of(Text::NoEvents)) } } @else { (rows(t, &events)) }
+        (list(&context, &recent))
         (pager(t, "/console/recent", &filters, next.as_deref()))
         (layout::sources(t, &[&address("recent", &filters)], "oncegate recent"))
     };
     Ok(Answer::Page(Text::Recent, main))
 }
 
-fn rows(t: Texts, events: &[Event]) -> Markup {
+/// Returns the table of events, the newest first.
+pub(super) fn list(context: &Context, recent: &Recent) -> Markup {
+    let t = context.texts();
+    if recent.events.is_empty() {
+        return html! { p { (t.of(Text::NoEvents)) } };
+    }
     let rows = html! {
-        @for event in events {
+        @for event in &recent.events {
             tr {
                 td { (times::instant(&event.at)) }
                 td { (event.app) @if let Some(operation) = &event.operation { " / " (operation) } }
                 td { @if let Some(id) = &event.global_id { a href=(claim_page(&event.app, id, "api")) { code { (id) } } } @else { "–" } }
                 td { (t.of(words(event))) }
-                td { code { (event.request_id) } }
+                td { code { (event.request_id) } (logs(t, context.links(), Link::Request, event.request_id.raw())) }
             }
         }
     };
@@ -164,7 +169,8 @@ mod tests {
         let recent = Recent { events: events.into(), next: None, lost: 0 };
         let groups = recent.groups();
         assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [1, 1, 2], "the oldest first");
-        let line = groups[2].draw(Texts(super::super::texts::Language::English)).into_string();
+        let line =
+            groups[2].draw(Texts(super::super::texts::Language::English), &ConsoleLinks::default()).into_string();
         assert!(line.starts_with("2026-10-20 09:30:32 – 09:30:33 · 2 × ") && line.contains("r-33"), "{line}");
     }
 }

@@ -11,7 +11,10 @@ use oncegate_web::problem::{Code, Problem};
 use super::context::{Answer, Console, Context};
 use super::entry::{Page, enter};
 use super::texts::Text;
-use super::{apps, attention, audit, chains, check, claims, config, find, json, locks, overview, recent, spool};
+use super::{
+    apps, attention, audit, chains, check, claims, config, find, gateways, json, locks, operations, overview, proxy,
+    recent, spool,
+};
 use crate::role::Role::{self, Act, Read, View};
 
 /// A page: its method and path, and the least role that may open it.
@@ -41,6 +44,8 @@ fn rows() -> Vec<Row> {
         post(Act, "/console/attention", attention::several::act),
         get(Act, "/console/attention/{id}", check::ask),
         post(Act, "/console/attention/{id}", check::act),
+        get(View, "/console/operations", operations::list),
+        get(View, "/console/operations/{app}/{operation}", operations::show),
         get(View, "/console/recent", recent::show),
         get(View, "/console/find", find::show),
         post(View, "/console/find", find::find),
@@ -69,6 +74,8 @@ fn rows() -> Vec<Row> {
         get(Act, "/console/apps/{app}/enable", apps::change::ask_enable),
         post(Act, "/console/apps/{app}/enable", apps::change::enable),
         get(View, "/console/spool", spool::show),
+        get(View, "/console/proxy", proxy::show),
+        get(View, "/console/gateways", gateways::show),
         get(Read, "/console/config", config::show),
         get(View, "/console/audit", audit::show),
         get(View, "/console/json/{*call}", json::show),

@@ -122,7 +122,11 @@ mod tests {
     use super::*;
 
     fn sites(origin: &str, has_tls: bool) -> Sites {
-        let options = ConsoleOptions { enabled: true, origin: origin.to_owned() };
+        let options = ConsoleOptions {
+            enabled: true,
+            origin: origin.to_owned(),
+            links: super::super::options::ConsoleLinks::default(),
+        };
         Sites::new(&options, has_tls, "0a1b2c3d".to_owned())
     }
 

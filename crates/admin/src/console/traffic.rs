@@ -20,6 +20,14 @@ struct Series {
     values: Vec<Option<f32>>,
 }
 
+impl History {
+    /// Returns the line of a series, or nothing if it has no values.
+    pub(super) fn line(&self, title: &str, name: &str) -> Markup {
+        let series = self.series.iter().find(|series| series.name == name && series.values.iter().any(Option::is_some));
+        html! { @if let Some(series) = series { (sparkline(title, &series.values)) } }
+    }
+}
+
 /// Returns the lines of an hour with their last and highest values.
 pub(super) fn draw(t: Texts, history: &History) -> Markup {
     let known = |series: &&Series| series.values.iter().any(Option::is_some);
@@ -41,11 +49,13 @@ pub(super) fn draw(t: Texts, history: &History) -> Markup {
     table(t, Text::Traffic, &columns, &rows)
 }
 
+/// Returns the words for what a series measures; its app and operation come before that.
 fn title(name: &str) -> Text<'static> {
-    match name {
+    match own_name(name) {
         "granted" => Text::GrantedCalls,
         "duplicate" => Text::Repeats,
         "mismatch" => Text::Mismatches,
+        "observed" => Text::WouldHaveStopped,
         "refused" => Text::RefusedCalls,
         "degraded" => Text::PolicyAnswers,
         "p50" => Text::MedianLatency,
@@ -53,8 +63,13 @@ fn title(name: &str) -> Text<'static> {
     }
 }
 
-fn value(t: Texts, name: &str, value: Option<f32>) -> String {
-    match (value, name) {
+fn own_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// Returns a value of a series with its unit.
+pub(super) fn value(t: Texts, name: &str, value: Option<f32>) -> String {
+    match (value, own_name(name)) {
         (None, _) => "–".to_owned(),
         (Some(value), "p50" | "p99") => format!("≤ {:.1} ms", value * 1000.0),
         (Some(value), _) if value >= 10.0 => format!("{value:.0} {}", t.of(Text::PerSecond)),

@@ -28,6 +28,7 @@ struct Claim {
     realm: String,
     global_id: Untrusted,
     callers: usize,
+    names: Vec<Untrusted>,
     since: String,
 }
 
@@ -37,6 +38,7 @@ struct Lock {
     app: Untrusted,
     name: Untrusted,
     callers: usize,
+    names: Vec<Untrusted>,
     since: String,
 }
 
@@ -49,7 +51,7 @@ pub(super) fn draw(t: Texts, waits: &Waits) -> Markup {
         @for claim in &waits.claims {
             tr {
                 td { (times::instant(&claim.since)) }
-                td.number { (claim.callers) }
+                td.number { (claim.callers) (names(&claim.names)) }
                 td { (claim.app) @if let Some(operation) = &claim.operation { " / " (operation) } }
                 td { (t.of(Text::Claim)) " " a href=(claim_page(&claim.app, &claim.global_id, &claim.realm)) { code { (claim.global_id) } } }
             }
@@ -57,7 +59,7 @@ pub(super) fn draw(t: Texts, waits: &Waits) -> Markup {
         @for lock in &waits.locks {
             tr {
                 td { (times::instant(&lock.since)) }
-                td.number { (lock.callers) }
+                td.number { (lock.callers) (names(&lock.names)) }
                 td { (lock.app) }
                 td { (t.of(Text::Lock)) " " a href=(path(&["locks", lock.app.raw(), lock.name.raw()])) { (lock.name) } }
             }
@@ -67,4 +69,9 @@ pub(super) fn draw(t: Texts, waits: &Waits) -> Markup {
         p { (t.of(Text::CallersWait(waits.callers))) @if waits.more { " " (t.of(Text::LongestOnly)) } }
         (table(t, Text::WaitingCalls, &[Text::Since, Text::Callers, Text::Operation, Text::WaitFor], &rows))
     }
+}
+
+/// Returns the names of callers, beneath their number.
+fn names(names: &[Untrusted]) -> Markup {
+    html! { @for name in names { br; code { (name) } } }
 }

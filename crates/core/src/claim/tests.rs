@@ -33,6 +33,7 @@ fn request(name: char) -> ClaimRequest {
         contents_stored_bytes: 1024,
         fingerprint: None,
         terms: terms(),
+        caller: None,
         take_over: false,
         waits: false,
     }

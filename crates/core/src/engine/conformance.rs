@@ -70,6 +70,7 @@ macro_rules! conformance {
             a_notification_has_one_realm
             a_read_returns_the_live_claim
             long_contents_are_kept_as_a_digest_and_still_compared
+            the_caller_is_kept_with_its_claim
             fences_rise_strictly_where_promised
             concurrent_calls_each_get_their_own_answer
             claims_of_a_batch_are_each_answered_once

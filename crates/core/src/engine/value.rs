@@ -35,6 +35,9 @@ const IMPLIED_OPERATION: &str = "default";
 /// readers skip it.
 const WAITED_FOR: &str = " w";
 
+/// Word of the name of the caller.
+const CALLER: &str = " by=";
+
 /// Timestamps of 16 digits that every JSON reader reads as the same number.
 const TIMESTAMPS: Range<u64> = 1_000_000_000_000_000..1 << 53;
 
@@ -74,6 +77,10 @@ pub fn encode(record: &Record) -> String {
     }
     if record.late {
         text.push_str(" late");
+    }
+    if let Some(caller) = &record.caller {
+        text.push_str(CALLER);
+        text.push_str(caller.as_ref());
     }
     match &record.contents {
         Contents::Canonical(contents) => {
@@ -130,6 +137,7 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
         attempt,
         state: state_of(state).ok_or(Unreadable("its state is unknown"))?,
         operation: Some(crate::tenant::Operation::default()),
+        caller: None,
         contents: match contents {
             Some(contents) => Contents::Canonical(Canonical::trusted(contents)),
             None => Contents::Unverified,
@@ -160,6 +168,8 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
             "o" => record.operation = Some(read(value, "its operation cannot be read")?),
             "f" => record.fingerprint = Some(hex::decode(value).ok_or(Unreadable("its fingerprint cannot be read"))?),
             "h" => record.contents = read_digest_and_bytes(value)?,
+            // For display only, so one that cannot be read hides no claim.
+            "by" => record.caller = value.parse().ok(),
             _ => {}
         }
     }
@@ -219,6 +229,7 @@ mod tests {
             attempt: "1700000000000000-0123456789abcdef".parse().unwrap(),
             state: ClaimState::InProgress,
             operation: Some("order.submit".parse().unwrap()),
+            caller: None,
             contents: Contents::Canonical(Canonical::trusted(r#"{"order_id":"A 1 c=2"}"#)),
             fingerprint: None,
             terms: IMPLIED,
@@ -241,6 +252,7 @@ mod tests {
         let full = Record {
             state: ClaimState::Succeeded,
             fingerprint: Some([0xa5; 32]),
+            caller: Some("pod/shop-7c9:1".parse().unwrap()),
             terms: Terms {
                 lease: Duration::from_millis(1500),
                 retention: Retention::Forever,
@@ -262,6 +274,14 @@ mod tests {
     fn words_of_a_newer_release_are_skipped_and_the_first_retention_counts() {
         let text = "1700000000000000-0123456789abcdef 1s r=2d x=9 new r=1h o=order.submit c={}";
         assert_eq!(decode(text.as_bytes()).unwrap().terms.retention, Retention::For(Duration::from_hours(48)));
+    }
+
+    #[test]
+    fn a_caller_is_a_word_and_one_that_cannot_be_read_hides_no_claim() {
+        let named = Record { caller: Some("pod/a".parse().unwrap()), ..record() };
+        let text = encode(&named);
+        assert!(text.contains(" o=order.submit by=pod/a c="), "{text}");
+        assert_eq!(decode(text.replace("pod/a", "p=d").as_bytes()), Ok(record()));
     }
 
     #[test]

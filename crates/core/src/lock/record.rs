@@ -4,12 +4,16 @@ use sha2::{Digest, Sha256};
 
 use super::{Permits, TICKET_LEASE};
 use crate::attempt::{Attempt, Nonce};
+use crate::caller::Caller;
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::hex;
 
 /// Maximum number of holds of a lock.
 pub const HOLDS_MAX: usize = 1000;
+
+/// Number of holds up to which a new one keeps the name of its caller, so that a full record fits into a shared record.
+pub const CALLERS_MAX: usize = 500;
 
 /// Maximum number of tickets of a lock.
 pub const TICKETS_MAX: usize = 1000;
@@ -22,6 +26,10 @@ const FORMAT: u8 = 1;
 
 /// First byte of the stored form of a lock with a queue: its tickets have the instant of their first request.
 const FORMAT_QUEUED: u8 = 2;
+
+/// First byte of the stored form of a lock with named callers: after each hold, the length of its caller's name, and the name. Its
+/// tickets have the instant of their first request, too.
+const FORMAT_NAMED: u8 = 3;
 
 /// Mode of a hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,6 +53,8 @@ pub struct Hold {
     pub owner: ShortHash,
     /// Its mode.
     pub mode: LockMode,
+    /// The name of its caller, if it sent one.
+    pub caller: Option<Caller>,
     /// The timestamp of its attempt.
     pub attempted_at: Timestamp,
     /// Time of the grant, by the store's clock.
@@ -159,7 +169,14 @@ impl LockRecord {
 
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let format = if self.tickets.is_empty() { FORMAT } else { FORMAT_QUEUED };
+        let is_named = self.holds.iter().any(|hold| hold.caller.is_some());
+        let format = if is_named {
+            FORMAT_NAMED
+        } else if self.tickets.is_empty() {
+            FORMAT
+        } else {
+            FORMAT_QUEUED
+        };
         let mut bytes = vec![format, mode_byte(self.mode)];
         bytes.extend(Permits::stored(self.limit).to_be_bytes());
         for number in [self.fence, self.turn_at.as_micros(), self.watched_until.as_micros()] {
@@ -174,6 +191,11 @@ impl LockRecord {
             bytes.push(mode_byte(Some(hold.mode)));
             for instant in [hold.attempted_at, hold.claimed_at, hold.ends_at] {
                 bytes.extend(instant.as_micros().to_be_bytes());
+            }
+            if is_named {
+                let caller = hold.caller.as_ref().map_or("", AsRef::as_ref);
+                bytes.push(u8::try_from(caller.len()).unwrap_or_default());
+                bytes.extend(caller.as_bytes());
             }
         }
         for ticket in &self.tickets {
@@ -216,9 +238,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn record(&mut self) -> Option<LockRecord> {
-        let is_queued = match self.bytes()? {
-            [FORMAT] => false,
-            [FORMAT_QUEUED] => true,
+        let (is_queued, is_named) = match self.bytes()? {
+            [FORMAT] => (false, false),
+            [FORMAT_QUEUED] => (true, false),
+            [FORMAT_NAMED] => (true, true),
             _ => return None,
         };
         let (mode, limit) = (self.mode()?, self.limit()?);
@@ -227,7 +250,8 @@ impl Reader<'_> {
         let holds = (0..holds).map(|_| {
             let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
             let (attempted_at, claimed_at, ends_at) = (self.instant()?, self.instant()?, self.instant()?);
-            Some(Hold { nonce, owner, mode, attempted_at, claimed_at, ends_at })
+            let caller = if is_named { self.caller()? } else { None };
+            Some(Hold { nonce, owner, mode, caller, attempted_at, claimed_at, ends_at })
         });
         let holds = holds.collect::<Option<_>>()?;
         let tickets = (0..tickets).map(|_| {
@@ -259,6 +283,17 @@ impl Reader<'_> {
 
     fn instant(&mut self) -> Option<Timestamp> {
         self.number().map(Timestamp::from_micros)
+    }
+
+    #[expect(clippy::option_option, reason = "a hold may have no caller; other text is none of a record")]
+    fn caller(&mut self) -> Option<Option<Caller>> {
+        let [length] = self.bytes()?;
+        let (name, rest) = self.0.split_at_checked(usize::from(length))?;
+        self.0 = rest;
+        if name.is_empty() {
+            return Some(None);
+        }
+        std::str::from_utf8(name).ok()?.parse().ok().map(Some)
     }
 
     fn count(&mut self) -> Option<u16> {
@@ -296,6 +331,7 @@ mod tests {
             nonce: hash(number),
             owner: hash(number / 2),
             mode: LockMode::Shared,
+            caller: (number < CALLERS_MAX && number % 2 == 1).then(|| "c".repeat(64).parse().unwrap()),
             attempted_at: at(1),
             claimed_at: at(2),
             ends_at: at(3),
@@ -330,7 +366,10 @@ mod tests {
 
     #[test]
     fn a_full_record_fits_into_a_shared_record() {
-        let full = full(HOLDS_MAX);
+        let mut full = full(HOLDS_MAX);
+        for hold in &mut full.holds[..CALLERS_MAX] {
+            hold.caller = "c".repeat(Caller::BYTES_MAX).parse().ok();
+        }
         assert!(full.encode().len() <= RECORD_BYTES_MAX);
         assert_eq!(LockRecord::decode(&full.encode()), Ok(full));
     }
@@ -342,13 +381,13 @@ mod tests {
             assert!(LockRecord::decode(&good[..length]).is_err(), "{length}");
         }
         assert!(LockRecord::decode(&[&good[..], &[0]].concat()).is_err());
-        assert!(LockRecord::decode(&[&[3], &good[1..]].concat()).is_err());
+        assert!(LockRecord::decode(&[&[4], &good[1..]].concat()).is_err());
     }
 
     #[test]
     fn a_lock_without_a_queue_has_the_form_of_earlier_releases_and_a_queue_of_theirs_is_read() {
         let record = LockRecord { tickets: Vec::new(), ..full(1) };
-        assert_eq!(record.encode()[0], 1);
+        assert_eq!(record.encode()[0], 1, "and no caller");
         let queued = LockRecord { holds: Vec::new(), withdrawn: Vec::new(), ..full(1) };
         let bytes = queued.encode();
         assert_eq!(bytes[0], 2);

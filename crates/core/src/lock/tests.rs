@@ -30,7 +30,7 @@ fn hash(name: &str) -> ShortHash {
 /// A request whose owner is the part of its name before the dot.
 fn request(name: &str, mode: LockMode, fair: bool) -> AcquireRequest {
     let owner = ShortHash::of_owner(&nonce(name.split('.').next().unwrap()));
-    AcquireRequest { attempt: attempt(name), owner, mode, limit: None, lease: LEASE, fair }
+    AcquireRequest { attempt: attempt(name), owner, mode, limit: None, caller: None, lease: LEASE, fair }
 }
 
 impl Lock {

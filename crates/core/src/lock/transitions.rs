@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::{
-    AcquireRequest, AcquireResponse, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode, LockRecord, Permits,
-    RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse, WITHDRAWN_MAX,
-    Withdrawn,
+    AcquireRequest, AcquireResponse, CALLERS_MAX, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode,
+    LockRecord, Permits, RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse,
+    WITHDRAWN_MAX, Withdrawn,
 };
 use crate::attempt::Attempt;
 use crate::clock::Timestamp;
@@ -330,6 +330,7 @@ impl LockState {
             nonce,
             owner: request.owner,
             mode: request.mode,
+            caller: request.caller.clone().filter(|_| self.record.holds.len() < CALLERS_MAX),
             attempted_at: request.attempt.timestamp(),
             claimed_at: self.now,
             ends_at: self.leases_from.plus(request.lease),

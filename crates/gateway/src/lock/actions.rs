@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::attempt::Attempt;
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use oncegate_core::lock::{
@@ -96,6 +97,14 @@ impl Action {
         }
     }
 
+    /// Returns the name of the caller that requests a hold, if it has one.
+    pub(super) fn caller(&self) -> Option<&Caller> {
+        match self {
+            Self::Acquire(request) => request.caller.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Returns whether it requests a hold.
     pub(super) fn is_acquisition(&self) -> bool {
         matches!(self, Self::Acquire(_))
@@ -148,6 +157,7 @@ mod tests {
             owner,
             mode: LockMode::Shared,
             limit: None,
+            caller: None,
             lease: LEASE,
             fair: false,
         };

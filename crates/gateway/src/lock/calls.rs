@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::caller::Caller;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::lock::{LockBound, LockMode, LockName, LockRecord, Permits};
 
@@ -17,6 +18,8 @@ pub struct AcquireCall {
     pub limit: Option<Permits>,
     /// The owner, if it is not the hold itself.
     pub owner: Option<Nonce>,
+    /// The name that the caller gives itself.
+    pub caller: Option<Caller>,
     /// The caller's nonce.
     pub nonce: Option<Nonce>,
     /// The lease, if not the app's.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::queue::Queue;
 use crate::tenants::App;
 use crate::wait_permits::{WaitPermit, WaitPermits};
+use crate::waiting::Calls;
 
 /// Maximum number of names of an app at a gateway, within the lifetime of a record.
 pub(super) const NAMES_MAX: usize = 10_000;
@@ -73,14 +74,12 @@ impl Locks {
         Some(queue)
     }
 
-    /// Returns the locks that requests wait for here, each with their number and when the first of their calls began.
-    pub(in super::super) fn waited_for(&self) -> Vec<(AppKey, LockName, usize, Duration)> {
+    /// Returns the locks that requests wait for here, each with the calls that wait.
+    pub(in super::super) fn waited_for(&self) -> Vec<(AppKey, LockName, Calls)> {
         let apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         let queues = apps.iter().flat_map(|(app, names)| names.iter().map(move |(name, queue)| (app, name, queue)));
-        let waited_for = |(app, name, queue): (&AppKey, &LockName, &Arc<Queue>)| {
-            let (callers, since) = queue.waiting()?;
-            Some((app.clone(), name.clone(), callers, since))
-        };
+        let waited_for =
+            |(app, name, queue): (&AppKey, &LockName, &Arc<Queue>)| Some((app.clone(), name.clone(), queue.waiting()?));
         queues.filter_map(waited_for).collect()
     }
 

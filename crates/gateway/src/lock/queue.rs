@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actions::{Action, Answer, Pending, Response, Summary};
 use super::known::Known;
+use crate::waiting::Calls;
 
 /// Interval of looking while notifications come.
 const SLOW_POLL: Duration = Duration::from_millis(800);
@@ -57,8 +58,8 @@ struct Inbox {
     used_at: Duration,
     /// End of the longest lease that was requested.
     leased_until: Duration,
-    /// Number of the requests that wait, and when the first of their calls began.
-    waiting: Option<(usize, Duration)>,
+    /// The requests that wait.
+    waiting: Option<Calls>,
     known: Option<Known>,
 }
 
@@ -94,9 +95,9 @@ impl Queue {
         !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
     }
 
-    /// Returns the number of the requests that wait, and when the first of their calls began; `None` if none waits.
-    pub(super) fn waiting(&self) -> Option<(usize, Duration)> {
-        self.inbox().waiting
+    /// Returns the requests that wait; `None` if none does.
+    pub(super) fn waiting(&self) -> Option<Calls> {
+        self.inbox().waiting.clone()
     }
 
     /// Makes a request. It is answered after this wait, or before.
@@ -152,8 +153,8 @@ impl Queue {
             }
             let pause;
             (waiting, pause) = self.round(waiting, &gone).await;
-            let first = waiting.iter().map(|pending| pending.since).min();
-            self.inbox().waiting = first.map(|first| (waiting.len(), first));
+            let calls = Calls::of(waiting.iter().map(|pending| (pending.since, pending.action.caller())));
+            self.inbox().waiting = calls;
             if waiting.is_empty() {
                 continue;
             }

@@ -60,6 +60,7 @@ fn call(nonce: Option<&str>, wait: Duration, fair: bool) -> AcquireCall {
         mode: LockMode::Exclusive,
         limit: None,
         owner: None,
+        caller: None,
         nonce: nonce.map(|nonce| nonce.parse().unwrap()),
         lease: Some(Duration::from_secs(20)),
         wait,

@@ -116,6 +116,7 @@ fn call() -> ClaimCall {
         lease: None,
         retention: None,
         take_over: false,
+        caller: None,
         unknown_on_lease_end: false,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::exposition::{BOUND_SCALE, label, parsed, percentile};
+
 /// Counters at one time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Totals {
@@ -10,9 +12,6 @@ pub(super) struct Totals {
     /// Counts of claims by the highest duration in seconds, for all apps (`""`) and each one.
     buckets: BTreeMap<String, BTreeMap<u64, f64>>,
 }
-
-/// Factor that makes bounds of buckets whole numbers.
-const BOUND_SCALE: f64 = 1e6;
 
 impl Totals {
     /// Returns the counters in this text.
@@ -83,27 +82,6 @@ impl Totals {
         }
         found
     }
-}
-
-/// Returns the bound of the bucket that this share of the events is in; of the last bucket the bound below it.
-#[expect(clippy::cast_precision_loss, reason = "bounds are small")]
-fn percentile(buckets: &[(u64, f64)], share: f64) -> Option<f64> {
-    let all = buckets.last().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
-    let index = buckets.iter().position(|(_, count)| *count >= all * share)?;
-    let (bound, _) = buckets[index];
-    let bound = if bound == u64::MAX { buckets.get(index.checked_sub(1)?)?.0 } else { bound };
-    Some(bound as f64 / BOUND_SCALE)
-}
-
-/// Returns the labels and the value of a line after its name and brace. Labels have no escapes here: names of apps, operations and results.
-fn parsed(rest: &str) -> Option<(&str, f64)> {
-    let (labels, value) = rest.rsplit_once("} ")?;
-    Some((labels, value.parse().ok().filter(|value: &f64| value.is_finite())?))
-}
-
-fn label<'a>(labels: &'a str, name: &str) -> &'a str {
-    let own = labels.split("\",").find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\""));
-    own.map_or("", |value| value.trim_end_matches('"'))
 }
 
 #[cfg(test)]

@@ -138,6 +138,7 @@ fn any_claim() -> ClaimRequest {
         contents_stored_bytes: 1024,
         fingerprint: None,
         terms: Terms { lease, retention, unknown_retention: retention, on_lease_end: LeaseEnd::Release },
+        caller: None,
         take_over: false,
         waits: false,
     }

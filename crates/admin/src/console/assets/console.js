@@ -3,6 +3,7 @@
 (() => {
   const regions = () => [...document.querySelectorAll('[data-live]')];
   const notice = document.getElementById('live');
+  const news = document.getElementById('new');
   let source;
   let isLoading = false;
   let changed = new Set();
@@ -18,7 +19,17 @@
     if (notice) notice.hidden = isLive;
   };
 
+  // Rows that a person reads do not move: those that are new are counted above them.
+  const count = (page) => {
+    const rows = (from) => [...from.querySelectorAll('[data-row]')].map((row) => row.dataset.row);
+    const known = new Set(rows(document));
+    const fresh = rows(page).filter((row) => !known.has(row)).length;
+    news.hidden = !fresh;
+    news.querySelector('strong').textContent = fresh;
+  };
+
   const replace = (page, names) => {
+    if (news && names.has(news.dataset.rows)) count(page);
     for (const region of regions()) {
       const name = region.dataset.live;
       const fresh = names.has(name) && page.querySelector(`[data-live="${name}"]`);
@@ -63,7 +74,7 @@
       location.assign('/console/find');
     }
   });
-  if (!regions().length || !window.EventSource) return;
+  if (!(news || regions().length) || !window.EventSource) return;
   document.addEventListener('visibilitychange', () => {
     if (document.hidden) source.close();
     else open();

@@ -9,6 +9,52 @@ use super::Text;
 pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
     match text {
         Text::SkipToContent => "Skip to the content".into(),
+        Text::Caller => "caller".into(),
+        Text::Operations => "Operations".into(),
+        Text::BusiestOnly => "These are the busiest. The command lists more: --limit.".into(),
+        Text::NoSuchOperation => "This gateway has answered no claim call of this operation since its start.".into(),
+        Text::ClaimCalls => "Claim calls".into(),
+        Text::RepeatsByState => "Repeats: in progress / done / unknown".into(),
+        Text::WouldHaveStopped => "Would have stopped".into(),
+        Text::AppHighLatency => "p99 of the app".into(),
+        Text::Observes { stopped, twice } => format!(
+            "Observe mode: repeats are let through. Enforcing would have stopped {stopped} calls; {twice} of them have reported success, so \
+             they ran again."
+        ).into(),
+        Text::SearchLogs => "Search the logs".into(),
+        Text::RepeatsToday { operations, answers } => {
+            format!("{operations} operations met a repeat after they were done or unknown today ({answers} answers 409).").into()
+        }
+        Text::NoRepeatsToday => "No operation has met a repeat today after it was done.".into(),
+        Text::AtLeast => "At least".into(),
+        Text::MismatchesToday(count) => format!("{count} answers 422: the same operation with other contents or another fingerprint.").into(),
+        Text::LoadAgain => "Load again".into(),
+        Text::NewRows => "new since this page was loaded.".into(),
+        Text::Gateways => "Gateways".into(),
+        Text::GatewaysAbout => {
+            "Each gateway writes a line about itself into the store of each chain that it shares, every ten seconds. A line ends a minute \
+             after its last change.".into()
+        }
+        Text::MoreGateways => "There are more gateways: the record of the chain has no room for them.".into(),
+        Text::ScopeFleet => "fleet".into(),
+        Text::Here => "(here)".into(),
+        Text::Version => "Version".into(),
+        Text::Settings => "Settings".into(),
+        Text::SeenAgo => "Line seen".into(),
+        Text::OtherEpoch => "other epoch".into(),
+        Text::OtherSettings => "other settings".into(),
+        Text::ThingsOf(0) => "nothing".into(),
+        Text::ThingsOf(1) => "1 thing".into(),
+        Text::ThingsOf(count) => format!("{count} things").into(),
+        Text::ProxyRoutes => "Proxy".into(),
+        Text::NoProxyRoutes => "This gateway has no proxy. With the table [proxy] it protects an HTTP API; this command explains a request:".into(),
+        Text::Route => "Route".into(),
+        Text::Upstream => "Upstream".into(),
+        Text::Forwarded => "Forwarded".into(),
+        Text::Replayed => "Replayed".into(),
+        Text::AnsweredUnknown => "Outcome unknown".into(),
+        Text::OtherAnswers => "Other answers".into(),
+        Text::StoredAndNot => "Stored / responses not stored".into(),
         Text::SignOut => "Sign out".into(),
         Text::Overview => "Overview".into(),
         Text::Attention => "Attention".into(),

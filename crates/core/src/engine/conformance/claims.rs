@@ -112,6 +112,18 @@ pub async fn another_fingerprint_is_refused_in_every_state(on: &Subject) {
     }
 }
 
+/// The name of a caller is stored with its claim, through its outcome, and decides nothing.
+pub async fn the_caller_is_kept_with_its_claim(on: &Subject) {
+    for outcome in [success(None), Outcome::Unknown] {
+        let request = ClaimRequest { caller: "pod/shop-7c9:1".parse().ok(), ..fresh_claim() };
+        on.granted(&request).await;
+        let other = ClaimRequest { caller: None, ..again(&request) };
+        assert_eq!(on.duplicate(&other).await.record.caller, request.caller);
+        on.settle(&settle_of(&request, outcome)).await;
+        assert_eq!(on.read(&request.key).await.expect("still there").record.caller, request.caller);
+    }
+}
+
 /// S7 for contents over `contents_stored_bytes`, also when that bound changes between two calls.
 pub async fn long_contents_are_kept_as_a_digest_and_still_compared(on: &Subject) {
     for (first, second) in [(0, 0), (0, 1024), (1024, 0)] {

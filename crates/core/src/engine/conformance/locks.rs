@@ -362,5 +362,5 @@ fn attempt_of(name: &str) -> Attempt {
 /// Returns a request by the owner that the name has before its dot.
 fn request(name: &str, mode: LockMode) -> AcquireRequest {
     let owner = ShortHash::of_owner(&nonce(name.split('.').next().unwrap_or(name)));
-    AcquireRequest { attempt: attempt_of(name), owner, mode, limit: None, lease: LONG, fair: false }
+    AcquireRequest { attempt: attempt_of(name), owner, mode, limit: None, caller: None, lease: LONG, fair: false }
 }

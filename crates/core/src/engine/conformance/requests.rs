@@ -55,6 +55,7 @@ pub(super) fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
         contents_stored_bytes: 1024,
         fingerprint: None,
         terms: long_terms(),
+        caller: None,
         take_over: false,
         waits: false,
     }

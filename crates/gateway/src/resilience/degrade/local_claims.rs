@@ -326,6 +326,7 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
         attempt: request.attempt.clone(),
         state: ClaimState::InProgress,
         operation: None,
+        caller: None,
         contents: Contents::Unverified,
         fingerprint: None,
         terms: Terms { lease: left, retention: day, unknown_retention: day, on_lease_end: LeaseEnd::Release },

@@ -246,6 +246,7 @@ fn mark(of: &Key, attempt: &Attempt, slot: u32, terms: Terms) -> ClaimRequest {
         contents,
         fingerprint: None,
         terms,
+        caller: None,
         take_over: false,
         waits: false,
     }

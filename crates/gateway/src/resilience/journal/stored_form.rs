@@ -6,6 +6,7 @@ mod values;
 use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, AttemptHash};
+use oncegate_core::caller::Caller;
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate_core::clock::Timestamp;
@@ -117,6 +118,8 @@ struct GrantedForm {
     contents: String,
     contents_stored_bytes: usize,
     fingerprint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    caller: Option<Caller>,
     #[serde(with = "TermsForm")]
     terms: Terms,
     take_over: bool,
@@ -129,6 +132,7 @@ impl GrantedForm {
             contents: request.contents.as_str().into(),
             contents_stored_bytes: request.contents_stored_bytes,
             fingerprint: request.fingerprint.as_ref().map(|digest| hex::encode(digest)),
+            caller: request.caller.clone(),
             terms: request.terms,
             take_over: request.take_over,
         }
@@ -146,6 +150,7 @@ impl GrantedForm {
             contents: Canonical::trusted(&self.contents),
             contents_stored_bytes: self.contents_stored_bytes,
             fingerprint,
+            caller: self.caller,
             terms: self.terms,
             take_over: self.take_over,
             waits: false,

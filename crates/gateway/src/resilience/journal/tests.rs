@@ -47,7 +47,7 @@ fn open(folder: &Path) -> (Journal, Recovered) {
 async fn entries_that_were_not_delivered_survive_a_crash_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/journal");
-    let requests: Vec<_> = (0..5).map(|_| fresh_claim()).collect();
+    let requests: Vec<_> = (0..5).map(|_| ClaimRequest { caller: "pod/a".parse().ok(), ..fresh_claim() }).collect();
     let (journal, nothing) = open(&path);
     assert!(nothing.entries.is_empty() && nothing.suspects.is_empty());
     let mut seqs = Vec::new();
@@ -61,6 +61,10 @@ async fn entries_that_were_not_delivered_survive_a_crash_in_order() {
     fs::copy(path.join("entries"), copy.join("entries")).unwrap();
     let (again, recovered) = open(&copy);
     assert_eq!(keys(&recovered), ids(&[requests[0].clone(), requests[2].clone(), requests[4].clone()]));
+    for (_, entry) in &recovered.entries {
+        let JournaledOperation::Granted(request) = &entry.journaled else { panic!("a grant") };
+        assert_eq!(request.caller, requests[0].caller);
+    }
     assert_eq!(again.waiting().entries, 3);
     assert!(again.append(&entry(&fresh_claim())).await.unwrap() > seqs[4], "numbers continue to rise");
 }

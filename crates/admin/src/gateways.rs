@@ -1,0 +1,60 @@
+//! `GET /admin/v1/gateways`: the gateways that share a chain, as each says of itself in the chain's store. Calls no store: a task keeps
+//! the records.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+
+use super::Admin;
+use super::config::Setting;
+use super::summary::summary;
+use oncegate_gateway::fleet::{ChainFleet, OwnLine};
+use oncegate_gateway::tenants::secret::SecretDigest;
+use oncegate_web::response::json;
+
+/// Tables of settings that differ between the gateways of a fleet.
+const OWN_TABLES: [&str; 5] = ["server", "admin", "console", "log", "traces"];
+
+#[derive(Serialize)]
+struct GatewaysBody {
+    chains: Vec<ChainFleet>,
+}
+
+/// Answers with the gateways of each chain.
+pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Response {
+    json(&GatewaysBody { chains: admin.gateway.fleet(&own(&admin)) })
+}
+
+/// Keeps the line of this gateway in the records of its chains, until it is dropped.
+pub async fn keep(admin: Arc<Admin>) {
+    admin.gateway.keep_fleet(|| own(&admin)).await;
+}
+
+fn own(admin: &Admin) -> OwnLine {
+    OwnLine {
+        id: admin.console.mark.clone(),
+        host: admin.console.host.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: admin.started.at(),
+        stage: admin.lifecycle.stage().name(),
+        settings: digest(admin),
+        attention: summary(admin).attention.len(),
+        origin: admin.console.options.origin.clone(),
+    }
+}
+
+/// Returns the digest of the settings that the gateways of a fleet have in common. Secrets are in it by their IDs only.
+fn digest(admin: &Admin) -> String {
+    let is_common = |setting: &Setting| !OWN_TABLES.contains(&setting.key.split('.').next().unwrap_or_default());
+    let settings = admin.reloads.settings();
+    let lines = settings.iter().filter(|setting| is_common(setting));
+    let text = lines.fold(String::new(), |mut text, setting| {
+        // A string accepts everything that is written to it.
+        let _ = writeln!(text, "{}={}", setting.key, setting.value);
+        text
+    });
+    SecretDigest::of(&text).id()
+}
