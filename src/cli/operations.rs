@@ -1,12 +1,12 @@
 //! `oncegate operations`: what the operations of a gateway have been answered since its start.
 
 use clap::Args;
+use oncegate_core::tenant::{AppKey, Operation};
 use serde_json::Value;
 
 use super::admin_client::QueryArgs;
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
-use crate::domain::tenant::{AppKey, Operation};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -61,11 +61,16 @@ export class Lab {
     const config = ['[admin.tokens]', ...tokens, '[engines]', ...urls, '[chains.default]', chain, ''].join('\n');
     const file = join(this.folder, `${name}.toml`);
     writeFileSync(file, config);
-    const args = ['serve', '--config', file, '--data-dir', join(this.folder, name)];
-    const child = this.start(process.env.ONCEGATE_BIN, [...args, '--listen', `127.0.0.1:${api}`, '--admin-listen', `127.0.0.1:${admin}`]);
-    const gateway = { child, api: `http://127.0.0.1:${api}`, console: `http://127.0.0.1:${admin}` };
-    await until(`${name} is in service: ${child.log}`, async () => (await fetch(`${gateway.console}/readyz`)).ok);
-    return gateway;
+    const listen = ['--listen', `127.0.0.1:${api}`, '--admin-listen', `127.0.0.1:${admin}`];
+    const args = ['serve', '--config', file, '--data-dir', join(this.folder, name), ...listen];
+    return this.again({ name, engines, args, api: `http://127.0.0.1:${api}`, console: `http://127.0.0.1:${admin}` });
+  }
+
+  /** Starts a gateway again that has ended, with its folder and its addresses. */
+  async again(gateway) {
+    const child = this.start(process.env.ONCEGATE_BIN, gateway.args);
+    await until(`${gateway.name} is in service: ${child.log}`, async () => (await fetch(`${gateway.console}/readyz`)).ok);
+    return { ...gateway, child };
   }
 
   stop() {

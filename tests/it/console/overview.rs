@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
 use serde_json::json;
 
 use super::actions::unknown;
 use super::browser::Browser;
-use super::{ROLES, operated};
+use super::{ROLES, operated, operators};
+use crate::support::gateway;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -66,4 +68,33 @@ async fn claims_and_locks_that_callers_wait_for_are_shown_until_they_are_answere
     gateway.client().post("/v1/locks/report/release", &release).await.expect(200);
     assert_eq!(locking.await.unwrap().status, 201);
     until("none is left", SOON, async || page().await.contains("No caller waits")).await;
+}
+
+/// A number of one gateway is never shown as that of all.
+#[tokio::test]
+async fn each_region_names_its_source_and_counts_only_that() {
+    let Some(server) = RedisServer::start().await else { return };
+    let setup = || gateway::on(server.url()).config(&operators(&ROLES));
+    let [one, other] = [setup().start().await, setup().start().await];
+    let claim = json!({ "operation": "order.submit", "contents": "A-1" });
+    let granted = one.client().post("/v1/claims", &claim).await.expect(201);
+    one.client().report(&granted, json!({ "outcome": "success" })).await.expect(200);
+    for (gateway, repeats, claims) in [(&one, 3, 4), (&other, 5, 5)] {
+        for _ in 0..repeats {
+            gateway.client().post("/v1/claims", &claim).await.expect(409);
+        }
+        let browser = Browser::signed_in(gateway, "view").await;
+        let overview = browser.get("/console/").await.expect(200).text;
+        let headings = ["What callers see", "Engines", "Waiting calls"]
+            .map(|title| format!("<h2>{title}</h2><span class=\"muted\">this gateway</span>"));
+        assert!(headings.iter().all(|heading| overview.contains(heading)), "{headings:?} in {overview}");
+        assert!(overview.contains(&format!("({repeats} answers 409)")), "{overview}");
+        let operations = browser.get("/console/operations").await.expect(200).text;
+        assert!(operations.contains("<span class=\"muted\">this gateway · "), "{operations}");
+        assert!(operations.contains(&format!("<td class=\"number\">{claims}<br>")), "{operations}");
+        let attention = browser.get("/console/attention").await.expect(200).text;
+        let scopes = ["what the store has", "seen by this gateway; each gateway lists its own"]
+            .map(|scope| format!("<span class=\"muted\">{scope}</span>"));
+        assert!(scopes.iter().all(|scope| attention.contains(scope)), "{attention}");
+    }
 }
