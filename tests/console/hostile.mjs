@@ -105,7 +105,7 @@ async function check(page, what) {
 }
 
 export function steps({ a, signedIn, isSample }) {
-  const texts = corpus().filter(({ number }) => !isSample || number % 10 === 0);
+  const texts = corpus().filter(({ number }) => !isSample || number % 20 === 0);
 
   const ofCallers = async () => {
     const page = await signedIn(a);
@@ -126,7 +126,8 @@ export function steps({ a, signedIn, isSample }) {
   const ofOperators = async () => {
     const page = await signedIn(a);
     // One line, and no invisible characters: others are refused by the form, and shown in its error.
-    for (const { number, text } of texts.filter(({ text }) => text.length < 300)) {
+    const some = texts.filter(({ number, text }) => text.length < 300 && number % 3 === 0);
+    for (const { number, text } of some) {
       const claim = await post(a, '/v1/claims', { operation: 'hostile.reason', contents: { number, unique: `${Math.random()}` } });
       await page.goto(`${a.console}/console/claims/default/${claim.global_id}/release`);
       await page.fill('#reason', text.replace(/[\r\n]/g, ' '));
@@ -162,7 +163,7 @@ export function steps({ a, signedIn, isSample }) {
     await until('the other site listens', async () => site.listening);
     // The first is another site, the second another port of the same: its frame would have the session's cookie.
     for (const host of ['localhost', '127.0.0.1']) {
-      for (const tag of ['iframe', 'object', 'embed']) {
+      for (const tag of isSample ? ['iframe'] : ['iframe', 'object', 'embed']) {
         await page.goto(`http://${host}:${site.address().port}/${tag}`);
         await page.waitForTimeout(500);
         for (const frame of page.frames().slice(1)) {
@@ -176,10 +177,13 @@ export function steps({ a, signedIn, isSample }) {
     await page.context().close();
   };
 
-  return [
-    [`${texts.length} texts of callers are shown, and none runs, adds to a page or turns a line`, ofCallers],
+  const further = [
     ['nor do the reasons of operators', ofOperators],
     ['nor do lists of many', lists],
+  ];
+  return [
+    [`${texts.length} texts of callers are shown, and none runs, adds to a page or turns a line`, ofCallers],
+    ...(isSample ? [] : further),
     ['no other site shows the console in a frame', frames],
   ];
 }

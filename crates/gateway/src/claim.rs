@@ -53,6 +53,7 @@ pub struct ClaimCall {
 
 /// The answer to a claim call.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each call, and not kept")]
 pub enum ClaimAnswer {
     /// The claim is granted.
     Granted(Granted),

@@ -109,7 +109,8 @@ impl Sketch {
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "an estimate, not negative"
+        clippy::naive_bytecount,
+        reason = "an estimate, not negative, of 4096 bytes and once for each look"
     )]
     fn count(&self) -> u64 {
         let registers = REGISTERS as f64;
