@@ -282,7 +282,9 @@ impl<R: Request> Operation for ClaimCall<R> {
         let stored = found.map(|found| StoredClaim::read(found, time)).transpose()?;
         let live = stored.as_ref().and_then(|stored| stored.live(time));
         let (effect, mut answer) = self.request.transition(live.as_ref());
-        end_of(&effect, time).into_iter().for_each(|at| answer.set_end(at));
+        if let Some(at) = end_of(&effect, time) {
+            answer.set_end(at);
+        }
         let end = stored.as_ref().and_then(|stored| stored.head.end);
         self.answer =
             Some(R::with_time_left(answer, end.map_or(Duration::ZERO, |end: Timestamp| end.since(time.clock))));

@@ -62,7 +62,9 @@ impl<'a> Batch<'a> {
         let (effect, mut answer) = transition(live.as_ref(), next_fence);
         let ends = live.is_some() && effect.ends_claim();
         let expires_at = effect.lasts().map(|lasts| now.plus(lasts));
-        expires_at.into_iter().for_each(|at| answer.set_end(at));
+        if let Some(at) = expires_at {
+            answer.set_end(at);
+        }
         match effect {
             Effect::Keep => return Ok(answer),
             Effect::Put(record, _) => {

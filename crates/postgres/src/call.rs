@@ -205,7 +205,9 @@ impl<R: Request> KeyedCall for Pending<R> {
 
 /// Returns an answer with the end that was stored.
 fn ending<Answer: NamesEnd>(mut answer: Answer, ends_at: Option<Timestamp>) -> Answer {
-    ends_at.into_iter().for_each(|at| answer.set_end(at));
+    if let Some(at) = ends_at {
+        answer.set_end(at);
+    }
     answer
 }
 

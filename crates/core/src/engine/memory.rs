@@ -98,7 +98,9 @@ impl Memory {
         admit(&effect)?;
         let ends = live.is_some() && effect.ends_claim();
         let ends_at = effect.lasts().map(|lasts| now.plus(lasts));
-        ends_at.into_iter().for_each(|at| answer.set_end(at));
+        if let Some(at) = ends_at {
+            answer.set_end(at);
+        }
         let grown = match effect {
             Effect::Keep => 0,
             Effect::Put(record, _) => {
