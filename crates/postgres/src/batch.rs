@@ -172,14 +172,14 @@ async fn step(session: &mut Session, mut group: Calls, found: &mut Found) -> (Ca
 /// Runs the second statement. Returns the calls whose record others changed in between.
 async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn DecidedCall>)>) -> (Calls, Remedy) {
     let asked: Vec<&Change> = changes.iter().map(|(change, _)| &**change).collect();
-    let changed: sqlx::Result<HashMap<Key, _>> = match session.run(arguments::second(&asked)).await {
+    let written: sqlx::Result<HashMap<Key, _>> = match session.run(arguments::second(&asked)).await {
         Ok(rows) => {
             rows.iter().map(|row| Ok((row::key(row, 0)?, (row::fence(row, 2)?, row::instant(row, 3)?)))).collect()
         }
         Err(error) => Err(error),
     };
-    let changed = match changed {
-        Ok(changed) => changed,
+    let written = match written {
+        Ok(written) => written,
         Err(error) => {
             let calls = changes.into_iter().map(|(_, call)| call.revert()).collect();
             return failed(Failure::from(&error), calls, |_| true);
@@ -187,7 +187,7 @@ async fn apply(session: &mut Session, changes: Vec<(Box<Change>, Box<dyn Decided
     };
     let mut again = Calls::new();
     for (_, call) in changes {
-        match changed.get(call.key()) {
+        match written.get(call.key()) {
             Some(&(fence, ends_at)) => call.confirm(fence, ends_at),
             None => again.push(call.revert()),
         }

@@ -17,12 +17,12 @@ use oncegate_web::problem::Problem;
 /// `GET /admin/v1/gateways`.
 #[derive(Deserialize)]
 pub(super) struct Gateways {
-    chains: Vec<Chain>,
+    chains: Vec<ListedChain>,
 }
 
 /// A chain and its gateways.
 #[derive(Deserialize)]
-struct Chain {
+struct ListedChain {
     chain: Untrusted,
     read_at: Option<String>,
     detail: Option<Untrusted>,
@@ -68,12 +68,12 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
 }
 
 /// Returns whose data it is: the fleet's, as of its last read.
-fn scope(t: Texts, chain: &Chain) -> String {
+fn scope(t: Texts, chain: &ListedChain) -> String {
     let read = chain.read_at.as_deref().map(|at| t.of(Text::AsOf(&times::instant(at))).into_owned());
     read.map_or_else(|| t.of(Text::ThisGateway).into_owned(), |read| format!("{} · {read}", t.of(Text::ScopeFleet)))
 }
 
-fn rows(t: Texts, chain: &Chain) -> Markup {
+fn rows(t: Texts, chain: &ListedChain) -> Markup {
     let here = chain.gateways.iter().find(|gateway| gateway.here);
     let rows = html! {
         @for gateway in &chain.gateways {

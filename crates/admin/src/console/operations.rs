@@ -23,15 +23,15 @@ const GROUPS: [&str; 5] = ["granted", "duplicate", "mismatch", "refused", "obser
 
 /// `GET /admin/v1/operations`.
 #[derive(Deserialize)]
-struct Operations {
+struct OperationsPage {
     since: String,
-    operations: Vec<Operation>,
+    operations: Vec<CountedOperation>,
     more: bool,
 }
 
 /// An operation.
 #[derive(Deserialize)]
-struct Operation {
+struct CountedOperation {
     app: Untrusted,
     operation: Untrusted,
     mode: Option<String>,
@@ -54,7 +54,7 @@ struct Duplicates {
     unknown: u64,
 }
 
-impl Operation {
+impl CountedOperation {
     /// Returns the name of a series of the history.
     fn series(&self, group: &str) -> String {
         format!("{}/{}/{group}", self.app.raw(), self.operation.raw())
@@ -66,8 +66,8 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let app = context.query("app").unwrap_or_default();
     let call = address("/admin/v1/operations", &[("app", app), ("limit", "50")]);
-    let (found, known) = tokio::join!(context.get::<Operations>(&call), context.get::<AppsPage>("/admin/v1/apps"));
-    let Operations { since, operations, more } = found?;
+    let (found, known) = tokio::join!(context.get::<OperationsPage>(&call), context.get::<AppsPage>("/admin/v1/apps"));
+    let OperationsPage { since, operations, more } = found?;
     let apps = known.map(|known| known.apps).unwrap_or_default();
     let lines = lines(&context, &operations).await;
     let main = html! {
@@ -86,7 +86,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
 }
 
 /// Returns the line of the granted calls of each operation. Without a history there are none.
-async fn lines(context: &Context, operations: &[Operation]) -> Vec<Markup> {
+async fn lines(context: &Context, operations: &[CountedOperation]) -> Vec<Markup> {
     let mut lines = Vec::new();
     for some in operations.chunks(SERIES_MAX) {
         let names: Vec<_> = some.iter().map(|operation| operation.series("granted")).collect();
@@ -99,7 +99,7 @@ async fn lines(context: &Context, operations: &[Operation]) -> Vec<Markup> {
     lines
 }
 
-fn rows(t: Texts, operations: &[Operation], lines: &[Markup]) -> Markup {
+fn rows(t: Texts, operations: &[CountedOperation], lines: &[Markup]) -> Markup {
     let columns = [
         Text::Operation,
         Text::ClaimCalls,
@@ -143,11 +143,11 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         address("/admin/v1/history", &[("series", &series)]),
     ];
     let (found, events, history) = tokio::join!(
-        context.get::<Operations>(&totals),
+        context.get::<OperationsPage>(&totals),
         context.get::<Recent>(&events),
         context.get::<History>(&lines),
     );
-    let Operations { since, operations, .. } = found?;
+    let OperationsPage { since, operations, .. } = found?;
     let operation = operations.first().ok_or_else(|| Problem::new(Code::NotFound, t.of(Text::NoSuchOperation)))?;
     let main = html! {
         div.heading {
@@ -176,7 +176,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     Ok(Answer::Page(Text::Operations, main))
 }
 
-fn numbers(t: Texts, operation: &Operation) -> Markup {
+fn numbers(t: Texts, operation: &CountedOperation) -> Markup {
     let number = |number: u64| html! { (number) };
     let Duplicates { in_progress, succeeded, unknown } = operation.duplicates;
     html! {
