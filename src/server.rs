@@ -146,8 +146,7 @@ impl Server {
         let Telemetry { log, traces } = telemetry;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let entropy: Arc<dyn Entropy> = Arc::new(SystemEntropy);
-        let metrics = Arc::new(Metrics::install());
-        let lifecycle = Arc::new(Lifecycle::starting());
+        let (metrics, lifecycle) = (Arc::new(Metrics::install()), Arc::new(Lifecycle::starting()));
         let (stop_api, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let certificates = Certificates::open(config, &clock, stop_admin.clone())?;
         let registry = Arc::new(apps::registry(config)?);
@@ -174,10 +173,10 @@ impl Server {
         })?;
         let (api_address, admin_address) = (api.local_addr()?, admin.local_addr()?);
         let (open, api_connections) = (registry.is_open(), TaskTracker::new());
-        let history_file = history::file(&config.server.data_dir);
-        let history = Arc::new(History::load(&history_file));
+        let file = history::file(&config.server.data_dir);
+        let history = Arc::new(History::load(&file));
         let recent = keep_recent(&clock);
-        let admin_api = Arc::new(Admin {
+        let admin_api = Admin {
             recent: recent.clone(),
             history: history.clone(),
             erase: Box::new(oncegate_proxy::eraser(&config.proxy)),
@@ -198,9 +197,8 @@ impl Server {
             audit,
             console: operators::console(config),
             proxy_routes: proxy::shown_routes(&config.proxy),
-        });
-        let admin_service = AdminService::new(admin_api.clone());
-        tokio::spawn(stop_admin.clone().run_until_cancelled_owned(keep_gateways(admin_api)));
+        };
+        let admin_service = admin_service(admin_api, &stop_admin);
         let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);
         let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
         let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;
@@ -222,8 +220,7 @@ impl Server {
         traces.start();
         serve_admin(admin, admin_service, config, &certificates, stop_admin.clone());
         serve_api(api, api_service, config, &certificates, &cores, stop_api.clone(), &api_connections);
-        let history_stop = stop_admin.clone();
-        let history = tokio::spawn(history::run(history, metrics.clone(), clock.clone(), history_file, history_stop));
+        let history = tokio::spawn(history::run(history, metrics.clone(), clock.clone(), file, stop_admin.clone()));
         let (telemetry, watch) = (Telemetry { log, traces: traces.clone() }, ClockWatch::new(clock));
         let (folder, stop) = (config.server.data_dir.clone(), stop_admin.clone());
         tokio::spawn(maintenance::run(gateway.clone(), journal.clone(), metrics, telemetry, folder, watch, stop));
@@ -298,6 +295,13 @@ fn serve_api(
 ) {
     let (limits, tls) = (oncegate_web::listener_limits(&config.limits), certificates.api.clone());
     tokio::spawn(listener::accept(listener, tls, service, limits, cores.handles.clone(), stop, connections.clone()));
+}
+
+/// Returns the service of the admin listener, and keeps its list of gateways fresh until `stop`.
+fn admin_service(admin: Admin, stop: &CancellationToken) -> AdminService {
+    let admin = Arc::new(admin);
+    tokio::spawn(stop.clone().run_until_cancelled_owned(keep_gateways(admin.clone())));
+    AdminService::new(admin)
 }
 
 /// Serves the admin listener until `stop`, on the runtime of the caller.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::commands::Terminal;
 use super::{alice, operated};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 async fn gateways(gateway: &Gateway) -> Vec<Value> {
     let chains = alice(gateway).get("/admin/v1/gateways").await.expect(200).body["chains"].clone();

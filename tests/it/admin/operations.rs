@@ -10,7 +10,7 @@ use super::commands::Terminal;
 use super::{alice, operated};
 use crate::support::caller::{app, caller};
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 async fn claim(client: &Client, operation: &str, contents: &str) -> u16 {
     let claim = json!({ "operation": operation, "contents": contents });

@@ -9,12 +9,12 @@ use super::browser::Browser;
 use super::{ROLES, operators};
 use crate::support::gateway;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn each_gateway_shows_all_of_them_and_links_only_to_origins() {
     let Some(server) = RedisServer::start().await else { return };
-    let setup = || gateway::on(&server.url()).config(&operators(&ROLES));
+    let setup = || gateway::on(server.url()).config(&operators(&ROLES));
     let linked = setup().config("[console]\norigin = \"https://og-a.ops.example\"\n").start().await;
     let here = setup().start().await;
     let record = r#"{"format":1,"gateways":[{"g":"0badc0de","n":1,"h":"<b>evil","v":"1","s":1,"t":"ready","e":7,"c":"00000000","a":2,"o":"javascript:alert(1)"}]}"#;

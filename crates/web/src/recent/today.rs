@@ -116,7 +116,7 @@ impl Sketch {
         let registers = REGISTERS as f64;
         let sum: f64 = self.0.iter().map(|run| (-f64::from(*run)).exp2()).sum();
         let estimate = 0.7213 / (1.0 + 1.079 / registers) * registers * registers / sum;
-        let empty = self.0.iter().map(|run| usize::from(*run == 0)).sum::<usize>();
+        let empty = self.0.iter().filter(|run| **run == 0).count();
         // With few hashes, the empty registers say more.
         let is_small = estimate <= 2.5 * registers && empty > 0;
         (if is_small { registers * (registers / empty as f64).ln() } else { estimate }).round() as u64
