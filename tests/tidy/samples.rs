@@ -264,7 +264,7 @@ fn a_log_message_that_does_not_exist_is_caught() {
 #[test]
 fn the_diagram_draws_what_the_manifests_say() {
     let manifest = |path: &str, of: &[&str]| {
-        let of: String = of.iter().map(|name| format!("oncegate-{name}.workspace = true\n")).collect();
+        let of = of.iter().map(|name| format!("oncegate-{name}.workspace = true\n")).collect::<Vec<_>>().concat();
         let text =
             format!("[package]\n\n[dependencies]\nserde = \"1\"\n{of}\n[dev-dependencies]\noncegate-x = \"1\"\n");
         Source::new(path, &text)
