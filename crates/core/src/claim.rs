@@ -14,7 +14,7 @@ use super::canonical::Canonical;
 use super::clock::Timestamp;
 use super::record::{ClaimState, Contents, DIGEST_BYTES, Key, LiveClaim, Record, Sha256Digest};
 use super::tenant::Operation;
-use super::terms::{LeaseEnd, Retention, Terms};
+use super::terms::{Retention, Terms};
 
 /// A claim call.
 #[derive(Clone, Debug)]
@@ -138,14 +138,6 @@ pub struct LateTerms {
 }
 
 impl LateTerms {
-    /// Returns default terms, for an outcome that must be recorded and has none.
-    pub fn for_a_day() -> Self {
-        let day = Duration::from_hours(24);
-        let (retention, on_lease_end) = (Retention::For(day), LeaseEnd::Release);
-        let terms = Terms { lease: day, retention, unknown_retention: retention, on_lease_end };
-        Self { operation: None, contents: Contents::Unverified, terms }
-    }
-
     /// Returns the terms of a claim.
     pub fn of(claim: Record) -> Self {
         Self { operation: claim.operation, contents: claim.contents, terms: claim.terms }

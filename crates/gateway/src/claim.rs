@@ -354,7 +354,7 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
     }
 }
 
-/// Returns the label of a claim that was let through. The attempt of an older release may not contain the reason.
+/// Returns the label of a claim that was let through. An attempt that no gateway issued may not contain one.
 pub(super) fn observed_label(would_be: Option<WouldBe>) -> observed::WouldBe {
     match would_be {
         Some(WouldBe::Duplicate(ClaimState::InProgress)) => observed::WouldBe::DuplicateInProgress,

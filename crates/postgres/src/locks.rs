@@ -103,9 +103,7 @@ async fn answer(session: &mut Session, mut group: Vec<LockCall>) -> (Vec<LockCal
     let outcomes = match rows.and_then(|rows| outcomes(&group, &rows)) {
         Ok(outcomes) => outcomes,
         Err(error) => {
-            let (again, remedy) = failed(Failure::from(&error), group, |_| true);
-            // Before the migration that brings the table, locks are refused, and claims are served.
-            return (again, if lacks_table(&error) { Remedy::Answer } else { remedy });
+            return failed(Failure::from(&error), group, |_| true);
         }
     };
     for (call, outcome) in group.into_iter().zip(outcomes) {
@@ -154,10 +152,6 @@ fn outcomes(calls: &[LockCall], rows: &[PgRow]) -> sqlx::Result<Vec<Result<Outco
         }
     }
     outcomes.into_iter().map(|outcome| outcome.ok_or(sqlx::Error::RowNotFound)).collect()
-}
-
-fn lacks_table(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Database(refused) if refused.code().as_deref() == Some("42P01"))
 }
 
 #[cfg(test)]
@@ -220,10 +214,5 @@ mod tests {
         call(LockWork::Change(Box::new(change()), write)).fail(uncertain());
         assert!(looked_up.now_or_never().unwrap().unwrap().is_err_and(|why| !why.is_uncertain()));
         assert!(changed.now_or_never().unwrap().unwrap().is_err_and(|why| why.is_uncertain()));
-    }
-
-    #[test]
-    fn only_a_missing_table_is_known_to_come_with_a_migration() {
-        assert!(!lacks_table(&sqlx::Error::RowNotFound));
     }
 }

@@ -15,7 +15,7 @@ use super::failure::{Failure, determinate};
 use super::options::Options;
 
 /// The newest migration that this engine needs.
-const NEEDED: i64 = 1;
+const NEEDED: i64 = 4;
 
 /// State that all sessions of an engine share.
 pub(super) struct Store {

@@ -38,10 +38,11 @@ async fn sweep(store: &Store, closing: &CancellationToken, mut session: Session)
         let checked = async {
             // A gateway that has become too old must not delete rows that it may not understand.
             session.check(store).await.map_err(|refused| refused.to_string())?;
-            // Without the rights for locks, which releases before did not ask for, claims are swept all the same.
-            let locks = sweep_locks(&mut session).await.unwrap_or_default();
-            let claims = step(&mut session).await.map_err(|error| error.to_string())?;
-            Ok::<_, String>(claims.max(locks))
+            let steps = async {
+                let claims = sweep_claims(&mut session).await?;
+                Ok::<_, sqlx::Error>(claims.max(sweep_locks(&mut session).await?))
+            };
+            steps.await.map_err(|error| error.to_string())
         };
         let rows = match timeout(STEP_TIMEOUT, checked).await {
             Ok(Ok(rows)) => rows,
@@ -59,18 +60,13 @@ async fn sweep(store: &Store, closing: &CancellationToken, mut session: Session)
     }
 }
 
-async fn step(session: &mut Session) -> sqlx::Result<i64> {
+async fn sweep_claims(session: &mut Session) -> sqlx::Result<i64> {
     let rows = session.run(query(include_str!("sweep.sql")).bind(STEP)).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     Ok(row.try_get::<i64, _>(0)? + row.try_get::<i64, _>(1)?)
 }
 
-/// Deletes records of locks that have ended. The table may be missing: an older schema has none, and then there are no locks.
 async fn sweep_locks(session: &mut Session) -> sqlx::Result<i64> {
-    let exists = session.run(query("SELECT to_regclass('oncegate_locks') IS NOT NULL")).await?;
-    if !exists.first().ok_or(sqlx::Error::RowNotFound)?.try_get::<bool, _>(0)? {
-        return Ok(0);
-    }
     let rows = session.run(query(include_str!("sweep_locks.sql")).bind(STEP)).await?;
     rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
 }

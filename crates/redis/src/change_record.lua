@@ -15,9 +15,8 @@ local function has(record, wanted)
   return record == wanted
 end
 
--- 0 if our user may not run TIME; see get_record.lua.
-local time = redis.pcall('TIME')
-local now = time.err and 0 or tonumber(time[1]) * 1000000 + tonumber(time[2])
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local stands = redis.call('GET', KEYS[1])
 if stands and has(stands, version) then
   return { 1, now }

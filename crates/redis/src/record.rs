@@ -20,9 +20,7 @@ impl Redis {
     pub(super) async fn record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let key = self.keys.record(name);
         let reply = self.run::<&str>(&SCRIPTS.get_record, &key, &[], Purpose::Other, self.time(deadline)).await;
-        let view = reply.and_then(|reply| view(reply, 0)).map_err(EngineError::of_read)?;
-        check_now(name, view.now)?;
-        Ok(view)
+        reply.and_then(|reply| view(reply, 0)).map_err(EngineError::of_read)
     }
 
     pub(super) async fn change(
@@ -52,11 +50,7 @@ impl Redis {
         match &reply {
             Value::Array(items) => match &items[..] {
                 [Value::Int(1), Value::Int(now)] => Ok(ChangeResponse::Stored(instant(*now)?)),
-                [Value::Int(0), ..] => {
-                    let view = view(reply, 1)?;
-                    check_now(&change.name, view.now)?;
-                    Ok(ChangeResponse::Refused { view, maybe_stored: false })
-                }
+                [Value::Int(0), ..] => Ok(ChangeResponse::Refused { view: view(reply, 1)?, maybe_stored: false }),
                 _ => Err(unexpected()),
             },
             _ => Err(unexpected()),
@@ -75,15 +69,6 @@ fn view(reply: Value, at: usize) -> Result<RecordView, EngineError> {
         Some(_) => return Err(unexpected()),
     };
     Ok(RecordView { record, now: instant(now)?, clock_gain: Duration::ZERO })
-}
-
-/// Fails for a lock if the server does not give its time. Then nothing was changed: a lock is changed only from an instant on.
-fn check_now(name: &RecordName, now: Timestamp) -> Result<(), EngineError> {
-    if matches!(name, RecordName::Lock(..)) && now == Timestamp::default() {
-        let why = "its ACL does not allow our user TIME, which locks need; see docs/engines/redis.md";
-        return Err(EngineError::incompatible(why));
-    }
-    Ok(())
 }
 
 fn instant(micros: i64) -> Result<Timestamp, EngineError> {
@@ -105,14 +90,5 @@ mod tests {
         let whole = view(Value::Array(vec![Value::Int(7), text()]), 0).unwrap();
         assert_eq!((whole.now.as_micros(), whole.record.unwrap().value()), (7, &b"{}"[..]));
         assert_eq!(view(Value::Array(vec![Value::Int(7), Value::Nil]), 0).unwrap().record, None);
-    }
-
-    #[test]
-    fn a_lock_needs_the_time_of_the_server() {
-        let lock = RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap());
-        let metadata = RecordName::Metadata("chain.main".into());
-        for (name, micros, is_fit) in [(&lock, 0, false), (&lock, 1, true), (&metadata, 0, true)] {
-            assert_eq!(check_now(name, Timestamp::from_micros(micros)).is_ok(), is_fit, "{name:?} {micros}");
-        }
     }
 }

@@ -105,9 +105,8 @@ struct TicketBody {
     /// The first 8 hex digits of the SHA-256 of its nonce.
     hash: String,
     mode: &'static str,
-    /// `null` if a gateway of an earlier release has put it there.
-    queued_at: Option<Timestamp>,
-    age_ms: Option<u64>,
+    queued_at: Timestamp,
+    age_ms: u64,
     /// Its request waits. Otherwise it only keeps its place for a while.
     waits: bool,
 }
@@ -115,16 +114,13 @@ struct TicketBody {
 impl From<LockView> for QueuedLockBody {
     fn from(view: LockView) -> Self {
         let now = view.now;
-        let ticket = |(at, ticket): (usize, &oncegate_core::lock::Ticket)| {
-            let queued_at = Some(ticket.queued_at).filter(|queued_at| *queued_at > Timestamp::default());
-            TicketBody {
-                position: at + 1,
-                hash: ticket.nonce.shown(),
-                mode: shown_mode(ticket.mode),
-                queued_at,
-                age_ms: queued_at.map(|queued_at| millis(now.since(queued_at))),
-                waits: ticket.waits(now),
-            }
+        let ticket = |(at, ticket): (usize, &oncegate_core::lock::Ticket)| TicketBody {
+            position: at + 1,
+            hash: ticket.nonce.shown(),
+            mode: shown_mode(ticket.mode),
+            queued_at: ticket.queued_at,
+            age_ms: millis(now.since(ticket.queued_at)),
+            waits: ticket.waits(now),
         };
         let queue = view.record.tickets.iter().enumerate().map(ticket).collect();
         Self { queue, lock: LockBody::from(view) }

@@ -35,8 +35,8 @@ pub enum RecordName {
 
 /// A value and its version, in the form in which stores keep it.
 ///
-/// A versioned record begins with its version. A plain record has only its text: releases before versions wrote it in
-/// this form, and still read it. Its text is its version, so its writer never uses the same text for two states.
+/// A versioned record begins with its version. A plain one is its text alone, which operators can read in the store: its text is its
+/// version, so its writer never writes the same text twice for two states.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharedRecord(Box<[u8]>);
 

@@ -24,13 +24,6 @@ pub const WITHDRAWN_MAX: usize = 1000;
 /// First byte of the stored form. Raised only when an older release could not read what a newer one writes.
 const FORMAT: u8 = 1;
 
-/// First byte of the stored form of a lock with a queue: its tickets have the instant of their first request.
-const FORMAT_QUEUED: u8 = 2;
-
-/// First byte of the stored form of a lock with named callers: after each hold, the length of its caller's name, and the name. Its
-/// tickets have the instant of their first request, too.
-const FORMAT_NAMED: u8 = 3;
-
 /// Mode of a hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LockMode {
@@ -169,15 +162,7 @@ impl LockRecord {
 
     /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let is_named = self.holds.iter().any(|hold| hold.caller.is_some());
-        let format = if is_named {
-            FORMAT_NAMED
-        } else if self.tickets.is_empty() {
-            FORMAT
-        } else {
-            FORMAT_QUEUED
-        };
-        let mut bytes = vec![format, mode_byte(self.mode)];
+        let mut bytes = vec![FORMAT, mode_byte(self.mode)];
         bytes.extend(Permits::stored(self.limit).to_be_bytes());
         for number in [self.fence, self.turn_at.as_micros(), self.watched_until.as_micros()] {
             bytes.extend(number.to_be_bytes());
@@ -192,11 +177,9 @@ impl LockRecord {
             for instant in [hold.attempted_at, hold.claimed_at, hold.ends_at] {
                 bytes.extend(instant.as_micros().to_be_bytes());
             }
-            if is_named {
-                let caller = hold.caller.as_ref().map_or("", AsRef::as_ref);
-                bytes.push(u8::try_from(caller.len()).unwrap_or_default());
-                bytes.extend(caller.as_bytes());
-            }
+            let caller = hold.caller.as_ref().map_or("", AsRef::as_ref);
+            bytes.push(u8::try_from(caller.len()).unwrap_or_default());
+            bytes.extend(caller.as_bytes());
         }
         for ticket in &self.tickets {
             bytes.extend(ticket.nonce.0);
@@ -238,27 +221,22 @@ struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn record(&mut self) -> Option<LockRecord> {
-        let (is_queued, is_named) = match self.bytes()? {
-            [FORMAT] => (false, false),
-            [FORMAT_QUEUED] => (true, false),
-            [FORMAT_NAMED] => (true, true),
-            _ => return None,
-        };
+        if self.bytes()? != [FORMAT] {
+            return None;
+        }
         let (mode, limit) = (self.mode()?, self.limit()?);
         let (fence, turn_at, watched_until) = (self.number()?, self.instant()?, self.instant()?);
         let (holds, tickets, withdrawn) = (self.count()?, self.count()?, self.count()?);
         let holds = (0..holds).map(|_| {
             let (nonce, owner, mode) = (self.hash()?, self.hash()?, self.mode()??);
             let (attempted_at, claimed_at, ends_at) = (self.instant()?, self.instant()?, self.instant()?);
-            let caller = if is_named { self.caller()? } else { None };
+            let caller = self.caller()?;
             Some(Hold { nonce, owner, mode, caller, attempted_at, claimed_at, ends_at })
         });
         let holds = holds.collect::<Option<_>>()?;
         let tickets = (0..tickets).map(|_| {
             let (nonce, owner, mode, limit) = (self.hash()?, self.hash()?, self.mode()??, self.limit()?);
-            // An earlier release did not store it.
-            let queued_at = if is_queued { self.instant()? } else { Timestamp::default() };
-            let (ends_at, waits_until) = (self.instant()?, self.instant()?);
+            let (queued_at, ends_at, waits_until) = (self.instant()?, self.instant()?, self.instant()?);
             Some(Ticket { nonce, owner, mode, limit, queued_at, ends_at, waits_until })
         });
         let tickets = tickets.collect::<Option<_>>()?;

@@ -123,20 +123,3 @@ async fn a_bad_record_does_not_fail_its_neighbours() {
         assert_eq!((is_stored(&answer), is_refused), (number != 7, number == 7), "{number}: {answer:?}");
     }
 }
-
-/// A database whose migration to locks has not run yet.
-#[tokio::test]
-async fn without_their_table_locks_are_refused_and_claims_go_on_undisturbed() {
-    let Some(server) = PostgresServer::start().await else { return };
-    let engine = open(&format!("{}&connections=1", server.url()));
-    granted(&engine, &fresh_claim()).await;
-    server.execute("DROP TABLE oncegate_locks").await;
-    // The session whose last statement was a batch of claims.
-    let worker = "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE query LIKE '-- One batch: %'";
-    let before = server.query(worker).await;
-    for answer in all(&engine, |number| change(number, None, record(number))).await {
-        assert!(matches!(answer, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{answer:?}");
-    }
-    granted(&engine, &fresh_claim()).await;
-    assert_eq!(server.query(worker).await, before, "its connection was replaced");
-}

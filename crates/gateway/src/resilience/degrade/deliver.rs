@@ -244,10 +244,7 @@ impl Core {
         at: Timestamp,
         seq: Seq,
     ) -> Result<Delivered, EngineError> {
-        // Earlier releases accepted outcomes that are too old to be recorded: they are recorded for a day.
-        let late = request.late.clone().or_else(|| Some(LateTerms::for_a_day()));
-        let report = OutcomeRequest { late, ..request.clone() };
-        let settled = self.settle_in_store(&report, DELIVERY_DEADLINE, Proof::Mark).await?;
+        let settled = self.settle_in_store(request, DELIVERY_DEADLINE, Proof::Mark).await?;
         // A late failure has no consequences: nothing had happened.
         let is_refused = is_superseded(&settled) && request.outcome != Outcome::Failure;
         let theirs = if is_refused { self.engine.read(&request.key).await? } else { None };

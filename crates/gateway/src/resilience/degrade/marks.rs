@@ -81,7 +81,7 @@ impl ExclusiveTime {
         };
     }
 
-    /// Reads a mark. One of an older release counts from when its attempt was issued.
+    /// Reads a mark.
     fn of_mark(mark: &LiveClaim) -> Self {
         let (issued_at, terms) = (mark.record.attempt.timestamp(), &mark.record.terms);
         let at = |kept: Retention| issued_at.plus(kept.duration().unwrap_or(Duration::MAX));

@@ -2,12 +2,10 @@
 //! claims because of another one.
 
 use oncegate_core::claim::{LateTerms, Outcome};
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::ClaimState;
 
 use super::super::*;
 use super::support::*;
-use crate::resilience::journal::entry::{Entry, JournaledOperation};
 
 const SPOOLED: OutcomeOnOutage = OutcomeOnOutage::Spool;
 
@@ -45,20 +43,6 @@ async fn an_old_outcome_of_a_known_claim_is_recorded_also_after_its_lease() {
     let found = world.held(&request).await.unwrap();
     assert_eq!((found.record.state, found.record.result.as_deref()), (ClaimState::Succeeded, Some("7")));
     assert_eq!(found.record.operation.as_ref(), Some(&request.operation));
-}
-
-/// Earlier releases accepted outcomes that were too old.
-#[tokio::test]
-async fn an_outcome_that_an_earlier_release_accepted_is_recorded() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
-    let request = request(&world, ClaimOnOutage::FailClosed);
-    let journaled = JournaledOperation::Reported(too_old(&request, success("7")).request);
-    let entry = Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: world.clock.wall(), journaled };
-    world.journal.append(&entry).await.unwrap();
-    let world = world.restarted().await;
-    world.back().await;
-    assert_eq!(world.held(&request).await.unwrap().record.result.as_deref(), Some("7"));
 }
 
 /// S14: the local claims are bounded, and an app cannot displace the claims of another one.
