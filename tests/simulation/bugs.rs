@@ -12,8 +12,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, RecordView,
-    SharedRecord,
+    Capabilities, ChangeResponse, Determinate, Engine, EngineError, KEPT_PREFIX, Metadata, RecordChange, RecordName,
+    RecordView, SharedRecord,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::outage_policy::OutagePolicy;
@@ -91,7 +91,7 @@ pub(crate) enum Bug {
     SwitchNotSeen,
     /// A grant freeze is shorter than the longest lease.
     GrantFreezeTooShort,
-    /// A gateway that starts after a loss of data does not detect it.
+    /// A gateway takes a store that lost its data, or lacks the claims of the other one, for one that has all claims.
     GrantFreezeForgotten,
     /// A claim that was certainly not executed, as after `MOVED`, is answered as granted.
     MovedTakenAsClaimed,
@@ -508,7 +508,7 @@ impl Engine for BuggyGateway {
                 let record = self.notes.get_or_init(|| found.record).clone();
                 Ok(RecordView { record, ..found })
             }
-            Bug::GrantFreezeForgotten => {
+            Bug::GrantFreezeForgotten if is_evidence(name) => {
                 let kept = Metadata::new("kept").ok().map(|kept| SharedRecord::plain(&kept));
                 Ok(RecordView { record: found.record.or(kept), ..found })
             }
@@ -531,4 +531,9 @@ impl Engine for BuggyGateway {
     fn data_lost(&self) -> u64 {
         self.inner.data_lost()
     }
+}
+
+/// Returns whether a record says that its store has all claims.
+fn is_evidence(name: &RecordName) -> bool {
+    matches!(name, RecordName::Metadata(name) if name.starts_with(KEPT_PREFIX))
 }

@@ -363,22 +363,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_without_a_queue_has_the_form_of_earlier_releases_and_a_queue_of_theirs_is_read() {
-        let record = LockRecord { tickets: Vec::new(), ..full(1) };
-        assert_eq!(record.encode()[0], 1, "and no caller");
-        let queued = LockRecord { holds: Vec::new(), withdrawn: Vec::new(), ..full(1) };
-        let bytes = queued.encode();
-        assert_eq!(bytes[0], 2);
-        // The last three numbers are instants of the ticket, the first of them new.
-        let (before, instants) = bytes.split_at(bytes.len() - 24);
-        let earlier = [&[1], &before[1..], &instants[8..]].concat();
-        let mut read = LockRecord::decode(&earlier).unwrap();
-        assert_eq!(read.tickets[0].queued_at, Timestamp::default());
-        read.tickets[0].queued_at = queued.tickets[0].queued_at;
-        assert_eq!(read, queued);
-    }
-
-    #[test]
     fn a_hash_is_shown_by_its_first_eight_digits() {
         assert_eq!(ShortHash([0xab; 16]).shown(), "abababab");
     }
