@@ -16,7 +16,7 @@ use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest,
 use oncegate_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::DEADLINE;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Engine, value};
+use oncegate_core::engine::{Claims as _, Topology as _, value};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::{Key, LiveClaim, Realm, Record};

@@ -41,7 +41,8 @@ pub(super) async fn open(
     for (chain, options) in &config.chains {
         let opened = |name: &String| {
             let named = engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
-            anyhow::Ok((name.clone(), named.engine.clone()))
+            let engine: Arc<dyn Engine> = named.engine.clone();
+            anyhow::Ok((name.clone(), engine))
         };
         let failover = |failover: &FailoverOptions| {
             let recorder = Arc::new(AutomaticSwitches(audit.clone()));

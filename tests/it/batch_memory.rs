@@ -1,9 +1,9 @@
 //! Memory of batches: the results of duplicates are bounded while they are loaded.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::PATIENCE;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -63,5 +63,5 @@ async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
     assert!(response.filter(|item| item["result"].is_string()).count() > 0, "some have their result");
     // All of them would be 2 GiB. Each batch also has its body and its answer.
     assert!(grown < 80 << 10, "{grown} KiB more than before");
-    tokio::time::timeout(Duration::from_secs(10), client.claim(json!("one more"))).await.expect("in time").expect(201);
+    tokio::time::timeout(PATIENCE, client.claim(json!("one more"))).await.expect("in time").expect(201);
 }

@@ -371,7 +371,8 @@ async fn a_chain_is_switched_from_redis_and_back(redis: &RedisServer, url: Strin
     let asked = json!({ "to": "fast", "reason": "INC-42" });
     let refused = alice(&there).post("/admin/v1/chains/default/switch", &asked).await;
     assert_eq!(refused.code(), (409, "loss_not_accepted"));
-    assert!(refused.text.contains("1 claim is stored on `other`"), "{}", refused.text);
+    // On a busy machine a claim without an answer in time may be stored too.
+    assert!(refused.text.contains(" stored on `other`"), "{}", refused.text);
     assert_eq!(switch(&there, "fast").await.expect(200).body["epoch"], 2);
     comes_to(&here, "fast", FOLLOWED).await;
     assert!(holds(redis, &granted(&here).await));

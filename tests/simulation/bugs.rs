@@ -12,10 +12,12 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Determinate, Engine, EngineError, KEPT_PREFIX, Metadata, RecordChange, RecordName,
-    RecordView, SharedRecord,
+    BatchClaim, ChangeResponse, Channel, ClaimSink, Claims, Determinate, Engine, EngineError, KEPT_PREFIX, Metadata,
+    RecordChange, RecordName, RecordView, Records, SharedRecord, Subscription, claim_each,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_core::terms::{Retention, Terms};
@@ -259,7 +261,7 @@ impl BuggyStore {
 }
 
 #[async_trait]
-impl Engine for BuggyStore {
+impl Claims for BuggyStore {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.sweep().await?;
         let answer = self.inner.claim(request, deadline).await?;
@@ -281,6 +283,10 @@ impl Engine for BuggyStore {
             }
             (_, answer) => Ok(answer),
         }
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -328,6 +334,13 @@ impl Engine for BuggyStore {
         self.inner.list(request).await
     }
 
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.inner.unknowns(request).await
+    }
+}
+
+#[async_trait]
+impl Records for BuggyStore {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let view = self.inner.get_record(name, deadline).await?;
         Ok(self.seen(name, view))
@@ -347,14 +360,16 @@ impl Engine for BuggyStore {
         })
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.inner.probe().await
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.inner.list_records(request).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.inner.subscribe(channel).await
     }
 }
+
+oncegate_core::forward!(Topology for BuggyStore => inner);
 
 struct BuggyGateway {
     inner: Arc<dyn Engine>,
@@ -389,7 +404,7 @@ impl BuggyGateway {
 }
 
 #[async_trait]
-impl Engine for BuggyGateway {
+impl Claims for BuggyGateway {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         if let Some((key, held)) = &*self.duplicate.lock().unwrap_or_else(PoisonError::into_inner)
             && *key == request.key
@@ -452,6 +467,10 @@ impl Engine for BuggyGateway {
         }
     }
 
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
+    }
+
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let delivered = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None };
         match self.bug {
@@ -501,6 +520,13 @@ impl Engine for BuggyGateway {
         self.inner.list(request).await
     }
 
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.inner.unknowns(request).await
+    }
+}
+
+#[async_trait]
+impl Records for BuggyGateway {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let found = self.inner.get_record(name, deadline).await?;
         match self.bug {
@@ -520,18 +546,16 @@ impl Engine for BuggyGateway {
         self.inner.change_record(change, deadline).await
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.inner.probe().await
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.inner.list_records(request).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn data_lost(&self) -> u64 {
-        self.inner.data_lost()
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.inner.subscribe(channel).await
     }
 }
+
+oncegate_core::forward!(Topology for BuggyGateway => inner);
 
 /// Returns whether a record says that its store has all claims.
 fn is_evidence(name: &RecordName) -> bool {

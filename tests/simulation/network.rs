@@ -9,9 +9,12 @@ use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
+    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -228,9 +231,13 @@ fn reset<Answer>() -> Result<Answer, EngineError> {
 }
 
 #[async_trait]
-impl Engine for Network {
+impl Claims for Network {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(&Timed { request: request.clone(), deadline }).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -253,6 +260,13 @@ impl Engine for Network {
         Err(EngineError::unavailable("callers of a world do not list claims"))
     }
 
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
+    }
+}
+
+#[async_trait]
+impl Records for Network {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let RecordName::Metadata(_) = name else {
             return self.alive(self.round_trip(|| self.store.get_record(name, deadline))).await;
@@ -281,12 +295,23 @@ impl Engine for Network {
         self.alive(self.round_trip(|| self.store.change_record(change, deadline))).await
     }
 
+    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
+        Err(EngineError::unavailable("callers of a world do not list locks"))
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         // Callers of the other worlds do not wait.
         if self.world.kind != Kind::Locks || self.state() != NetworkState::Healthy {
             return Subscription::none();
         }
         self.store.subscribe(channel).await
+    }
+}
+
+#[async_trait]
+impl OneShard for Network {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: true, durable: false, shared: true, forever: true, lists: false }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -303,12 +328,14 @@ impl Engine for Network {
         }
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: true, durable: false, shared: true, forever: true, lists: false }
-    }
-
     fn data_lost(&self) -> u64 {
         let seen = self.process.losses.lock().unwrap_or_else(PoisonError::into_inner);
         seen.map_or(0, |(first, latest)| latest - first)
     }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
+    }
+
+    async fn close(&self) {}
 }

@@ -190,8 +190,7 @@ impl Host {
             }
         });
         for (name, store) in ENGINES.iter().zip(stores) {
-            let guarded = CallGuard::new(store, name, DEADLINE, clock.clone(), entropy.clone());
-            let guarded: Arc<dyn Engine> = Arc::new(guarded);
+            let guarded = Arc::new(CallGuard::new(store, name, DEADLINE, clock.clone(), entropy.clone()));
             engines.by_name.insert((*name).into(), NamedEngine { engine: guarded.clone(), url: String::new() });
             members.push(((*name).into(), plant(Layer::Engine, guarded)));
         }

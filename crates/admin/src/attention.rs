@@ -187,6 +187,8 @@ mod tests {
     use oncegate_gateway::resilience::chain::Phase;
 
     use super::*;
+    use oncegate_core::engine::breaker::BreakerState;
+    use oncegate_gateway::BreakerHealth;
 
     fn engine(up: Option<bool>, chains: &[&str]) -> KnownEngine {
         KnownEngine {
@@ -195,7 +197,7 @@ mod tests {
             since: Some(Timestamp::from_micros(7)),
             detail: Some("connection refused".to_owned()),
             checked_at: None,
-            breaker: None,
+            breaker: BreakerHealth { state: BreakerState::Closed, since: Timestamp::from_micros(7) },
             chains: chains.iter().map(|chain| (*chain).to_owned()).collect(),
         }
     }

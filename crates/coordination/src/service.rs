@@ -12,10 +12,12 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, Determinate, Engine, EngineError, RecordChange, RecordName, RecordView,
-    Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::listener::{self, Listener};
 use oncegate_driver::{Intervals, Pool, Server};
@@ -130,13 +132,17 @@ impl<B: Backend> SingleRequest<B::Session> for Probe<B> {
 }
 
 #[async_trait]
-impl<B: Backend> Engine for Service<B>
+impl<B: Backend> Claims for Service<B>
 where
     ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
     LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
 {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(request.clone()).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -159,10 +165,17 @@ where
         self.routes.run(request.clone()).await.map_err(EngineError::of_read)
     }
 
-    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
-        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
     }
+}
 
+#[async_trait]
+impl<B: Backend> Records for Service<B>
+where
+    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
+    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
+{
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         let key = self.backend.record_key(name);
         self.routes.call(|reply| Box::new(RecordLookup::new(key, reply))).await.map_err(EngineError::of_read)
@@ -173,20 +186,35 @@ where
         self.routes.call(|reply| Box::new(ChangeCall::new(key, change.clone(), reply))).await
     }
 
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         listener::subscribe(&self.hub, channel).await
+    }
+}
+
+#[async_trait]
+impl<B: Backend> OneShard for Service<B>
+where
+    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
+    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
+{
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.backend.server().is_durable(), ..CAPABILITIES }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.routes.run(Probe::<B>(std::marker::PhantomData)).await.map_err(EngineError::of_read)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: self.backend.server().is_durable(), ..CAPABILITIES }
-    }
-
     fn data_lost(&self) -> u64 {
         self.backend.server().data_losses()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
     }
 
     async fn close(&self) {

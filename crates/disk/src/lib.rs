@@ -29,11 +29,12 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView,
-    Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
+    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
-    self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse,
+    self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage,
+    UnknownsRequest,
 };
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::scheme::{self, Promise, Scheme};
@@ -181,13 +182,17 @@ impl Disk {
 }
 
 #[async_trait]
-impl Engine for Disk {
+impl Claims for Disk {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         let request = request.clone();
         self.call(move |batch, now| {
             batch.apply(&request.key, now, |live, fence| claim::claim(live, &request, Some(fence)))
         })
         .await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -229,6 +234,13 @@ impl Engine for Disk {
         Ok(listed)
     }
 
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
+    }
+}
+
+#[async_trait]
+impl Records for Disk {
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         let name = name.clone();
         self.call(move |batch, now| batch.get_record(&name, now)).await
@@ -248,26 +260,29 @@ impl Engine for Disk {
         self.call(move |batch, now| batch.store.list_locks(&request, now)).await
     }
 
-    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
-        // Runs between two batches, so the backup has everything that was answered, and nothing that is not durable
-        // yet.
-        self.call(|batch, now| batch.store.begin_backup(now).map(Started)).await.map(|Started(backup)| Some(backup))
-    }
-
-    fn data_lost(&self) -> u64 {
-        u64::from(self.is_restored)
-    }
-
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.hub.subscribe(channel)
+    }
+}
+
+#[async_trait]
+impl OneShard for Disk {
+    fn capabilities(&self) -> Capabilities {
+        SCHEME.capabilities
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.call(|_, _| Ok(())).await
     }
 
-    fn capabilities(&self) -> Capabilities {
-        SCHEME.capabilities
+    fn data_lost(&self) -> u64 {
+        u64::from(self.is_restored)
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        // Runs between two batches, so the backup has everything that was answered, and nothing that is not durable
+        // yet.
+        self.call(|batch, now| batch.store.begin_backup(now).map(Started)).await.map(|Started(backup)| Some(backup))
     }
 
     async fn close(&self) {

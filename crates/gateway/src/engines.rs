@@ -11,10 +11,11 @@ use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::breaker::BreakerState;
-use oncegate_core::engine::{Engine, EngineError, Node};
+use oncegate_core::engine::{Engine, EngineError, Node, Topology as _};
 use serde::Serialize;
 
 use super::{Gateway, within};
+use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
 use crate::resilience::chain::Setup;
@@ -36,7 +37,7 @@ pub struct Engines {
 /// An engine of the configuration.
 pub struct NamedEngine {
     /// The engine, behind its call guard.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<CallGuard>,
     /// Its URL without secrets.
     pub url: String,
 }
@@ -68,8 +69,7 @@ pub struct EngineHealth {
     /// The reason if it does not.
     pub detail: String,
     /// The breaker in front of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub breaker: Option<BreakerHealth>,
+    pub breaker: BreakerHealth,
     /// The servers of the store, where it has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<Node>,
@@ -91,7 +91,7 @@ impl Gateway {
             let answer = within(PROBE_TIMEOUT, engine.probe()).await;
             let up = answer.is_ok();
             let detail = answer.map_or_else(|error| error.to_string(), |()| "answers".into());
-            (name.clone(), EngineHealth { up, detail, breaker: self.breaker(&**engine), nodes: engine.nodes() })
+            (name.clone(), EngineHealth { up, detail, breaker: self.breaker(engine), nodes: engine.nodes() })
         };
         let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
         self.known_health.checked(&health, self.clock.wall());
@@ -107,9 +107,9 @@ impl Gateway {
     }
 
     /// Returns the present state of the breaker of an engine.
-    pub(super) fn breaker(&self, engine: &dyn Engine) -> Option<BreakerHealth> {
-        let now = engine.breaker()?;
-        Some(BreakerHealth { state: now.state, since: self.clock.wall().minus(now.lasted) })
+    pub(super) fn breaker(&self, engine: &CallGuard) -> BreakerHealth {
+        let (state, lasted) = engine.breaker();
+        BreakerHealth { state, since: self.clock.wall().minus(lasted) }
     }
 
     /// Returns the chains that have this engine.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncegate_core::backoff::jittered;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::shared_record::METADATA_BYTES_MAX;
-use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_core::engine::{Engine, EngineError, Metadata, Topology as _};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 

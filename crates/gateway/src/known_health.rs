@@ -24,7 +24,7 @@ pub struct KnownEngine {
     /// Time of the last check.
     pub checked_at: Option<Timestamp>,
     /// The breaker in front of it.
-    pub breaker: Option<BreakerHealth>,
+    pub breaker: BreakerHealth,
     /// The chains that have it.
     pub chains: Vec<String>,
 }
@@ -64,7 +64,7 @@ impl Gateway {
     }
 
     fn known_engine(&self, name: &str, engine: &NamedEngine) -> KnownEngine {
-        let breaker = self.breaker(&*engine.engine);
+        let breaker = self.breaker(&engine.engine);
         let probed = self.known_health.get(name);
         let engine = KnownEngine {
             name: name.to_owned(),
@@ -83,7 +83,7 @@ impl KnownEngine {
     /// An open breaker says earlier than the next probe that the engine does not answer calls.
     fn with_open_breaker(self) -> Self {
         match self.breaker {
-            Some(BreakerHealth { state: BreakerState::Open, since }) if self.up != Some(false) => Self {
+            BreakerHealth { state: BreakerState::Open, since } if self.up != Some(false) => Self {
                 up: Some(false),
                 since: Some(since),
                 detail: Some("its breaker is open: too many calls failed or got no answer in time".to_owned()),
@@ -104,7 +104,8 @@ mod tests {
 
     fn health(up: bool) -> BTreeMap<String, EngineHealth> {
         let detail = if up { "answers" } else { "connection refused" };
-        [("primary".to_owned(), EngineHealth { up, detail: detail.into(), breaker: None, nodes: Vec::new() })].into()
+        let breaker = BreakerHealth { state: BreakerState::Closed, since: at(1) };
+        [("primary".to_owned(), EngineHealth { up, detail: detail.into(), breaker, nodes: Vec::new() })].into()
     }
 
     #[test]
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn an_open_breaker_counts_before_the_next_probe() {
-        let breaker = |state| Some(BreakerHealth { state, since: at(7) });
+        let breaker = |state| BreakerHealth { state, since: at(7) };
         let known = |up, breaker| KnownEngine {
             name: "primary".to_owned(),
             up,

@@ -7,7 +7,7 @@ use oncegate_core::attempt::Attempt;
 use oncegate_core::call::CallContext;
 use oncegate_core::claim::{Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{Backup, Capabilities, Engine, EngineError};
+use oncegate_core::engine::{Backup, Capabilities, Engine, EngineError, Topology as _};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimId, ClaimState, Key, Realm, Record};

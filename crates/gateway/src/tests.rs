@@ -21,6 +21,7 @@ use crate::claim::{ClaimAnswer, ClaimCall};
 use crate::lock::{AcquireAnswer, AcquireCall};
 use crate::operator::{Changed, Filter, READ_MAX};
 use crate::outcome::{OutcomeCall, Reported};
+use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup};
 use crate::resilience::degrade::OutagePolicies;
 use crate::resilience::requirement::Requirement;
@@ -41,7 +42,8 @@ impl World {
         let store: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
         let entropy = Arc::new(SystemEntropy);
         let mut engines = Engines::of_one("default", store.clone(), &clock, entropy.clone());
-        engines.by_name.insert("only".into(), NamedEngine { engine: store, url: "memory:".into() });
+        let guard = CallGuard::new(store, "only", SECOND, clock.clone(), entropy.clone());
+        engines.by_name.insert("only".into(), NamedEngine { engine: Arc::new(guard), url: "memory:".into() });
         let gateway = Gateway::new(engines, Issuer::new(clock.clone(), entropy), clock, &Limits::default());
         let day = Retention::For(Duration::from_hours(24));
         let terms = Terms { lease: SECOND * 30, retention: day, unknown_retention: day, ..fresh_claim().terms };
@@ -469,7 +471,9 @@ async fn the_lease_of_a_hold_that_is_requested_again_is_that_of_the_first_reques
 async fn a_gateway_that_is_closed_closes_its_engines() {
     let mut world = World::new("closed");
     let engine = Arc::new(Unlike::default());
-    let named = NamedEngine { engine: engine.clone(), url: "memory:".into() };
+    let clock: Arc<dyn Clock> = PausedClock::start();
+    let guard = CallGuard::new(engine.clone(), "spare", SECOND, clock, Arc::new(SystemEntropy));
+    let named = NamedEngine { engine: Arc::new(guard), url: "memory:".into() };
     world.gateway.engines.by_name.insert("spare".into(), named);
     world.gateway.close().await;
     assert!(engine.is_closed.load(Ordering::Relaxed));

@@ -32,10 +32,13 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
+    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::lock::LockName;
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_core::tenant::AppKey;
 use oncegate_database::{Address, InvalidUrl};
@@ -166,12 +169,16 @@ async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::
 }
 
 #[async_trait]
-impl Engine for Postgres {
+impl Claims for Postgres {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         if request.waits && self.hub.is_some() {
             return self.claim_waiting(request).await;
         }
         self.call(request.clone()).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -194,10 +201,13 @@ impl Engine for Postgres {
         self.run(request.clone()).await.map_err(EngineError::of_read)
     }
 
-    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
-        self.run(request.clone()).await.map_err(EngineError::of_read)
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
     }
+}
 
+#[async_trait]
+impl Records for Postgres {
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         match name {
             RecordName::Metadata(name) => self.run(GetMetadata(name.clone())).await.map_err(EngineError::of_read),
@@ -216,11 +226,22 @@ impl Engine for Postgres {
         }
     }
 
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.run(request.clone()).await.map_err(EngineError::of_read)
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         match &self.hub {
             Some(hub) => listener::subscribe(hub, channel).await,
             None => Subscription::none(),
         }
+    }
+}
+
+#[async_trait]
+impl OneShard for Postgres {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.store.server.is_durable(), ..SCHEME.capabilities }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -228,12 +249,12 @@ impl Engine for Postgres {
         try_join_all(probes).await.map(drop).map_err(EngineError::of_read)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: self.store.server.is_durable(), ..SCHEME.capabilities }
-    }
-
     fn data_lost(&self) -> u64 {
         self.store.server.data_losses()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
     }
 
     async fn close(&self) {

@@ -44,11 +44,11 @@ use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange, RecordName,
-    RecordView, Subscription, millis, value,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, RecordChange,
+    RecordName, RecordView, Records, Subscription, millis, value,
 };
 use oncegate_core::operator::{
-    ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
 use oncegate_core::record::{ClaimState, Key, LiveClaim, Record};
 use oncegate_core::terms::{LeaseEnd, Retention};
@@ -164,7 +164,7 @@ impl Redis {
 }
 
 #[async_trait]
-impl Engine for Redis {
+impl Claims for Redis {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         match request.terms.on_lease_end {
             LeaseEnd::Release => self.claim_one(request, deadline).await,
@@ -232,7 +232,10 @@ impl Engine for Redis {
     async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
         self.unknowns_of(request).await
     }
+}
 
+#[async_trait]
+impl Records for Redis {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.record(name, deadline).await
     }
@@ -241,27 +244,26 @@ impl Engine for Redis {
         self.change(change, deadline).await
     }
 
+    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
+        Err(EngineError::unavailable("the Redis engine cannot list locks"))
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         match self.topology.hub(&self.keys.channel(channel)) {
             Some(hub) => listener::subscribe(&hub, channel).await,
             None => Subscription::none(),
         }
     }
+}
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.topology.probe().await
-    }
-
+#[async_trait]
+impl oncegate_core::engine::Topology for Redis {
     fn capabilities(&self) -> Capabilities {
         Capabilities { durable: self.topology.is_durable(), ..SCHEME.capabilities }
     }
 
-    fn nodes(&self) -> Vec<Node> {
-        self.topology.nodes()
-    }
-
-    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
-        self.topology.probe_shard(shard).await
+    fn shards(&self) -> Vec<u16> {
+        self.topology.shards()
     }
 
     fn shard_of(&self, key: &Key) -> u16 {
@@ -272,24 +274,36 @@ impl Engine for Redis {
         self.topology.shard_of_key(&self.keys.record(name).text)
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.topology.shards()
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.topology.metadata_name(shard, name)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.topology.probe().await
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.topology.probe_shard(shard).await
     }
 
     fn losses(&self, shard: u16) -> u64 {
         self.topology.losses(shard)
     }
 
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        self.topology.metadata_name(shard, name)
+    fn data_lost(&self) -> u64 {
+        self.topology.data_losses()
     }
 
     fn waits_for_replicas(&self) -> bool {
         self.acknowledgement.is_some()
     }
 
-    fn data_lost(&self) -> u64 {
-        self.topology.data_losses()
+    fn nodes(&self) -> Vec<Node> {
+        self.topology.nodes()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
     }
 
     async fn close(&self) {
@@ -310,6 +324,9 @@ impl fmt::Debug for Redis {
 
 #[cfg(test)]
 mod tests {
+
+    use oncegate_core::engine::Topology as _;
+
     use super::cluster::tests::{NODES, URL, cluster};
     use super::*;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::clock::{Clock, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Engine, RecordName};
+use oncegate_core::engine::{Claims as _, RecordName, Records as _, Topology as _};
 
 use super::{Cluster, again, erase, granted, is_duplicate, leased, open, serves_again, set_clock_back, soon};
 

@@ -6,7 +6,8 @@ use oncegate_core::claim::ClaimResponse;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{
-    ChangePurpose, ChangeResponse, Determinate, Engine, EngineError, RecordChange, RecordName, SharedRecord,
+    ChangePurpose, ChangeResponse, Claims as _, Determinate, EngineError, RecordChange, RecordName, Records as _,
+    SharedRecord,
 };
 use oncegate_testkit::calls::renew;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Channel, Engine, Subscription};
+use oncegate_core::engine::{Channel, Claims as _, Engine, Subscription};
 use oncegate_core::record::Key;
 
 use super::{Cluster, engine, granted, serves_again, settle, soon, success};

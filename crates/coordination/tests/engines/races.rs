@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate_core::claim::ClaimResponse;
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::DEADLINE;
 
 use super::{Cluster, again, granted, leased, open, serves_again, soon};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{ChangePurpose, Engine, RecordChange, RecordName, SharedRecord};
+use oncegate_core::engine::{ChangePurpose, Claims as _, RecordChange, RecordName, Records as _, SharedRecord};
 use oncegate_core::terms::{LeaseEnd, Terms};
 
 use super::{Cluster, granted, has_key, key, leased, open, settle, soon, success};

@@ -1,5 +1,6 @@
 //! Tests of the transitions: the contract's tables, their details, and random histories.
 
+use crate::terms::LeaseEnd;
 use proptest::prelude::*;
 
 use super::*;

@@ -1,7 +1,5 @@
 //! The state of the breaker in front of an engine, for operators. Breakers are in `resilience`.
 
-use std::time::Duration;
-
 use serde::Serialize;
 
 /// State of a breaker, from best to worst.
@@ -14,13 +12,4 @@ pub enum BreakerState {
     HalfOpen,
     /// No call passes.
     Open,
-}
-
-/// The state of a breaker, and its duration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BreakerStatus {
-    /// Its state.
-    pub state: BreakerState,
-    /// Time since the state began, or since the engine was opened.
-    pub lasted: Duration,
 }

@@ -10,7 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Capabilities, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node,
+    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{
@@ -124,9 +125,13 @@ impl Faulty {
 }
 
 #[async_trait]
-impl Engine for Faulty {
+impl Claims for Faulty {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(self.inner.claim(request, deadline)).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -152,7 +157,10 @@ impl Engine for Faulty {
     async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
         self.call(self.inner.unknowns(request)).await
     }
+}
 
+#[async_trait]
+impl Records for Faulty {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.record_call(name, self.inner.get_record(name, deadline)).await
     }
@@ -168,17 +176,16 @@ impl Engine for Faulty {
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.inner.subscribe(channel).await
     }
+}
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.call(self.inner.probe()).await
-    }
-
+#[async_trait]
+impl Topology for Faulty {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
 
-    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
-        self.call(self.inner.probe_shard(shard)).await
+    fn shards(&self) -> Vec<u16> {
+        self.inner.shards()
     }
 
     fn shard_of(&self, key: &Key) -> u16 {
@@ -189,24 +196,36 @@ impl Engine for Faulty {
         self.inner.shard_of_record(name)
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.inner.shards()
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.inner.metadata_name(shard, name)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.call(self.inner.probe()).await
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.call(self.inner.probe_shard(shard)).await
     }
 
     fn losses(&self, shard: u16) -> u64 {
         self.inner.losses(shard) + self.data_lost.load(Ordering::SeqCst)
     }
 
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        self.inner.metadata_name(shard, name)
+    fn data_lost(&self) -> u64 {
+        self.inner.data_lost() + self.data_lost.load(Ordering::SeqCst)
     }
 
     fn waits_for_replicas(&self) -> bool {
         self.inner.waits_for_replicas()
     }
 
-    fn data_lost(&self) -> u64 {
-        self.inner.data_lost() + self.data_lost.load(Ordering::SeqCst)
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        self.call(self.inner.backup()).await
     }
 
     async fn close(&self) {

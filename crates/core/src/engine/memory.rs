@@ -18,19 +18,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use self::records::Records;
+use self::records::RecordTable;
 use self::shard::{NEVER, Shard, Slot, SlotKey, namespace_number};
 use super::notification::Hub;
 use super::{
-    Capabilities, ChangeResponse, Channel, Determinate, Engine, EngineError, RecordChange, RecordName, RecordView,
-    Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, NamesEnd, OutcomeRequest, OutcomeResponse, RenewalRequest,
     RenewalResponse,
 };
 use crate::clock::{Clock, SteadyClock, Timestamp};
-use crate::operator::{self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
+use crate::operator::{
+    self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage,
+    UnknownsRequest,
+};
 use crate::record::{ClaimState, Key, LiveClaim};
 use crate::tenant::AppKey;
 
@@ -53,7 +56,7 @@ pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     bytes: AtomicI64,
     bytes_max: i64,
-    records: Mutex<Records>,
+    records: Mutex<RecordTable>,
     hub: Arc<Hub>,
 }
 
@@ -174,7 +177,7 @@ impl Memory {
 }
 
 #[async_trait]
-impl Engine for Memory {
+impl Claims for Memory {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.sweep_when_full();
         self.apply(
@@ -182,6 +185,10 @@ impl Engine for Memory {
             |live, fence| claim::claim(live, request, Some(fence)),
             |effect| if *effect == Effect::Keep { Ok(()) } else { self.admit(self.bytes_max) },
         )
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -232,6 +239,13 @@ impl Engine for Memory {
         Ok(found.into_iter().map(listed).collect())
     }
 
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
+    }
+}
+
+#[async_trait]
+impl Records for Memory {
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that it never decreases between two calls.
@@ -257,14 +271,27 @@ impl Engine for Memory {
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.hub.subscribe(channel)
     }
+}
+
+#[async_trait]
+impl OneShard for Memory {
+    fn capabilities(&self) -> Capabilities {
+        Self::CAPABILITIES
+    }
 
     async fn probe(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Self::CAPABILITIES
+    fn data_lost(&self) -> u64 {
+        0
     }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
+    }
+
+    async fn close(&self) {}
 }
 
 /// Lets other tasks run. Written by hand, since `core` knows no runtime.

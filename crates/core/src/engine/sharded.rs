@@ -5,9 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Capabilities, ChangeResponse, Engine, EngineError, Node, NodeRole, RecordChange, RecordName, RecordView};
+use super::{
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node, NodeRole,
+    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each, without_index_of_unknowns,
+};
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
-use crate::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use crate::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use crate::record::{Key, LiveClaim};
 
 /// Several engines as one. A key belongs to the shard that the last byte of its global ID selects.
@@ -29,9 +34,13 @@ impl Sharded {
 }
 
 #[async_trait]
-impl Engine for Sharded {
+impl Claims for Sharded {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.at(&request.key).claim(request, deadline).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -54,6 +63,13 @@ impl Engine for Sharded {
         Err(EngineError::unavailable("a store of shards cannot list claims"))
     }
 
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        Err(without_index_of_unknowns())
+    }
+}
+
+#[async_trait]
+impl Records for Sharded {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.shard(self.shard_of_record(name)).get_record(name, deadline).await
     }
@@ -62,19 +78,23 @@ impl Engine for Sharded {
         self.shard(self.shard_of_record(&change.name)).change_record(change, deadline).await
     }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        let mut answer = Ok(());
-        for shard in &self.0 {
-            answer = shard.probe().await;
-            if answer.is_ok() {
-                break;
-            }
-        }
-        answer
+    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
+        Err(EngineError::unavailable("a store of shards cannot list locks"))
     }
 
-    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
-        self.shard(shard).probe().await
+    async fn subscribe(&self, _: &Channel) -> Subscription {
+        Subscription::none()
+    }
+}
+
+#[async_trait]
+impl Topology for Sharded {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { lists: false, ..self.0[0].capabilities() }
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        (0..).zip(&self.0).map(|(shard, _)| shard).collect()
     }
 
     fn shard_of(&self, key: &Key) -> u16 {
@@ -94,20 +114,35 @@ impl Engine for Sharded {
         }
     }
 
-    fn shards(&self) -> Vec<u16> {
-        (0..).zip(&self.0).map(|(shard, _)| shard).collect()
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        format!("{name}.at.{shard}")
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let mut answer = Ok(());
+        for shard in &self.0 {
+            answer = shard.probe().await;
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.shard(shard).probe().await
     }
 
     fn losses(&self, shard: u16) -> u64 {
         self.shard(shard).data_lost()
     }
 
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        format!("{name}.at.{shard}")
+    fn data_lost(&self) -> u64 {
+        self.0.iter().map(|shard| shard.data_lost()).sum()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { lists: false, ..self.0[0].capabilities() }
+    fn waits_for_replicas(&self) -> bool {
+        false
     }
 
     fn nodes(&self) -> Vec<Node> {
@@ -122,9 +157,11 @@ impl Engine for Sharded {
         self.shards().into_iter().map(primary).collect()
     }
 
-    fn data_lost(&self) -> u64 {
-        self.0.iter().map(|shard| shard.data_lost()).sum()
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
     }
+
+    async fn close(&self) {}
 }
 
 #[cfg(test)]

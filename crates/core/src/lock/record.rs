@@ -359,7 +359,7 @@ mod tests {
             assert!(LockRecord::decode(&good[..length]).is_err(), "{length}");
         }
         assert!(LockRecord::decode(&[&good[..], &[0]].concat()).is_err());
-        assert!(LockRecord::decode(&[&[4], &good[1..]].concat()).is_err());
+        assert!(LockRecord::decode(&[&[2], &good[1..]].concat()).is_err());
     }
 
     #[test]

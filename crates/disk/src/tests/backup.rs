@@ -10,7 +10,7 @@ async fn begin(disk: &Disk) -> Backup {
     disk.backup().await.unwrap().expect("a disk engine makes backups")
 }
 
-fn metadata(disk: &Disk) -> &dyn Engine {
+fn metadata(disk: &Disk) -> &dyn oncegate_core::engine::Engine {
     disk
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use oncegate_core::clock::{Clock, SystemClock};
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_etcd::Options;
 use oncegate_testkit::etcd_cluster::EtcdCluster;

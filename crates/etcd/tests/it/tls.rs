@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError};
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::etcd_cluster::{EtcdCluster, Tls};
 

@@ -11,9 +11,14 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, ManualClock, Timestamp};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, ChangeResponse, Engine, RecordChange, RecordName, RecordView};
+use oncegate_core::engine::{
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, OneShard, RecordChange, RecordName,
+    RecordView, Records, Subscription, claim_each,
+};
 use oncegate_core::limits::Limits;
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::LiveClaim;
 use oncegate_core::terms::ClaimOnOutage;
 use tokio::time::{Instant, sleep};
@@ -96,13 +101,17 @@ struct InFlight {
 }
 
 #[async_trait]
-impl Engine for Slow {
+impl Claims for Slow {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.in_flight.max.fetch_max(self.in_flight.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         sleep(self.takes.get(&request.key).copied().unwrap_or_default()).await;
         let answer = self.inner.claim(request, deadline).await;
         self.in_flight.now.fetch_sub(1, Ordering::Relaxed);
         answer
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, _: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -125,6 +134,13 @@ impl Engine for Slow {
         unimplemented!()
     }
 
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        unimplemented!()
+    }
+}
+
+#[async_trait]
+impl Records for Slow {
     async fn get_record(&self, _: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         unimplemented!()
     }
@@ -133,13 +149,34 @@ impl Engine for Slow {
         unimplemented!()
     }
 
+    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
+        unimplemented!()
+    }
+
+    async fn subscribe(&self, _: &Channel) -> Subscription {
+        Subscription::none()
+    }
+}
+
+#[async_trait]
+impl OneShard for Slow {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         unimplemented!()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn data_lost(&self) -> u64 {
+        0
     }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
+    }
+
+    async fn close(&self) {}
 }
 
 /// A claim, and the deadline of its call.

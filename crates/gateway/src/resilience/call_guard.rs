@@ -84,6 +84,12 @@ impl CallGuard {
             entropy,
         }))
     }
+
+    /// Returns the worst state of the breakers of its shards, and how long it has lasted.
+    pub fn breaker(&self) -> (BreakerState, Duration) {
+        let (state, since) = self.0.worst_breaker();
+        (state, self.0.clock.monotonic().saturating_sub(since))
+    }
 }
 
 /// A call in progress.

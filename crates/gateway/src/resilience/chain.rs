@@ -22,8 +22,8 @@ use oncegate_core::claim::{
     self, ClaimRequest, ClaimResponse, Effect, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Determinate, Engine, EngineError,
-    Node, RecordChange, RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Claims, Determinate, Engine,
+    EngineError, Node, RecordChange, RecordName, RecordView, Records, Subscription, Topology,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -176,7 +176,7 @@ fn switched() -> EngineError {
 }
 
 #[async_trait]
-impl Engine for Chain {
+impl Claims for Chain {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let (started, shard) = match self.begin_claim(&request.key).await {
             Ok(started) => started,
@@ -248,7 +248,10 @@ impl Engine for Chain {
         let view = self.core.fresh_view().await?;
         self.engine(&view)?.unknowns(request).await
     }
+}
 
+#[async_trait]
+impl Records for Chain {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let view = self.core.fresh_view().await?;
         self.engine(&view)?.get_record(name, deadline).await
@@ -278,26 +281,46 @@ impl Engine for Chain {
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.current().subscribe(channel).await
     }
+}
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        let view = self.core.fresh_view().await?;
-        self.engine(&view)?.probe().await
-    }
-
+#[async_trait]
+impl Topology for Chain {
     fn capabilities(&self) -> Capabilities {
         self.current().capabilities()
     }
 
-    fn shard_of_record(&self, name: &RecordName) -> u16 {
-        self.current().shard_of_record(name)
+    fn shards(&self) -> Vec<u16> {
+        self.current().shards()
     }
 
     fn shard_of(&self, key: &Key) -> u16 {
         self.current().shard_of(key)
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.current().shards()
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.current().shard_of_record(name)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.current().metadata_name(shard, name)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        let view = self.core.fresh_view().await?;
+        self.engine(&view)?.probe().await
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        let view = self.core.fresh_view().await?;
+        self.engine(&view)?.probe_shard(shard).await
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.core.members.iter().map(|member| member.engine.losses(shard)).sum()
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.core.members.iter().map(|member| member.engine.data_lost()).sum()
     }
 
     fn waits_for_replicas(&self) -> bool {
@@ -308,8 +331,9 @@ impl Engine for Chain {
         self.core.members.iter().flat_map(|member| member.engine.nodes()).collect()
     }
 
-    fn data_lost(&self) -> u64 {
-        self.core.members.iter().map(|member| member.engine.data_lost()).sum()
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        let view = self.core.fresh_view().await?;
+        self.engine(&view)?.backup().await
     }
 
     async fn close(&self) {

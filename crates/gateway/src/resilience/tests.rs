@@ -14,9 +14,12 @@ use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Engine, EngineError, Node, NodeRole, RecordChange, RecordName, RecordView,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node, NodeRole,
+    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_telemetry::metrics::Metrics;
 use tokio::time::Instant;
@@ -82,62 +85,110 @@ fn out<Answer>() -> Result<Answer, EngineError> {
 }
 
 #[async_trait]
-impl Engine for Unlike {
+impl Claims for Unlike {
     async fn claim(&self, _: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         out()
     }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
+    }
+
     async fn settle(&self, _: &OutcomeRequest, _: Duration) -> Result<OutcomeResponse, EngineError> {
         out()
     }
+
     async fn renew(&self, _: &RenewalRequest, _: Duration) -> Result<RenewalResponse, EngineError> {
         out()
     }
+
     async fn read(&self, _: &Key) -> Result<Option<LiveClaim>, EngineError> {
         out()
     }
+
     async fn release(&self, _: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         out()
     }
+
     async fn list(&self, _: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         out()
     }
+
+    async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        out()
+    }
+}
+
+#[async_trait]
+impl Records for Unlike {
     async fn get_record(&self, _: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         out()
     }
+
     async fn change_record(&self, _: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
         out()
     }
-    async fn probe(&self) -> Result<(), EngineError> {
+
+    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
         out()
     }
-    fn shard_of(&self, _: &Key) -> u16 {
-        5
+
+    async fn subscribe(&self, _: &Channel) -> Subscription {
+        Subscription::none()
     }
-    fn shard_of_record(&self, _: &RecordName) -> u16 {
-        3
+}
+
+#[async_trait]
+impl Topology for Unlike {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { strict_fence: false, durable: true, shared: false, forever: true, lists: false }
     }
+
     fn shards(&self) -> Vec<u16> {
         vec![3, 5]
     }
-    fn losses(&self, shard: u16) -> u64 {
-        u64::from(shard) + 10
+
+    fn shard_of(&self, _: &Key) -> u16 {
+        5
     }
-    fn data_lost(&self) -> u64 {
-        28
+
+    fn shard_of_record(&self, _: &RecordName) -> u16 {
+        3
     }
+
     fn metadata_name(&self, shard: u16, name: &str) -> String {
         format!("{name} of {shard}")
     }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        out()
+    }
+
+    async fn probe_shard(&self, _: u16) -> Result<(), EngineError> {
+        out()
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        u64::from(shard) + 10
+    }
+
+    fn data_lost(&self) -> u64 {
+        28
+    }
+
     fn waits_for_replicas(&self) -> bool {
         true
     }
+
     fn nodes(&self) -> Vec<Node> {
         let (role, breaker) = (NodeRole::Primary, None);
         vec![Node { address: "a:1".into(), role, shard: 3, up: true, breaker, warnings: Vec::new() }]
     }
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { strict_fence: false, durable: true, shared: false, forever: true, lists: false }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        out()
     }
+
     async fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }

@@ -11,10 +11,13 @@ use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Capabilities, ChangeResponse, Channel, Engine, RecordChange, RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, OneShard, RecordChange, RecordName,
+    RecordView, Records, Subscription, claim_each,
 };
 use oncegate_core::global_id::GlobalId;
-use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+};
 use oncegate_core::record::{ClaimId, Realm};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
@@ -45,40 +48,78 @@ impl Counted {
 }
 
 #[async_trait]
-impl Engine for Counted {
+impl Claims for Counted {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.memory().claim(request, deadline).await
     }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
+    }
+
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         self.memory().settle(request, deadline).await
     }
+
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.memory().renew(request, deadline).await
     }
+
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.memory().read(key).await
     }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.memory().release(request).await
     }
+
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.memory().list(request).await
     }
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.memory().unknowns(request).await
+    }
+}
+
+#[async_trait]
+impl Records for Counted {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.memory.get_record(name, deadline).await
     }
+
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         self.memory.change_record(change, deadline).await
     }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.memory.list_records(request).await
+    }
+
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         if self.notifies { self.memory.subscribe(channel).await } else { Subscription::none() }
     }
-    async fn probe(&self) -> Result<(), EngineError> {
-        Ok(())
-    }
+}
+
+#[async_trait]
+impl OneShard for Counted {
     fn capabilities(&self) -> Capabilities {
         self.memory.capabilities()
     }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn data_lost(&self) -> u64 {
+        0
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        Ok(None)
+    }
+
+    async fn close(&self) {}
 }
 
 struct World {

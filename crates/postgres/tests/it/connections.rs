@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use oncegate_core::claim::{ClaimResponse, OutcomeResponse};
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimResponse, Outcome, OutcomeResponse, RenewalRequest};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError, Topology as _};
 use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::ClaimState;
 use oncegate_postgres::{Options, Postgres};

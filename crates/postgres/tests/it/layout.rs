@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use oncegate_core::claim::{ClaimRequest, Outcome};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError, value};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError, Topology as _, value};
 use oncegate_core::operator::ListRequest;
 use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::conformance::DEADLINE;
 use oncegate_core::engine::{
-    ChangePurpose, ChangeResponse, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName, SharedRecord,
+    ChangePurpose, ChangeResponse, Determinate, EngineError, Metadata, RecordChange, RecordName, Records as _,
+    SharedRecord, Topology as _,
 };
 use oncegate_postgres::Postgres;
-use oncegate_testkit::calls::granted;
 use oncegate_testkit::postgres_server::PostgresServer;
 
 use super::open;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use oncegate_core::claim::Outcome;
 use oncegate_core::clock::{Clock, SystemClock};
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_postgres::Postgres;
 use oncegate_testkit::postgres_server::{PostgresServer, program};
 use tokio::task::JoinSet;

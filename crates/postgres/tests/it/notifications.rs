@@ -2,7 +2,7 @@
 
 use oncegate_core::claim::Outcome;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Channel, Engine as _, Subscription};
+use oncegate_core::engine::{Channel, Claims as _, Records as _, Subscription};
 use oncegate_testkit::postgres_server::PostgresServer;
 use tokio::time::timeout;
 

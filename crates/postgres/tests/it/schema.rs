@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::engine::{Determinate, Engine as _, EngineError};
+use oncegate_core::engine::{Determinate, EngineError, Topology as _};
 use oncegate_database::schema::{self, BUILD};
 use oncegate_database::{Address, DatabaseError, connect};
 use oncegate_postgres::{Options, Postgres};

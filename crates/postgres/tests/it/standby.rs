@@ -7,7 +7,9 @@ use std::time::Duration;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{ChangePurpose, Engine, EngineError, RecordChange, RecordName, SharedRecord};
+use oncegate_core::engine::{
+    ChangePurpose, Claims as _, EngineError, RecordChange, RecordName, Records as _, SharedRecord, Topology as _,
+};
 use oncegate_core::operator::{ListRequest, LockListRequest, ReleaseRequest};
 use oncegate_core::record::Realm;
 use oncegate_postgres::{Options, Postgres};

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{Clock, SystemClock};
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_database::{Address, schema};
 use oncegate_postgres::{Options, Postgres};

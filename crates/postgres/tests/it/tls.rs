@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oncegate_core::claim::ClaimResponse;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError, Topology as _};
 use oncegate_testkit::certificates::{Authority, Pair};
 use oncegate_testkit::postgres_server::{PostgresServer, give_to_server};
 

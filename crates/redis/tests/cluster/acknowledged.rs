@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse};
 use oncegate_core::engine::conformance::fresh_claim;
-use oncegate_core::engine::{Engine, EngineError, RecordName};
+use oncegate_core::engine::{Claims as _, EngineError, RecordName, Records as _, Topology as _};
 use oncegate_redis::Redis;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::in_time;

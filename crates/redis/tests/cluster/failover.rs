@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::engine::Engine;
-
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_testkit::redis_cluster::slot_of;
 use oncegate_testkit::redis_server::RedisServer;
 

@@ -19,7 +19,7 @@ use oncegate_core::attempt::{Attempt, Issuer, SystemEntropy};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, LateTerms, Outcome, OutcomeRequest, RenewalRequest};
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::conformance::fresh_claim;
-use oncegate_core::engine::{BatchClaim, Determinate, Engine, EngineError};
+use oncegate_core::engine::{BatchClaim, Claims as _, Determinate, Engine, EngineError, Topology as _};
 use oncegate_core::record::Contents;
 use oncegate_redis::{Options, Redis};
 

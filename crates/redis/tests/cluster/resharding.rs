@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::output::print;
 

@@ -4,7 +4,9 @@
 use futures_util::future::{LocalBoxFuture, join_all};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{ChangePurpose, Engine, EngineError, RecordChange, RecordName, SharedRecord};
+use oncegate_core::engine::{
+    ChangePurpose, Claims as _, EngineError, RecordChange, RecordName, Records as _, SharedRecord,
+};
 use oncegate_core::operator::ReleaseRequest;
 use oncegate_core::record::ClaimState;
 use oncegate_redis::Redis;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimResponse;
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{Subject, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::redis_sentinels::{RedisSentinels, Sentinel};
 use oncegate_testkit::shared::Shared;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::redis_cluster::{RedisCluster, slot_of};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{BatchClaim, Determinate, Engine, EngineError};
+use oncegate_core::engine::{BatchClaim, Claims as _, Determinate, EngineError, Topology as _};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::tcp_proxy::Mode;
 use tokio::time::timeout;

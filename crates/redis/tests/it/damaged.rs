@@ -3,7 +3,7 @@
 
 use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError};
 use oncegate_core::operator::ReleaseRequest;
 
 use super::{Redis, RedisServer, again, name, open, renew, settle, success};

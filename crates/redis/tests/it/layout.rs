@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};

@@ -16,7 +16,7 @@ mod unknowns;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Topology as _;
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::calls::{
     again, attempt, granted, is_duplicate, is_uncertain, renew, serves_again, settle, success, unavailable,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Channel, Determinate, Engine, EngineError};
+use oncegate_core::engine::{Channel, Claims as _, Determinate, EngineError, Records as _, Topology as _};
 use oncegate_core::record::{ClaimState, Key, Realm};
 use oncegate_redis::{Options, Redis};
 

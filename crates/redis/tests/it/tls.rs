@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_testkit::certificates::{Authority, Pair};
 
 use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate_core::claim::{ClaimRequest, Outcome, RenewalResponse};
 use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{BatchClaim, Engine};
+use oncegate_core::engine::{BatchClaim, Claims as _};
 use oncegate_core::operator::{UnknownClaim, UnknownsPage, UnknownsRequest};
 use oncegate_core::record::{ClaimState, Key, Realm};
 use oncegate_core::terms::{LeaseEnd, Terms};

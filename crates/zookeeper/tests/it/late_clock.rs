@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncegate_core::claim::RenewalResponse;
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::DEADLINE;
 use oncegate_testkit::calls::renew;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};

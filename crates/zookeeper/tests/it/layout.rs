@@ -1,7 +1,7 @@
 //! Stored form of the engine in ZooKeeper, as operators and other releases see it.
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError, Metadata};
+use oncegate_core::engine::{Claims as _, Determinate, Engine, EngineError, Metadata};
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
 use super::{again, granted, is_duplicate, key, nodes, open, settle, success};

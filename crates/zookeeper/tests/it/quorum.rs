@@ -1,7 +1,7 @@
 //! A member without a connection to the others grants nothing and reports nothing.
 
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use oncegate_zookeeper::Options;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use oncegate_core::claim::{Outcome, OutcomeResponse};
 use oncegate_core::clock::{Clock, SystemClock, Timestamp};
-use oncegate_core::engine::Engine;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_zookeeper::Options;
 
 use super::{Cluster, again, granted, key, nodes, open, options, settle, soon, success};

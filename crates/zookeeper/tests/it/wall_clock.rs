@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::engine::Engine;
+use oncegate_core::engine::{Claims as _, Topology as _};
 
 use super::{Cluster, again, granted, is_duplicate, leased, open, serves_again, soon};
 

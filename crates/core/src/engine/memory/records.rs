@@ -18,7 +18,7 @@ const OVERHEAD_BYTES: usize = 400;
 
 /// The records of an engine.
 #[derive(Default)]
-pub(super) struct Records {
+pub(super) struct RecordTable {
     stored: HashMap<RecordName, Stored>,
     /// The ends of records that have one, soonest first.
     ends: BTreeSet<(Timestamp, RecordName)>,
@@ -30,7 +30,7 @@ struct Stored {
     ends_at: Option<Timestamp>,
 }
 
-impl Records {
+impl RecordTable {
     /// Returns the record of a name at this instant.
     pub(super) fn view(&self, name: &RecordName, now: Timestamp) -> RecordView {
         let live = self.stored.get(name).filter(|stored| stored.ends_at.is_none_or(|ends_at| now < ends_at));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_record_ends_at_its_instant_and_is_not_listed_any_more() {
-        let mut records = Records::default();
+        let mut records = RecordTable::default();
         let change = grant("a", b"value");
         records.change(&change, NOON).unwrap();
         let list = LockListRequest { app: "shop".parse().unwrap(), after: None, limit: 10 };
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_grants_until_records_end_and_accepts_what_keeps() {
-        let mut records = Records::default();
+        let mut records = RecordTable::default();
         let value = vec![0; RECORD_BYTES_MAX];
         let mut count = 0;
         let refused = loop {

@@ -1,6 +1,7 @@
 //! Tests of the memory engine: the conformance suite, its bound, its sweep, and the memory of a claim.
 
 #[cfg(target_os = "linux")]
+use crate::engine::Engine;
 use std::process::Command;
 use std::time::Duration;
 
@@ -76,7 +77,7 @@ async fn ended_claims_make_room() {
 
 #[tokio::test]
 async fn it_is_one_server_that_loses_nothing() {
-    let memory = Memory::new(noon(), BYTES_MAX_DEFAULT);
+    let memory: &dyn Engine = &Memory::new(noon(), BYTES_MAX_DEFAULT);
     let lock = RecordName::Lock("shop".parse().unwrap(), "a".parse().unwrap());
     assert_eq!((memory.shards(), memory.shard_of(&fresh_claim().key), memory.shard_of_record(&lock)), (vec![0], 0, 0));
     assert_eq!((memory.data_lost(), memory.losses(0), memory.nodes()), (0, 0, Vec::new()));

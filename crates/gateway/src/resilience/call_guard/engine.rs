@@ -6,10 +6,9 @@ use async_trait::async_trait;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
-use oncegate_core::engine::breaker::BreakerStatus;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Engine, EngineError, Node, RecordChange,
-    RecordName, RecordView, Subscription,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, RecordChange,
+    RecordName, RecordView, Records, Subscription, Topology,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -50,7 +49,7 @@ fn after_lost_change(answer: ChangeResponse) -> ChangeResponse {
 }
 
 #[async_trait]
-impl Engine for CallGuard {
+impl Claims for CallGuard {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         let engine = &self.0.engine;
         self.0
@@ -119,7 +118,10 @@ impl Engine for CallGuard {
     async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
         self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.unknowns(request)).await
     }
+}
 
+#[async_trait]
+impl Records for CallGuard {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         let engine = &self.0.engine;
         match name {
@@ -158,49 +160,47 @@ impl Engine for CallGuard {
         self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.list_records(request)).await
     }
 
-    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
-        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.backup()).await
-    }
-
     async fn subscribe(&self, channel: &Channel) -> Subscription {
         self.0.engine.subscribe(channel).await
     }
+}
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.0.probe().await
-    }
-
+#[async_trait]
+impl Topology for CallGuard {
     fn capabilities(&self) -> Capabilities {
         self.0.engine.capabilities()
-    }
-
-    fn breaker(&self) -> Option<BreakerStatus> {
-        let (state, since) = self.0.worst_breaker();
-        Some(BreakerStatus { state, lasted: self.0.clock.monotonic().saturating_sub(since) })
-    }
-
-    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
-        self.0.probe_shard(shard).await
-    }
-
-    fn shard_of_record(&self, name: &RecordName) -> u16 {
-        self.0.engine.shard_of_record(name)
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.0.engine.shard_of(key)
     }
 
     fn shards(&self) -> Vec<u16> {
         self.0.engine.shards()
     }
 
-    fn losses(&self, shard: u16) -> u64 {
-        self.0.engine.losses(shard)
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.0.engine.shard_of(key)
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.0.engine.shard_of_record(name)
     }
 
     fn metadata_name(&self, shard: u16, name: &str) -> String {
         self.0.engine.metadata_name(shard, name)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.0.probe().await
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.0.probe_shard(shard).await
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.0.engine.losses(shard)
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.0.engine.data_lost()
     }
 
     fn waits_for_replicas(&self) -> bool {
@@ -211,8 +211,8 @@ impl Engine for CallGuard {
         self.0.nodes()
     }
 
-    fn data_lost(&self) -> u64 {
-        self.0.engine.data_lost()
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        self.0.uncounted(EngineCall::List, None, LIST_TIMEOUT, self.0.engine.backup()).await
     }
 
     async fn close(&self) {

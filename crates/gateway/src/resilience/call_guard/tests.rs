@@ -22,7 +22,7 @@ use oncegate_core::engine::conformance::{Subject, fresh_claim};
 use oncegate_core::engine::faulty::Faulty;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    BatchClaim, Capabilities, ChangeResponse, Determinate, Metadata, RecordChange, RecordName, RecordView,
+    BatchClaim, ChangeResponse, Claims as _, Determinate, Metadata, RecordChange, RecordName, RecordView,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{Key, LiveClaim};

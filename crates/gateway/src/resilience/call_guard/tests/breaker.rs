@@ -1,5 +1,7 @@
 //! The breaker and its prober.
 
+use oncegate_core::engine::Claims as _;
+
 use super::*;
 
 /// Thirty calls time out after 900 ms and open the breaker. Two others have a deadline of half a minute.

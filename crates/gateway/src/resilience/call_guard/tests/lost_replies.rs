@@ -1,5 +1,7 @@
 //! Requests and replies that are lost.
 
+use oncegate_core::engine::Claims as _;
+
 use super::*;
 
 fn failure_of(request: &ClaimRequest) -> OutcomeRequest {

@@ -1,5 +1,7 @@
 //! Retries, hedged requests, and their budget.
 
+use oncegate_core::engine::Claims as _;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,10 @@
 //! A store that counts its calls. A test sets its time, failures and probes.
 
+use oncegate_core::engine::{
+    Backup, BatchClaim, Capabilities, Channel, ClaimSink, Claims, Node, Records, Subscription, Topology, claim_each,
+};
+use oncegate_core::operator::{LockListRequest, LockPage, UnknownsPage, UnknownsRequest};
+
 use super::*;
 
 /// A store in memory, as a test sets it.
@@ -77,7 +82,7 @@ impl Drop for InFlight<'_> {
 }
 
 #[async_trait]
-impl Engine for Store {
+impl Claims for Store {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         let most = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
@@ -88,6 +93,10 @@ impl Engine for Store {
         }
         self.serve().await?;
         self.inner.claim(request, deadline).await
+    }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
     }
 
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
@@ -115,24 +124,86 @@ impl Engine for Store {
         self.inner.list(request).await
     }
 
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.serve().await?;
+        self.inner.unknowns(request).await
+    }
+}
+
+#[async_trait]
+impl Records for Store {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.serve().await?;
         self.inner.get_record(name, deadline).await
     }
+
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         self.serve().await?;
         self.inner.change_record(change, deadline).await
     }
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.serve().await?;
+        self.inner.list_records(request).await
+    }
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.inner.subscribe(channel).await
+    }
+}
+
+#[async_trait]
+impl Topology for Store {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn shards(&self) -> Vec<u16> {
+        self.inner.shards()
+    }
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.inner.shard_of(key)
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.inner.shard_of_record(name)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.inner.metadata_name(shard, name)
+    }
+
     async fn probe(&self) -> Result<(), EngineError> {
         self.probes.fetch_add(1, Ordering::SeqCst);
         if self.always_answers_probes.load(Ordering::SeqCst) { Ok(()) } else { self.serve().await }
+    }
+
+    async fn probe_shard(&self, _: u16) -> Result<(), EngineError> {
+        self.probe().await
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.inner.losses(shard)
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.inner.data_lost()
     }
 
     fn waits_for_replicas(&self) -> bool {
         self.waits_for_replicas.load(Ordering::SeqCst)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        self.inner.backup().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
     }
 }

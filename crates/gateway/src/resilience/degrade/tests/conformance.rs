@@ -5,10 +5,10 @@ use oncegate_core::attempt::SystemEntropy;
 use oncegate_core::clock::ManualClock;
 use oncegate_core::engine::conformance::{DEADLINE, Subject};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{
-    BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, RecordChange, RecordName, RecordView, Subscription,
+use oncegate_core::engine::{BatchClaim, ClaimSink, Claims, claim_each};
+use oncegate_core::operator::{
+    ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
-use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse};
 
 use super::super::*;
 use super::support::*;
@@ -23,10 +23,11 @@ impl WithPolicies {
 }
 
 #[async_trait]
-impl Engine for WithPolicies {
+impl Claims for WithPolicies {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.0.claim(request, self.claim_context(deadline)).await.map(|answered| answered.answer)
     }
+
     async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
         let claim = |claim: &BatchClaim<'_>| self.claim_context(claim.deadline);
         let claims: Vec<_> =
@@ -34,42 +35,36 @@ impl Engine for WithPolicies {
         let answered = |at: usize, answer: Result<Answered<_>, _>| sink(at, answer.map(|answered| answered.answer));
         self.0.claim_batch(&claims, &answered).await;
     }
+
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         let context = CallContext { deadline, on_outage: self.2 };
         self.0.settle(request, context).await.map(|answered| answered.split().0)
     }
+
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.0.renew(request, deadline).await.map(|answered| answered.answer)
     }
+
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
     }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.0.release(request).await
     }
+
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.engine().list(request).await
     }
-    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
-        self.0.engine().list_records(request).await
-    }
-    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
-        self.0.engine().get_record(name, deadline).await
-    }
-    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
-        self.0.engine().change_record(change, deadline).await
-    }
-    async fn subscribe(&self, channel: &Channel) -> Subscription {
-        self.0.engine().subscribe(channel).await
-    }
 
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.0.engine().probe().await
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.0.engine().capabilities()
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.0.engine().unknowns(request).await
     }
 }
+
+oncegate_core::forward!(Records for WithPolicies => 0.engine());
+
+oncegate_core::forward!(Topology for WithPolicies => 0.engine());
 
 /// An engine that never answers for one app.
 struct DeafFor(Arc<dyn Engine>, &'static str);
@@ -81,43 +76,45 @@ impl DeafFor {
 }
 
 #[async_trait]
-impl Engine for DeafFor {
+impl Claims for DeafFor {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.check_app(&request.key)?;
         self.0.claim(request, deadline).await
     }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
+    }
+
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         self.check_app(&request.key)?;
         self.0.settle(request, deadline).await
     }
+
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.0.renew(request, deadline).await
     }
+
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.0.read(key).await
     }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.0.release(request).await
     }
+
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.0.list(request).await
     }
-    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
-        self.0.list_records(request).await
-    }
-    async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
-        self.0.get_record(name, deadline).await
-    }
-    async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
-        self.0.change_record(change, deadline).await
-    }
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.0.probe().await
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.0.unknowns(request).await
     }
 }
+
+oncegate_core::forward!(Records for DeafFor => 0);
+
+oncegate_core::forward!(Topology for DeafFor => 0);
 
 fn over(clock: &Arc<ManualClock>, folder: &tempfile::TempDir) -> Arc<OutagePolicies> {
     let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));

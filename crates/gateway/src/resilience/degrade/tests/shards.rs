@@ -1,6 +1,7 @@
 //! A store of shards: while one is dead, the entries of the others are delivered.
 
 use oncegate_core::clock::{ManualClock, Timestamp};
+use oncegate_core::engine::Topology as _;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::sharded::Sharded;

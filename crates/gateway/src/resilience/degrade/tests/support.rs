@@ -10,8 +10,11 @@ pub(super) use oncegate_core::claim::{OutcomeRequest, RenewalRequest, RenewalRes
 use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{Capabilities, ChangeResponse, Determinate, RecordChange, RecordName, RecordView};
-use oncegate_core::operator::{ListRequest, ListedClaim};
+use oncegate_core::engine::{
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, Node, RecordChange,
+    RecordName, RecordView, Records, Subscription, Topology, claim_each,
+};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, UnknownsPage, UnknownsRequest};
 pub(super) use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::Contents;
@@ -99,42 +102,111 @@ impl Line {
 }
 
 #[async_trait]
-impl Engine for Line {
+impl Claims for Line {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
         self.go(self.store.claim(request, deadline)).await
     }
+
+    async fn claim_batch(&self, claims: &[BatchClaim<'_>], sink: ClaimSink<'_>) {
+        claim_each(self, claims, sink).await;
+    }
+
     async fn settle(&self, request: &OutcomeRequest, deadline: Duration) -> Result<OutcomeResponse, EngineError> {
         self.go(self.store.settle(request, deadline)).await
     }
+
     async fn renew(&self, request: &RenewalRequest, deadline: Duration) -> Result<RenewalResponse, EngineError> {
         self.go(self.store.renew(request, deadline)).await
     }
+
     async fn read(&self, key: &Key) -> Result<Option<LiveClaim>, EngineError> {
         self.go(self.store.read(key)).await
     }
+
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError> {
         self.go(self.store.release(request)).await
     }
+
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
         self.go(self.store.list(request)).await
     }
+
+    async fn unknowns(&self, request: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
+        self.go(self.store.unknowns(request)).await
+    }
+}
+
+#[async_trait]
+impl Records for Line {
     async fn get_record(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
         self.go(self.store.get_record(name, deadline)).await
     }
+
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         self.go(self.store.change_record(change, deadline)).await
     }
-    async fn probe(&self) -> Result<(), EngineError> {
-        self.go(self.store.probe()).await
+
+    async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
+        self.go(self.store.list_records(request)).await
     }
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.store.shard_of(key)
+
+    async fn subscribe(&self, channel: &Channel) -> Subscription {
+        self.store.subscribe(channel).await
     }
+}
+
+#[async_trait]
+impl Topology for Line {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
     fn shards(&self) -> Vec<u16> {
         self.store.shards()
     }
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
+
+    fn shard_of(&self, key: &Key) -> u16 {
+        self.store.shard_of(key)
+    }
+
+    fn shard_of_record(&self, name: &RecordName) -> u16 {
+        self.store.shard_of_record(name)
+    }
+
+    fn metadata_name(&self, shard: u16, name: &str) -> String {
+        self.store.metadata_name(shard, name)
+    }
+
+    async fn probe(&self) -> Result<(), EngineError> {
+        self.go(self.store.probe()).await
+    }
+
+    async fn probe_shard(&self, shard: u16) -> Result<(), EngineError> {
+        self.go(self.store.probe_shard(shard)).await
+    }
+
+    fn losses(&self, shard: u16) -> u64 {
+        self.store.losses(shard)
+    }
+
+    fn data_lost(&self) -> u64 {
+        self.store.data_lost()
+    }
+
+    fn waits_for_replicas(&self) -> bool {
+        self.store.waits_for_replicas()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.store.nodes()
+    }
+
+    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
+        self.store.backup().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
     }
 }
 
