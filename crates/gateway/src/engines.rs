@@ -10,8 +10,10 @@ use oncegate_core::attempt::Entropy;
 #[cfg(any(test, feature = "test-util"))]
 use oncegate_core::clock::Clock;
 use oncegate_core::clock::Timestamp;
+#[cfg(any(test, feature = "test-util"))]
+use oncegate_core::engine::Engine;
 use oncegate_core::engine::breaker::BreakerState;
-use oncegate_core::engine::{Engine, EngineError, Node, Topology as _};
+use oncegate_core::engine::{EngineError, Node, Topology as _};
 use serde::Serialize;
 
 use super::{Gateway, within};
