@@ -85,7 +85,7 @@ pub use self::topology::{Backup, Capabilities, OneShard, SHARDS_MAX, Topology};
 ///
 /// A subscription is notified of a change that waiting callers may need: a claim is settled, released or taken over.
 /// That a lease or a retention ends, or is extended, is not notified. Where gateways share the store, the end of a
-/// claim is only notified after a claim call with [`ClaimRequest::waits`] has found or made the claim. Such a call
+/// claim is only notified after a claim call with [`waits`](crate::claim::ClaimRequest::waits) has found or made the claim. Such a call
 /// marks the record in the step that reads it, and does not change its end. So a caller subscribes first, then calls,
 /// and then waits.
 ///

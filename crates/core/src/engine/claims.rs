@@ -32,9 +32,9 @@ pub trait Claims: Send + Sync + 'static {
     /// Ends a claim for an operator, in any state, if the given attempt holds it. Later fences of the key are still higher.
     async fn release(&self, request: &ReleaseRequest) -> Result<ReleaseResponse, EngineError>;
 
-    /// Lists live claims if [`Capabilities::lists`] is set; otherwise fails as unavailable, with the reason. Each claim
-    /// is read separately: a claim that changes during the call may or may not be in the list. The list is shorter than
-    /// `limit` only if there are no more claims. Does not hold up other calls.
+    /// Lists live claims if [`Capabilities::lists`](super::Capabilities::lists) is set; otherwise fails as unavailable, with the
+    /// reason. Each claim is read separately: a claim that changes during the call may or may not be in the list. The list is
+    /// shorter than `limit` only if there are no more claims. Does not hold up other calls.
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError>;
 
     /// Returns unknown claims from the index of an engine that cannot list. The index is a hint: it may lack claims whose entry was

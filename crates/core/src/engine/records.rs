@@ -22,8 +22,8 @@ pub trait Records: Send + Sync + 'static {
     /// as far as its clock does not. As durable as a claim.
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError>;
 
-    /// Lists the records of an app's locks that have not ended, if [`Capabilities::lists`] is set; otherwise fails as unavailable,
-    /// with the reason. The page is shorter than `limit` only if there are no more records.
+    /// Lists the records of an app's locks that have not ended, if [`Capabilities::lists`](super::Capabilities::lists) is set;
+    /// otherwise fails as unavailable, with the reason. The page is shorter than `limit` only if there are no more records.
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError>;
 
     /// Subscribes to the notifications of a record. Returns soon, also if the store is unavailable; a store without
