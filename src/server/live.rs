@@ -91,7 +91,7 @@ impl Live {
             Ok((restart_needed, changes, origins)) => {
                 self.set_origins(origins);
                 self.reloads.reloaded(at, Ok(restart_needed.clone()));
-                tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in force");
+                tracing::info!("Configuration reloaded: apps, defaults, admin tokens and log level are in effect");
                 if !restart_needed.is_empty() {
                     let tables = restart_needed.join(", ");
                     tracing::warn!(config.tables = tables, "Changes of other tables need a restart to take effect");

@@ -148,7 +148,7 @@ fn duplicate(found: ClaimView) -> Problem {
             "This operation has been done. Do not do it again; `result` is what was reported with it."
         }
         ClaimState::Unknown => {
-            "Nobody knows whether this operation was done. Look its effect up, then claim it with take_over: true."
+            "The outcome is unknown. Check whether the operation took effect, then claim it with take_over: true."
         }
     };
     let wait = claim.left.unwrap_or(POLL).min(POLL);

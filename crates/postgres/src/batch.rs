@@ -111,7 +111,7 @@ pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
 }
 
 impl Batched for Box<dyn KeyedCall> {
-    const GIVEN_UP: &'static str = "the claim changed hands each time it was looked at; try again";
+    const GIVEN_UP: &'static str = "the claim changed during every read; try again";
 
     async fn step(session: &mut Session, group: Calls, found: &mut Found) -> (Calls, Remedy) {
         step(session, group, found).await

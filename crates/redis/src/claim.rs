@@ -260,7 +260,7 @@ impl SetOutcome {
 }
 
 fn changed_hands() -> EngineError {
-    EngineError::unavailable("the claim changed hands each time it was looked at; try again")
+    EngineError::unavailable("the claim changed during every read; try again")
 }
 
 /// Returns whether an answer does not wait for replicas: its caller repeats the call anyway, or has to change it.

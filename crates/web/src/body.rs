@@ -113,7 +113,7 @@ impl JsonBytes {
         // Checks UTF-8 once, not string by string.
         let text = str::from_utf8(&self.0).map_err(|error| {
             let at = error.valid_up_to() + 1;
-            Problem::new(Code::MalformedJson, format!("The body is not in UTF-8, which JSON has to be: see byte {at}."))
+            Problem::new(Code::MalformedJson, format!("The body is not valid UTF-8: see byte {at}. JSON is UTF-8."))
         })?;
         object(text).map_err(|problem| match serde_json::from_str::<IgnoredAny>(text) {
             Ok(_) => problem,
