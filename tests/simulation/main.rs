@@ -330,7 +330,6 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::SwitchNotSeen, SWITCHES, &["switch", "S1", "S3"]),
     (Bug::SwitchedAtOnce, FAILOVERS, &["switch", "S1"]),
     (Bug::SwitchNotSeen, FAILOVERS, &["switch", "S1", "S3"]),
-    (Bug::GrantFreezeForgotten, FAILOVERS, &["freeze", "S1"]),
     (Bug::GrantFreezeForgotten, GRANT_FREEZES, &["freeze", "S1"]),
     (Bug::GrantFreezeTooShort, GRANT_FREEZES, &["freeze", "S1"]),
     (Bug::MovedTakenAsClaimed, SHARDS, &["S9"]),

@@ -124,7 +124,9 @@ impl ClaimBody<'_> {
     /// Rejects an item of a batch that is to wait.
     pub(super) fn check_batch_item(self) -> Result<Self, Problem> {
         if self.wait.is_some() {
-            return Err(Problem::invalid("`wait`: batches do not wait; leave it out, or send this claim alone, to POST /v1/claims."));
+            return Err(Problem::invalid(
+                "`wait`: batches do not wait; leave it out, or send this claim alone, to POST /v1/claims.",
+            ));
         }
         Ok(self)
     }

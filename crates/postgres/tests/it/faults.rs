@@ -34,7 +34,7 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
     };
     let engine = Postgres::open(&url, impatient).unwrap();
     soon("it has swept once", async || {
-        let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
+        let swept = "query LIKE '%DELETE FROM oncegate_locks%' AND state = 'idle' AND pid <> pg_backend_pid()";
         server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
     })
     .await;

@@ -44,7 +44,7 @@ async fn a_duplicate_writes_nothing() {
     let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), options).unwrap());
     // Each session begins with its own commit.
     soon("all its sessions are open", async || {
-        let swept = "query LIKE '%WITH turn AS MATERIALIZED%' AND state = 'idle' AND pid <> pg_backend_pid()";
+        let swept = "query LIKE '%DELETE FROM oncegate_locks%' AND state = 'idle' AND pid <> pg_backend_pid()";
         server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
     })
     .await;
