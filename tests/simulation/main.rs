@@ -355,6 +355,14 @@ fn planted_bugs_are_found() {
     find(PLANTED, OPERATIONS);
 }
 
+/// Not every world has an automatic switch that is followed by a claim.
+#[test]
+fn a_forgotten_freeze_after_an_automatic_switch_is_found() {
+    let scenario = Scenario { bug: Some(Bug::GrantFreezeForgotten), ..FAILOVERS };
+    let found = (0..8).find_map(|seed| scenario.run(seed, OPERATIONS).broken.map(|(rule, _)| rule));
+    assert!(matches!(found, Some("freeze" | "S1")), "{found:?}");
+}
+
 #[test]
 fn planted_bugs_of_locks_are_found() {
     find(PLANTED_IN_LOCKS, OPERATIONS_OF_LOCKS);
