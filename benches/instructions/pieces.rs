@@ -210,11 +210,9 @@ fn answer_duplicate(times: usize) {
     let (request, base) = (request(0), ProblemBase::default());
     let record = succeeded();
     for _ in 0..times {
-        let claim =
-            LiveClaim { record: record.clone(), left: Some(Duration::from_hours(1)), ends_at: None, fence: Some(7) };
-        let expires_at = Some(NOON.plus(Duration::from_hours(1)));
-        let found =
-            ClaimView { global_id: request.key.global_id, claim, expires_at, degraded: None, result_omitted: false };
+        let (left, ends_at) = (Some(Duration::from_hours(1)), Some(NOON.plus(Duration::from_hours(1))));
+        let claim = LiveClaim { record: record.clone(), left, ends_at, fence: Some(7) };
+        let found = ClaimView { global_id: request.key.global_id, claim, degraded: None, result_omitted: false };
         let problem = granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
         let mut text = Vec::with_capacity(768);
         problem.document("0123456789abcdef", &base).write(&mut text).expect("it can be written");

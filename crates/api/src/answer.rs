@@ -137,7 +137,7 @@ fn mismatched(mismatch: Mismatch) -> Problem {
 }
 
 fn duplicate(found: ClaimView) -> Problem {
-    let ClaimView { global_id, claim, expires_at, degraded, result_omitted } = found;
+    let ClaimView { global_id, claim, degraded, result_omitted } = found;
     let record = claim.record;
     let detail = match record.state {
         ClaimState::InProgress => {
@@ -159,7 +159,7 @@ fn duplicate(found: ClaimView) -> Problem {
         timestamp: record.attempt.timestamp().as_micros(),
         attempt_hash: record.attempt.hash(),
         claimed_at: record.attempt.timestamp(),
-        expires_at,
+        expires_at: claim.ends_at,
         result: record.result.and_then(raw),
         result_omitted: result_omitted.then_some(true),
         waited_ms: None,

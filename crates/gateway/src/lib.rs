@@ -81,10 +81,8 @@ pub struct Gateway {
 pub struct ClaimView {
     /// The claim's ID.
     pub global_id: GlobalId,
-    /// The claim.
+    /// The claim, with the end of its lease or retention by the store's clock; by this gateway's clock if a policy answers.
     pub claim: LiveClaim,
-    /// End of its lease or retention, by the store's clock; by this gateway's clock if a policy answers.
-    pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,
     /// Its result was left out, because the batch has no room for it.
@@ -177,8 +175,8 @@ impl Gateway {
     }
 
     fn view(&self, global_id: GlobalId, claim: LiveClaim) -> ClaimView {
-        let expires_at = self.expires_at(claim.left, claim.ends_at);
-        ClaimView { global_id, claim, expires_at, degraded: None, result_omitted: false }
+        let claim = LiveClaim { ends_at: self.expires_at(claim.left, claim.ends_at), ..claim };
+        ClaimView { global_id, claim, degraded: None, result_omitted: false }
     }
 
     /// Returns the end that an answer names: the store's, by its clock. Without one it is computed by this gateway's clock.

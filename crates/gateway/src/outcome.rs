@@ -55,7 +55,7 @@ pub enum Reported {
         global_id: GlobalId,
         /// The answer.
         settled: OutcomeResponse,
-        /// End of the retention, by the clock of [`ClaimView`](super::ClaimView).
+        /// End of the retention, by the same clock as in [`ClaimView`](super::ClaimView).
         expires_at: Option<Timestamp>,
         /// The policy that answered instead of the store.
         degraded: Option<OutagePolicy>,

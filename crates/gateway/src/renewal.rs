@@ -21,7 +21,7 @@ pub struct RenewalAnswer {
     pub global_id: GlobalId,
     /// The store's answer.
     pub renewed: RenewalResponse,
-    /// End of the lease, by the clock of [`ClaimView`](super::ClaimView); for display.
+    /// End of the lease, by the same clock as in [`ClaimView`](super::ClaimView); for display.
     pub expires_at: Option<Timestamp>,
     /// The policy that answered instead of the store.
     pub degraded: Option<OutagePolicy>,

@@ -49,7 +49,7 @@ impl RecordBody {
 
 impl From<ClaimView> for RecordBody {
     fn from(found: ClaimView) -> Self {
-        let ClaimView { global_id, claim, expires_at, degraded: _, result_omitted: _ } = found;
+        let ClaimView { global_id, claim, degraded: _, result_omitted: _ } = found;
         let record = claim.record;
         let (contents, contents_sha256, contents_bytes) = match &record.contents {
             Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),
@@ -64,7 +64,7 @@ impl From<ClaimView> for RecordBody {
             attempt_hash: record.attempt.hash(),
             caller: record.caller,
             claimed_at: record.attempt.timestamp(),
-            expires_at,
+            expires_at: claim.ends_at,
             fence: claim.fence,
             late: record.late,
             contents,
