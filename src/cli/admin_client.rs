@@ -10,9 +10,12 @@ use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Response};
 use oncegate_core::engine::{Backup, EngineError};
+use oncegate_core::tenant::AppKey;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::arguments::number;
 use super::failure::Cause;
 use super::http_client::{HttpClient, collected, read_token};
 use super::listener::{AdminListener, Listener};
@@ -68,6 +71,19 @@ pub(super) struct QueryArgs {
     pub(super) admin: AdminArgs,
 }
 
+/// Arguments of a command that lists what an answer of the admin API has of all apps, or of one.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AppListArgs {
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List at most this many, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
 /// Client of a gateway's admin API, with one operator's token.
 pub(super) struct AdminClient {
     http: HttpClient,
@@ -105,6 +121,27 @@ impl QueryArgs {
     ) -> anyhow::Result<()> {
         self.output.print(&AdminClient::new(self.admin)?.post(path, body)?, out, human)
     }
+}
+
+impl AppListArgs {
+    /// Sends a GET request for a list of this name, and prints the answer: as JSON, or with `human` as text.
+    pub(super) fn show<O: Out>(
+        self,
+        name: &str,
+        out: &mut O,
+        human: impl FnOnce(&Value, &mut O) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let filters = filters([("app", self.app.map(|app| app.to_string()))]);
+        self.query.show(&format!("/admin/v1/{name}?limit={}{filters}", self.limit), out, human)
+    }
+}
+
+/// Returns the parameters of a query that have a value, each after a `&`.
+pub(super) fn filters<const N: usize>(parameters: [(&str, Option<String>); N]) -> String {
+    let parameter = |(name, value): (&str, Option<String>)| {
+        Some(format!("&{name}={}", utf8_percent_encode(&value?, NON_ALPHANUMERIC)))
+    };
+    parameters.into_iter().filter_map(parameter).collect()
 }
 
 impl Refusal {

@@ -4,9 +4,8 @@ use clap::Args;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::name::Name;
 use oncegate_core::tenant::AppKey;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::admin_client::QueryArgs;
+use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
 use super::output::{self, Column, Out, cell};
 
@@ -59,22 +58,15 @@ const COLUMNS: &[Column] = &[
 
 pub(super) fn run(args: AuditArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let AuditArgs { who, action, app, global_id, after, limit, query } = args;
-    let is_filtered = who.is_some() || action.is_some() || app.is_some() || global_id.is_some() || after.is_some();
-    let mut path = format!("/admin/v1/audit?limit={limit}");
-    for (key, value) in [
+    let filters = filters([
         ("who", who.map(|who| who.as_ref().to_owned())),
         ("action", action),
         ("app", app.map(|app| app.to_string())),
         ("global_id", global_id.map(|global_id| global_id.to_string())),
         ("after", after),
-    ] {
-        if let Some(value) = value {
-            path.extend(["&", key, "="]);
-            path.extend(utf8_percent_encode(&value, NON_ALPHANUMERIC));
-        }
-    }
-    query.show(&path, out, |answer, out| {
-        let such = if is_filtered { "such " } else { "" };
+    ]);
+    query.show(&format!("/admin/v1/audit?limit={limit}{filters}"), out, |answer, out| {
+        let such = if filters.is_empty() { "" } else { "such " };
         let empty = format!("There are no {such}changes in the audit trail of this gateway.");
         output::page(answer, "entries", COLUMNS, &empty, out)
     })

@@ -10,10 +10,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::Retention;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::admin_client::{AdminClient, QueryArgs};
+use super::admin_client::{AdminClient, QueryArgs, filters};
 use super::arguments::number;
 use super::failure::usage;
 use super::id::{CONTENTS_HELP, read_contents};
@@ -274,16 +273,12 @@ impl FilterArgs {
     fn query(&self) -> String {
         let state = self.state.as_ref().map(word);
         let operation = self.operation.as_ref().map(ToString::to_string);
-        let members = [
+        filters([
             ("state", state),
             ("operation", operation),
             ("claimed_after", self.claimed_after.clone()),
             ("claimed_before", self.claimed_before.clone()),
-        ];
-        let part = |(name, value): (&str, Option<String>)| {
-            Some(format!("&{name}={}", utf8_percent_encode(&value?, NON_ALPHANUMERIC)))
-        };
-        members.into_iter().filter_map(part).collect()
+        ])
     }
 }
 

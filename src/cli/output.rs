@@ -49,6 +49,14 @@ impl Out for Vec<u8> {
     }
 }
 
+/// Returns what is printed.
+#[cfg(test)]
+pub(super) fn text(print: impl FnOnce(&mut Vec<u8>) -> anyhow::Result<()>) -> String {
+    let mut out = Vec::new();
+    print(&mut out).expect("a vector takes all");
+    String::from_utf8(out).expect("UTF-8")
+}
+
 impl OutputArgs {
     /// Prints `data` as JSON, or with `human` as text.
     pub(super) fn print<O: Out>(

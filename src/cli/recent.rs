@@ -6,7 +6,7 @@ use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_web::recent::Kind;
 use serde_json::Value;
 
-use super::admin_client::QueryArgs;
+use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
 use super::output::{self, Column, Out, cell, rows};
 
@@ -58,15 +58,14 @@ const COLUMNS: &[Column] = &[
 
 pub(super) fn run(args: RecentArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let RecentArgs { kind, app, operation, global_id, after, limit, query } = args;
-    let filters = [
+    let filters = filters([
         ("kind", kind),
         ("app", app.map(|app| app.to_string())),
         ("operation", operation.map(|operation| operation.to_string())),
         ("global_id", global_id.map(|id| id.to_string())),
         ("after", after.map(|after| after.to_string())),
-    ];
-    let filters = filters.into_iter().filter_map(|(name, value)| value.map(|value| format!("&{name}={value}")));
-    query.show(&format!("/admin/v1/recent?limit={limit}{}", filters.collect::<String>()), out, show)
+    ]);
+    query.show(&format!("/admin/v1/recent?limit={limit}{filters}"), out, show)
 }
 
 fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
@@ -94,11 +93,7 @@ mod tests {
 
     #[test]
     fn events_are_rows() {
-        let shown = |answer: &Value| {
-            let mut out = Vec::new();
-            show(answer, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let shown = |answer: &Value| output::text(|out| show(answer, out));
         let event = json!({
             "id": 7, "at": "2026-10-20T09:30:15.124000Z", "kind": "duplicate", "detail": "succeeded", "app": "shop",
             "operation": "order.submit", "global_id": "28", "attempt_hash": "fde3b169", "request_id": "8bc65c02",

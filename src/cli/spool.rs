@@ -24,7 +24,7 @@ use oncegate_gateway::resilience::degrade::{OutageJournal, OutagePolicies};
 use oncegate_gateway::resilience::journal::Bounds;
 use serde_json::{Value, json};
 
-use super::admin_client::QueryArgs;
+use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
 use super::failure::usage;
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
@@ -118,9 +118,9 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
     };
     match action {
         Action::Waiting { app, after, limit, query } => {
-            let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
-            let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-            query.show(&format!("/admin/v1/spool?limit={limit}{app}{after}"), out, |answer, out| {
+            let filters =
+                filters([("app", app.map(|app| app.to_string())), ("after", after.map(|after| after.to_string()))]);
+            query.show(&format!("/admin/v1/spool?limit={limit}{filters}"), out, |answer, out| {
                 output::page(answer, "entries", COLUMNS, "Nothing waits for a store at this gateway.", out)
             })
         }

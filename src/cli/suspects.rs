@@ -5,7 +5,7 @@ use oncegate_core::suspect::Found;
 use oncegate_core::tenant::AppKey;
 use serde_json::{Value, json};
 
-use super::admin_client::QueryArgs;
+use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
 use super::output::{self, Column, Out, cell};
 
@@ -130,9 +130,8 @@ pub(super) fn run_overlaps(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Re
 
 fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow::Result<()> {
     let PageArgs { app, after, limit, query } = args;
-    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
-    let after = after.map(|after| format!("&after={after}")).unwrap_or_default();
-    query.show(&format!("/admin/v1/{what}?limit={limit}{app}{after}{filter}"), out, |answer, out| {
+    let filters = filters([("app", app.map(|app| app.to_string())), ("after", after.map(|after| after.to_string()))]);
+    query.show(&format!("/admin/v1/{what}?limit={limit}{filters}{filter}"), out, |answer, out| {
         output::page(
             answer,
             what,

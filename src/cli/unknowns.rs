@@ -1,11 +1,9 @@
 //! `oncegate unknowns`: the claims whose outcome is unknown.
 
 use clap::Args;
-use oncegate_core::tenant::AppKey;
 use serde_json::Value;
 
-use super::admin_client::QueryArgs;
-use super::arguments::number;
+use super::admin_client::AppListArgs;
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -18,14 +16,8 @@ The oldest come first. Callers get 409 until each is settled: look its effect up
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct UnknownsArgs {
-    /// List only those of this app
-    #[arg(long)]
-    app: Option<AppKey>,
-    /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
     #[command(flatten)]
-    query: QueryArgs,
+    list: AppListArgs,
 }
 
 const COLUMNS: &[Column] = &[
@@ -43,9 +35,7 @@ const FAILED: &[Column] =
     &[("NO ANSWER FOR", |failed| cell(&failed["app"])), ("WHY", |failed| cell(&failed["detail"]))];
 
 pub(super) fn run(args: UnknownsArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let UnknownsArgs { app, limit, query } = args;
-    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
-    query.show(&format!("/admin/v1/unknowns?limit={limit}{app}"), out, show)
+    args.list.show("unknowns", out, show)
 }
 
 fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
@@ -74,11 +64,7 @@ mod tests {
 
     #[test]
     fn apps_without_an_answer_are_named_beside_the_claims() {
-        let shown = |answer: &Value| {
-            let mut out = Vec::new();
-            show(answer, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let shown = |answer: &Value| output::text(|out| show(answer, out));
         let at = "2026-10-20T09:30:15.124000Z";
         let claim = json!({
             "since": at, "app": "shop", "operation": "coupon.redeem", "realm": "api", "global_id": "28",

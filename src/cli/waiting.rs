@@ -1,11 +1,9 @@
 //! `oncegate waiting`: the claims and locks that callers of a gateway wait for.
 
 use clap::Args;
-use oncegate_core::tenant::AppKey;
 use serde_json::Value;
 
-use super::admin_client::QueryArgs;
-use super::arguments::number;
+use super::admin_client::AppListArgs;
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -13,20 +11,14 @@ Examples:
   oncegate waiting
   oncegate waiting --app shop --limit 1000 --output json
 
-Each gateway lists the calls that wait there. The longest wait comes first. `oncegate claim show` and `oncegate lock show` say
+Each gateway lists the calls that wait there. The longest wait comes first; --limit counts claims and locks by themselves. `oncegate claim show` and `oncegate lock show` say
 who holds what they wait for.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct WaitingArgs {
-    /// List only those of this app
-    #[arg(long)]
-    app: Option<AppKey>,
-    /// List at most this many claims, and as many locks, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
     #[command(flatten)]
-    query: QueryArgs,
+    list: AppListArgs,
 }
 
 const CLAIMS: &[Column] = &[
@@ -54,9 +46,7 @@ fn names(row: &Value) -> String {
 }
 
 pub(super) fn run(args: WaitingArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let WaitingArgs { app, limit, query } = args;
-    let app = app.map(|app| format!("&app={app}")).unwrap_or_default();
-    query.show(&format!("/admin/v1/waiting?limit={limit}{app}"), out, show)
+    args.list.show("waiting", out, show)
 }
 
 fn show(waiting: &Value, out: &mut impl Out) -> anyhow::Result<()> {
@@ -78,11 +68,7 @@ mod tests {
 
     #[test]
     fn claims_and_locks_are_two_tables() {
-        let shown = |waiting: &Value| {
-            let mut out = Vec::new();
-            show(waiting, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let shown = |waiting: &Value| output::text(|out| show(waiting, out));
         let since = "2026-10-20T09:30:15.124000Z";
         let claim = json!({ "since": since, "callers": 2, "app": "shop", "operation": "a", "realm": "api", "global_id": "28", "names": ["pod/a", "pod/b"] });
         let lock = json!({ "since": since, "callers": 1, "app": "shop", "name": "report", "names": [] });

@@ -12,6 +12,7 @@ pub mod options;
 pub mod queue;
 pub mod records;
 pub mod routes;
+pub mod scheme;
 pub mod seen;
 pub mod service;
 pub mod step;

@@ -24,11 +24,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
-use oncegate_coordination::service::{self, Backend, Service};
+use oncegate_coordination::scheme::{Exported, scheme};
+use oncegate_coordination::service::{Backend, Service};
+use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::record::Key;
 use oncegate_driver::Server;
-use oncegate_driver::scheme::{OpenError, Promise, Scheme};
+use oncegate_driver::scheme::Scheme;
 
 use self::failure::Failure;
 use self::session::{Session, Store};
@@ -36,26 +38,8 @@ pub use self::url::InvalidUrl;
 use self::url::Url;
 use self::watching::Watching;
 
-/// Longest result: together with the rest of a claim and its request, less than the 1.5 MiB that etcd accepts.
-const RESULT_BYTES_MAX: usize = 512 << 10;
-
 /// The scheme of the etcd engine.
-pub static SCHEME: Scheme = Scheme {
-    names: &["etcd", "etcds"],
-    forms: &[url::FORM],
-    parse: |url| Url::parse(url).map(drop).map_err(OpenError::new),
-    check_files: |url| match Url::parse(url).map_err(OpenError::new)?.common.tls {
-        Some(certificates) => certificates.connector(Some(client::ALPN)).map(drop).map_err(OpenError::new),
-        None => Ok(()),
-    },
-    capabilities: service::CAPABILITIES,
-    promise: |_| Promise { result_bytes_max: Some(RESULT_BYTES_MAX), ..Promise::new(service::PROMISE) },
-    restore: None,
-    open: |url, host| {
-        let options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
-        Ok(Arc::new(open(url, options).map_err(OpenError::new)?))
-    },
-};
+pub static SCHEME: Scheme = scheme::<Store>();
 
 /// Opens an engine on the cluster of this URL: `etcd://[user:password@]host[:port][,…][/prefix]`, or `etcds://` for TLS, with
 /// `?prefix=`, `tick=`, `members=fixed`, `grant_until=`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
@@ -75,6 +59,25 @@ pub fn open(url: &str, options: Options) -> Result<impl Engine + fmt::Debug + us
         |closing| sweeper::run(store.clone(), closing),
         |routes, closing| ticker::run(store.clone(), routes, closing),
     ))
+}
+
+impl Exported for Store {
+    const NAMES: &'static [&'static str] = &["etcd", "etcds"];
+
+    const FORMS: &'static [&'static str] = &[url::FORM];
+
+    const ALPN: Option<&'static [u8]> = Some(client::ALPN);
+
+    /// Together with the rest of a claim and its request, less than the 1.5 MiB that etcd accepts.
+    const RESULT_BYTES_MAX: usize = 512 << 10;
+
+    fn parse(url: &str) -> Result<CommonUrl, InvalidUrl> {
+        Url::parse(url).map(|url| url.common)
+    }
+
+    fn open(url: &str, options: Options) -> Result<Arc<dyn Engine>, InvalidUrl> {
+        Ok(Arc::new(open(url, options)?))
+    }
 }
 
 impl Backend for Store {

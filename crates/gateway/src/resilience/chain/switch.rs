@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use oncegate_core::engine::{EngineError, Metadata};
 use tokio::time::sleep;
 
-use super::core::Core;
+use super::core::{Core, Member};
 use super::failover::Failover;
 use super::state::{ChainState, SwitchNote};
 use super::status::{ChainSwitchError, Phase, SwitchCause, Switched};
@@ -89,18 +89,38 @@ impl Core {
         closing: ChainState,
     ) -> Result<ChainState, ChainSwitchError> {
         let (next, to) = (&self.members[target], closing.active.clone());
-        match self.write_state(next, stored, &closing).await {
+        let written = self.write_state(next, stored, &closing).await;
+        self.closed(next, written, &closing, |why| ChainSwitchError::Unavailable { to, why }).await?;
+        Ok(closing)
+    }
+
+    /// Adopts the closing state once it is written, or returns why it is not. `unavailable` is the error if nothing was written.
+    async fn closed(
+        &self,
+        place: &Member,
+        written: Result<bool, EngineError>,
+        closing: &ChainState,
+        unavailable: impl FnOnce(EngineError) -> ChainSwitchError,
+    ) -> Result<(), ChainSwitchError> {
+        match written {
             Ok(true) => {
                 self.adopt(closing.clone());
-                Ok(closing)
+                Ok(())
             }
             Ok(false) => {
-                let _ = self.refresh(next).await;
-                Err(ChainSwitchError::Conflict(self.view().state.active.clone()))
+                let _ = self.refresh(place).await;
+                Err(self.conflict())
             }
-            Err(why @ EngineError::Determinate(_)) => Err(ChainSwitchError::Unavailable { to, why }),
-            Err(why @ EngineError::Indeterminate(_)) => Err(ChainSwitchError::Incomplete { to, why }),
+            Err(why @ EngineError::Determinate(_)) => Err(unavailable(why)),
+            Err(why @ EngineError::Indeterminate(_)) => {
+                Err(ChainSwitchError::Incomplete { to: closing.active.clone(), why })
+            }
         }
+    }
+
+    /// Returns the error of a switch that another one has overtaken: the chain is where that one has put it.
+    fn conflict(&self) -> ChainSwitchError {
+        ChainSwitchError::Conflict(self.view().state.active.clone())
     }
 
     /// Returns the state with its origin.
@@ -122,7 +142,7 @@ impl Core {
             && found.epoch >= closing.epoch
         {
             self.adopt(found);
-            return Err(ChainSwitchError::Conflict(self.view().state.active.clone()));
+            return Err(self.conflict());
         }
         let mut written = self.write_state(witness, stored.as_ref(), closing).await;
         if matches!(written, Err(EngineError::Indeterminate(_))) {
@@ -132,20 +152,7 @@ impl Core {
                 .await
                 .map_err(|why| EngineError::indeterminate(why.reason()));
         }
-        match written {
-            Ok(true) => {
-                self.adopt(closing.clone());
-                Ok(())
-            }
-            Ok(false) => {
-                let _ = self.refresh(witness).await;
-                Err(ChainSwitchError::Conflict(self.view().state.active.clone()))
-            }
-            Err(why @ EngineError::Determinate(_)) => Err(out(why)),
-            Err(why @ EngineError::Indeterminate(_)) => {
-                Err(ChainSwitchError::Incomplete { to: closing.active.clone(), why })
-            }
-        }
+        self.closed(witness, written, closing, out).await
     }
 
     /// Writes closing to the new engine after the witness has it: the switch is under way, even if this fails.
