@@ -4,12 +4,13 @@
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::certificates::PairFiles;
+use crate::process::Process;
 use crate::{folder, fresh, missing, wait};
 
 /// Longest time until a cluster has a leader.
@@ -32,10 +33,11 @@ pub struct Tls {
 
 /// A member, whether it runs or not.
 struct Member {
+    /// First, so that it is killed before its folder is removed.
+    process: Process,
     folder: TempDir,
     client_port: u16,
     peer_port: u16,
-    child: Option<Child>,
 }
 
 impl EtcdCluster {
@@ -76,14 +78,14 @@ impl EtcdCluster {
                 folder: folder::temporary(),
                 client_port: fresh::port(),
                 peer_port: fresh::port(),
-                child: None,
+                process: Process::default(),
             };
             cluster.members = (0..count).map(|_| member()).collect();
             (0..count).for_each(|member| cluster.launch(member));
             if cluster.is_ready().await {
                 return Some(cluster);
             }
-            cluster.members.iter_mut().for_each(Member::kill);
+            cluster.members.iter_mut().for_each(|member| member.process.kill());
         }
         panic!("etcd does not start");
     }
@@ -154,22 +156,22 @@ impl EtcdCluster {
 
     /// Freezes a member: its connections stay open, without any reply.
     pub fn freeze(&self, member: usize) {
-        self.members[member].signal("STOP");
+        self.members[member].process.freeze();
     }
 
     /// Resumes a frozen member.
     pub fn thaw(&self, member: usize) {
-        self.members[member].signal("CONT");
+        self.members[member].process.thaw();
     }
 
     /// Kills a member.
     pub fn kill(&mut self, member: usize) {
-        self.members[member].kill();
+        self.members[member].process.kill();
     }
 
     /// Starts a member again that was killed, with its data.
     pub fn restart(&mut self, member: usize) {
-        self.members[member].kill();
+        self.members[member].process.kill();
         self.launch(member);
     }
 
@@ -177,7 +179,7 @@ impl EtcdCluster {
     pub async fn is_ready(&mut self) -> bool {
         let mut has_exited = false;
         wait::until("etcd answers", START, async || {
-            has_exited = self.members.iter_mut().any(Member::has_exited);
+            has_exited = self.members.iter_mut().any(|member| member.process.has_exited());
             has_exited || self.try_ctl(&["get", "ready"]).is_some()
         })
         .await;
@@ -202,37 +204,12 @@ impl EtcdCluster {
         command.args(["--listen-peer-urls", &own_peer, "--initial-advertise-peer-urls", &own_peer]);
         command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "new", "--logger=zap"]);
         command.args(["--heartbeat-interval=50", "--election-timeout=500"]).args(&self.arguments);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.members[position].child = Some(child.expect("etcd starts"));
+        self.members[position].process = Process::start(command.stderr(log));
     }
 }
 
 impl Member {
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)
-    }
-
-    fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    /// Uses the shell, because sending a signal takes unsafe code.
-    fn signal(&self, name: &str) {
-        let id = self.child.as_ref().expect("it runs").id();
-        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
-    }
-}
-
-impl Drop for EtcdCluster {
-    fn drop(&mut self) {
-        self.members.iter_mut().for_each(Member::kill);
     }
 }

@@ -26,6 +26,8 @@ pub mod output;
 pub mod pgbouncer;
 #[cfg(feature = "postgres")]
 pub mod postgres_server;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod process;
 #[cfg(feature = "redis")]
 pub mod redis_cluster;
 #[cfg(feature = "redis")]

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use redis::FromRedisValue;
 use tempfile::TempDir;
 
 use crate::fresh;
+use crate::process::Process;
 use crate::redis_server::RedisServer;
 use crate::wait::until;
 
@@ -26,11 +27,12 @@ pub struct RedisSentinels {
 
 /// A Sentinel.
 pub struct Sentinel {
+    /// First, so that it is killed before its folder is removed.
+    process: Process,
     folder: TempDir,
     port: u16,
     /// Port for TLS, if the servers replicate over it.
     tls_port: Option<u16>,
-    child: Option<Child>,
 }
 
 impl RedisSentinels {
@@ -71,7 +73,7 @@ impl RedisSentinels {
     /// Waits until every Sentinel knows the others and this many replicas.
     pub async fn settled(&self, replicas: usize) {
         self.wait("the Sentinels know one another and all replicas", |group| {
-            group.sentinels.iter().filter(|sentinel| sentinel.child.is_some()).all(|sentinel| {
+            group.sentinels.iter().filter(|sentinel| sentinel.process.is_started()).all(|sentinel| {
                 let Some(state) = sentinel.query::<Vec<String>>(&["SENTINEL", "MASTER", NAME]) else { return false };
                 let field = |name: &str| state.chunks(2).find(|pair| pair[0] == name).map(|pair| &*pair[1]);
                 field("num-other-sentinels") == Some("2") && field("num-slaves") == Some(&*replicas.to_string())
@@ -104,7 +106,7 @@ impl RedisSentinels {
 
     /// Makes the Sentinels promote a replica while the primary lives.
     pub fn failover(&self) {
-        let sentinel = self.sentinels.iter().find(|sentinel| sentinel.child.is_some()).expect("a Sentinel runs");
+        let sentinel = self.sentinels.iter().find(|sentinel| sentinel.process.is_started()).expect("a Sentinel runs");
         sentinel.query::<()>(&["SENTINEL", "FAILOVER", NAME]).expect("the failover starts");
     }
 
@@ -135,7 +137,7 @@ impl Sentinel {
             primary.port()
         );
         fs::write(folder.path().join("sentinel.conf"), config).expect("its configuration is written");
-        let mut sentinel = Self { folder, port, tls_port, child: None };
+        let mut sentinel = Self { folder, port, tls_port, process: Process::default() };
         sentinel.launch();
         sentinel
     }
@@ -147,26 +149,16 @@ impl Sentinel {
 
     /// Ends the process.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill();
     }
 
     fn launch(&mut self) {
         let mut command = Command::new("redis-server");
         command.arg(self.folder.path().join("sentinel.conf")).arg("--sentinel");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        self.child = Some(child.expect("redis-server starts"));
+        self.process = Process::start(command.stderr(Stdio::null()));
     }
 
     fn query<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
         RedisServer::try_query(&format!("redis://127.0.0.1:{}", self.port), words).ok()
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        self.kill();
     }
 }

@@ -2,13 +2,14 @@
 //! frozen, killed and started again.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
+use crate::process::Process;
 use crate::{folder, fresh, missing};
 
 /// Start of the line of configuration that gets a free port.
@@ -16,10 +17,11 @@ const TLS_PORT: &str = "tls-port ";
 
 /// A running, stopped or killed redis-server.
 pub struct RedisServer {
+    /// First, so that it is killed before its folder is removed.
+    process: Process,
     folder: TempDir,
     port: u16,
     config: Vec<String>,
-    child: Option<Child>,
     is_frozen: AtomicBool,
 }
 
@@ -38,7 +40,8 @@ impl RedisServer {
         }
         let folder = folder::temporary();
         let config = config.iter().map(ToString::to_string).collect();
-        let mut server = Self { folder, port: 0, config, child: None, is_frozen: AtomicBool::default() };
+        let mut server =
+            Self { folder, port: 0, config, process: Process::default(), is_frozen: AtomicBool::default() };
         for _ in 0..5 {
             // Another process may take the port first. Then the server exits.
             server.port = fresh::port();
@@ -116,12 +119,12 @@ impl RedisServer {
 
     /// Returns the ID of its process.
     pub fn id(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        self.process.id()
     }
 
     /// Returns true unless it was killed or is frozen.
     pub fn is_running(&self) -> bool {
-        self.child.is_some() && !self.is_frozen.load(Ordering::Relaxed)
+        self.process.is_started() && !self.is_frozen.load(Ordering::Relaxed)
     }
 
     /// Removes its folder, so that every snapshot fails.
@@ -131,22 +134,19 @@ impl RedisServer {
 
     /// Freezes the process: connections stay open, without any reply.
     pub fn freeze(&self) {
-        self.signal("STOP");
+        self.process.freeze();
         self.is_frozen.store(true, Ordering::Relaxed);
     }
 
     /// Resumes a frozen process.
     pub fn thaw(&self) {
-        self.signal("CONT");
+        self.process.thaw();
         self.is_frozen.store(false, Ordering::Relaxed);
     }
 
     /// Kills the process. It saves nothing.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill();
         self.is_frozen.store(false, Ordering::Relaxed);
     }
 
@@ -176,8 +176,7 @@ impl RedisServer {
     /// Waits until it is ready. Returns false if it has exited.
     pub async fn is_ready(&mut self) -> bool {
         for _ in 0..500 {
-            let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
-            if ended {
+            if !self.process.is_started() || self.process.has_exited() {
                 return false;
             }
             match Self::try_query::<String>(&self.url(), &["PING"]) {
@@ -199,25 +198,11 @@ impl RedisServer {
             let (name, value) = line.split_once(' ').expect("a name and a value");
             command.arg(format!("--{name}")).arg(value);
         }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        self.child = Some(child.expect("redis-server starts"));
-    }
-
-    /// Uses the shell, because sending a signal takes unsafe code.
-    fn signal(&self, name: &str) {
-        let id = self.id();
-        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+        self.process = Process::start(command.stderr(Stdio::null()));
     }
 
     fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("redis.log")).unwrap_or_default()
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

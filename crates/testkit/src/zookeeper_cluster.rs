@@ -6,11 +6,12 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::process::Process;
 use crate::zookeeper_nodes::Nodes;
 use crate::{folder, fresh, missing, wait};
 
@@ -31,11 +32,12 @@ pub struct ZooKeeperCluster {
 
 /// A server, whether it runs or not.
 struct Member {
+    /// First, so that it is killed before its folder is removed.
+    process: Process,
     folder: TempDir,
     client_port: u16,
     peer_port: u16,
     election_port: u16,
-    child: Option<Child>,
 }
 
 impl ZooKeeperCluster {
@@ -73,7 +75,7 @@ impl ZooKeeperCluster {
                 client_port: fresh::port(),
                 peer_port: fresh::port(),
                 election_port: fresh::port(),
-                child: None,
+                process: Process::default(),
             };
             cluster.members = (0..count).map(|_| member()).collect();
             (0..count).for_each(|member| cluster.launch(member));
@@ -81,7 +83,7 @@ impl ZooKeeperCluster {
                 cluster.warm_up();
                 return Some(cluster);
             }
-            cluster.members.iter_mut().for_each(Member::kill);
+            cluster.members.iter_mut().for_each(|member| member.process.kill());
         }
         panic!("ZooKeeper does not start");
     }
@@ -122,22 +124,22 @@ impl ZooKeeperCluster {
 
     /// Freezes a server: its connections stay open, without any reply.
     pub fn freeze(&self, member: usize) {
-        self.members[member].signal("STOP");
+        self.members[member].process.freeze();
     }
 
     /// Resumes a frozen server.
     pub fn thaw(&self, member: usize) {
-        self.members[member].signal("CONT");
+        self.members[member].process.thaw();
     }
 
     /// Kills a server.
     pub fn kill(&mut self, member: usize) {
-        self.members[member].kill();
+        self.members[member].process.kill();
     }
 
     /// Starts a server again that was killed, with its data.
     pub fn restart(&mut self, member: usize) {
-        self.members[member].kill();
+        self.members[member].process.kill();
         self.launch(member);
     }
 
@@ -152,7 +154,7 @@ impl ZooKeeperCluster {
     pub async fn is_ready(&mut self) -> bool {
         let mut has_exited = false;
         wait::until("ZooKeeper serves", START, async || {
-            has_exited = self.members.iter_mut().any(Member::has_exited);
+            has_exited = self.members.iter_mut().any(|member| member.process.has_exited());
             has_exited || (0..self.size()).all(|member| self.serves(member))
         })
         .await;
@@ -227,8 +229,7 @@ impl ZooKeeperCluster {
         );
         command.args(["-cp", &classes(), "org.apache.zookeeper.server.quorum.QuorumPeerMain"]).arg(&settings);
         command.envs(self.env.iter().cloned());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        self.members[position].child = Some(child.expect("ZooKeeper starts"));
+        self.members[position].process = Process::start(command.stderr(log));
     }
 }
 
@@ -239,29 +240,5 @@ fn classes() -> String {
 impl Member {
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)
-    }
-
-    fn has_exited(&mut self) -> bool {
-        self.child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    /// Uses the shell, because sending a signal takes unsafe code.
-    fn signal(&self, name: &str) {
-        let id = self.child.as_ref().expect("it runs").id();
-        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
-    }
-}
-
-impl Drop for ZooKeeperCluster {
-    fn drop(&mut self) {
-        self.members.iter_mut().for_each(Member::kill);
     }
 }
