@@ -30,7 +30,7 @@ pub(crate) const TOKEN: &str = "token_of_alice_0123456789abcdef";
 const TOKEN_OF_BOB: &str = "token_of_bob_0123456789abcdef";
 
 /// The configuration of the operators.
-fn operators() -> String {
+pub(crate) fn operators() -> String {
     let digest = |token: &str| hex::encode(&Sha256::digest(token));
     format!("[admin.tokens]\nalice = \"sha256:{}\"\nbob = \"sha256:{}\"\n", digest(TOKEN), digest(TOKEN_OF_BOB))
 }

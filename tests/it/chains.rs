@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use oncegate_core::clock::{Clock, SystemClock};
-use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;
@@ -20,13 +19,12 @@ use oncegate_testkit::wait::{in_time, until};
 #[cfg(feature = "zookeeper")]
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
+use crate::admin::{TOKEN, alice, operators};
+use crate::support::chain::{chain, comes_to, granted_within, order, switch};
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
 use crate::support::gateway;
-
-const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
 /// Time until a gateway knows a change by another one, with a margin for a busy machine.
 const FOLLOWED: Duration = Duration::from_secs(5);
@@ -39,49 +37,14 @@ fn now() -> Duration {
 
 /// A gateway with a chain over these engines. The first one is active.
 fn over(engines: &[(&str, String)]) -> Setup {
-    let digest = hex::encode(&Sha256::digest(TOKEN));
     let names: Vec<_> = engines.iter().map(|(name, _)| *name).collect();
     let urls: Vec<_> = engines.iter().map(|(name, url)| format!("{name} = {url:?}\n")).collect();
     let urls = urls.concat();
-    gateway::on_configured().config(&format!(
-        "[admin.tokens]\nalice = \"sha256:{digest}\"\n[engines]\n{urls}[chains.default]\nengines = {names:?}\n"
-    ))
-}
-
-fn alice(gateway: &Gateway) -> Client {
-    gateway.admin_client().with_credential(TOKEN)
-}
-
-fn order(to: &str) -> Value {
-    json!({ "to": to, "accept_loss": true, "reason": "INC-42" })
-}
-
-async fn switch(gateway: &Gateway, to: &str) -> Answer {
-    alice(gateway).post("/admin/v1/chains/default/switch", &order(to)).await
-}
-
-async fn chain(gateway: &Gateway) -> Value {
-    alice(gateway).get("/admin/v1/chains").await.expect(200).body["chains"][0].clone()
-}
-
-async fn comes_to(gateway: &Gateway, engine: &str, timeout: Duration) {
-    until("the gateway follows", timeout, async || {
-        let chain = chain(gateway).await;
-        chain["active"] == engine && chain["phase"] == "open"
-    })
-    .await;
+    gateway::on_configured().config(&format!("{}[engines]\n{urls}[chains.default]\nengines = {names:?}\n", operators()))
 }
 
 async fn granted(gateway: &Gateway) -> Answer {
-    let mut answer = None;
-    until("a claim is granted", FOLLOWED, async || {
-        let claimed = gateway.client().claim(fresh::contents()).await;
-        let done = claimed.status == 201;
-        answer = Some(claimed);
-        done
-    })
-    .await;
-    answer.unwrap()
+    granted_within(gateway, FOLLOWED).await
 }
 
 /// Returns true if this server has the claim.

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::hex;
-use oncegate_testkit::client::{Answer, Client};
+use oncegate_testkit::client::Answer;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
@@ -13,13 +12,12 @@ use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
+use crate::admin::{TOKEN, alice, operators};
+use crate::support::chain::{chain, comes_to, granted_within, switch};
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
 use crate::support::gateway;
-
-const TOKEN: &str = "token_of_alice_0123456789abcdef";
 
 /// Upper bound for everything that gateways do without an order, on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
@@ -29,21 +27,17 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// A gateway with the chain `a`, `b` and the witness `w`, which switches after a second.
 fn watching(a: &str, b: &str, w: &str) -> Setup {
-    let digest = hex::encode(&Sha256::digest(TOKEN));
     gateway::on_configured().config(&format!(
-        "[admin.tokens]\nalice = \"sha256:{digest}\"\n[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
+        "{}[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
          [chains.default]\nengines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\
          mirror = false\naccept_loss = true\nafter = \"1s\"\n[defaults]\nlease = \"{}s\"\n",
+        operators(),
         LEASE.as_secs()
     ))
 }
 
-fn alice(gateway: &Gateway) -> Client {
-    gateway.admin_client().with_credential(TOKEN)
-}
-
-async fn chain(gateway: &Gateway) -> Value {
-    alice(gateway).get("/admin/v1/chains").await.expect(200).body["chains"][0].clone()
+async fn granted(gateway: &Gateway) -> Answer {
+    granted_within(gateway, SOON).await
 }
 
 /// Waits until all gateways grant claims and know one another.
@@ -60,27 +54,6 @@ async fn know_one_another(gateways: &[&Gateway]) {
     }
 }
 
-async fn comes_to(gateway: &Gateway, engine: &str) {
-    until(&format!("the gateway uses {engine}"), SOON, async || {
-        let chain = chain(gateway).await;
-        chain["active"] == engine && chain["phase"] == "open"
-    })
-    .await;
-}
-
-/// Claims something new until that is granted.
-async fn granted(gateway: &Gateway) -> Answer {
-    let mut answer = None;
-    until("a claim is granted", SOON, async || {
-        let claimed = gateway.client().claim(fresh::contents()).await;
-        let done = claimed.status == 201;
-        answer = Some(claimed);
-        done
-    })
-    .await;
-    answer.unwrap()
-}
-
 async fn automatic_switches(gateways: &[&Gateway]) -> Vec<Value> {
     let mut found = Vec::new();
     for gateway in gateways {
@@ -90,11 +63,6 @@ async fn automatic_switches(gateways: &[&Gateway]) -> Vec<Value> {
         );
     }
     found
-}
-
-async fn switch(gateway: &Gateway, to: &str) -> Answer {
-    let order = json!({ "to": to, "accept_loss": true, "reason": "INC-42" });
-    alice(gateway).post("/admin/v1/chains/default/switch", &order).await
 }
 
 /// A store that can die and come back.
@@ -132,7 +100,7 @@ async fn moves_all_once(setup: &Setup, a: &mut impl Store) {
     let old = granted(one).await;
     a.kill();
     for gateway in [one, two, three] {
-        comes_to(gateway, "b").await;
+        comes_to(gateway, "b", SOON).await;
     }
     let frozen = until_frozen(two).await;
     assert!(frozen.text.contains("chain `default` was switched automatically"), "{}", frozen.text);
@@ -175,7 +143,7 @@ async fn moves_all_once(setup: &Setup, a: &mut impl Store) {
     }
     assert_eq!(switch(two, "a").await.expect(200).body["epoch"], 2, "an operator goes back");
     for gateway in [one, two, three] {
-        comes_to(gateway, "a").await;
+        comes_to(gateway, "a", SOON).await;
         assert_eq!(chain(gateway).await["failover"]["last_switch"]["cause"], "operator");
     }
     granted(three).await;
@@ -251,7 +219,7 @@ async fn one_gateway_that_is_cut_off_moves_nobody_and_two_of_three_move_all() {
     ways[1].refuse().await;
     ways[1].drop_connections();
     for gateway in [&one, &two, &three] {
-        comes_to(gateway, "b").await;
+        comes_to(gateway, "b", SOON).await;
     }
     granted(&three).await;
     assert_eq!(automatic_switches(&[&one, &two, &three]).await.len(), 1);
@@ -288,7 +256,7 @@ async fn while_the_witness_is_out_nobody_moves_and_everybody_says_so() {
     assert!(refused.text.contains("the witness `w` does not answer"), "{}", refused.text);
     witness.restart(0);
     for gateway in [&one, &two] {
-        comes_to(gateway, "b").await;
+        comes_to(gateway, "b", SOON).await;
     }
     granted(&two).await;
 }

@@ -1,6 +1,8 @@
 //! Tools for these tests only; the rest is in `oncegate-testkit`.
 
 pub(crate) mod caller;
+#[cfg(feature = "redis")]
+pub(crate) mod chain;
 #[cfg(feature = "otlp")]
 pub(crate) mod collector;
 pub(crate) mod command;
