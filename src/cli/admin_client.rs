@@ -124,15 +124,16 @@ impl QueryArgs {
 }
 
 impl AppListArgs {
-    /// Sends a GET request for a list of this name, and prints the answer: as JSON, or with `human` as text.
+    /// Sends a GET request for a list of this name, with more filters, and prints the answer: as JSON, or with `human` as text.
     pub(super) fn show<O: Out>(
         self,
         name: &str,
+        more: &str,
         out: &mut O,
         human: impl FnOnce(&Value, &mut O) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let filters = filters([("app", self.app.map(|app| app.to_string()))]);
-        self.query.show(&format!("/admin/v1/{name}?limit={}{filters}", self.limit), out, human)
+        let app = filters([("app", self.app.map(|app| app.to_string()))]);
+        self.query.show(&format!("/admin/v1/{name}?limit={}{app}{more}", self.limit), out, human)
     }
 }
 

@@ -72,9 +72,7 @@ mod tests {
         let chain = json!({
             "chain": "default", "read_at": "2026-10-13T12:39:58.000000Z", "detail": null, "more": true, "gateways": [gateway],
         });
-        let mut out = Vec::new();
-        show(&json!({ "chains": [chain] }), &mut out).unwrap();
-        assert_snapshot!(String::from_utf8(out).unwrap(), @r"
+        assert_snapshot!(output::text(|out| show(&json!({ "chains": [chain] }), out)), @r"
         Chain default, as of 2026-10-13T12:39:58.000000Z
         GATEWAY   HOST          VERSION  STAGE  STARTED AT                   EPOCH  SETTINGS  ATTENTION  AGE_MS  CONSOLE
         4be1a09c  og-a (asked)  1.4.0    ready  2026-10-01T08:00:00.000000Z  2      9f86d081  3          0       -

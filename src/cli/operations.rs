@@ -1,11 +1,10 @@
 //! `oncegate operations`: what the operations of a gateway have been answered since its start.
 
 use clap::Args;
-use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::tenant::Operation;
 use serde_json::Value;
 
-use super::admin_client::QueryArgs;
-use super::arguments::number;
+use super::admin_client::{AppListArgs, filters};
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -19,17 +18,11 @@ unknown. STOPPED is what observe mode has let through; TWICE is how many of thes
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct OperationsArgs {
-    /// List only those of this app
-    #[arg(long)]
-    app: Option<AppKey>,
+    #[command(flatten)]
+    list: AppListArgs,
     /// Show only this operation
     #[arg(long)]
     operation: Option<Operation>,
-    /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
-    #[command(flatten)]
-    query: QueryArgs,
 }
 
 const COLUMNS: &[Column] = &[
@@ -54,10 +47,8 @@ fn rate(value: &Value) -> String {
 }
 
 pub(super) fn run(args: OperationsArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let OperationsArgs { app, operation, limit, query } = args;
-    let filters = [("app", app.map(|app| app.to_string())), ("operation", operation.map(|name| name.to_string()))];
-    let filters = filters.into_iter().filter_map(|(name, value)| value.map(|value| format!("&{name}={value}")));
-    query.show(&format!("/admin/v1/operations?limit={limit}{}", filters.collect::<String>()), out, show)
+    let OperationsArgs { list, operation } = args;
+    list.show("operations", &filters([("operation", operation.map(|name| name.to_string()))]), out, show)
 }
 
 fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
@@ -79,11 +70,7 @@ mod tests {
 
     #[test]
     fn operations_are_rows() {
-        let shown = |answer: &Value| {
-            let mut out = Vec::new();
-            show(answer, &mut out).unwrap();
-            String::from_utf8(out).unwrap()
-        };
+        let shown = |answer: &Value| output::text(|out| show(answer, out));
         let since = "2026-10-20T09:30:15.124000Z";
         let operation = json!({
             "app": "shop", "operation": "order.submit", "mode": "enforce", "claims": 20, "granted": 7,

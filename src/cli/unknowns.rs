@@ -35,7 +35,7 @@ const FAILED: &[Column] =
     &[("NO ANSWER FOR", |failed| cell(&failed["app"])), ("WHY", |failed| cell(&failed["detail"]))];
 
 pub(super) fn run(args: UnknownsArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    args.list.show("unknowns", out, show)
+    args.list.show("unknowns", "", out, show)
 }
 
 fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {

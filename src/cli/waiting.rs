@@ -11,8 +11,8 @@ Examples:
   oncegate waiting
   oncegate waiting --app shop --limit 1000 --output json
 
-Each gateway lists the calls that wait there. The longest wait comes first; --limit counts claims and locks by themselves. `oncegate claim show` and `oncegate lock show` say
-who holds what they wait for.";
+Each gateway lists the calls that wait there. The longest wait comes first. --limit applies to claims and to locks separately. `oncegate
+claim show` and `oncegate lock show` name the holders.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -46,7 +46,7 @@ fn names(row: &Value) -> String {
 }
 
 pub(super) fn run(args: WaitingArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    args.list.show("waiting", out, show)
+    args.list.show("waiting", "", out, show)
 }
 
 fn show(waiting: &Value, out: &mut impl Out) -> anyhow::Result<()> {
