@@ -1,12 +1,8 @@
 //! The name that a caller gives itself, for operators: a pod, a host, a process. Nothing is decided by it.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::text;
+use super::text::checked_text;
 
 /// The name of a caller: `[A-Za-z0-9._:/-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -20,41 +16,14 @@ pub struct NotACaller;
 impl Caller {
     /// Most bytes of a name.
     pub const BYTES_MAX: usize = 64;
-}
 
-impl FromStr for Caller {
-    type Err = NotACaller;
-
-    fn from_str(text: &str) -> Result<Self, NotACaller> {
+    fn is_valid(text: &str) -> bool {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
-        let is_name = (1..=Self::BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed);
-        if is_name { Ok(Self(text.into())) } else { Err(NotACaller) }
+        (1..=Self::BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
     }
 }
 
-impl<'de> Deserialize<'de> for Caller {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "a string")
-    }
-}
-
-impl Serialize for Caller {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl AsRef<str> for Caller {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+checked_text!(Caller, NotACaller, NotACaller);
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,6 @@
 //! Names that operators give to engines, chains and tokens. They occur in labels, paths and logs.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Deserializer};
-
-use super::text;
+use super::text::checked_text;
 
 /// A name: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,37 +11,18 @@ pub struct Name(Box<str>);
 #[error("a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`")]
 pub struct NotAName;
 
-impl FromStr for Name {
-    type Err = NotAName;
-
-    fn from_str(text: &str) -> Result<Self, NotAName> {
+impl Name {
+    fn is_valid(text: &str) -> bool {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        let is_name = (1..=64).contains(&text.len()) && text.bytes().all(is_allowed);
-        if is_name { Ok(Self(text.into())) } else { Err(NotAName) }
+        (1..=64).contains(&text.len()) && text.bytes().all(is_allowed)
     }
 }
 
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "a string")
-    }
-}
-
-impl AsRef<str> for Name {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
+checked_text!(Name, NotAName, NotAName);
 
 impl From<Name> for String {
     fn from(name: Name) -> Self {
         name.0.into()
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

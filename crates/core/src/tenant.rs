@@ -2,12 +2,9 @@
 
 use std::borrow::Borrow;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::text;
+use super::text::checked_text;
 
 /// The name of a business system that calls the gateway: `[a-z0-9][a-z0-9._-]{0,63}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,34 +79,17 @@ fn is_name(text: &str, length_max: usize, alphanumeric: fn(u8) -> bool, marks: &
         && bytes.all(|byte| alphanumeric(byte) || marks.contains(&byte))
 }
 
-/// Implements the traits of both names: checked parsing, display, and use as text.
-macro_rules! checked_name {
+checked_text!(AppKey, InvalidName, InvalidName::AppKey);
+checked_text!(Operation, InvalidName, InvalidName::Operation);
+
+/// Implements the other traits of both names: conversion without a method, lookup by text, and debugging as text.
+macro_rules! name {
     ($name:ident) => {
         impl TryFrom<&str> for $name {
             type Error = InvalidName;
 
             fn try_from(text: &str) -> Result<Self, InvalidName> {
-                if Self::is_valid(text) { Ok(Self(Arc::from(text))) } else { Err(InvalidName::$name) }
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                text::deserialize(deserializer, "a string")
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = InvalidName;
-
-            fn from_str(text: &str) -> Result<Self, InvalidName> {
-                Self::try_from(text)
-            }
-        }
-
-        impl AsRef<str> for $name {
-            fn as_ref(&self) -> &str {
-                &self.0
+                text.parse()
             }
         }
 
@@ -119,28 +99,16 @@ macro_rules! checked_name {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&self.0)
             }
         }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&self.0)
-            }
-        }
     };
 }
 
-checked_name!(AppKey);
-checked_name!(Operation);
+name!(AppKey);
+name!(Operation);
 
 #[cfg(test)]
 mod tests {

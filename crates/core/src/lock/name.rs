@@ -1,10 +1,8 @@
 //! Names of locks.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use crate::text::checked_text;
 
 /// A lock's name within its app: `[A-Za-z0-9][A-Za-z0-9._:-]{0,127}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,37 +15,15 @@ pub struct LockName(Arc<str>);
 )]
 pub struct InvalidLockName;
 
-impl FromStr for LockName {
-    type Err = InvalidLockName;
-
-    fn from_str(text: &str) -> Result<Self, InvalidLockName> {
+impl LockName {
+    fn is_valid(text: &str) -> bool {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let begins_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-        if begins_well && text.len() <= 128 && text.bytes().all(is_allowed) {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidLockName)
-        }
+        begins_well && text.len() <= 128 && text.bytes().all(is_allowed)
     }
 }
 
-impl AsRef<str> for LockName {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for LockName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Serialize for LockName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
+checked_text!(LockName, InvalidLockName, InvalidLockName);
 
 #[cfg(test)]
 mod tests {
