@@ -281,10 +281,8 @@ impl<R: Request> Operation for ClaimCall<R> {
     fn decide(&mut self, found: Option<&Found>, time: Time) -> Result<Option<Write>, EngineError> {
         let stored = found.map(|found| StoredClaim::read(found, time)).transpose()?;
         let live = stored.as_ref().and_then(|stored| stored.live(time));
-        let (effect, mut answer) = self.request.transition(live.as_ref());
-        if let Some(at) = end_of(&effect, time) {
-            answer.set_end(at);
-        }
+        let (effect, answer) = self.request.transition(live.as_ref());
+        let answer = answer.with_end(end_of(&effect, time));
         let end = stored.as_ref().and_then(|stored| stored.head.end);
         self.answer =
             Some(R::with_time_left(answer, end.map_or(Duration::ZERO, |end: Timestamp| end.since(time.clock))));

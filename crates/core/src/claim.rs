@@ -280,6 +280,18 @@ pub enum RenewalResponse {
 pub trait NamesEnd {
     /// Adds the end that the call has stored, by the store's clock, if the answer names one.
     fn set_end(&mut self, at: Timestamp);
+
+    /// Returns the answer with this end, if the call has stored one.
+    #[must_use]
+    fn with_end(mut self, at: Option<Timestamp>) -> Self
+    where
+        Self: Sized,
+    {
+        if let Some(at) = at {
+            self.set_end(at);
+        }
+        self
+    }
 }
 
 impl NamesEnd for ClaimResponse {

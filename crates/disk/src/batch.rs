@@ -59,12 +59,10 @@ impl<'a> Batch<'a> {
         let next_fence = next_fence(self.watermarks.fence, now);
         let slot = self.claims.slot(self.store, &row::row_key(key))?;
         let live = slot.current.as_ref().and_then(|row| row.live_claim(now));
-        let (effect, mut answer) = transition(live.as_ref(), next_fence);
+        let (effect, answer) = transition(live.as_ref(), next_fence);
         let ends = live.is_some() && effect.ends_claim();
         let expires_at = effect.lasts().map(|lasts| now.plus(lasts));
-        if let Some(at) = expires_at {
-            answer.set_end(at);
-        }
+        let answer = answer.with_end(expires_at);
         match effect {
             Effect::Keep => return Ok(answer),
             Effect::Put(record, _) => {

@@ -163,7 +163,7 @@ impl<R: Request> KeyedCall for Pending<R> {
 
     fn written(self: Box<Self>, written: Written) {
         let unexpected = || EngineError::indeterminate("the PostgreSQL server wrote a row for a call that only reads");
-        let answer = self.request.written(written).map(|answer| ending(answer, written.ends_at));
+        let answer = self.request.written(written).map(|answer| answer.with_end(written.ends_at));
         self.reply.send(answer.ok_or_else(unexpected));
     }
 
@@ -203,14 +203,6 @@ impl<R: Request> KeyedCall for Pending<R> {
     }
 }
 
-/// Returns an answer with the end that was stored.
-fn ending<Answer: NamesEnd>(mut answer: Answer, ends_at: Option<Timestamp>) -> Answer {
-    if let Some(at) = ends_at {
-        answer.set_end(at);
-    }
-    answer
-}
-
 struct Decided<R: Request> {
     call: Box<Pending<R>>,
     answer: R::Answer,
@@ -222,7 +214,7 @@ impl<R: Request> DecidedCall for Decided<R> {
     }
 
     fn confirm(self: Box<Self>, fence: u64, ends_at: Option<Timestamp>) {
-        self.call.reply.send(Ok(ending(R::with_fence(self.answer, fence), ends_at)));
+        self.call.reply.send(Ok(R::with_fence(self.answer, fence).with_end(ends_at)));
     }
 
     fn revert(mut self: Box<Self>) -> Box<dyn KeyedCall> {

@@ -97,13 +97,11 @@ impl Memory {
         self.release_bytes(shard.sweep(now, SWEPT_PER_CALL));
         let live = shard.live_claim(&key, now)?;
         let fence = self.fence.fetch_add(1, Ordering::Relaxed) + 1;
-        let (effect, mut answer) = transition(live.as_ref(), fence);
+        let (effect, answer) = transition(live.as_ref(), fence);
         admit(&effect)?;
         let ends = live.is_some() && effect.ends_claim();
         let ends_at = effect.lasts().map(|lasts| now.plus(lasts));
-        if let Some(at) = ends_at {
-            answer.set_end(at);
-        }
+        let answer = answer.with_end(ends_at);
         let grown = match effect {
             Effect::Keep => 0,
             Effect::Put(record, _) => {
