@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use oncegate_gateway::fleet::{ChainFleet, GatewayLine};
+use oncegate_gateway::tenants::secret::SecretDigest;
+use oncegate_web::response::json;
 use serde::Serialize;
 
 use super::Admin;
 use super::config::Setting;
 use super::summary::summary;
-use oncegate_gateway::fleet::{ChainFleet, OwnLine};
-use oncegate_gateway::tenants::secret::SecretDigest;
-use oncegate_web::response::json;
 
 /// Tables of settings that differ between the gateways of a fleet.
 const OWN_TABLES: [&str; 5] = ["server", "admin", "console", "log", "traces"];
@@ -33,13 +33,13 @@ pub async fn keep(admin: Arc<Admin>) {
     admin.gateway.keep_fleet(|| own(&admin)).await;
 }
 
-fn own(admin: &Admin) -> OwnLine {
-    OwnLine {
+fn own(admin: &Admin) -> GatewayLine {
+    GatewayLine {
         id: admin.console.mark.clone(),
         host: admin.console.host.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at: admin.started.at(),
-        stage: admin.lifecycle.stage().name(),
+        started_at_us: admin.started.at().as_micros(),
+        stage: admin.lifecycle.stage().name().to_owned(),
         settings: digest(admin),
         attention: summary(admin).attention.len(),
         origin: admin.console.options.origin.clone(),

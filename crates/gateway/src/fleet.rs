@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use oncegate_core::backoff::jittered;
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::shared_record::METADATA_BYTES_MAX;
 use oncegate_core::engine::{Engine, EngineError, Metadata, Topology as _};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use super::roster::{self, Entry, Known, Roster};
 use super::{Gateway, NamedChain, within};
 
 /// Time between two writes of the own line.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-/// Age after which a line ends: its gateway has stopped, or does not reach the store.
-const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// Deadline of each call to the store.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -26,24 +23,15 @@ const DEADLINE: Duration = Duration::from_millis(500);
 /// Writes that lose against those of other gateways, before the next turn.
 const WRITES_MAX: usize = 4;
 
-/// Most gateways of a record. As many as fit into its bytes, if that is fewer.
-const LINES_MAX: usize = 64;
-
-/// Format of the record. Raised only when an earlier release could not read what a later one writes.
-const FORMAT: u32 = 1;
-
-/// Characters of a text of a line. Another gateway has written it, so readers cut it, too.
+/// Characters of a text of a line.
 const TEXT_CHARS_MAX: usize = 64;
 
-/// A gateway, as it says of itself. Members of the record have short names, since all gateways share its bytes.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
+/// The description of a gateway by itself, for all its chains.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 pub struct GatewayLine {
     /// Its ID: the digits at the end of the name of its console's cookie.
     #[serde(rename = "g")]
     pub id: String,
-    /// Rises with each write.
-    #[serde(rename = "n")]
-    number: u64,
     /// The name of its host.
     #[serde(rename = "h")]
     pub host: String,
@@ -56,9 +44,6 @@ pub struct GatewayLine {
     /// Its stage.
     #[serde(rename = "t")]
     pub stage: String,
-    /// Epoch of the chain at this gateway.
-    #[serde(rename = "e")]
-    epoch: u64,
     /// Digest of the settings that gateways of a fleet have in common.
     #[serde(rename = "c")]
     pub settings: String,
@@ -70,31 +55,29 @@ pub struct GatewayLine {
     pub origin: String,
 }
 
-/// What a gateway says of itself, for all its chains.
-#[derive(Clone, Debug, Default)]
-pub struct OwnLine {
-    /// See [`GatewayLine::id`].
-    pub id: String,
-    /// See [`GatewayLine::host`].
-    pub host: String,
-    /// See [`GatewayLine::version`].
-    pub version: String,
-    /// See [`GatewayLine::started_at_us`].
-    pub started_at: Timestamp,
-    /// See [`GatewayLine::stage`].
-    pub stage: &'static str,
-    /// See [`GatewayLine::settings`].
-    pub settings: String,
-    /// See [`GatewayLine::attention`].
-    pub attention: usize,
-    /// See [`GatewayLine::origin`].
-    pub origin: String,
+/// The entry of a gateway in the record of a chain.
+#[derive(Clone, Deserialize, Serialize)]
+struct ChainLine {
+    #[serde(flatten)]
+    gateway: GatewayLine,
+    /// Rises with each write.
+    #[serde(rename = "n")]
+    number: u64,
+    /// Epoch of the chain at the gateway.
+    #[serde(rename = "e")]
+    epoch: u64,
 }
 
-#[derive(Deserialize, Serialize)]
-struct Record {
-    format: u32,
-    gateways: Vec<GatewayLine>,
+impl Entry for ChainLine {
+    const ENTRIES: &'static str = "gateways";
+
+    fn gateway(&self) -> &str {
+        &self.gateway.id
+    }
+
+    fn is_same_write(&self, other: &Self) -> bool {
+        (self.number, self.gateway.started_at_us) == (other.number, other.gateway.started_at_us)
+    }
 }
 
 /// The gateways of a chain, as this one has last read them.
@@ -141,14 +124,14 @@ pub struct ShownGateway {
 
 /// The records of all chains.
 #[derive(Default)]
-pub(super) struct Fleet(Mutex<BTreeMap<String, Known>>);
+pub(super) struct Fleet(Mutex<BTreeMap<String, ChainRecord>>);
 
-/// What is known of a chain's record.
+/// The record of a chain, as this gateway knows it.
 #[derive(Clone, Default)]
-struct Known {
-    /// By the ID of the gateway: its line, and when this gateway saw it change, by the monotonic clock.
-    lines: BTreeMap<String, (GatewayLine, Duration)>,
-    read_at: Option<Timestamp>,
+struct ChainRecord {
+    lines: Roster<ChainLine>,
+    /// When it was last read, by the monotonic clock, and by the wall clock.
+    read: Option<(Duration, Timestamp)>,
     failure: Option<String>,
     more: bool,
     number: u64,
@@ -156,7 +139,7 @@ struct Known {
 
 impl Gateway {
     /// Writes the line of this gateway into the record of each shared chain, again and again.
-    pub async fn keep_fleet(&self, own: impl Fn() -> OwnLine) {
+    pub async fn keep_fleet(&self, own: impl Fn() -> GatewayLine) {
         loop {
             let line = own();
             for (name, named) in &self.engines.chains {
@@ -167,28 +150,27 @@ impl Gateway {
     }
 
     /// Returns the gateways of each chain. Calls no store.
-    pub fn fleet(&self, own: &OwnLine) -> Vec<ChainFleet> {
+    pub fn fleet(&self, own: &GatewayLine) -> Vec<ChainFleet> {
         let now = self.clock.monotonic();
-        let known = self.fleet.known();
+        let records = self.fleet.records();
         let of = |(name, named): (&String, &NamedChain)| {
-            let known = known.get(name).cloned().unwrap_or_default();
-            let is_shared = named.policies.engine().capabilities().shared;
-            let here = shown(line_of(own, 0, named.chain.status().epoch), Duration::ZERO, true);
-            let others = known.lines.values().filter(|(line, _)| line.id != own.id);
-            let others = others.map(|(line, at)| shown(line.clone(), now.saturating_sub(*at), false));
+            let record = records.get(name).cloned().unwrap_or_default();
+            let here = line_of(own, 0, named.chain.status().epoch);
+            let others = record.others(&own.id).map(|known| shown(&known.entry, now.saturating_sub(known.at), false));
+            let is_shared = named.chain.capabilities().shared;
             let alone = (!is_shared).then(|| "the store of this chain belongs to one gateway".to_owned());
             ChainFleet {
                 chain: name.clone(),
-                read_at: known.read_at,
-                detail: alone.or(known.failure),
-                more: known.more,
-                gateways: std::iter::once(here).chain(others).collect(),
+                gateways: std::iter::once(shown(&here, Duration::ZERO, true)).chain(others).collect(),
+                read_at: record.read.map(|(_, at)| at),
+                detail: alone.or(record.failure),
+                more: record.more,
             }
         };
         self.engines.chains.iter().map(of).collect()
     }
 
-    async fn keep_line(&self, name: &str, named: &NamedChain, own: &OwnLine) {
+    async fn keep_line(&self, name: &str, named: &NamedChain, own: &GatewayLine) {
         if !named.chain.capabilities().shared {
             return;
         }
@@ -205,20 +187,19 @@ impl Gateway {
             Ok(false) => Some("other gateways have written at the same time".to_owned()),
             Err(why) => Some(why.to_string()),
         };
-        self.fleet.known().entry(name.to_owned()).or_default().failure = failure;
+        self.fleet.records().entry(name.to_owned()).or_default().failure = failure;
     }
 
     /// Reads the record, and writes it with the own line. Returns false if another gateway has written meanwhile.
-    async fn write_line(&self, name: &str, named: &NamedChain, own: &OwnLine) -> Result<bool, EngineError> {
+    async fn write_line(&self, name: &str, named: &NamedChain, own: &GatewayLine) -> Result<bool, EngineError> {
         let record = format!("gateways.{name}");
         let engine: &dyn Engine = &*named.chain;
         let found = within(DEADLINE, engine.get_metadata(&record)).await?;
         let (now, epoch) = (self.clock.monotonic(), named.chain.status().epoch);
         let new = {
-            let mut known = self.fleet.known();
-            let known = known.entry(name.to_owned()).or_default();
-            known.read(found.as_ref(), now)?;
-            known.read_at = Some(self.clock.wall());
+            let mut records = self.fleet.records();
+            let known = records.entry(name.to_owned()).or_default();
+            known.read(found.as_ref(), now, self.clock.wall())?;
             known.number += 1;
             known.with(line_of(own, known.number, epoch), now)?
         };
@@ -227,88 +208,64 @@ impl Gateway {
 }
 
 impl Fleet {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+    fn records(&self) -> MutexGuard<'_, BTreeMap<String, ChainRecord>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    /// Reads the record at an instant of the monotonic clock.
-    fn read(&mut self, record: Option<&Metadata>, now: Duration) -> Result<(), EngineError> {
-        let read = record.map(parse).transpose()?.unwrap_or_default();
-        let before = std::mem::take(&mut self.lines);
-        for line in read.into_iter().take(LINES_MAX) {
-            let at = match before.get(&line.id) {
-                Some((known, at)) if (known.number, known.started_at_us) == (line.number, line.started_at_us) => *at,
-                _ => now,
-            };
-            if now.saturating_sub(at) <= FORGOTTEN {
-                self.lines.insert(line.id.clone(), (line, at));
-            }
-        }
+impl ChainRecord {
+    /// Reads the record at an instant of the monotonic clock, and of the wall clock.
+    fn read(&mut self, record: Option<&Metadata>, now: Duration, at: Timestamp) -> Result<(), EngineError> {
+        self.lines.read(record, now)?;
+        self.read = Some((now, at));
         Ok(())
     }
 
+    /// Returns the lines of the other gateways that were not forgotten when the record was last read.
+    fn others(&self, own: &str) -> impl Iterator<Item = &Known<ChainLine>> {
+        self.lines.living(own, self.read.map(|(now, _)| now).unwrap_or_default())
+    }
+
     /// Returns the record with this line, and with as many others as fit.
-    fn with(&mut self, own: GatewayLine, now: Duration) -> Result<Metadata, EngineError> {
-        let unwritable =
-            |why: String| EngineError::incompatible(format!("the line of the gateway cannot be written: {why}"));
-        let others = self.lines.values().filter(|(line, at)| line.id != own.id && now.saturating_sub(*at) <= FORGOTTEN);
-        let mut gateways: Vec<_> = others.map(|(line, _)| line.clone()).collect();
-        gateways.insert(0, own);
-        self.more = gateways.len() > LINES_MAX;
-        gateways.truncate(LINES_MAX);
+    fn with(&mut self, own: ChainLine, now: Duration) -> Result<Metadata, EngineError> {
+        let others = self.lines.living(&own.gateway.id, now).map(|known| known.entry.clone());
+        let mut lines: Vec<_> = others.collect();
+        lines.insert(0, own);
+        self.more = false;
         loop {
-            let text = serde_json::to_string(&Record { format: FORMAT, gateways: gateways.clone() })
-                .map_err(|why| unwritable(why.to_string()))?;
-            if text.len() <= METADATA_BYTES_MAX || gateways.len() <= 1 {
-                return Metadata::new(text).map_err(|why| unwritable(why.to_string()));
+            match roster::record(&lines) {
+                Err(_) if lines.len() > 1 => {
+                    self.more = true;
+                    lines.pop();
+                }
+                written => return written,
             }
-            self.more = true;
-            gateways.pop();
         }
     }
 }
 
-fn line_of(own: &OwnLine, number: u64, epoch: u64) -> GatewayLine {
-    GatewayLine {
-        id: own.id.clone(),
-        number,
-        host: cut(&own.host),
-        version: cut(&own.version),
-        started_at_us: own.started_at.as_micros(),
-        stage: own.stage.to_owned(),
-        epoch,
-        settings: own.settings.clone(),
-        attention: own.attention,
-        origin: if own.origin.len() <= TEXT_CHARS_MAX { own.origin.clone() } else { String::new() },
-    }
+fn line_of(own: &GatewayLine, number: u64, epoch: u64) -> ChainLine {
+    let cut = |text: &str| text.chars().take(TEXT_CHARS_MAX).collect();
+    let origin = if own.origin.len() <= TEXT_CHARS_MAX { own.origin.clone() } else { String::new() };
+    let gateway = GatewayLine { host: cut(&own.host), version: cut(&own.version), origin, ..own.clone() };
+    ChainLine { gateway, number, epoch }
 }
 
-fn shown(line: GatewayLine, age: Duration, here: bool) -> ShownGateway {
+fn shown(line: &ChainLine, age: Duration, here: bool) -> ShownGateway {
+    let ChainLine { gateway, epoch, .. } = line.clone();
     ShownGateway {
-        id: line.id,
+        id: gateway.id,
         here,
-        host: line.host,
-        version: line.version,
-        started_at: Timestamp::from_micros(line.started_at_us),
-        stage: line.stage,
-        epoch: line.epoch,
-        settings: line.settings,
-        attention: line.attention,
-        origin: Some(line.origin).filter(|origin| !origin.is_empty()),
+        host: gateway.host,
+        version: gateway.version,
+        started_at: Timestamp::from_micros(gateway.started_at_us),
+        stage: gateway.stage,
+        epoch,
+        settings: gateway.settings,
+        attention: gateway.attention,
+        origin: Some(gateway.origin).filter(|origin| !origin.is_empty()),
         age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
     }
-}
-
-fn cut(text: &str) -> String {
-    text.chars().take(TEXT_CHARS_MAX).collect()
-}
-
-fn parse(record: &Metadata) -> Result<Vec<GatewayLine>, EngineError> {
-    let unreadable = || EngineError::incompatible("the lines of the gateways cannot be read by this release");
-    let record: Record = serde_json::from_str(record.as_str()).map_err(|_| unreadable())?;
-    if record.format == FORMAT { Ok(record.gateways) } else { Err(unreadable()) }
 }
 
 #[cfg(test)]
@@ -317,55 +274,63 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn own(id: &str) -> OwnLine {
-        OwnLine {
+    fn own(id: &str) -> GatewayLine {
+        GatewayLine {
             id: id.into(),
             host: "og-a".into(),
             version: "1.4.0".into(),
-            started_at: Timestamp::from_micros(1_790_841_600_000_000),
-            stage: "ready",
+            started_at_us: 1_790_841_600_000_000,
+            stage: "ready".into(),
             settings: "01234567".into(),
             attention: 3,
             origin: "https://og-a.ops.example".into(),
         }
     }
 
+    fn lines(record: &Metadata) -> Vec<ChainLine> {
+        roster::parse(record).unwrap()
+    }
+
     #[test]
     fn a_line_lasts_a_minute_after_its_last_change() {
-        let (mut writer, mut reader) = (Known::default(), Known::default());
+        let (mut writer, mut reader) = (ChainRecord::default(), ChainRecord::default());
         let first = writer.with(line_of(&own("a"), 1, 2), SECOND).unwrap();
-        let ids = |known: &Known| known.lines.keys().cloned().collect::<Vec<_>>();
-        reader.read(Some(&first), 100 * SECOND).unwrap();
-        reader.read(Some(&first), 160 * SECOND).unwrap();
+        let ids = |reader: &ChainRecord| -> Vec<String> {
+            reader.others("").map(|known| known.entry.gateway.id.clone()).collect()
+        };
+        let read = |reader: &mut ChainRecord, now| reader.read(Some(&first), now, Timestamp::default()).unwrap();
+        read(&mut reader, 100 * SECOND);
+        read(&mut reader, 160 * SECOND);
         assert_eq!(ids(&reader), ["a"]);
-        reader.read(Some(&first), 161 * SECOND).unwrap();
+        read(&mut reader, 161 * SECOND);
         assert_eq!(ids(&reader), [] as [&str; 0], "it has not changed for more than a minute");
-        let mut reader = Known::default();
-        reader.read(Some(&first), 100 * SECOND).unwrap();
+        let mut reader = ChainRecord::default();
+        read(&mut reader, 100 * SECOND);
         let both = reader.with(line_of(&own("b"), 1, 2), 150 * SECOND).unwrap();
         let later = reader.with(line_of(&own("b"), 2, 2), 161 * SECOND).unwrap();
-        let written = |record: &Metadata| parse(record).unwrap().into_iter().map(|line| line.id).collect::<Vec<_>>();
+        let written = |record: &Metadata| lines(record).into_iter().map(|line| line.gateway.id).collect::<Vec<_>>();
         assert_eq!((written(&both), written(&later)), (vec!["b".to_owned(), "a".to_owned()], vec!["b".to_owned()]));
     }
 
     #[test]
     fn a_full_record_keeps_the_own_line_and_says_that_there_are_more() {
-        let (mut known, mut record) = (Known::default(), None);
+        let (mut known, mut record) = (ChainRecord::default(), None);
         for number in 0..100 {
-            known.read(record.as_ref(), SECOND).unwrap();
+            known.read(record.as_ref(), SECOND, Timestamp::default()).unwrap();
             let id = format!("{number:08x}");
             record = Some(known.with(line_of(&own(&id), u64::MAX, u64::MAX), SECOND).unwrap());
-            assert_eq!(parse(record.as_ref().unwrap()).unwrap()[0].id, id);
+            assert_eq!(lines(record.as_ref().unwrap())[0].gateway.id, id);
         }
-        assert!(known.more && parse(&record.unwrap()).unwrap().len() > 10);
+        assert!(known.more && lines(&record.unwrap()).len() > 10);
     }
 
     #[test]
     fn another_format_is_refused() {
-        let record = Known::default().with(line_of(&own("a"), 1, 2), SECOND).unwrap();
+        let record = ChainRecord::default().with(line_of(&own("a"), 1, 2), SECOND).unwrap();
         let newer = record.as_str().replace("\"format\":1", "\"format\":2");
         for unreadable in ["", "{}", &newer] {
-            assert!(Known::default().read(Some(&Metadata::new(unreadable).unwrap()), SECOND).is_err(), "{unreadable}");
+            let record = Metadata::new(unreadable).unwrap();
+            assert!(ChainRecord::default().read(Some(&record), SECOND, Timestamp::default()).is_err(), "{unreadable}");
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod quota;
 mod renewal;
 pub mod resilience;
 pub mod result_memory;
+mod roster;
 pub mod tenants;
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,7 @@ use super::core::{Core, Member};
 use super::setup::{FailoverSetup, SwitchRecorder};
 use super::status::{FailoverMode, FailoverStatus, LastSwitch, Phase, ViewStatus, WitnessStatus};
 use super::switch::Order;
+use crate::roster::Known;
 
 /// Time between two writes of a view while every store answers.
 const QUIET: Duration = Duration::from_secs(10);
@@ -149,7 +150,7 @@ impl Failover {
         let own = self.own_view(core);
         let own = ViewStatus { gateway: own.gateway.clone(), age_ms: 0, out: names(&own) };
         let views = self.views();
-        let others = views.others(&self.gateway).map(|known| (now.saturating_sub(known.at), &known.view));
+        let others = views.others(&self.gateway).map(|known| (now.saturating_sub(known.at), &known.entry));
         let others = others.filter(|(age, _)| *age <= decision::RUNNING).map(|(age, view)| ViewStatus {
             gateway: view.gateway.clone(),
             age_ms: millis(age),
@@ -164,12 +165,12 @@ impl Failover {
         let active = view.serving?;
         let next = (0..core.members.len()).find(|at| *at != active)?;
         let views = self.views();
-        let other = |known: &views::Known| OtherView {
+        let other = |known: &Known<GatewayView>| OtherView {
             age: now.saturating_sub(known.at),
             has_changed: known.has_changed,
-            same_chain: known.view.chain == self.digest,
-            active: known.view.seen(active),
-            next: known.view.seen(next),
+            same_chain: known.entry.chain == self.digest,
+            active: known.entry.seen(active),
+            next: known.entry.seen(next),
         };
         Some(Situation {
             is_automatic: self.is_automatic(),
@@ -237,7 +238,7 @@ impl Failover {
     /// Returns the longest lease that any gateway may have granted, in milliseconds.
     fn lease_ms(&self, core: &Core) -> u64 {
         let others = self.views();
-        let others = others.others(&self.gateway).map(|known| known.view.lease_ms);
+        let others = others.others(&self.gateway).map(|known| known.entry.lease_ms);
         others.chain([millis(core.freeze.lease_max())]).max().unwrap_or_default()
     }
 

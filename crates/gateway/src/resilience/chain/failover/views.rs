@@ -1,22 +1,15 @@
 //! Views: which stores of a chain each gateway sees out. All views of a chain are one metadata record at the witness.
-//! The record has no clock: a reader measures the time since the last change of a view on its own clock.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oncegate_core::engine::{EngineError, Metadata};
 use serde::{Deserialize, Serialize};
 
 use super::decision::Seen;
-
-/// Format of the record. Raised only when an older release could not read what a newer one writes.
-const FORMAT: u32 = 1;
+use crate::roster::{self, Entry, Roster};
 
 /// Largest number of views in the record, which has 4096 bytes. Further gateways have no vote.
 pub(super) const VIEWS_MAX: usize = 40;
-
-/// Age after which a view is removed.
-const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// The view of one gateway. Its members have short names, since all gateways share one record.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -38,25 +31,19 @@ pub(super) struct GatewayView {
     pub(super) out_ms: Vec<Option<u64>>,
 }
 
-#[derive(Deserialize, Serialize)]
-struct Record {
-    format: u32,
-    views: Vec<GatewayView>,
-}
-
 /// The views that this gateway has read, with their ages.
-#[derive(Default)]
-pub(super) struct Views {
-    /// By gateway.
-    known: BTreeMap<String, Known>,
-}
+pub(super) type Views = Roster<GatewayView>;
 
-/// A view, and when it came.
-pub(super) struct Known {
-    pub(super) view: GatewayView,
-    /// Time at which this gateway saw its last change, or found it.
-    pub(super) at: Duration,
-    pub(super) has_changed: bool,
+impl Entry for GatewayView {
+    const ENTRIES: &'static str = "views";
+
+    fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
+    fn is_same_write(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
 }
 
 impl GatewayView {
@@ -71,47 +58,12 @@ impl GatewayView {
 }
 
 impl Views {
-    /// Reads the record at an instant of this gateway's monotonic clock.
-    pub(super) fn read(&mut self, record: Option<&Metadata>, now: Duration) -> Result<(), EngineError> {
-        let read = record.map(parse).transpose()?.unwrap_or_default();
-        self.known.retain(|gateway, _| read.iter().any(|view| view.gateway == *gateway));
-        for view in read {
-            match self.known.get_mut(&view.gateway) {
-                Some(known) if known.view.number == view.number => {}
-                Some(known) => *known = Known { view, at: now, has_changed: true },
-                None => {
-                    self.known.insert(view.gateway.clone(), Known { view, at: now, has_changed: false });
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the record with this view in it, and without those of gateways that have ended. `None` if there is no room.
     pub(super) fn with(&self, own: &GatewayView, now: Duration) -> Result<Option<Metadata>, EngineError> {
-        let is_other = |known: &&Known| known.view.gateway != own.gateway;
-        let lives = |known: &&Known| now.saturating_sub(known.at) <= FORGOTTEN;
-        let others = self.known.values().filter(is_other).filter(lives);
-        let views: Vec<_> = others.map(|known| known.view.clone()).chain([own.clone()]).collect();
-        if views.len() > VIEWS_MAX {
-            return Ok(None);
-        }
-        let unwritable = |why: String| EngineError::incompatible(format!("the views cannot be written: {why}"));
-        let text =
-            serde_json::to_string(&Record { format: FORMAT, views }).map_err(|why| unwritable(why.to_string()))?;
-        Metadata::new(text).map(Some).map_err(|why| unwritable(why.to_string()))
+        let others = self.living(&own.gateway, now).map(|known| known.entry.clone());
+        let views: Vec<_> = others.chain([own.clone()]).collect();
+        if views.len() > VIEWS_MAX { Ok(None) } else { roster::record(&views).map(Some) }
     }
-
-    /// Returns the views of the other gateways.
-    pub(super) fn others(&self, own: &str) -> impl Iterator<Item = &Known> {
-        self.known.values().filter(move |known| known.view.gateway != own)
-    }
-}
-
-fn parse(record: &Metadata) -> Result<Vec<GatewayView>, EngineError> {
-    let unreadable = || EngineError::incompatible("the views of the gateways cannot be read by this release");
-    let record: Record = serde_json::from_str(record.as_str()).map_err(|_| unreadable())?;
-    if record.format == FORMAT { Ok(record.views) } else { Err(unreadable()) }
 }
 
 #[cfg(test)]
@@ -119,6 +71,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const FORGOTTEN: Duration = Duration::from_mins(1);
 
     fn view(gateway: &str, number: u64) -> GatewayView {
         let out_ms = vec![Some(1_000_000), None];
@@ -133,7 +86,7 @@ mod tests {
     fn a_view_is_as_old_as_its_last_change_at_the_reader() {
         let (mut writer, mut reader) = (Views::default(), Views::default());
         let ages = |reader: &Views| -> Vec<_> {
-            reader.others("me").map(|known| (known.view.number, known.at, known.has_changed)).collect()
+            reader.others("me").map(|known| (known.entry.number, known.at, known.has_changed)).collect()
         };
         let first = writer.with(&view("a", 1), SECOND).unwrap().unwrap();
         read(&mut reader, &first, 100 * SECOND);
@@ -152,7 +105,7 @@ mod tests {
         let record = views.with(&view("a", 1), SECOND).unwrap().unwrap();
         read(&mut views, &record, SECOND);
         let names = |record: &Metadata| -> Vec<_> {
-            parse(record).unwrap().into_iter().map(|view| (view.gateway, view.number)).collect()
+            roster::parse(record).unwrap().into_iter().map(|view: GatewayView| (view.gateway, view.number)).collect()
         };
         let both = views.with(&view("b", 1), SECOND + FORGOTTEN).unwrap().unwrap();
         assert_eq!(names(&both), [("a".into(), 1), ("b".into(), 1)]);
@@ -170,7 +123,7 @@ mod tests {
         }
         assert_eq!(views.with(&view("one more", 1), SECOND), Ok(None));
         assert!(views.with(&view("00000001", 2), SECOND).unwrap().is_some(), "one that is in it");
-        assert_eq!(parse(&record.unwrap()).unwrap().len(), VIEWS_MAX);
+        assert_eq!(roster::parse::<GatewayView>(&record.unwrap()).unwrap().len(), VIEWS_MAX);
     }
 
     #[test]
