@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use oncegate_core::clock::Timestamp;
+use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::terms::Mode;
+use oncegate_telemetry::operations::{OperationTotals, ResultGroup, totals};
+use oncegate_web::problem::Problem;
+use oncegate_web::response::json;
 use serde::Serialize;
 
 use super::Admin;
 use super::query::Query;
-use oncegate_core::clock::Timestamp;
-use oncegate_core::tenant::{AppKey, Operation};
-use oncegate_core::terms::Mode;
-use oncegate_telemetry::operations::{OperationTotals, totals};
-use oncegate_web::problem::Problem;
-use oncegate_web::response::json;
 
 /// Default and largest number of operations.
 const SHOWN: usize = 50;
@@ -21,9 +21,6 @@ const SHOWN_MAX: usize = 1000;
 
 /// Points of ten seconds over which a rate is the mean.
 const RATE_POINTS: u64 = 6;
-
-/// Groups of answers that the history has of each operation.
-const GROUPS: [&str; 5] = ["granted", "duplicate", "mismatch", "refused", "observed"];
 
 #[derive(Serialize)]
 struct OperationsBody {
@@ -92,7 +89,7 @@ fn body(admin: &Admin, app: String, operation: String, totals: &OperationTotals)
         let points = admin.history.points(name, 0, newest.saturating_sub(RATE_POINTS), newest);
         points.unwrap_or_default().into_iter().flatten().collect::<Vec<f32>>()
     };
-    let rates = GROUPS.map(|group| mean(&points(&format!("{app}/{operation}/{group}"))));
+    let rates = ResultGroup::ALL.map(|group| mean(&points(&group.series(&app, &operation))));
     let [in_progress, succeeded, unknown] = totals.duplicates;
     OperationBody {
         mode,

@@ -1,7 +1,7 @@
 //! Lines of the metrics of this process, in Prometheus' text format.
 
 /// Factor that makes bounds of buckets whole numbers.
-pub(crate) const BOUND_SCALE: f64 = 1e6;
+const BOUND_SCALE: f64 = 1e6;
 
 /// Returns the labels and the value of each line of a metric. Labels have no escapes here: names of apps, operations and results.
 pub(crate) fn lines<'a>(text: &'a str, metric: &str) -> impl Iterator<Item = (&'a str, f64)> {
@@ -18,6 +18,15 @@ pub(crate) fn parsed(rest: &str) -> Option<(&str, f64)> {
 pub(crate) fn label<'a>(labels: &'a str, name: &str) -> &'a str {
     let own = labels.split("\",").find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\""));
     own.map_or("", |value| value.trim_end_matches('"'))
+}
+
+/// Returns the bound of a bucket as a whole number. That of the last one, `+Inf`, is the largest.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounds are small and not negative")]
+pub(crate) fn bound(labels: &str) -> u64 {
+    match label(labels, "le") {
+        "+Inf" => u64::MAX,
+        bound => bound.parse::<f64>().map_or(u64::MAX, |bound| (bound * BOUND_SCALE).round() as u64),
+    }
 }
 
 /// Returns the bound of the bucket that this share of the events is in; of the last bucket the bound below it.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::exposition::{label, lines};
+
 /// Answers to the claim calls of an operation, since the start of this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OperationTotals {
@@ -20,6 +21,53 @@ pub struct OperationTotals {
     pub ran_twice: u64,
 }
 
+/// A group of results of claim calls. The history has a series of each operation for each group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ResultGroup {
+    /// Granted, repeated with their nonce, or taken over.
+    Granted,
+    /// Repeats.
+    Duplicate,
+    /// Repeats with other contents, or another fingerprint.
+    Mismatch,
+    /// Refused because of a store.
+    Refused,
+    /// Let through in observe mode.
+    Observed,
+}
+
+impl ResultGroup {
+    /// All groups.
+    pub const ALL: [Self; 5] = [Self::Granted, Self::Duplicate, Self::Mismatch, Self::Refused, Self::Observed];
+
+    /// Returns the name at the end of its series.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Duplicate => "duplicate",
+            Self::Mismatch => "mismatch",
+            Self::Refused => "refused",
+            Self::Observed => "observed",
+        }
+    }
+
+    /// Returns the name of its series of an operation.
+    pub fn series(self, app: &str, operation: &str) -> String {
+        format!("{app}/{operation}/{}", self.name())
+    }
+
+    /// Returns the group of a result, by its label.
+    pub(crate) fn of(result: &str) -> Self {
+        match result {
+            "granted" | "repeated" | "taken_over" => Self::Granted,
+            result if result.starts_with("duplicate") => Self::Duplicate,
+            result if result.starts_with("observed") => Self::Observed,
+            result if result.ends_with("mismatch") => Self::Mismatch,
+            _ => Self::Refused,
+        }
+    }
+}
+
 impl OperationTotals {
     /// Returns the number of claim calls.
     pub fn claims(&self) -> u64 {
@@ -34,14 +82,17 @@ pub fn totals(text: &str) -> BTreeMap<(String, String), OperationTotals> {
     let key = |labels| (label(labels, "app").to_owned(), label(labels, "operation").to_owned());
     for (labels, value) in lines(text, "oncegate_claims_total") {
         let own = found.entry(key(labels)).or_default();
-        let count = match label(labels, "result") {
-            "granted" | "repeated" | "taken_over" => &mut own.granted,
-            "duplicate_in_progress" => &mut own.duplicates[0],
-            "duplicate_succeeded" => &mut own.duplicates[1],
-            "duplicate_unknown" => &mut own.duplicates[2],
-            "observed_duplicate" | "observed_mismatch" => &mut own.observed,
-            "contents_mismatch" | "fingerprint_mismatch" => &mut own.mismatches,
-            _ => &mut own.refused,
+        let result = label(labels, "result");
+        let count = match ResultGroup::of(result) {
+            ResultGroup::Granted => &mut own.granted,
+            ResultGroup::Duplicate => match result {
+                "duplicate_in_progress" => &mut own.duplicates[0],
+                "duplicate_succeeded" => &mut own.duplicates[1],
+                _ => &mut own.duplicates[2],
+            },
+            ResultGroup::Mismatch => &mut own.mismatches,
+            ResultGroup::Refused => &mut own.refused,
+            ResultGroup::Observed => &mut own.observed,
         };
         *count += value as u64;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::exposition::{BOUND_SCALE, label, lines, percentile};
+use crate::exposition::{bound, label, lines, percentile};
 
 /// Histogram of the time until an upstream answered.
 const UPSTREAM_DURATION: &str = "oncegate_proxy_upstream_duration_seconds";
@@ -37,11 +37,7 @@ pub fn totals(text: &str) -> BTreeMap<String, RouteTotals> {
     add("oncegate_proxy_tombstones_total", |own, _, value| own.tombstones += value);
     let mut buckets: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
     for (labels, value) in lines(text, &format!("{UPSTREAM_DURATION}_bucket")) {
-        let bound = match label(labels, "le") {
-            "+Inf" => u64::MAX,
-            bound => bound.parse::<f64>().map_or(u64::MAX, |bound| (bound * BOUND_SCALE).round() as u64),
-        };
-        buckets.entry(label(labels, "route").to_owned()).or_default().push((bound, value));
+        buckets.entry(label(labels, "route").to_owned()).or_default().push((bound(labels), value));
     }
     for (route, mut buckets) in buckets {
         buckets.sort_unstable_by_key(|(bound, _)| *bound);

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use oncegate_telemetry::operations::ResultGroup;
+use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 
 use super::apps::{self, AppsPage};
@@ -13,13 +15,9 @@ use super::texts::{Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::{layout, times};
-use oncegate_web::problem::{Code, Problem};
 
 /// Series of one call of the history.
 const SERIES_MAX: usize = 16;
-
-/// Groups of answers that the page of an operation draws.
-const GROUPS: [&str; 5] = ["granted", "duplicate", "mismatch", "refused", "observed"];
 
 /// `GET /admin/v1/operations`.
 #[derive(Deserialize)]
@@ -54,13 +52,6 @@ struct Duplicates {
     unknown: u64,
 }
 
-impl CountedOperation {
-    /// Returns the name of a series of the history.
-    fn series(&self, group: &str) -> String {
-        format!("{}/{}/{group}", self.app.raw(), self.operation.raw())
-    }
-}
-
 /// Draws the list.
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
@@ -89,7 +80,8 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
 async fn lines(context: &Context, operations: &[CountedOperation]) -> Vec<Markup> {
     let mut lines = Vec::new();
     for some in operations.chunks(SERIES_MAX) {
-        let names: Vec<_> = some.iter().map(|operation| operation.series("granted")).collect();
+        let granted = |of: &CountedOperation| ResultGroup::Granted.series(of.app.raw(), of.operation.raw());
+        let names: Vec<_> = some.iter().map(granted).collect();
         let history = context.get::<History>(&address("/admin/v1/history", &[("series", &names.join(","))])).await;
         let title = context.texts().of(Text::GrantedCalls);
         lines.extend(
@@ -136,7 +128,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let part = |name: &str| context.parameters.get(name).cloned().unwrap_or_default();
     let (app, name) = (part("app"), part("operation"));
     let filters = [("app", &*app), ("operation", &*name)];
-    let series = GROUPS.map(|group| format!("{app}/{name}/{group}")).join(",");
+    let series = ResultGroup::ALL.map(|group| group.series(&app, &name)).join(",");
     let [totals, events, lines] = [
         address("/admin/v1/operations", &filters),
         address("/admin/v1/recent", &[&filters[..], &[("limit", "20")]].concat()),

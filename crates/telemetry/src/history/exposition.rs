@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::exposition::{BOUND_SCALE, label, parsed, percentile};
+use crate::exposition::{bound, label, parsed, percentile};
+use crate::operations::ResultGroup;
 
 /// Counters at one time.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -33,30 +34,19 @@ impl Totals {
 
     fn add_claims(&mut self, rest: &str) {
         let Some((labels, value)) = parsed(rest) else { return };
-        let group = match label(labels, "result") {
-            "granted" | "repeated" | "taken_over" => "granted",
-            result if result.starts_with("duplicate") => "duplicate",
-            result if result.starts_with("observed") => "observed",
-            result if result.ends_with("mismatch") => "mismatch",
-            _ => "refused",
-        };
-        self.add(group.to_owned(), value);
-        self.add(format!("{}/{}/{group}", label(labels, "app"), label(labels, "operation")), value);
+        let group = ResultGroup::of(label(labels, "result"));
+        self.add(group.name().to_owned(), value);
+        self.add(group.series(label(labels, "app"), label(labels, "operation")), value);
     }
 
     fn add(&mut self, name: String, value: f64) {
         *self.counts.entry(name).or_default() += value;
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounds are small and positive")]
     fn add_bucket(&mut self, rest: &str) {
         let Some((labels, value)) = parsed(rest) else { return };
-        let bound = match label(labels, "le") {
-            "+Inf" => u64::MAX,
-            bound => bound.parse::<f64>().map_or(u64::MAX, |bound| (bound * BOUND_SCALE).round() as u64),
-        };
         for app in ["", label(labels, "app")] {
-            *self.buckets.entry(app.to_owned()).or_default().entry(bound).or_default() += value;
+            *self.buckets.entry(app.to_owned()).or_default().entry(bound(labels)).or_default() += value;
         }
     }
 
