@@ -10,8 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node,
-    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, RecordChange,
+    RecordName, RecordView, Records, Subscription, Topology, claim_each,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{
@@ -184,21 +184,7 @@ impl Topology for Faulty {
         self.inner.capabilities()
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.inner.shards()
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.shard_of(key)
-    }
-
-    fn shard_of_record(&self, name: &RecordName) -> u16 {
-        self.inner.shard_of_record(name)
-    }
-
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        self.inner.metadata_name(shard, name)
-    }
+    crate::forward!(shards => inner);
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.call(self.inner.probe()).await
@@ -218,10 +204,6 @@ impl Topology for Faulty {
 
     fn waits_for_replicas(&self) -> bool {
         self.inner.waits_for_replicas()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -1,6 +1,7 @@
-//! Forwarding of whole parts of the contract, for wrappers that leave a part as it is.
+//! Forwarding to the engine inside a wrapper, for the parts of the contract that the wrapper does not change.
 
-/// Implements [`Records`](super::Records) or [`Topology`](super::Topology) of a wrapper by calls of the engine in one of its fields.
+/// Implements [`Records`](super::Records) or [`Topology`](super::Topology) of a wrapper by calls of the engine in one of its fields;
+/// or, inside an implementation of `Topology`, the methods about shards and servers.
 #[macro_export]
 macro_rules! forward {
     (Records for $wrapper:ty => $($engine:tt)+) => {
@@ -34,6 +35,27 @@ macro_rules! forward {
             }
         }
     };
+    (shards => $($engine:tt)+) => {
+        fn shards(&self) -> Vec<u16> {
+            self.$($engine)+.shards()
+        }
+
+        fn shard_of(&self, key: &$crate::record::Key) -> u16 {
+            self.$($engine)+.shard_of(key)
+        }
+
+        fn shard_of_record(&self, name: &$crate::engine::RecordName) -> u16 {
+            self.$($engine)+.shard_of_record(name)
+        }
+
+        fn metadata_name(&self, shard: u16, name: &str) -> String {
+            self.$($engine)+.metadata_name(shard, name)
+        }
+
+        fn nodes(&self) -> Vec<$crate::engine::Node> {
+            self.$($engine)+.nodes()
+        }
+    };
     (Topology for $wrapper:ty => $($engine:tt)+) => {
         #[async_trait::async_trait]
         impl $crate::engine::Topology for $wrapper {
@@ -41,21 +63,7 @@ macro_rules! forward {
                 self.$($engine)+.capabilities()
             }
 
-            fn shards(&self) -> Vec<u16> {
-                self.$($engine)+.shards()
-            }
-
-            fn shard_of(&self, key: &$crate::record::Key) -> u16 {
-                self.$($engine)+.shard_of(key)
-            }
-
-            fn shard_of_record(&self, name: &$crate::engine::RecordName) -> u16 {
-                self.$($engine)+.shard_of_record(name)
-            }
-
-            fn metadata_name(&self, shard: u16, name: &str) -> String {
-                self.$($engine)+.metadata_name(shard, name)
-            }
+            $crate::forward!(shards => $($engine)+);
 
             async fn probe(&self) -> Result<(), $crate::engine::EngineError> {
                 self.$($engine)+.probe().await
@@ -75,10 +83,6 @@ macro_rules! forward {
 
             fn waits_for_replicas(&self) -> bool {
                 self.$($engine)+.waits_for_replicas()
-            }
-
-            fn nodes(&self) -> Vec<$crate::engine::Node> {
-                self.$($engine)+.nodes()
             }
 
             async fn backup(&self) -> Result<Option<$crate::engine::Backup>, $crate::engine::EngineError> {

@@ -1,7 +1,7 @@
 //! A store that counts its calls. A test sets its time, failures and probes.
 
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, Channel, ClaimSink, Claims, Node, Records, Subscription, Topology, claim_each,
+    Backup, BatchClaim, Capabilities, Channel, ClaimSink, Claims, Records, Subscription, Topology, claim_each,
 };
 use oncegate_core::operator::{LockListRequest, LockPage, UnknownsPage, UnknownsRequest};
 
@@ -158,21 +158,7 @@ impl Topology for Store {
         self.inner.capabilities()
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.inner.shards()
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.shard_of(key)
-    }
-
-    fn shard_of_record(&self, name: &RecordName) -> u16 {
-        self.inner.shard_of_record(name)
-    }
-
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        self.inner.metadata_name(shard, name)
-    }
+    oncegate_core::forward!(shards => inner);
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.probes.fetch_add(1, Ordering::SeqCst);
@@ -193,10 +179,6 @@ impl Topology for Store {
 
     fn waits_for_replicas(&self) -> bool {
         self.waits_for_replicas.load(Ordering::SeqCst)
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

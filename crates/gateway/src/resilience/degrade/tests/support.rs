@@ -11,7 +11,7 @@ use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, Node, RecordChange,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, RecordChange,
     RecordName, RecordView, Records, Subscription, Topology, claim_each,
 };
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, UnknownsPage, UnknownsRequest};
@@ -161,21 +161,7 @@ impl Topology for Line {
         self.store.capabilities()
     }
 
-    fn shards(&self) -> Vec<u16> {
-        self.store.shards()
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.store.shard_of(key)
-    }
-
-    fn shard_of_record(&self, name: &RecordName) -> u16 {
-        self.store.shard_of_record(name)
-    }
-
-    fn metadata_name(&self, shard: u16, name: &str) -> String {
-        self.store.metadata_name(shard, name)
-    }
+    oncegate_core::forward!(shards => store);
 
     async fn probe(&self) -> Result<(), EngineError> {
         self.go(self.store.probe()).await
@@ -195,10 +181,6 @@ impl Topology for Line {
 
     fn waits_for_replicas(&self) -> bool {
         self.store.waits_for_replicas()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.store.nodes()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {
