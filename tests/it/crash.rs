@@ -154,7 +154,7 @@ async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
 }
 
 async fn start(claims: &Path) -> Gateway {
-    gateway::on_disk(claims).env("ONCEGATE_DEFAULTS__DEADLINE", "20s").start().await
+    gateway::on_disk(claims).patient().start().await
 }
 
 /// Claims and settles one key after another, and records the answers, until the gateway no longer runs.

@@ -66,13 +66,13 @@ macro_rules! crashes {
             #[tokio::test]
             async fn a_claim_whose_gateway_crashed_is_found_again_by_its_nonce() {
                 let Some(store) = super::Store::$store().await else { return };
-                super::a_claim_is_found_again(&super::patient(&store.setup)).await;
+                super::a_claim_is_found_again(&store.setup.clone().patient()).await;
             }
 
             #[tokio::test]
             async fn an_outcome_whose_gateway_crashed_is_there() {
                 let Some(store) = super::Store::$store().await else { return };
-                super::an_outcome_is_there(&super::patient(&store.setup)).await;
+                super::an_outcome_is_there(&store.setup.clone().patient()).await;
             }
         }
     )*};
@@ -84,11 +84,6 @@ crashes!(disk);
 crashes!(redis);
 #[cfg(feature = "postgres")]
 crashes!(postgres);
-
-/// Returns a setup whose calls wait for a store that is busy, so that only a crash leaves them without an answer.
-fn patient(setup: &Setup) -> Setup {
-    setup.clone().env("ONCEGATE_DEFAULTS__DEADLINE", "20s")
-}
 
 /// Makes a call that has no answer, because the gateway crashes.
 async fn lost(gateway: &mut Gateway, path: &str, body: &Value) {

@@ -10,7 +10,6 @@ use oncegate_testkit::client::{Answer, Client};
 #[cfg(feature = "etcd")]
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::fresh;
-use oncegate_testkit::gateway::Setup;
 #[cfg(feature = "postgres")]
 use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
@@ -29,20 +28,15 @@ struct Stage {
     keep: Vec<Box<dyn Any>>,
 }
 
-/// These races are about order, not about deadlines: a busy machine may take its time.
-fn patient(setup: Setup) -> Setup {
-    setup.env("ONCEGATE_DEFAULTS__DEADLINE", "20s")
-}
-
 impl Stage {
     async fn memory() -> Option<Self> {
-        let gateway = patient(gateway::on_memory()).start().await;
+        let gateway = gateway::on_memory().patient().start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway)] })
     }
 
     async fn disk() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let gateway = patient(gateway::on_disk(&folder.path().join("claims"))).start().await;
+        let gateway = gateway::on_disk(&folder.path().join("claims")).patient().start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway), Box::new(folder)] })
     }
 
@@ -87,7 +81,7 @@ impl Stage {
     async fn gateways_on(url: String, count: usize, store: Box<dyn Any>) -> Self {
         let mut stage = Self { clients: Vec::new(), keep: Vec::new() };
         for _ in 0..count {
-            let gateway = patient(gateway::on(&url)).start().await;
+            let gateway = gateway::on(&url).patient().start().await;
             let client = gateway.client();
             until("service", Duration::from_secs(20), async || client.claim(fresh::contents()).await.status == 201)
                 .await;

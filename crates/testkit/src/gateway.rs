@@ -80,6 +80,12 @@ impl Setup {
         self
     }
 
+    /// Lets its calls wait 20 seconds for the store, which may be slow on a busy machine.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        self.env("ONCEGATE_DEFAULTS__DEADLINE", "20s")
+    }
+
     /// Traces its system calls into this file; see `strace`.
     #[must_use]
     pub fn traced(mut self, file: &Path) -> Self {
