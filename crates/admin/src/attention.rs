@@ -183,12 +183,12 @@ fn unknown(met: MetUnknownsOf) -> Attention {
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::engine::breaker::BreakerState;
+    use oncegate_gateway::BreakerHealth;
     use oncegate_gateway::chains::ChainStatus;
     use oncegate_gateway::resilience::chain::Phase;
 
     use super::*;
-    use oncegate_core::engine::breaker::BreakerState;
-    use oncegate_gateway::BreakerHealth;
 
     fn engine(up: Option<bool>, chains: &[&str]) -> KnownEngine {
         KnownEngine {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde::Serialize;
-
-use super::Admin;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::proxy_routes::{RouteTotals, totals};
 use oncegate_web::response::json;
+use serde::Serialize;
+
+use super::Admin;
 
 /// A route of the configuration, as operators see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

@@ -11,11 +11,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use oncegate_core::engine::EngineError;
+use oncegate_core::record::Key;
 
 pub(super) use self::claims::run_claims;
 use super::within;
-use oncegate_core::engine::EngineError;
-use oncegate_core::record::Key;
 
 /// Makes the calls of a batch: those on the same key one after the other, in their order, all others at once. Answers are in
 /// the order of the requests.

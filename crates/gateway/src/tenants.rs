@@ -91,8 +91,9 @@ impl App {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::terms::LeaseEnd;
+
+    use super::*;
 
     pub(super) fn app(key: &str, secrets: &[&str]) -> App {
         let day = Duration::from_hours(24);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maud::{Markup, html};
+use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
@@ -12,7 +13,6 @@ use super::parts::{path, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
-use oncegate_web::problem::Problem;
 
 /// `GET /admin/v1/gateways`.
 #[derive(Deserialize)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
@@ -11,7 +12,6 @@ use super::parts::{path, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times, traffic};
-use oncegate_web::problem::Problem;
 
 /// `GET /admin/v1/proxy/routes`.
 #[derive(Deserialize)]

@@ -90,10 +90,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::*;
     use oncegate_core::clock::SystemClock;
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 
+    use super::*;
     use crate::resilience::tests::metric;
 
     #[tokio::test]

@@ -65,8 +65,9 @@ impl RetryRule {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::engine::Determinate;
+
+    use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 

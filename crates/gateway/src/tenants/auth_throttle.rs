@@ -83,8 +83,9 @@ impl AuthThrottle {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::clock::{ManualClock, Timestamp};
+
+    use super::*;
 
     fn throttle() -> (Arc<ManualClock>, AuthThrottle) {
         let clock = Arc::new(ManualClock::at(Timestamp::default()));

@@ -142,8 +142,9 @@ static GUESSABLE: LazyLock<HashSet<SecretDigest>> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::attempt::SystemEntropy;
+
+    use super::*;
 
     #[test]
     fn secrets_are_long_alphanumeric_and_unique() {

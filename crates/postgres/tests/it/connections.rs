@@ -9,13 +9,13 @@ use oncegate_core::claim::{ClaimResponse, OutcomeResponse};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_postgres::{Options, Postgres};
+use oncegate_testkit::calls::{granted, settle, success};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{open, options, row, soon};
-use oncegate_testkit::calls::{granted, settle, success};
 
 #[tokio::test]
 async fn an_outcome_never_overtakes_its_claim_however_busy_the_connections_are() {

@@ -2,10 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use oncegate_core::clock::Timestamp;
 use serde::Serialize;
 
 use super::{Event, Kind};
-use oncegate_core::clock::Timestamp;
 
 /// Registers of the sketch. Its standard error is 1.04 / √4096, so 1.6 %.
 const REGISTERS: usize = 4096;
@@ -127,8 +127,9 @@ impl Sketch {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
     use oncegate_core::global_id::GlobalId;
+
+    use super::*;
 
     const NOON: Timestamp = Timestamp::from_micros(20_000 * MICROS_OF_DAY + MICROS_OF_DAY / 2);
 

@@ -1,7 +1,6 @@
 //! Tests of the memory engine: the conformance suite, its bound, its sweep, and the memory of a claim.
 
 #[cfg(target_os = "linux")]
-use crate::engine::Engine;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use super::super::conformance::{DEADLINE, Subject, fresh_claim};
 use super::*;
 use crate::claim::{Outcome, OutcomeResponse};
 use crate::clock::ManualClock;
+use crate::engine::Engine;
 
 fn noon() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)))

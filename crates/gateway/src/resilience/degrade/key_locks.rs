@@ -51,8 +51,9 @@ impl<Guard> Drop for KeyGuard<'_, Guard> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::engine::conformance::fresh_claim;
+
+    use super::*;
 
     #[tokio::test]
     async fn a_key_is_locked_shared_or_exclusively_and_its_lock_is_removed() {

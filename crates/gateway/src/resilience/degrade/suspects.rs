@@ -123,11 +123,12 @@ fn identity(suspect: &Suspect) -> Identity {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::engine::conformance::fresh_claim;
     use oncegate_core::outage_policy::OutagePolicy;
     use oncegate_core::record::ClaimState;
     use oncegate_core::suspect::{Cause, Found, MaskedAttempt, Superseded};
+
+    use super::*;
 
     fn overlap(id: u64, app: &str) -> Suspect {
         let request = fresh_claim();

@@ -6,8 +6,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::frame::HEADER;
 use oncegate_folder::{self as folder, FolderLock};
+
+use super::frame::HEADER;
 
 const FILE: &str = "entries";
 const FILE_NEW: &str = "entries.new";

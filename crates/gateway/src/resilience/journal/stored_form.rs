@@ -325,8 +325,9 @@ struct CheckFields {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use oncegate_core::engine::conformance::fresh_claim;
+
+    use super::*;
 
     fn entry(policy: OutagePolicy, journaled: JournaledOperation) -> Entry {
         Entry { chain: "default".into(), policy, at: Timestamp::from_micros(1_700_000_000_000_001), journaled }
