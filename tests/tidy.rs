@@ -70,7 +70,7 @@ const HOMES: &[(&str, &[&str], &str)] = &[
     (
         "sqlx::",
         &["crates/postgres", "crates/gateway/src/tenants", "crates/database"],
-        "keep SQL beside the table it speaks to",
+        "keep SQL next to the code of its table",
     ),
     (
         "oncegate_gateway::resilience",

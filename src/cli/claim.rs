@@ -28,7 +28,7 @@ Examples:
   oncegate claim settle --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
       --outcome success --result '{\"order_number\": 90017}' --reason \"INC-42: order found in the ledger\"
   oncegate claim release --app shop --operation order.submit '{\"order_id\": \"A-1001\"}' \\
-      --reason \"INC-43: its host is gone\"";
+      --reason \"INC-43: its host has failed\"";
 
 /// Largest page of claims of the admin API.
 const PAGE_MAX: usize = 100;

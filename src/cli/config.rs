@@ -216,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, key) = (folder.path().join("oncegate.toml"), folder.path().join("key"));
         std::fs::write(&key, "0f".repeat(32)).expect("the key is written");
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("nobody else can read it");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("only its owner can read it");
         let keys = format!("[proxy.encryption]\nkeys = [{{ id = \"k\", file = {:?} }}]\n", key.display().to_string());
         for (encryption, warnings) in [("", 1), (keys.as_str(), 0)] {
             std::fs::write(&file, format!("[proxy]\nlisten = \"127.0.0.1:8081\"\n{encryption}")).expect("written");

@@ -15,7 +15,7 @@ Examples:
   oncegate lock run nightly-report --if-held skip -- /usr/local/bin/report
   oncegate lock show --app shop nightly-report
   oncegate lock list --app shop
-  oncegate lock release --app shop nightly-report --reason \"INC-44: its host is gone\"";
+  oncegate lock release --app shop nightly-report --reason \"INC-44: its host has failed\"";
 
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -53,7 +53,7 @@ pub(super) enum Action {
         /// End only the hold with this hash; `oncegate lock show` prints it
         #[arg(long, value_name = "HASH")]
         holder: Option<String>,
-        /// Reason for the audit trail: one line, such as "INC-44: its host is gone"
+        /// Reason for the audit trail: one line, such as "INC-44: its host has failed"
         #[arg(long)]
         reason: String,
         #[command(flatten)]

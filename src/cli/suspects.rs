@@ -136,7 +136,7 @@ fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow:
             answer,
             what,
             COLUMNS,
-            &format!("There are no {what} at this gateway. Each gateway has a list of its own."),
+            &format!("There are no {what} at this gateway. Each gateway keeps its own list."),
             out,
         )
     })

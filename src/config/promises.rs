@@ -137,7 +137,7 @@ impl Config {
             ),
             Capability::StrictFence => ("has no fences", "disk:, postgres://, etcd://, zookeeper://"),
             Capability::Forever => {
-                ("cannot keep claims for ever", "disk:, redis://, postgres://, etcd://, zookeeper://")
+                ("cannot keep claims without a time limit", "disk:, redis://, postgres://, etcd://, zookeeper://")
             }
             Capability::Shared => ("serves a single gateway", "redis://, postgres://, etcd://, zookeeper://"),
         };

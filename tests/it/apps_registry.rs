@@ -407,7 +407,7 @@ async fn the_life_of_an_app_on_the_command_line() {
     answers(&old, 200).await;
     assert!(old.claim(json!(1)).await.expect(201).body["lease_ms"].as_u64().unwrap() > 400_000);
     let again = app(&[&["new", "shop"][..], &why].concat());
-    assert_eq!(again.code, Some(3), "not as it has to be");
+    assert_eq!(again.code, Some(3), "another state is required");
     assert!(again.err.contains("there is an app `shop` already"), "{}", again.err);
     let rotated = app(&[&["rotate", "shop"][..], &why].concat());
     assert_eq!(rotated.code, Some(0), "{}", rotated.err);

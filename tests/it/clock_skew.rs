@@ -180,7 +180,7 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
         let new = stage.granted(newer, contents).await;
         assert_eq!(old.attempt.timestamp() < new.attempt.timestamp(), contents == "older by name");
         assert_eq!(stage.strict_fence, old.fence.is_some());
-        assert!(!stage.strict_fence || old.fence < new.fence, "fences rise whatever the clocks say");
+        assert!(!stage.strict_fence || old.fence < new.fence, "fences rise although the clocks differ");
         for gateway in [older, newer] {
             for outcome in [Outcome::Failure, Outcome::Unknown, Outcome::Success { result: None, retention: None }] {
                 let response = stage.settle(gateway, &old, outcome.clone()).await;

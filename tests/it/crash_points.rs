@@ -30,7 +30,7 @@ const CRASH_AT: &str = "ONCEGATE_CRASH_AT";
 /// Signal of `abort`.
 const SIGABRT: i32 = 6;
 
-/// A store, with the resources that must live as long as it is used.
+/// A store, with the resources that must live until its last use.
 struct Store {
     setup: Setup,
     _keep: Box<dyn Any>,

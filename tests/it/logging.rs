@@ -107,7 +107,7 @@ async fn a_reload_changes_the_level() {
         gateway.configure(&format!("[log]\nlevel = \"{level}\"\n"));
         gateway.signal("HUP");
         let mut seen = 0;
-        until("the level is in force", SOON, async || {
+        until("the level is in effect", SOON, async || {
             let before = debug_lines(&gateway);
             client.claim(fresh::contents()).await.expect(201);
             // The request before this one has been logged by now, if it is.

@@ -219,7 +219,7 @@ async fn a_server_that_evicts_is_not_used_until_its_policy_is_changed() {
     let client = gateway.client();
     let refused = client.claim(json!(1)).await;
     assert_eq!(refused.code(), (503, "store_incompatible"));
-    assert!(!refused.text.contains("allkeys-lru"), "a caller cannot mend it: {}", refused.text);
+    assert!(!refused.text.contains("allkeys-lru"), "a caller cannot repair it: {}", refused.text);
     let ready = gateway.admin_client().get("/readyz?verbose").await.expect(200);
     let detail = ready.body["engines"]["primary"]["detail"].as_str().unwrap();
     assert!(detail.contains("allkeys-lru") && detail.contains("CONFIG SET maxmemory-policy noeviction"), "{detail}");

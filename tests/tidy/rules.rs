@@ -187,7 +187,7 @@ pub(crate) fn expects(sources: &[Source]) -> Vec<String> {
             let hidden = line.contains("cfg_attr(") && line.contains(",allow(");
             if line.contains("#[allow(") || line.contains("#![allow(") || hidden {
                 let place = format!("{}:{}", source.path, number + 1);
-                found.push(format!("{place}: write `#[expect(…, reason = \"…\")]`, or do what the lint says"));
+                found.push(format!("{place}: write `#[expect(…, reason = \"…\")]`, or follow the lint"));
             }
         }
     }

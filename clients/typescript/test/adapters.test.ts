@@ -244,7 +244,7 @@ describe("express", () => {
     });
   }
 
-  test("pipelined requests on one connection are told apart", async () => {
+  test("pipelined requests on one connection get their own responses", async () => {
     const gateway = new MemoryGateway();
     const app = express()
       .set("env", "test")
@@ -325,7 +325,7 @@ describe("express", () => {
         const source = Readable.from(
           (async function* () {
             yield "row 1\n";
-            throw new Error("the database has gone");
+            throw new Error("the database has stopped");
           })(),
         );
         await pipeline(source, response).catch(() => undefined);
@@ -335,7 +335,7 @@ describe("express", () => {
     assert.equal(gateway.claims[0]?.state, "unknown");
   });
 
-  test("with stopWhenGone the handler is told in the framework's way", async () => {
+  test("with stopWhenGone the framework's own signal reaches the handler", async () => {
     const gateway = new MemoryGateway();
     let closed: Any;
     const told = new Promise((resolve) => {

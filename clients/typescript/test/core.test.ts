@@ -94,7 +94,7 @@ for (const [name, make, message] of wrong) {
   });
 }
 
-test("durations are text, or milliseconds under a name that says so", async () => {
+test("durations are text, or milliseconds under a name that ends in Ms", async () => {
   const seen: Any[] = [];
   const server = http.createServer(async (request, response) => {
     let text = "";
@@ -135,7 +135,7 @@ test("without URLs the environment names the gateway", () => {
   }
 });
 
-test("a copy with other limits shares connections, and leaves its original as it is", () => {
+test("a copy with other limits shares connections, and does not change its original", () => {
   const client = new Client({ claimWithinMs: 1000 }) as Any;
   const copy = client.with({ claimWithinMs: 50, onUnavailable: "proceed" }) as Any;
   assert.equal(copy.transport, client.transport);

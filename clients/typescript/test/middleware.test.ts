@@ -113,7 +113,7 @@ for (const [name, start] of Object.entries(frameworks)) {
       }
     });
 
-    test("the handler finds its grant, marks it, and is told who has gone", async () => {
+    test("the handler finds its grant, marks it, and learns that its caller has disconnected", async () => {
       let seen: Any;
       const { post, gateway } = await serve(({ grant }) => {
         seen = { same: current() === grant, fence: grant?.fence, gone: grant?.callerGone.aborted };
@@ -293,7 +293,7 @@ for (const [name, start] of Object.entries(frameworks)) {
       assert.ok(served.events.some((event) => event.name === "not_settled"));
     });
 
-    test("a gateway that names operations differently is told apart from a caller's mistake", async () => {
+    test("a gateway that names operations differently is not taken for a caller's mistake", async () => {
       const [handler, runs] = counting();
       const { post, client, events } = await serve(handler);
       (client as Any).transport.servers[0].call = async ({ path }: Any) =>

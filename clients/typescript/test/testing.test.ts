@@ -180,7 +180,7 @@ async function calls(client: Client, run: string): Promise<Any[]> {
 }
 
 const { ONCEGATE_URL: url, ONCEGATE_CREDENTIAL: credential } = process.env;
-describe.skipIf(url === undefined)("beside a real gateway", () => {
+describe.skipIf(url === undefined)("compared with a real gateway", () => {
   test("the double gives the same answers", async () => {
     const real = new Client(url as string, { credential, onEvent: () => {} });
     const run = String(Date.now());

@@ -90,7 +90,7 @@ pub(super) fn attention(
         Attention::new(Kind::AuditFailing, Severity::Critical, Some(since), text)
     }));
     found.extend(admin.reloads.last().and_then(|last| last.failing_since).map(|since| {
-        let text = "The configuration file has an error, so its changes are not in force, and the next start would fail. The log says \
+        let text = "The configuration file has an error, so its changes are not in effect, and the next start would fail. The log says \
                     what is wrong.";
         Attention::new(Kind::ReloadFailed, Severity::Warning, Some(since), text)
     }));

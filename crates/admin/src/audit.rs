@@ -216,7 +216,7 @@ impl Audit {
         });
         executed.await.unwrap_or_else(|_panicked| {
             let detail =
-                "The gateway met a fault of its own; the change may or may not have been made. Check the present state before you repeat it.";
+                "The gateway failed; it is unknown whether the change was made. Check the present state before you repeat it.";
             Err(Problem::new(Code::Internal, detail))
         })
     }

@@ -117,7 +117,7 @@ pub(super) fn not_switched(not_done: SwitchError) -> Problem {
         ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
         ChainSwitchError::Unavailable { .. } | ChainSwitchError::WitnessOut { .. } => Code::StoreUnavailable,
         ChainSwitchError::Incomplete { .. } => {
-            return Problem::new(Code::OutcomeUnknown, format!("The switch has begun: {refused}.")).retry_soon();
+            return Problem::new(Code::OutcomeUnknown, format!("The switch has started: {refused}.")).retry_soon();
         }
     };
     let problem = Problem::new(code, format!("Nothing was changed: {refused}."));

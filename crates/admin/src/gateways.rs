@@ -1,5 +1,5 @@
-//! `GET /admin/v1/gateways`: the gateways that share a chain, as each says of itself in the chain's store. Calls no store: a task keeps
-//! the records.
+//! `GET /admin/v1/gateways`: the gateways that share a chain, from the lines that they write into the chain's store. The call itself reads
+//! no store: a task keeps the records.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -99,8 +99,8 @@ pub use self::topology::{Backup, Capabilities, OneShard, SHARDS_MAX, Topology};
 ///
 /// # Parts
 ///
-/// The contract has three parts, and no method has a default: a wrapper that forgets one does not compile. Whatever has all three
-/// parts is an engine.
+/// The contract has three parts. A type with all three is an engine. No method has a default, so a wrapper that forgets one does not
+/// compile.
 pub trait Engine: Claims + Records + Topology {}
 
 impl<T: Claims + Records + Topology> Engine for T {}

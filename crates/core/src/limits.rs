@@ -114,7 +114,7 @@ pub struct OutOfBounds {
 impl fmt::Display for OutOfBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, min, max, forever_allowed, example } = *self;
-        let or_forever = if forever_allowed { ", or for ever" } else { "" };
+        let or_forever = if forever_allowed { ", or unlimited" } else { "" };
         let or_never = if forever_allowed { " or \"forever\"" } else { "" };
         let (min, max, example) = (Span(min), Span(max), Span(example));
         write!(f, "a {what} is from {min} to {max}{or_forever}, such as \"{example}\"{or_never}")
@@ -182,7 +182,7 @@ mod tests {
         }
         for bad in ["999ms", "3651d"] {
             let message = limits.check_retention(bad.parse().unwrap()).unwrap_err().to_string();
-            assert_eq!(message, "a retention is from 1s to 3650d, or for ever, such as \"1d\" or \"forever\"");
+            assert_eq!(message, "a retention is from 1s to 3650d, or unlimited, such as \"1d\" or \"forever\"");
         }
     }
 

@@ -200,10 +200,10 @@ pub struct Record {
 pub struct LiveClaim {
     /// The record.
     pub record: Record,
-    /// Remaining time by the store's clock; nothing if it does not end by itself.
+    /// Remaining time by the store's clock; `None` without an end.
     pub left: Option<Duration>,
-    /// The end by the store's clock, for display: the same in every answer about the record. Nothing if it does not end by itself,
-    /// or if a gateway answers instead of the store. Only `left` says how long to wait: no other clock agrees with the store's.
+    /// The end by the store's clock, for display: the same in every answer about the record. `None` without an end, or if a gateway
+    /// answers instead of the store. Use `left` to wait: other clocks differ from the store's.
     pub ends_at: Option<Timestamp>,
     /// The fence of the newest attempt, if the engine promises fences.
     pub fence: Option<u64>,
@@ -228,7 +228,7 @@ impl LiveClaim {
     }
 
     /// Reports whether the claim is unknown because its lease ended, and not because that was reported: only then it has no
-    /// end, unless unknown outcomes are kept for ever.
+    /// end, unless the retention of unknown outcomes is unlimited.
     pub fn is_ended_lease(&self) -> bool {
         let Record { state, terms, .. } = &self.record;
         *state == ClaimState::Unknown && terms.on_lease_end == LeaseEnd::Unknown && self.left.is_none()

@@ -145,7 +145,7 @@ async fn a_wall_clock_stepped_back_over_a_restart_stops_time_but_never_reverses_
     let disk = open(folder.path(), &clock);
     assert_eq!(disk.read(&request.key).await.unwrap().unwrap().left, Some(Duration::from_mins(50)));
     let third = grant(&disk, &fresh_claim()).await;
-    assert!(first < second && second < third, "fences rise whatever the wall clock says");
+    assert!(first < second && second < third, "fences rise although the wall clock goes back");
     clock.advance(Duration::from_mins(50));
     assert_eq!(disk.read(&request.key).await.unwrap(), None);
 }

@@ -358,13 +358,13 @@ mod tests {
             let permit = permits.clone().try_acquire_owned().unwrap();
             (Call::new(|_, _| Ok(()), reply, permit, stopped.clone()), answer)
         };
-        for why in ["its writer has ended", "the disk is gone"] {
+        for why in ["its writer has ended", "the disk is full"] {
             let (call, mut answer) = call();
             drop(call);
             let refused = answer.try_recv().unwrap().unwrap_err();
             assert!(!refused.is_uncertain() && refused.to_string().contains(why), "{refused}");
             assert_eq!(permits.available_permits(), 1);
-            stopped.set(Some("the disk is gone".into()));
+            stopped.set(Some("the disk is full".into()));
         }
     }
 }

@@ -199,7 +199,7 @@ impl<K: Connector> Task<K> {
                 () = &mut steady, if self.failures > 0 => self.failures = 0,
                 has_call = self.queue.has_call(), if room => {
                     if !has_call {
-                        retired = Some("the engine is gone");
+                        retired = Some("the engine was closed");
                     } else if let Fitness::Retire(why) = connection.fitness() {
                         retired = Some(why);
                     } else if let Some(exchange) = connection.send(&mut self.queue) {

@@ -190,7 +190,7 @@ impl Gateway {
         self.fleet.records().entry(name.to_owned()).or_default().failure = failure;
     }
 
-    /// Reads the record, and writes it with the own line. Returns false if another gateway has written meanwhile.
+    /// Reads the record, and writes it with the own line. Returns false if another gateway has written in between.
     async fn write_line(&self, name: &str, named: &NamedChain, own: &GatewayLine) -> Result<bool, EngineError> {
         let record = format!("gateways.{name}");
         let engine: &dyn Engine = &*named.chain;

@@ -140,7 +140,7 @@ pub(super) fn spelled(path: &str) -> String {
 /// Returns the name of `host[:port]` in the form for comparisons.
 fn host_name(host: &str) -> Result<String, Problem> {
     if host.contains('%') {
-        return Err(Problem::invalid("The host has an escape (`%`); send its name as it is."));
+        return Err(Problem::invalid("The host has an escape (`%`); send its name without escapes."));
     }
     if host.contains('@') {
         return Err(Problem::invalid("The host has user information; send `Host: <name>[:<port>]`."));

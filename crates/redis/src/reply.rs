@@ -133,7 +133,7 @@ impl ScriptResult {
         };
         let name = text(0);
         if name == "unreadable" {
-            return Err(EngineError::incompatible("a record cannot be read by this release; it was left as it is"));
+            return Err(EngineError::incompatible("a record cannot be read by this release; it was not changed"));
         }
         let (state, left) = (value::state_of(&text(1)), left(number(2)));
         // The key of a lease that has ended still has an end.

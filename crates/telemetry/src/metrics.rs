@@ -128,7 +128,7 @@ names! {
         "Requests without a valid credential, by whether there were so many that the answer was delayed";
     describe_counter CONFIG_RELOADS = "oncegate_config_reloads_total", "Reloads of the configuration, by result";
     describe_gauge CONFIG_LAST_RELOAD_SUCCESS = "oncegate_config_last_reload_success",
-        "1 if the configuration that was read last is in force, else 0";
+        "1 if the configuration that was read last is in effect, else 0";
     describe_gauge REGISTRY_UP = "oncegate_registry_up", "1 if the registry of apps answered the last check, else 0";
     describe_gauge REGISTRY_COPY_AGE = "oncegate_registry_copy_age_seconds",
         "Time since the apps were last known to match the registry";

@@ -299,7 +299,7 @@ fn rows(node: &RedisServer) -> Vec<(i64, i64, i64)> {
     rows.into_iter().filter_map(row).collect()
 }
 
-/// Address from which a node calls others.
+/// Address of a node's connections to other nodes.
 fn source(index: usize) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(index + 1).expect("few nodes")).into()
 }

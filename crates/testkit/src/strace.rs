@@ -62,7 +62,7 @@ pub fn calls(file: &Path) -> Vec<Call> {
         if let Some(first) = line.strip_suffix(" <unfinished ...>") {
             started.push((thread, line_number, first.to_owned()));
         } else if let Some((_, rest)) = line.strip_prefix("<... ").and_then(|line| line.split_once(" resumed>")) {
-            let of_thread = started.iter().position(|(other, ..)| *other == thread).expect("a call that has begun");
+            let of_thread = started.iter().position(|(other, ..)| *other == thread).expect("a call that has started");
             let (_, since, first) = started.swap_remove(of_thread);
             calls.extend(call(&(first + rest), since, line_number));
         } else {

@@ -240,7 +240,7 @@ fn chains_require_only_what_their_engines_offer() {
     insta::assert_snapshot!(refused, @r#"
     oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) serves a single gateway; use another one (redis://, postgres://, etcd://, zookeeper://), or leave `shared` out
     oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always), or leave `durable` out
-    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://, etcd://, zookeeper://), or leave `forever` out
+    oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://), or leave `forever` out
     oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) serves a single gateway; use another one (redis://, postgres://, etcd://, zookeeper://), or leave `shared` out
     oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always), or leave `durable` out
     oncegate.toml, line 13: chains.r.requires: engine `r` (redis:) has no fences; use another one (disk:, postgres://, etcd://, zookeeper://), or leave `strict_fence` out
@@ -270,14 +270,14 @@ fn retention_for_ever_needs_an_engine_that_offers_it() {
          retention = \"forever\""
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 10: apps.shop.retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
-    oncegate.toml, line 11: apps.shop.unknown_retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
-    oncegate.toml, line 13: apps.shop.operations.x.unknown_retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
+    oncegate.toml, line 10: apps.shop.retention: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
+    oncegate.toml, line 11: apps.shop.unknown_retention: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
+    oncegate.toml, line 13: apps.shop.operations.x.unknown_retention: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends
     "#);
     // The defaults are checked for the apps that use them, and for no others.
     let forever = "[defaults]\nretention = \"forever\"\n";
     let refused = self::refused(&format!("{memory}{forever}"));
-    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 9: defaults.retention: engine `m` (memory:) cannot keep claims for ever; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends"#);
+    insta::assert_snapshot!(refused, @r#"oncegate.toml, line 9: defaults.retention: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://) in chain `default`, or a retention that ends"#);
     let app = |terms: &str| format!("{memory}{forever}[apps.shop]\nsecrets = [\"{DIGEST}\"]\n{terms}");
     assert!(self::refused(&app("")).contains("line 9: defaults.retention: engine `m`"));
     for good in ["retention = \"1d\"", "chain = \"d\""] {

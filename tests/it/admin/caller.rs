@@ -1,4 +1,4 @@
-//! The name that a caller gives itself: kept with claims and holds, shown to its own app and to operators, and to nobody else.
+//! Names of callers: kept with claims and holds, and shown only to their own app and to operators.
 
 use std::time::Duration;
 

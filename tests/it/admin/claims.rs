@@ -155,7 +155,7 @@ async fn a_failure_and_an_unknown(caller: &Client, alice: &Client) {
 
     let contents = fresh::contents();
     let granted = caller.claim(contents.clone()).await.expect(201);
-    let unknown = json!({ "outcome": "unknown", "reason": "INC-4: the machine is gone" });
+    let unknown = json!({ "outcome": "unknown", "reason": "INC-4: the machine has failed" });
     let settled = alice.post(SETTLE, &about(&contents, unknown)).await.expect(200);
     assert_eq!(settled.body["state"], "unknown");
     assert_eq!(caller.renew(&granted, None).await.code(), (409, "lease_lost"));
@@ -291,7 +291,7 @@ async fn an_app_that_is_disabled_has_claims_all_the_same() {
     assert_eq!(alice.post(SHOW, &body).await.expect(200).body["app"], "shop");
     let unknown = alice.post(SHOW, &json!({ "app": "default", "contents": 1 })).await;
     assert!(unknown.text.contains("it knows: shop"), "{}", unknown.text);
-    let release = json!({ "app": "shop", "contents": 1, "reason": "the app is gone" });
+    let release = json!({ "app": "shop", "contents": 1, "reason": "the app was removed" });
     alice.post(RELEASE, &release).await.expect(200);
 }
 

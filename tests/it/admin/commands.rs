@@ -175,17 +175,17 @@ async fn the_audit_trail_is_a_table() {
     assert_eq!(none, "There are no changes in the audit trail of this gateway.\n");
     assert_eq!(
         terminal.run(&["overlaps"]).expect(0).out,
-        "There are no overlaps at this gateway. Each gateway has a list of its own.\n"
+        "There are no overlaps at this gateway. Each gateway keeps its own list.\n"
     );
     let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1001" } });
     gateway.client().post("/v1/claims", &claim).await.expect(201);
-    terminal.claim("release", &["--reason", "INC-9: its host is gone"]).expect(0);
+    terminal.claim("release", &["--reason", "INC-9: its host has failed"]).expect(0);
     let listed = terminal.run(&["audit"]).expect(0).out;
     let row = &rows(&listed)[0];
     let found = ["WHO", "ACTION", "RESULT", "APP", "OPERATION", "REASON"].map(|header| &*row[header]);
-    assert_eq!(found, ["alice", "claim.release", "released", "default", "order.submit", "INC-9: its host is gone"]);
+    assert_eq!(found, ["alice", "claim.release", "released", "default", "order.submit", "INC-9: its host has failed"]);
     let json = terminal.run(&["audit", "--output", "json", "--limit", "1"]).expect(0).out;
-    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["entries"][0]["reason"], "INC-9: its host is gone");
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["entries"][0]["reason"], "INC-9: its host has failed");
     let missing = terminal.run(&["audit", "--limit", "201"]).expect(2);
     assert!(missing.err.contains("a whole number from 1 to 200"), "{}", missing.err);
 }

@@ -30,7 +30,10 @@ fn degrading(engine: &str, claim: &str) -> Setup {
 /// Waits until a claim call of the shop gets this status.
 async fn claims_get(gateway: &Gateway, status: u16) {
     let shop = caller(gateway, "shop");
-    until("the store is found as it is", SOON, async || shop.claim(fresh::contents()).await.status == status).await;
+    until("the gateway knows the state of the store", SOON, async || {
+        shop.claim(fresh::contents()).await.status == status
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn an_action_is_refused_if_the_claim_has_changed_since_it_was_shown() {
         let refused = browser.post(&format!("{page}/{action}"), &[OWN], &form).await;
         assert!(refused.status == 409 && refused.text.contains("superseded"), "{action}: {}", refused.text);
     }
-    assert_eq!(newest(&gateway, "claim.settle").await, json!([]), "nothing was begun");
+    assert_eq!(newest(&gateway, "claim.settle").await, json!([]), "nothing was started");
     // A success that arrives after the page was opened is not undone.
     let other = json!({ "order_id": "A-2" });
     let granted = gateway

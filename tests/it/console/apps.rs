@@ -57,7 +57,7 @@ async fn a_new_secret_is_shown_once_and_an_app_is_disabled_by_its_name() {
     // The caller uses the new secret, so it is the one whose revocation needs the name.
     let client = gateway.client().with_credential(&format!("shop.{secret}"));
     let call = async || client.post("/v1/global-ids", &json!({ "contents": 1 })).await.status;
-    until("the new secret is in force", SOON, async || call().await == 200).await;
+    until("the new secret is in effect", SOON, async || call().await == 200).await;
     let listed = operator.get("/admin/v1/apps/shop").await.expect(200).body;
     let old = listed["secrets"][0]["secret_id"].as_str().unwrap().to_owned();
     let form = bound(&browser.get(&format!("{page}/revoke/{old}")).await.expect(200));

@@ -1,4 +1,4 @@
-//! The page of the gateways that share a chain. What a store says of a gateway is shown, and trusted for nothing.
+//! The page of the gateways that share a chain. Their lines come from a store: they are shown, and never trusted.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     assert_eq!((&ready["engines"]["primary"]["up"], &ready["spool"]["entries"]), (&json!(true), &json!(0)));
     assert_ne!(ready["engines"]["primary"]["breaker"]["state"], "open");
     let in_progress = again(&local, &json!("in a batch")).await.expect(409);
-    assert_eq!(in_progress.body["state"], "in_progress", "a grant without its outcome stands in the store");
+    assert_eq!(in_progress.body["state"], "in_progress", "the store has a grant without its outcome");
     let overlaps = alice(&gateway).get("/admin/v1/overlaps").await.expect(200);
     assert_eq!(overlaps.body["overlaps"], json!([]), "there was no other attempt");
 }

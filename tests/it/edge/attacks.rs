@@ -140,7 +140,7 @@ async fn guess(address: std::net::SocketAddr, path: &str, unusual: &str) -> usiz
     let response = String::from_utf8(response).unwrap();
     let answers: Vec<_> = response.split("HTTP/1.1 401 ").skip(1).collect();
     let closing = answers.iter().filter(|answer| answer.contains("connection: close\r\n")).count();
-    assert_eq!(closing, 1, "the answer that says so is the last");
+    assert_eq!(closing, 1, "the answer with this field is the last");
     answers.len()
 }
 

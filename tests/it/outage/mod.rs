@@ -211,7 +211,7 @@ impl Seen {
         }
         let limit = DEADLINE + BEYOND + self.noop_p99;
         let p99 = percentile(&self.took, 99);
-        assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, beside {:?} where nothing is done", self.noop_p99);
+        assert!(p99 <= limit, "{fault:?}: p99 is {p99:?}, and {:?} of the no-op handler", self.noop_p99);
         // A no-op handler is one program; here are two with a connection between them. The measured times are short, so
         // a busy machine may delay only one of them.
         let limit = OPEN + self.noop_p99.max(self.noop_p99_later) * 4;

@@ -93,7 +93,7 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
                 // If another attempt held the claim at the delivery, that is reported.
                 assert!(
                     reported.contains(&attempt.timestamp().as_micros()),
-                    "{policy}, {fault:?}: {key}: the store granted it beside {attempt:?}: {events:#?}"
+                    "{policy}, {fault:?}: {key}: the store granted it in addition to {attempt:?}: {events:#?}"
                 );
             }
             for double in double_grants(&events) {

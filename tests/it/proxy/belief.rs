@@ -271,7 +271,7 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
             assert_eq!(code(&answer), expected, "{case}, {method} {path}: {answer}");
             let seen: Vec<_> = recorder.take().into_iter().map(|seen| seen.target).collect();
             let forwarded = if expected == "201" { vec![format!("{method} {path}")] } else { Vec::new() };
-            assert_eq!(seen, forwarded, "{case}: the target goes on as it was sent");
+            assert_eq!(seen, forwarded, "{case}: the target is forwarded unchanged");
         }
     }
 }

@@ -126,7 +126,7 @@ async fn an_idle_gateway_replaces_lost_connections_before_the_next_call() {
     served(&gateway, NOTICED).await;
     let before = proxy.accepted();
     proxy.set(Mode::HalfOpen);
-    until("it tries anew", NOTICED, async || proxy.accepted() >= before + 2).await;
+    until("it tries again", NOTICED, async || proxy.accepted() >= before + 2).await;
     proxy.heal().await;
     served(&gateway, BACK).await;
 }
@@ -144,7 +144,7 @@ async fn a_call_whose_connection_went_silent_is_answered_all_the_same() {
         proxy.set(Mode::HalfOpen);
         let before = proxy.accepted();
         let heal = async {
-            until("it tries anew", NOTICED, async || proxy.accepted() > before).await;
+            until("it tries again", NOTICED, async || proxy.accepted() > before).await;
             proxy.heal().await;
         };
         let claim = answered_within(Duration::from_millis(1100), client.claim(json!({ "round": round })));

@@ -60,7 +60,7 @@ export class RequestGrant {
 
   /** @internal */
   callerLeft(): void {
-    this.gone.abort(new Error("the caller has gone"));
+    this.gone.abort(new Error("the caller has disconnected"));
   }
 }
 

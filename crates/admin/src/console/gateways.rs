@@ -1,4 +1,5 @@
-//! `/console/gateways`: the gateways that share a chain, as each says of itself. The page links to their consoles, and calls none.
+//! `/console/gateways`: the gateways that share a chain, from the lines that they write about themselves. The page links to their consoles,
+//! and calls none.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -344,7 +344,7 @@ fn only_an_unknown_claim_without_an_end_whose_lease_means_that_has_an_ended_leas
     };
     assert!(claim(ClaimState::Unknown, LeaseEnd::Unknown, None).is_ended_lease());
     assert!(!claim(ClaimState::Succeeded, LeaseEnd::Unknown, None).is_ended_lease());
-    assert!(!claim(ClaimState::Unknown, LeaseEnd::Release, None).is_ended_lease(), "kept for ever");
+    assert!(!claim(ClaimState::Unknown, LeaseEnd::Release, None).is_ended_lease(), "kept without end");
     assert!(!claim(ClaimState::Unknown, LeaseEnd::Unknown, Some(HOUR)).is_ended_lease(), "reported");
 }
 

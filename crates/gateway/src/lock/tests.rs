@@ -118,7 +118,7 @@ async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     sleep(MS).await;
     gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
     let next = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
-    assert_eq!(next.holds, 1, "it does not wait for the one that has gone");
+    assert_eq!(next.holds, 1, "it does not wait for the caller that has left");
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,7 +65,7 @@ impl Requirement {
 
     fn reason(&self, missing: Capability) -> String {
         let (chain, missing) = (&self.chain, missing.as_str());
-        format!("chain `{chain}` requires `{missing}`, which its store does not provide as it is configured now")
+        format!("chain `{chain}` requires `{missing}`, which its store does not provide with its present configuration")
     }
 
     /// Updates the metric, and logs a change once.

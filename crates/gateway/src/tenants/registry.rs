@@ -258,7 +258,7 @@ mod tests {
         }
         for wrong in [format!("Bearer bank.{OLD}"), format!("{right}x"), right[..right.len() - 1].to_owned()] {
             assert_eq!(authenticate(&wrong).unwrap_err(), AuthError::Unauthenticated);
-            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop", "a failure leaves the cache as it is");
+            assert_eq!(authenticate(&right).unwrap().key.as_ref(), "shop", "a failure does not change the cache");
         }
         assert_eq!(registry.authenticate(None, &cached, NOON).unwrap_err(), AuthError::Unauthenticated);
         assert_eq!(authenticate(&format!("Bearer bank.{NEW}")).unwrap().key.as_ref(), "bank");

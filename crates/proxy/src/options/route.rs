@@ -211,7 +211,7 @@ impl RouteOptions {
                 let name = segment.trim_start_matches([':', '*']);
                 let name = if name.is_empty() { "rest" } else { name };
                 let star = if segment.starts_with('*') { "*" } else { "" };
-                return Some(format!("takes {segment:?} as it is written; a parameter is {{{star}{name}}}"));
+                return Some(format!("takes {segment:?} literally; a parameter is {{{star}{name}}}"));
             }
         }
         let spelled = target::spelled(path);

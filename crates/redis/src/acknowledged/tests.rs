@@ -110,7 +110,7 @@ async fn a_caller_whose_time_is_over_is_answered_that_too_few_replicas_have_it()
     assert!(early.is_over() && !late.is_over());
     assert!(is_short(answer.await));
     assert!(!fake.room.is_repeated(), "nothing waits any more");
-    assert!(fake.room.short().is_some(), "the next call does not wait in vain");
+    assert!(fake.room.short().is_some(), "the next call does not wait for a reply that cannot come");
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ impl fmt::Display for Unexplained {
                         let [earliest, latest] = [ends.earliest, ends.latest].map(|at| at.as_secs_f64() * 1e3);
                         format!("ends between {earliest:.1} and {latest:.1} ms")
                     }
-                    None => "does not end by itself".to_owned(),
+                    None => "has no end".to_owned(),
                 };
                 format!("{:?} by {:?}, which {ends}", stored.record.state, stored.record.attempt)
             }

@@ -79,7 +79,7 @@ impl Today {
         }
     }
 
-    /// Begins anew if this instant is of a later day.
+    /// Resets the count if this instant is of a later day.
     fn turn(&mut self, now: Timestamp, lost: u64) {
         if day(now) > self.day {
             let midnight = Timestamp::from_micros(day(now) * MICROS_OF_DAY);

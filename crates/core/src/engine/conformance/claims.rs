@@ -64,7 +64,7 @@ pub async fn the_same_nonce_gets_the_same_attempt_and_the_remaining_lease(on: &S
     assert!(second.repeated);
     assert_eq!((&second.attempt, second.fence), (&first.attempt, first.fence));
     let left = second.lease_left.expect("a repeat gets what is left");
-    assert!(left + on.tick <= request.terms.lease, "the lease did not begin anew");
+    assert!(left + on.tick <= request.terms.lease, "a repeat does not restart the lease");
 }
 
 /// S5, S9: a call that is repeated because its reply was lost gets the answer of the first one.

@@ -279,7 +279,7 @@ impl<'a> Lock<'a> {
                 return answer;
             }
         }
-        panic!("others change the lock for ever")
+        panic!("others change the lock before every try")
     }
 
     fn change(&self, expected: Option<SharedRecord>, state: LockState) -> Option<RecordChange> {

@@ -92,7 +92,7 @@ pub async fn a_list_has_one_realm(on: &Subject) {
     }
 }
 
-/// A subscription receives the end of its own record only.
+/// A subscription does not receive the ends of other records.
 pub async fn a_notification_has_one_realm(on: &Subject) {
     for request in [fresh_claim(), of_proxy()] {
         let other = in_other_realm(&request);

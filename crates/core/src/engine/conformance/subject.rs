@@ -124,7 +124,7 @@ impl Subject {
 
     /// Checks that the remaining time is at most the expected one, and hardly less.
     pub(super) fn assert_left(&self, left: Option<Duration>, expected: Duration) {
-        let left = left.expect("it ends by itself");
+        let left = left.expect("it has an end");
         assert!(left <= expected, "{left:?} is more than {expected:?}");
         let slack = if self.exact_time { Duration::ZERO } else { self.tick.max(Duration::from_secs(10)) };
         assert!(left + slack >= expected, "{left:?} is much less than {expected:?}");

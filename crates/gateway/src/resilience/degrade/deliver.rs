@@ -249,7 +249,7 @@ impl Core {
         let is_refused = is_superseded(&settled) && request.outcome != Outcome::Failure;
         let theirs = if is_refused { self.engine.read(&request.key).await? } else { None };
         if is_refused && theirs.is_none() {
-            return Err(EngineError::unavailable("the claim in the way has just ended; delivery will be tried again"));
+            return Err(EngineError::unavailable("the other claim has just ended; delivery will be tried again"));
         }
         // Another gateway may have granted the claim again without knowing of this outcome.
         let overlapping = match request.outcome {

@@ -71,7 +71,7 @@ pub(super) fn on_a_thread(writing: impl Future<Output = ()> + Send + 'static) ->
     Ok(())
 }
 
-/// Reads a file. Returns the state from which its journal continues, the waiting entries, and the number of damaged
+/// Reads a file. Returns the state that its journal continues with, the waiting entries, and the number of damaged
 /// frames.
 pub(super) fn read(bytes: &[u8]) -> Result<(OpenState, Recovered, usize), String> {
     let scanned = frame::scan(bytes).ok_or("its file does not begin as a journal")?;

@@ -248,7 +248,7 @@ impl Log for Disk {
 
     async fn sync(&mut self) -> io::Result<()> {
         self.0.syncs.fetch_add(1, Ordering::SeqCst);
-        if self.0.sync_fails.load(Ordering::SeqCst) { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
+        if self.0.sync_fails.load(Ordering::SeqCst) { Err(io::Error::other("the disk has failed")) } else { Ok(()) }
     }
 
     async fn truncate(&mut self, bytes: u64) -> io::Result<()> {

@@ -114,10 +114,10 @@ mod tests {
         assert!(stored.add(Other, 40, 100, None, DAY / 2), "what is refused is not counted");
         assert!(!stored.add(Other, 1, 100, Some(DAY), DAY / 4 * 3));
         assert!(stored.add(Other, 60, 100, Some(DAY), DAY + DAY / 128), "the first one has ended");
-        assert!(!stored.add(Other, 1, 100, Some(DAY), DAY + DAY / 64), "60 bytes, and one that is kept for ever");
+        assert!(!stored.add(Other, 1, 100, Some(DAY), DAY + DAY / 64), "60 bytes, and one without an end");
         assert!(stored.add(Other, 60, 100, Some(DAY), 4 * DAY));
         assert_eq!(stored.total(4 * DAY), 100);
-        assert!(!stored.add(Other, 61, 100, Some(DAY), 9 * DAY), "one is kept for ever");
+        assert!(!stored.add(Other, 61, 100, Some(DAY), 9 * DAY), "one has no end");
         assert_eq!(stored.total(9 * DAY), 40);
     }
 

@@ -200,7 +200,8 @@ impl Oracle {
                 };
                 let own = u32::try_from(others().filter(asked_since).count()).unwrap_or(u32::MAX);
                 if at.saturating_sub(since) > HEAD_GRACE * (own + 1) + self.slack {
-                    let why = format!("nobody can hold it since {since:?}, and {own} other requests have queued since");
+                    let why =
+                        format!("no hold can be left since {since:?}, and {own} other requests have queued since then");
                     return broken(Rule::Progress, &why, &[event]);
                 }
             }

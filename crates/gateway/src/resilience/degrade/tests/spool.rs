@@ -185,7 +185,7 @@ async fn a_failure_frees_the_key_when_the_store_is_back() {
     let held = granted(&world).await;
     world.line.set(Way::Gone);
     assert_eq!(world.settle(&report(&held, Outcome::Failure, SPOOLED)).await, SPOOLED_ANSWER);
-    assert!(world.try_claim(&other(&world, &held)).await.is_err(), "the store has to say so");
+    assert!(world.try_claim(&other(&world, &held)).await.is_err(), "only the store knows");
     world.line.set(Way::Whole);
     assert_eq!(summary(&world.claim(&other(&world, &held)).await), (None, "granted"));
 }

@@ -56,7 +56,7 @@ final class Fields {
             return "which concerns a single connection";
         }
         if (lower.equals("content-length") || lower.equals("date")) {
-            return "which each replay gets anew";
+            return "which is new in each replay";
         }
         return isOwn(name) ? "which only the gateway and the middleware use" : null;
     }

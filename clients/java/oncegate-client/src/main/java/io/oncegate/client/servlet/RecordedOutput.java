@@ -60,7 +60,7 @@ final class RecordedOutput extends ServletOutputStream {
 
     void reset() {
         if (headSent) {
-            throw new IllegalStateException("The response has begun");
+            throw new IllegalStateException("The response has started");
         }
         held.reset();
         written = 0;

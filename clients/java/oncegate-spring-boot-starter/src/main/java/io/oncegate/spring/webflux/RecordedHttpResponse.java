@@ -103,7 +103,7 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
         return Mono.defer(
                 () -> {
                     if (begun) {
-                        return Mono.error(new IllegalStateException("The response has begun"));
+                        return Mono.error(new IllegalStateException("The response has started"));
                     }
                     begun = true;
                     return Flux.fromIterable(List.copyOf(beforeCommit))
