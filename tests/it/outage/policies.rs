@@ -100,7 +100,7 @@ async fn hold<S: Store>(store: &mut S, policy: &str, faults: &[S::Fault]) {
                 twice += 1;
                 let both = [&double.attempts.0, &double.attempts.1];
                 // It may be reported with a third attempt that held the claim at the delivery, and has failed since.
-                let is_reported = both.iter().any(|one| reported.contains(&one.timestamp().as_micros()));
+                let is_reported = both.iter().any(|one| timestamps(&events, one).any(|at| reported.contains(&at)));
                 noticed += usize::from(is_reported);
                 let both_done = both.iter().all(|one| is_done(&events, one));
                 let both_degraded = both.iter().all(|one| is_degraded(&events, one));
@@ -122,30 +122,44 @@ fn long_kept() -> Workload {
     Workload { retentions: vec![workload.terms.retention], ..workload }
 }
 
-/// Returns true if a success of this attempt was accepted, to be kept for longer than the test.
+/// Returns the timestamps of the grants of an attempt's nonce: two gateways may grant it, each under its own attempt.
+fn timestamps(events: &[Event], attempt: &Attempt) -> impl Iterator<Item = u64> {
+    events.iter().filter_map(|event| match &event.reply {
+        Reply::Answered(Answer::Granted { attempt: own, .. })
+        | Reply::Degraded(_, Answer::Granted { attempt: own, .. })
+            if own.nonce() == attempt.nonce() =>
+        {
+            Some(own.timestamp().as_micros())
+        }
+        _ => None,
+    })
+}
+
+/// Returns true if a success of this attempt's nonce was accepted, to be kept for longer than the test.
 fn is_done(events: &[Event], attempt: &Attempt) -> bool {
     events.iter().any(|event| {
         let Call::Settle { attempt: own, outcome: Outcome::Success { .. }, .. } = &event.call else { return false };
         let taken =
             matches!(&event.reply, Reply::Answered(Answer::Done { .. }) | Reply::Degraded(_, Answer::Done { .. }));
-        taken && own == attempt
+        taken && own.nonce() == attempt.nonce()
     })
 }
 
-/// Returns true if a policy granted this attempt instead of the store, so that a journal has it. If a policy only
-/// repeats a grant of the store, the journal has no entry for it. If the store extended a lease, that lease is longer
-/// than the mark of its grant.
+/// Returns true if only policies granted this attempt's nonce, so that journals have it. A grant of the store leaves no
+/// entry and no mark, also if a policy repeats it, or granted the same nonce before at another gateway. If the store
+/// extended a lease, that lease is longer than the mark of its grant.
 fn is_degraded(events: &[Event], attempt: &Attempt) -> bool {
+    let is_own = |own: &Attempt| own.nonce() == attempt.nonce();
     let grants = |granted: fn(&Reply) -> Option<&Answer>| {
-        events
-            .iter()
-            .any(|event| matches!(granted(&event.reply), Some(Answer::Granted { attempt: own, .. }) if own == attempt))
+        let is_grant =
+            |answer: Option<&Answer>| matches!(answer, Some(Answer::Granted { attempt: own, .. }) if is_own(own));
+        events.iter().any(|event| is_grant(granted(&event.reply)))
     };
     let by_store = grants(|reply| if let Reply::Answered(answer) = reply { Some(answer) } else { None });
     let in_its_place = grants(|reply| if let Reply::Degraded(_, answer) = reply { Some(answer) } else { None });
     let extended = events.iter().any(|event| {
-        let is_own = matches!(&event.call, Call::Renew { attempt: own, .. } if own == attempt);
-        is_own && matches!(event.reply, Reply::Answered(Answer::Renewed { .. }) | Reply::Unknown)
+        let is_renewal = matches!(&event.call, Call::Renew { attempt: own, .. } if is_own(own));
+        is_renewal && matches!(event.reply, Reply::Answered(Answer::Renewed { .. }) | Reply::Unknown)
     });
     in_its_place && !by_store && !extended
 }

@@ -185,8 +185,8 @@ impl Core {
         Ok(self.answer(&request.key, policy, answer))
     }
 
-    /// Puts an operation into the journal, and then into the local claims. A lease counts from when the disk has it: longer than
-    /// its holder was promised. `failure` is that of the store.
+    /// Puts an operation into the journal, and then into the local claims. A lease counts from its entry's instant here too: however
+    /// slow the disk is, a repeated call is not promised more than the mark of the grant covers. `failure` is that of the store.
     async fn record_operation(
         &self,
         journaled: JournaledOperation,
@@ -194,9 +194,9 @@ impl Core {
         failure: EngineError,
         effect: impl FnOnce(Duration) -> LocalEffect,
     ) -> Result<(), EngineError> {
+        let now = self.clock.monotonic();
         let entry = Arc::new(Entry { chain: self.chain.clone(), policy, at: self.clock.wall(), journaled });
         let seq = self.journal.append(&entry).await.map_err(|error| not_journaled(failure, &error))?;
-        let now = self.clock.monotonic();
         self.local_claims.add(seq, entry, effect(now), now);
         self.wake.notify_one();
         Ok(())

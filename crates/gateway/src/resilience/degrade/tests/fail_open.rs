@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use oncegate_core::claim::Outcome;
+use oncegate_core::claim::{Grant, Outcome};
 use oncegate_core::record::ClaimState;
 
 use super::super::marks::ExclusiveTime;
 use super::super::*;
 use super::support::*;
+use crate::resilience::journal::memory::{Disk, Flaw};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -290,6 +291,30 @@ async fn grants_that_leave_no_record_are_compared_by_their_marks() {
     assert_eq!(pairs(&one), []);
     assert_eq!(pairs(&two), [(hashes[1], hashes[0])]);
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
+}
+
+/// A repeated call is told when its lease ends; until then another gateway's grant is an overlap.
+#[tokio::test]
+async fn a_grant_lasts_as_long_as_its_mark_however_slow_the_disk_is() {
+    let (one, two) = two_gateways_without_a_store().await;
+    let clock = one.clock.clone();
+    let slow = move || {
+        clock.advance(Duration::from_millis(300));
+        Duration::ZERO
+    };
+    let one = one.started_on(&Disk::new(slow, Flaw::None)).await;
+    let first = request(&one, ClaimOnOutage::FailOpen);
+    assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
+    let ClaimResponse::Granted(Grant { lease_left: Some(left), .. }) = one.claim(&first).await.answer else {
+        panic!("the same nonce is granted again")
+    };
+    one.clock.advance(left.saturating_sub(Duration::from_millis(2)));
+    let second = other(&two, &first);
+    assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
+    one.clock.advance(first.terms.lease);
+    one.back().await;
+    two.back().await;
+    assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
 /// A success without an end lasts longer than a record can hold, and later grants must read its mark.
