@@ -21,7 +21,8 @@ use source::Source;
 const ROOMS: &[(&str, &[&str])] = &[
     ("crates/gateway/src/crash", &[]),
     ("crates/gateway/src/tenants", &[]),
-    ("crates/gateway/src/resilience", &["crash"]),
+    ("crates/gateway/src/roster", &[]),
+    ("crates/gateway/src/resilience", &["crash", "roster"]),
     ("src/engines", &[]),
     ("src/config", &["engines"]),
     ("src/server", &["config", "engines"]),

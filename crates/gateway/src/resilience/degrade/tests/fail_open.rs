@@ -293,7 +293,7 @@ async fn grants_that_leave_no_record_are_compared_by_their_marks() {
     assert_eq!(pairs(&three), [(hashes[2], hashes[0]), (hashes[2], hashes[1])]);
 }
 
-/// A repeated call is told when its lease ends; until then another gateway's grant is an overlap.
+/// The answer to a repeated call names the end of the lease; until then another gateway's grant is an overlap.
 #[tokio::test]
 async fn a_grant_lasts_as_long_as_its_mark_however_slow_the_disk_is() {
     let (one, two) = two_gateways_without_a_store().await;
