@@ -147,14 +147,16 @@ async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
         let all_at_once = entries.len().clamp(1, 500);
         until("it takes all at once", Duration::from_secs(10), async || grants(all_at_once).await).await;
         let all = (0..entries.len()).collect();
-        check(&gateway.client(), &mut entries, &all).await;
+        // By a gateway whose calls wait for a slow store.
+        let patient = setup.clone().patient().start().await;
+        check(&patient.client(), &mut entries, &all).await;
         *ledger.entries.lock().unwrap() = entries;
     }
     println!("{} answers", ledger.answers.load(Ordering::SeqCst));
 }
 
 async fn start(claims: &Path) -> Gateway {
-    gateway::on_disk(claims).patient().start().await
+    gateway::on_disk(claims).start().await
 }
 
 /// Claims and settles one key after another, and records the answers, until the gateway no longer runs.

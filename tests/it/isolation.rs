@@ -87,7 +87,7 @@ async fn one_app_at_ten_times_its_quota_is_not_felt_by_another() {
     const RATE: u32 = 10;
     let quota = format!("[apps.noisy.quota]\nrequests_per_second = {RATE}\nburst = \"100ms\"\n");
     let config = format!("{}{quota}{}", app("noisy"), app("victim"));
-    let gateway = gateway::on_memory().config(&config).patient().start().await;
+    let gateway = gateway::on_memory().config(&config).start().await;
     let (noisy, victim) = (caller(&gateway, "noisy"), caller(&gateway, "victim"));
     watched(&victim).await;
     // Made in advance, so that only the gateway works on them.

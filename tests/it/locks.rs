@@ -53,7 +53,7 @@ async fn queue(gateway: &Gateway, name: &'static str) -> JoinHandle<Answer> {
 
 /// A lock with a limit has at most that many holds, requested at any gateway. Waiting requests get the next ones.
 async fn permits_at_two_gateways_are_as_many_as_the_limit(url: &str) {
-    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
+    let (here, there) = (gateway::on(url).patient().start().await, gateway::on(url).patient().start().await);
     let permit = |limit: u64| json!({ "mode": "shared", "limit": limit });
     let first = hold(&here.client(), "permits", permit(2)).await.expect(201);
     hold(&there.client(), "permits", permit(2)).await.expect(201);
@@ -80,7 +80,7 @@ async fn answered(waits: JoinHandle<Answer>) -> Answer {
 
 /// Fair requests are granted one at a time, in the order of their arrival, at any gateway.
 async fn fair_requests_at_two_gateways_take_turns(url: &str) {
-    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
+    let (here, there) = (gateway::on(url).patient().start().await, gateway::on(url).patient().start().await);
     let mut held = hold(&here.client(), "turns", json!({})).await.expect(201);
     let refused = hold(&there.client(), "turns", json!({})).await;
     assert_eq!((refused.code(), &refused.body["holders"]), ((409, "lock_held"), &json!(1)));
@@ -133,7 +133,7 @@ async fn on_zookeeper_two_gateways_take_turns_and_share_permits() {
 /// The clock of the store advances in steps, and may be fast, so the end of a hold is later.
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 async fn a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(url: &str) {
-    let (here, there) = (gateway::on(url).start().await, gateway::on(url).start().await);
+    let (here, there) = (gateway::on(url).patient().start().await, gateway::on(url).patient().start().await);
     let clock = SystemClock::new();
     for round in 0..8 {
         let (name, sent) = (format!("lease{round}"), clock.monotonic());

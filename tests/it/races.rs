@@ -30,13 +30,13 @@ struct Stage {
 
 impl Stage {
     async fn memory() -> Option<Self> {
-        let gateway = gateway::on_memory().patient().start().await;
+        let gateway = gateway::on_memory().start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway)] })
     }
 
     async fn disk() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let gateway = gateway::on_disk(&folder.path().join("claims")).patient().start().await;
+        let gateway = gateway::on_disk(&folder.path().join("claims")).start().await;
         Some(Self { clients: vec![gateway.client()], keep: vec![Box::new(gateway), Box::new(folder)] })
     }
 

@@ -134,7 +134,14 @@ final class Scenario {
         } catch (NotSettled unsettled) {
             say("not_settled");
             // Kept somewhere, and given to a gateway later.
-            say("settled", client.settle(unsettled.report()).state());
+            for (; ; ) {
+                try {
+                    say("settled", client.settle(unsettled.report()).state());
+                    return;
+                } catch (NotSettled again) {
+                    // No gateway has it yet.
+                }
+            }
         } catch (NothingHappened nothing) {
             say("raised", "failure");
         } catch (IllegalStateException unknown) {

@@ -30,6 +30,7 @@ pub struct Setup {
     data_dir: Option<PathBuf>,
     trace: Option<PathBuf>,
     reads_log: bool,
+    is_patient: bool,
 }
 
 /// A running gateway; killed on drop.
@@ -48,7 +49,17 @@ impl Setup {
     pub fn new(program: impl Into<PathBuf>, engine: Option<String>) -> Self {
         let (program, listen) = (program.into(), "127.0.0.1:0".into());
         let (config, environment) = (String::new(), Vec::new());
-        Self { program, engine, listen, config, environment, data_dir: None, trace: None, reads_log: true }
+        Self {
+            program,
+            engine,
+            listen,
+            config,
+            environment,
+            data_dir: None,
+            trace: None,
+            reads_log: true,
+            is_patient: false,
+        }
     }
 
     /// Sets the address of its API.
@@ -80,10 +91,12 @@ impl Setup {
         self
     }
 
-    /// Lets its calls wait 20 seconds for the store, which may be slow on a busy machine.
+    /// Lets its calls wait 20 seconds for the store, which may be slow on a busy machine. A deadline that the test sets itself comes
+    /// first.
     #[must_use]
-    pub fn patient(self) -> Self {
-        self.env("ONCEGATE_DEFAULTS__DEADLINE", "20s")
+    pub fn patient(mut self) -> Self {
+        self.is_patient = true;
+        self
     }
 
     /// Traces its system calls into this file; see `strace`.
@@ -121,7 +134,11 @@ impl Setup {
         command.arg("--config").arg(&config);
         let data_dir = self.data_dir.clone().unwrap_or_else(|| folder.path().to_owned());
         command.arg("--data-dir").arg(&data_dir);
-        command.env("ONCEGATE_LOG__FORMAT", "json").envs(self.environment.iter().cloned());
+        command.env("ONCEGATE_LOG__FORMAT", "json");
+        if self.is_patient && !self.config.contains("deadline") {
+            command.env("ONCEGATE_DEFAULTS__DEADLINE", "20s");
+        }
+        command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir(folder.path());
         let mut child = command.spawn().expect("the gateway starts");
         let log = Arc::new(Mutex::new(Vec::new()));

@@ -17,12 +17,12 @@ pub(crate) fn on_configured() -> Setup {
     Setup::new(PROGRAM, None)
 }
 
-/// A gateway on the engine in memory.
+/// A patient gateway on the engine in memory, which always answers.
 pub(crate) fn on_memory() -> Setup {
-    on("memory:")
+    on("memory:").patient()
 }
 
-/// A gateway on the engine that keeps claims in this folder.
+/// A patient gateway on the engine that keeps claims in this folder.
 pub(crate) fn on_disk(folder: &Path) -> Setup {
-    on(format!("disk:{}", folder.display()))
+    on(format!("disk:{}", folder.display())).patient()
 }
