@@ -196,10 +196,10 @@ impl Server {
             journal: journal.clone(),
             audit,
             console: operators::console(config),
-            proxy_routes: proxy::shown_routes(&config.proxy),
+            proxy: proxy::shown(&config.proxy),
         };
         let admin_service = admin_service(admin_api, &stop_admin);
-        let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy);
+        let of_proxy = proxy::dependencies(config, &gateway, &registry, &clock, &entropy, &recent);
         let (tls, stop) = (certificates.of_proxy(), stop_api.clone());
         let exchanges = proxy::start(&config.proxy, of_proxy, tls, &cores.handles, stop, &api_connections)?;
         let api_service = ApiService::new(Api {

@@ -27,24 +27,29 @@ use crate::config::TOKEN_VARIABLE;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// API terms in the details of problems, and their names on the command line.
-const TERMS: [(&str, &str); 18] = [
+const TERMS: [(&str, &str); 23] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
     ("\"even_succeeded\": true", "--even-succeeded"),
     ("GET /admin/v1/apps lists them", "`oncegate app list` lists them"),
+    ("GET /admin/v1/proxy/routes lists them", "`oncegate proxy routes` lists them"),
     ("`action`", "--action"),
     ("`after`", "--after"),
+    ("`answer`", "--answer"),
     ("`attempt_hash`", "--attempt-hash"),
     ("`chain`", "--chain"),
     ("`claimed_after`", "--claimed-after"),
     ("`claimed_before`", "--claimed-before"),
     ("`contents`", "CONTENTS"),
     ("`global_id`", "--global-id"),
+    ("`key` is the key", "KEY is the key"),
     ("`operation`", "--operation"),
     ("`outcome`", "--outcome"),
+    ("`principal`", "--principal"),
     ("`reason`", "--reason"),
     ("`result`", "--result"),
     ("`retention`", "--retention"),
+    ("`route`", "--route"),
     ("`secret_id`", "SECRET_ID"),
 ];
 

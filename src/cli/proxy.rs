@@ -1,27 +1,38 @@
-//! `oncegate proxy`: explains the way of a request through the proxy, without a gateway; erases stored responses through the admin API.
+//! `oncegate proxy`: explains the way of a request through the proxy, without a gateway; lists and finds requests and erases stored
+//! responses through the admin API.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::AppKey;
 use oncegate_proxy::explain::{Explanation, Sample, explain};
-use serde_json::Value;
+use oncegate_web::recent::keys::ANSWERS;
+use serde_json::{Value, json};
 
-use super::admin_client::QueryArgs;
+use super::admin_client::{QueryArgs, filters};
+use super::arguments::number;
 use super::claim::{Change, ClaimName};
 use super::failure::usage;
 use super::load;
-use super::output::{Column, Out, cell, rows, table};
+use super::output::{Column, Out, cell, escaped, rows, table};
 use crate::config::Flags;
 
 const EXAMPLES: &str = "\
 Examples:
   oncegate proxy routes
+  oncegate proxy recent --route orders.create --answer unknown
+  oncegate proxy find --route orders.create - < key.txt
   oncegate proxy check --config oncegate.toml http://api.shop.example/v1/orders \\
     --header 'Idempotency-Key: 8e03978e' --header 'Authorization: Bearer alice' --data '{\"item\": 7}'
   oncegate proxy forget --app shop --operation proxy:orders.create '{\"key\": \"8e03978e\", \"principal\": \"…\"}' \\
     --reason 'PRIV-7: erasure was asked for'";
+
+/// Bytes that are read for a key: more than the longest one.
+const KEY_BYTES_MAX: u64 = 1024;
 
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
@@ -33,10 +44,58 @@ pub(super) enum Action {
         #[command(flatten)]
         query: QueryArgs,
     },
+    /// List recent requests with a key at a gateway, and their answers
+    ///
+    /// Each gateway lists what it has answered itself, in memory: the newest 20000 requests. Of a key the first 8 characters are shown, and no
+    /// more than half of it.
+    Recent(RecentArgs),
+    /// Find the recent requests with a key, and its claim
+    ///
+    /// The key is sent in a body, and not logged. Other users of this host may see the arguments of a command: use - to pass the key on standard
+    /// input.
+    Find(FindArgs),
     /// Erase the stored response of a request; its key stays blocked
     ///
     /// A repeat then gets 409 `response_not_stored`, and does not run again. `oncegate proxy check` prints the contents of the claim.
     Forget(ForgetArgs),
+}
+
+#[derive(Args)]
+pub(super) struct RecentArgs {
+    /// List only those of this route
+    #[arg(long)]
+    route: Option<String>,
+    /// List only those of this app
+    #[arg(long)]
+    app: Option<AppKey>,
+    /// List only those with this answer
+    #[arg(long, value_parser = ANSWERS)]
+    answer: Option<String>,
+    /// List only those of this claim
+    #[arg(long)]
+    global_id: Option<GlobalId>,
+    /// List only those older than the one with this ID
+    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
+    after: Option<u64>,
+    /// List at most this many, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    query: QueryArgs,
+}
+
+#[derive(Args)]
+pub(super) struct FindArgs {
+    /// Name of the route
+    #[arg(long)]
+    route: String,
+    /// Digest of the caller, as `oncegate proxy check` prints it: also shows the claim that stands in the store
+    #[arg(long, value_name = "DIGEST")]
+    principal: Option<String>,
+    /// Key of the request as its caller sends it, or - for standard input
+    key: String,
+    #[command(flatten)]
+    query: QueryArgs,
 }
 
 #[derive(Args)]
@@ -83,6 +142,18 @@ const ROUTES: &[Column] = &[
     }),
 ];
 
+const REQUESTS: &[Column] = &[
+    ("ID", |request| cell(&request["id"])),
+    ("AT", |request| cell(&request["at"])),
+    ("ROUTE", |request| cell(&request["route"])),
+    ("APP", |request| cell(&request["app"])),
+    ("KEY", |request| format!("{}…", cell(&request["key_start"]))),
+    ("ANSWER", |request| cell(&request["answer"])),
+    ("STATUS", |request| cell(&request["status"])),
+    ("GLOBAL ID", |request| cell(&request["global_id"])),
+    ("REQUEST", |request| cell(&request["request_id"])),
+];
+
 /// Returns the number of requests by their answer.
 fn answers(route: &Value) -> String {
     let counts: Vec<_> = route["answers"].as_object().into_iter().flatten().collect();
@@ -101,6 +172,37 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             table(routes, ROUTES, out)?;
             Ok(writeln!(out, "\nSince {}.", cell(&answer["since"]))?)
         }),
+        Action::Recent(RecentArgs { route, app, answer, global_id, after, limit, query }) => {
+            let filters = filters([
+                ("route", route),
+                ("app", app.map(|app| app.to_string())),
+                ("answer", answer),
+                ("global_id", global_id.map(|id| id.to_string())),
+                ("after", after.map(|after| after.to_string())),
+            ]);
+            query.show(&format!("/admin/v1/proxy/recent?limit={limit}{filters}"), out, recent)
+        }
+        Action::Find(FindArgs { route, principal, key, query }) => {
+            let mut body = json!({ "route": route, "key": read_key(key, input)? });
+            if let Some(principal) = principal {
+                body["principal"] = principal.into();
+            }
+            query.post("/admin/v1/proxy/find", &body, out, |answer, out| {
+                recent(answer, out)?;
+                match answer["claim"]["state"].as_str() {
+                    Some(state) => {
+                        let global_id = cell(&answer["claim"]["global_id"]);
+                        let app = cell(&answer["app"]);
+                        let command = format!("oncegate claim show --app {app} --global-id {global_id} --realm proxy");
+                        Ok(writeln!(out, "The claim of this key and caller is {}: {command}", escaped(state))?)
+                    }
+                    None if body["principal"].is_string() => {
+                        Ok(writeln!(out, "No claim of this key and caller stands in the store.")?)
+                    }
+                    None => Ok(()),
+                }
+            })
+        }
         Action::Forget(ForgetArgs { claim, change, query }) => {
             let mut body = claim.body(input)?;
             change.fill(&mut body);
@@ -111,6 +213,32 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             })
         }
     }
+}
+
+/// Returns a key from the command line, or from standard input if the argument is a dash.
+fn read_key(argument: String, input: &mut impl Read) -> anyhow::Result<String> {
+    if argument != "-" {
+        return Ok(argument);
+    }
+    let mut key = String::new();
+    input.take(KEY_BYTES_MAX).read_to_string(&mut key).context("cannot read the key from standard input")?;
+    Ok(key.trim().to_owned())
+}
+
+fn recent(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let requests = rows(answer, "requests");
+    if requests.is_empty() {
+        writeln!(out, "This gateway has answered no such request lately.")?;
+    } else {
+        table(requests, REQUESTS, out)?;
+    }
+    if let Some(next) = answer["next"].as_u64() {
+        writeln!(out, "There are older ones: --after {next}.")?;
+    }
+    if answer["lost"].as_u64().is_some_and(|lost| lost > 0) {
+        writeln!(out, "Since the start {} requests were lost: too many came at once.", cell(&answer["lost"]))?;
+    }
+    Ok(())
 }
 
 fn check(arguments: CheckArgs, out: &mut impl Write) -> anyhow::Result<()> {

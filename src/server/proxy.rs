@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use oncegate_admin::ProxyRoute;
+use oncegate_admin::{ProxyRoute, ShownProxy};
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_gateway::Gateway;
@@ -12,6 +12,7 @@ use oncegate_proxy::options::{ProxyOptions, RouteOptions};
 use oncegate_proxy::{Dependencies, Proxy, ProxyService};
 use oncegate_transport::listener;
 use oncegate_transport::tls::Tls;
+use oncegate_web::recent::Recent;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +26,7 @@ pub(super) fn dependencies(
     registry: &Arc<Registry>,
     clock: &Arc<dyn Clock>,
     entropy: &Arc<dyn Entropy>,
+    recent: &Arc<Recent>,
 ) -> Dependencies {
     Dependencies {
         gateway: gateway.clone(),
@@ -33,12 +35,13 @@ pub(super) fn dependencies(
         clock: clock.clone(),
         limits: config.limits.clone(),
         problem_base: config.server.problem_base.clone(),
+        recent: recent.clone(),
     }
 }
 
-/// Returns the routes as operators see them.
-pub(super) fn shown_routes(options: &ProxyOptions) -> Vec<ProxyRoute> {
-    let shown = |route: &RouteOptions| ProxyRoute {
+/// Returns the proxy as operators see it.
+pub(super) fn shown(options: &ProxyOptions) -> ShownProxy {
+    let route = |route: &RouteOptions| ProxyRoute {
         name: route.name.clone(),
         app: route.app.clone(),
         hosts: route.hosts.clone(),
@@ -46,7 +49,8 @@ pub(super) fn shown_routes(options: &ProxyOptions) -> Vec<ProxyRoute> {
         methods: route.methods.clone(),
         upstream: route.upstream.clone(),
     };
-    options.routes.iter().filter(|_| options.listen.is_some()).map(shown).collect()
+    let routes = options.routes.iter().filter(|_| options.listen.is_some()).map(route).collect();
+    ShownProxy { routes, read_key: oncegate_proxy::read_key, contents: oncegate_proxy::claim_contents }
 }
 
 /// Listens, and returns the exchanges, which outlive their connections.

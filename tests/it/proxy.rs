@@ -12,6 +12,7 @@ mod framing;
 mod http2;
 mod jdk;
 mod json_bodies;
+mod keys;
 mod leases;
 mod lost_replies;
 mod principals;
@@ -179,7 +180,7 @@ impl Caller {
         Self { http: Client::builder(TokioExecutor::new()).build_http(), address: address(gateway) }
     }
 
-    async fn send(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) async fn send(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
         let mut request = hyper::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         for (name, value) in fields {
             request = request.header(*name, *value);

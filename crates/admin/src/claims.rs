@@ -141,9 +141,9 @@ struct ShowBody<'a> {
 
 /// A claim with its app, chain and engine.
 #[derive(Serialize)]
-struct ShownBody<'a> {
-    app: &'a AppKey,
-    chain: &'a str,
+pub(super) struct ShownBody {
+    app: AppKey,
+    chain: String,
     engine: String,
     #[serde(flatten)]
     record: RecordBody,
@@ -160,15 +160,33 @@ pub(super) async fn show(
     let ShowBody { app, operation, contents, realm, global_id } = body.parse()?;
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, None).await?;
+    Ok(json(&shown(&admin, operator.role, &target.app, found)))
+}
+
+fn shown(admin: &Admin, role: Role, app: &App, found: ClaimView) -> ShownBody {
     let terms = found.claim.record.terms;
-    Ok(json(&ShownBody {
-        app: &target.app.key,
-        chain: &target.app.chain,
-        engine: admin.gateway.engine_name(&target.app),
-        record: shown_to(operator.role, found),
+    ShownBody {
+        app: app.key.clone(),
+        chain: app.chain.clone(),
+        engine: admin.gateway.engine_name(app),
+        record: shown_to(role, found),
         lease: Span(terms.lease),
         unknown_retention: terms.unknown_retention,
-    }))
+    }
+}
+
+/// Returns the live claim of the proxy with these contents, as this role may see it.
+pub(super) async fn shown_of_proxy(
+    admin: &Admin,
+    role: Role,
+    app_key: &AppKey,
+    operation: &Operation,
+    contents: &Canonical,
+) -> Result<Option<ShownBody>, Problem> {
+    let app = app(admin, app_key)?;
+    let id = ClaimId::of_proxy(Gateway::global_id(&app, operation, contents));
+    let found = admin.gateway.inspect(&app, id).await?;
+    Ok(found.map(|found| shown(admin, role, &app, found)))
 }
 
 /// A page of claims.

@@ -16,6 +16,7 @@ mod history;
 mod locks;
 mod middleware;
 mod operations;
+mod proxy_keys;
 mod proxy_routes;
 mod query;
 mod recent;
@@ -64,6 +65,7 @@ pub use self::console::{ConsoleOptions, ConsoleSettings};
 pub use self::gateways::keep as keep_gateways;
 pub use self::health::{Lifecycle, Stage};
 use self::middleware::Outer;
+pub use self::proxy_keys::ShownProxy;
 pub use self::proxy_routes::ProxyRoute;
 pub use self::reloads::Reloads;
 pub use self::role::{Role, TokenOptions};
@@ -105,8 +107,8 @@ pub struct Admin {
     pub journal: Arc<OutageJournal>,
     /// Returns what is left of a stored response of the proxy that is erased.
     pub erase: Box<EraseResponse>,
-    /// The routes of the proxy.
-    pub proxy_routes: Vec<ProxyRoute>,
+    /// The proxy.
+    pub proxy: ShownProxy,
     /// Executes changes and records them.
     pub audit: Arc<Audit>,
     /// Settings of the console.

@@ -50,7 +50,7 @@ struct RouteBody<'a> {
 /// Answers with the routes, in the order of the configuration.
 pub(super) async fn list(State(admin): State<Arc<Admin>>) -> Response {
     let mut found = totals(&admin.metrics.render());
-    let routes = admin.proxy_routes.iter();
+    let routes = admin.proxy.routes.iter();
     let routes = routes.map(|route| body(route, found.remove(&route.name).unwrap_or_default())).collect();
     json(&RoutesBody { since: admin.started.at(), routes })
 }

@@ -14,8 +14,8 @@ use oncegate_web::problem::{Code, Problem};
 use super::auth::Operator;
 use super::role::Role::{self, Act, Read, View};
 use super::{
-    Admin, apps, audit, backup, chains, claims, config, engines, gateways, history, locks, operations, proxy_routes,
-    recent, spool, summary, suspects, unknowns, waiting,
+    Admin, apps, audit, backup, chains, claims, config, engines, gateways, history, locks, operations, proxy_keys,
+    proxy_routes, recent, spool, summary, suspects, unknowns, waiting,
 };
 
 /// A route: its method and path, and the least role that may call it.
@@ -64,6 +64,8 @@ fn rows() -> Vec<Row> {
         post(Act, "/admin/v1/claims/release", claims::change::release),
         post(Act, "/admin/v1/claims/settle", claims::change::settle),
         get(View, "/admin/v1/proxy/routes", proxy_routes::list),
+        get(View, "/admin/v1/proxy/recent", proxy_keys::recent),
+        post(View, "/admin/v1/proxy/find", proxy_keys::find),
         post(Act, "/admin/v1/proxy/forget", claims::forget::forget),
         get(View, "/admin/v1/locks", locks::list),
         post(View, "/admin/v1/locks/show", locks::show),

@@ -7,7 +7,7 @@ use oncegate_web::problem::{Code, Problem};
 
 use super::Proxy;
 use super::dialect::Refusal;
-use super::exchange::Reply;
+use super::reply::Reply;
 use super::route::Route;
 
 impl Proxy {

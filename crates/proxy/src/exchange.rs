@@ -23,7 +23,6 @@ use oncegate_gateway::tenants::App;
 use oncegate_transport::Buffered;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::DEGRADED;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Proxy;
@@ -32,6 +31,7 @@ use super::caller::{self, Caller};
 use super::cors::FromUpstream;
 use super::dialect::{Answered, Refusal};
 use super::fields;
+use super::reply::Reply;
 use super::route::Route;
 use super::shares::Share;
 use super::status::Meaning;
@@ -56,9 +56,6 @@ pub(super) struct Exchange {
     /// Held until the exchange is over: it bounds the exchanges of an app with the upstream.
     pub(super) share: Option<Share>,
 }
-
-/// The answer for the caller of an exchange.
-pub(super) type Reply = oneshot::Sender<Result<(Answered, Response<Body>), Refusal>>;
 
 /// The end of an exchange: its outcome, and the rest of the response for the caller once the outcome is reported.
 struct Ending {
@@ -123,7 +120,7 @@ impl Exchange {
                               with the same key: it gets that response once it has come, and is not run again.";
                 if let Some(reply) = reply.take() {
                     let problem = Problem::new(Code::UpstreamTimeout, detail).retry_soon();
-                    drop(reply.send(Err(Refusal::Problem(problem))));
+                    reply.send(Err(Refusal::Problem(problem)));
                 }
                 // The claim stays in progress and is renewed, so that a repeat can wait for the response.
                 sending.await
@@ -213,7 +210,7 @@ impl Exchange {
             // Until it is read, the bytes that are kept for repeats also wait for the caller.
             let kept = if is_stored { self.route.options.response_bytes.0 } else { 0 };
             first.extensions_mut().insert(Buffered(kept + caller::BYTES_MAX as usize));
-            drop(reply.send(Ok((Answered::Forwarded, first))));
+            reply.send(Ok((Answered::Forwarded, first)));
         }
         let is_complete = loop {
             let frame = match arrived.take() {
@@ -298,7 +295,7 @@ impl Rest {
         match self {
             Self::Response { begin, caller, is_complete } => {
                 if let Some((reply, first)) = begin {
-                    drop(reply.send(Ok((Answered::Forwarded, first))));
+                    reply.send(Ok((Answered::Forwarded, first)));
                 }
                 if let Some(caller) = caller {
                     caller.end(is_complete);
@@ -306,7 +303,7 @@ impl Rest {
             }
             Self::Refusal(reply, problem) => {
                 if let Some(reply) = reply {
-                    drop(reply.send(Err(Refusal::Problem(problem))));
+                    reply.send(Err(Refusal::Problem(problem)));
                 }
             }
             Self::None => {}

@@ -111,6 +111,16 @@ impl IdempotencyKey {
         String::from_utf8(text).map(|key| Self(key.into())).map_err(|_| InvalidKey::Characters(name.clone()))
     }
 
+    /// Returns the key that an operator has named in the form of a field. `None` if it is no key.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        Self::parse(&HeaderName::from_static("idempotency-key"), text.as_bytes()).ok()
+    }
+
+    /// Returns the key with exactly these characters. `None` if it is no key.
+    pub(super) fn verbatim(text: &str) -> Option<Self> {
+        is_key(text.as_bytes()).then(|| Self(text.into()))
+    }
+
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }

@@ -27,6 +27,7 @@ mod principal;
 mod protect;
 mod receive;
 mod repeat;
+mod reply;
 mod route;
 mod shares;
 mod status;
@@ -48,6 +49,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use oncegate_core::attempt::{Attempt, Entropy};
+use oncegate_core::canonical::Canonical;
 use oncegate_core::clock::Clock;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
@@ -56,6 +58,7 @@ use oncegate_gateway::tenants::Registry;
 use oncegate_telemetry::metrics::proxy::{Bound, BoundMetrics};
 use oncegate_transport::{Buffered, HttpService, Incoming, Peer, Rejection};
 use oncegate_web::problem::{Code, Problem, ProblemBase};
+use oncegate_web::recent::Recent;
 use oncegate_web::request_id::RequestId;
 use oncegate_web::response::{contain, finish};
 use oncegate_web::{head, rejection};
@@ -69,6 +72,7 @@ use self::dialect::Refusal;
 use self::encryption::{EncryptionKeys, Owner};
 use self::fields::Client;
 use self::gate::{Passage, Unprotected};
+use self::key::IdempotencyKey;
 use self::options::ProxyOptions;
 use self::peer_fields::PeerFields;
 use self::route::{Route, Routes};
@@ -90,6 +94,8 @@ pub struct Dependencies {
     pub limits: Limits,
     /// Base of the types of problems.
     pub problem_base: ProblemBase,
+    /// Recent requests, for operators.
+    pub recent: Arc<Recent>,
 }
 
 /// The proxy.
@@ -100,6 +106,7 @@ pub struct Proxy {
     clock: Arc<dyn Clock>,
     limits: Limits,
     problem_base: ProblemBase,
+    recent: Arc<Recent>,
     routes: Routes,
     peer_fields: Arc<PeerFields>,
     cors_origins: Vec<HeaderValue>,
@@ -126,10 +133,20 @@ pub fn eraser(options: &ProxyOptions) -> impl Fn(&str, GlobalId, &Attempt) -> Bo
     move |result, global_id, attempt| stored_response::forget(result, &keys, Owner { global_id, attempt })
 }
 
+/// Returns the key that an operator has named as a caller sends it: bare, or as a string of structured fields. `None` if it is no key.
+pub fn read_key(text: &str) -> Option<Box<str>> {
+    IdempotencyKey::named(text).map(|key| key.as_str().into())
+}
+
+/// Returns the contents of the claim of a key and the digest of its caller. `None` if it is no key.
+pub fn claim_contents(key: &str, principal: &[u8; 32]) -> Option<Canonical> {
+    identify::contents(&IdempotencyKey::verbatim(key)?, principal)
+}
+
 impl Proxy {
     /// Returns the proxy of these options, whose listener speaks TLS or not. `None` if they are not valid, which the configuration has excluded.
     pub fn new(options: &ProxyOptions, dependencies: Dependencies, is_tls: bool) -> Option<Self> {
-        let Dependencies { gateway, registry, entropy, clock, limits, problem_base } = dependencies;
+        let Dependencies { gateway, registry, entropy, clock, limits, problem_base, recent } = dependencies;
         for warning in options.encryption.warnings() {
             tracing::warn!("{warning}");
         }
@@ -139,6 +156,7 @@ impl Proxy {
             registry,
             limits,
             problem_base,
+            recent,
             routes: routes(options, &clock)?,
             peer_fields: Arc::new(PeerFields::new(options)?),
             cors_origins: options.cors_origins().ok()?,
@@ -186,6 +204,7 @@ impl HttpService for ProxyService {
         let id = RequestId::of(request.headers(), &*self.0.entropy);
         let cross_origin = CrossOrigin::of(&request, &self.0.cors_origins);
         let mut request = request;
+        request.extensions_mut().insert(id.clone());
         let client = self.0.client(&request);
         let (mut response, key_headers) = match self.0.receive(&mut request, client) {
             Ok(target) => {

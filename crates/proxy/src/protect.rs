@@ -12,16 +12,17 @@ use oncegate_core::terms::Mode;
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::tenants::App;
 use oncegate_gateway::tenants::quota::{Permit, Purpose};
-use oncegate_gateway::{ClaimView, Failure, WaitedClaim};
+use oncegate_gateway::{ClaimView, Failure, Gateway, WaitedClaim};
 use oncegate_transport::Incoming;
 use oncegate_web::prefer;
 use oncegate_web::problem::{Code, Members, Problem};
+use oncegate_web::recent::keys::KeyedRequest;
+use oncegate_web::request_id::RequestId;
 use oncegate_web::response::DEGRADED;
-use tokio::sync::oneshot;
 
 use super::body::Arriving;
 use super::dialect::{Answered, Refusal};
-use super::exchange::{Exchange, Reply};
+use super::exchange::Exchange;
 use super::fields::{self, Client};
 use super::fingerprint::Content;
 use super::identify::{NoKey, contents};
@@ -29,6 +30,7 @@ use super::key::IdempotencyKey;
 use super::options::OnUnknown;
 use super::receive::Read;
 use super::repeat::with_fields;
+use super::reply::Reply;
 use super::route::Route;
 use super::shares::Share;
 use super::target::Target;
@@ -63,6 +65,16 @@ struct AnsweredClaim {
     claimed_at: Duration,
     /// The wait that the caller preferred and got.
     applied: Option<Duration>,
+}
+
+impl Identified {
+    /// Returns what operators see of the request once it is answered.
+    fn noted(&self) -> Option<KeyedRequest> {
+        let global_id = Gateway::global_id(&self.app, &self.route.operation, &contents(&self.key, &self.principal)?);
+        let (operation, app) = (self.route.operation.clone(), self.app.key.clone());
+        let request_id = self.request.extensions().get::<RequestId>();
+        Some(KeyedRequest::new(operation, app, self.key.as_str(), global_id, request_id))
+    }
 }
 
 impl Held {
@@ -132,7 +144,7 @@ impl Proxy {
         let request = Request::from_parts(parts, body);
         let is_upload = upload.is_some();
         let identified = Identified { route: route.clone(), app, key, principal, target, request, upload, client };
-        let (reply, response) = oneshot::channel();
+        let (reply, response) = Reply::new(identified.noted(), self.recent.clone());
         // Runs in a task, so that no unused grant remains if the caller hangs up. Boxed: a task copies its future.
         self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
         let answer = response.await.unwrap_or_else(|_| {
@@ -173,13 +185,13 @@ impl Proxy {
         match self.claim(of, &mut reply).await {
             Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
             Ok(Claimed::TooLate(exchange)) => exchange.give_back(reply).await,
-            Ok(Claimed::Replay(response)) => drop(reply.send(Ok((Answered::Replayed, response)))),
+            Ok(Claimed::Replay(response)) => reply.send(Ok((Answered::Replayed, response))),
             Ok(Claimed::Unclaimed(unclaimed)) => {
                 let (label, request, client) = *unclaimed;
                 let forwarding = Box::pin(self.forward(&upstream, request, client));
-                drop(reply.send(Ok((label, forwarding.await))));
+                reply.send(Ok((label, forwarding.await)));
             }
-            Err(refusal) => drop(reply.send(Err(refusal))),
+            Err(refusal) => reply.send(Err(refusal)),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Recent calls: repeats, mismatches, refusals, late and superseded outcomes, answers of outage policies. A plain grant
-//! or success is never recorded, so most calls do not reach this module.
+//! or success is never recorded, so most calls do not reach this module. `keys` has the requests of the proxy.
 
+mod kept;
+pub mod keys;
 mod today;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,18 +13,13 @@ use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::tenant::{AppKey, Operation};
 use serde::Serialize;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use self::kept::{Entry, Newest};
+use self::keys::{KeyedRequest, WantedKeys};
 pub use self::today::Repeats;
 use self::today::Today;
 use super::problem::{Code, Members, Problem};
 use super::request_id::RequestId;
-
-/// Events that wait to be kept. Those beyond are counted, and lost.
-const QUEUED_MAX: usize = 4096;
-
-/// Events that are kept, of all apps.
-const KEPT_MAX: usize = 20_000;
 
 /// Time between two rounds that store waiting events.
 const ROUND: Duration = Duration::from_millis(250);
@@ -174,30 +169,31 @@ impl Wanted {
 
 /// The events of this process, the newest of them.
 pub struct Recent {
-    sender: Sender<Event>,
-    queued: Mutex<Receiver<Event>>,
-    kept: Mutex<Kept>,
+    events: Newest<Event>,
+    requests: Newest<KeyedRequest>,
     today: Mutex<Today>,
-    lost: AtomicU64,
     clock: Arc<dyn Clock>,
 }
 
-/// Events by app. If there are too many, the app that has the most loses its oldest.
-#[derive(Default)]
-struct Kept {
-    newest: u64,
-    count: usize,
-    by_app: HashMap<AppKey, VecDeque<Event>>,
-    /// Number of events of each app.
-    counts: BTreeSet<(usize, AppKey)>,
+impl Entry for Event {
+    fn app(&self) -> &AppKey {
+        &self.app
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn numbered(self, id: u64) -> Self {
+        Self { id, ..self }
+    }
 }
 
 impl Recent {
     /// Returns the list without an event.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let (sender, queued) = channel(QUEUED_MAX);
-        let (queued, today) = (Mutex::new(queued), Mutex::new(Today::begin(clock.wall())));
-        Self { sender, queued, kept: Mutex::default(), today, lost: AtomicU64::new(0), clock }
+        let today = Mutex::new(Today::begin(clock.wall()));
+        Self { events: Newest::new(), requests: Newest::new(), today, clock }
     }
 
     /// Notes an event. Never waits.
@@ -206,14 +202,22 @@ impl Recent {
         let (app, request_id) = (app.clone(), request_id.as_str().to_owned());
         let event =
             Event { id: 0, at: self.clock.wall(), kind, detail, app, operation, global_id, attempt_hash, request_id };
-        if self.sender.try_send(event).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+        self.events.note(event);
+    }
+
+    /// Notes a request of the proxy. Never waits.
+    pub fn note_request(&self, request: KeyedRequest) {
+        self.requests.note(KeyedRequest { at: self.clock.wall(), ..request });
     }
 
     /// Returns the number of events that were lost, since too many came at once.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.events.lost()
+    }
+
+    /// Returns the number of requests of the proxy that were lost likewise.
+    pub fn lost_requests(&self) -> u64 {
+        self.requests.lost()
     }
 
     /// Returns how many operations have met a repeat today.
@@ -225,12 +229,13 @@ impl Recent {
     /// Returns up to `limit` events, the newest first.
     pub fn find(&self, wanted: &Wanted, limit: usize) -> Vec<Event> {
         self.keep();
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let lists = kept.by_app.iter().filter(|(app, _)| wanted.app.as_ref().is_none_or(|wanted| wanted == *app));
-        let mut found: Vec<&Event> =
-            lists.flat_map(|(_, events)| events.iter().rev().filter(|event| wanted.has(event)).take(limit)).collect();
-        found.sort_unstable_by_key(|event| std::cmp::Reverse(event.id));
-        found.into_iter().take(limit).cloned().collect()
+        self.events.find(wanted.app.as_ref(), |event| wanted.has(event), limit)
+    }
+
+    /// Returns up to `limit` requests of the proxy, the newest first.
+    pub fn find_requests(&self, wanted: &WantedKeys, limit: usize) -> Vec<KeyedRequest> {
+        self.keep();
+        self.requests.find(wanted.app.as_ref(), |request| wanted.has(request), limit)
     }
 
     /// Keeps what waits, again and again.
@@ -242,47 +247,9 @@ impl Recent {
     }
 
     fn keep(&self) {
-        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
-        // Bounded, so that a flood cannot hold the locks.
-        for _ in 0..QUEUED_MAX {
-            let Ok(event) = queued.try_recv() else { return };
-            today.add(&event, self.lost());
-            kept.push(event);
-        }
-    }
-}
-
-impl Kept {
-    fn push(&mut self, event: Event) {
-        self.newest += 1;
-        let app = event.app.clone();
-        let event = Event { id: self.newest, ..event };
-        self.change(&app, |events| events.push_back(event));
-        self.count += 1;
-        if self.count > KEPT_MAX
-            && let Some((_, most)) = self.counts.last().cloned()
-        {
-            self.change(&most, |events| {
-                events.pop_front();
-            });
-            self.count -= 1;
-        }
-    }
-
-    /// Changes the events of an app, and their number.
-    fn change(&mut self, app: &AppKey, change: impl FnOnce(&mut VecDeque<Event>)) {
-        let events = self.by_app.entry(app.clone()).or_default();
-        let before = events.len();
-        change(events);
-        let after = events.len();
-        self.counts.remove(&(before, app.clone()));
-        if after == 0 {
-            self.by_app.remove(app);
-        } else {
-            self.counts.insert((after, app.clone()));
-        }
+        self.events.keep(|event| today.add(event, self.lost()));
+        self.requests.keep(|_| {});
     }
 }
 
@@ -291,6 +258,7 @@ mod tests {
     use oncegate_core::attempt::SystemEntropy;
     use oncegate_core::clock::ManualClock;
 
+    use super::kept::{KEPT_MAX, QUEUED_MAX};
     use super::*;
 
     fn recent() -> Recent {
@@ -328,7 +296,7 @@ mod tests {
             }
             recent.keep();
         }
-        assert_eq!(recent.kept.lock().unwrap().count, KEPT_MAX);
+        assert_eq!(recent.events.count(), KEPT_MAX);
         let quiet = Wanted { app: Some("quiet".parse().unwrap()), ..Wanted::default() };
         assert_eq!(recent.find(&quiet, 9).len(), 1, "it is the oldest, and stays");
         assert_eq!(recent.lost(), 0);

@@ -118,7 +118,7 @@ impl Exchange {
         let deadline = self.app.terms_of(&self.route.operation).deadline;
         let is_reported = timeout(deadline, &mut reporting).await.is_ok();
         let refusal = self.proxy.app_of(&self.route).err().unwrap_or(Refusal::InProgress);
-        drop(reply.send(Err(refusal)));
+        reply.send(Err(refusal));
         if !is_reported {
             reporting.await;
         }
