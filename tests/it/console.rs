@@ -15,6 +15,7 @@ mod live;
 mod operations;
 mod overview;
 mod pages;
+mod proxy;
 mod recent;
 mod routes;
 mod sessions;

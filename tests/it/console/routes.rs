@@ -41,6 +41,7 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
             .replace("{chain}", "default")
             .replace("{operation}", "order.submit")
             .replace("{secret}", "01234567")
+            .replace("{route}", "orders.create")
             .replace("{*call}", "summary")
             .replace("{*rest}", "nothing");
         assert!(!address.contains('{'), "{address}");

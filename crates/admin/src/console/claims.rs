@@ -1,6 +1,7 @@
-//! `/console/claims/{app}/{id}`: a claim: its state in words, its timeline, contents, result, terms, and what may be done. `settle` and
-//! `release` do it.
+//! `/console/claims/{app}/{id}`: a claim: its state in words, its timeline, contents, result, terms, and what may be done. `settle`,
+//! `release` and `forget` do it.
 
+pub(super) mod forget;
 pub(super) mod release;
 pub(super) mod settle;
 
@@ -20,6 +21,7 @@ use super::layout;
 use super::masks::masked;
 use super::options::Link;
 use super::parts::{address, facts, logs, path};
+use super::proxy::keys::{self, Keys};
 use super::recent::{Group, Recent};
 use super::texts::{Text, Texts};
 use super::times;
@@ -68,6 +70,11 @@ impl Named {
         Self { app: part("app"), id: part("id"), realm: realm.to_owned() }
     }
 
+    /// Reports whether it is a record of the proxy.
+    pub(super) fn is_of_proxy(&self) -> bool {
+        self.realm == "proxy"
+    }
+
     /// Returns the members of a call that name it.
     pub(super) fn body(&self) -> Value {
         json!({ "app": self.app, "global_id": self.id, "realm": self.realm })
@@ -75,7 +82,7 @@ impl Named {
 
     /// Returns the address of its page, or of an action on it.
     pub(super) fn address(&self, action: &[&str], done: &str) -> String {
-        let realm = if self.realm == "proxy" { "proxy" } else { "" };
+        let realm = if self.is_of_proxy() { "proxy" } else { "" };
         address(&path(&[&["claims", &*self.app, &*self.id], action].concat()), &[("realm", realm), ("done", done)])
     }
 
@@ -86,7 +93,7 @@ impl Named {
 
     /// Returns the words of a command that name it.
     pub(super) fn command(&self) -> String {
-        let realm = if self.realm == "proxy" { " --realm proxy" } else { "" };
+        let realm = if self.is_of_proxy() { " --realm proxy" } else { "" };
         format!("--app {} --global-id {}{realm}", self.app, self.id)
     }
 
@@ -100,7 +107,8 @@ impl Named {
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let (t, named) = (context.texts(), Named::of(&context));
     let recent = address("/admin/v1/recent", &[("app", &named.app), ("global_id", &named.id), ("limit", "1000")]);
-    let (claim, recent) = tokio::join!(named.claim(&context), context.get::<Recent>(&recent));
+    let (claim, recent, keys) =
+        tokio::join!(named.claim(&context), context.get::<Recent>(&recent), requests(&context, &named));
     let recent = recent.ok();
     let seen = recent.as_ref().map(Recent::groups).unwrap_or_default();
     let done = done(context.query("done"));
@@ -113,6 +121,10 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (state(t, claim))
                 (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
                 (timeline(&context, claim, &seen))
+                @if let Some(keys) = &keys {
+                    (layout::heading(&t.of(Text::RecentRequests), &t.of(Text::ThisGateway)))
+                    (keys::list(&context, keys))
+                }
                 (contents(&context, claim))
                 (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
                 (terms(t, claim))
@@ -122,7 +134,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             }
         }
         // A released claim is absent; if the store does not answer, nothing is known.
-        Err(problem) if done.is_some() || !seen.is_empty() => html! {
+        Err(problem) if done.is_some() || !seen.is_empty() || keys.as_ref().is_some_and(Keys::has_any) => html! {
             h1 { (t.of(Text::Claim)) }
             @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
             p { (Untrusted::from(problem.detail.clone())) }
@@ -130,10 +142,23 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 p { (t.of(Text::NotHereAnyMore)) }
                 ol.timeline { @for group in &seen { li { "○ " (group.draw(t, context.links())) } } }
             }
+            @if let Some(keys) = keys.filter(Keys::has_any) {
+                p { (t.of(Text::NotHereAnyMore)) }
+                (keys::list(&context, &keys))
+            }
         },
         Err(problem) => return Err(problem.clone()),
     };
     Ok(Answer::Page(Text::Claim, main))
+}
+
+/// Returns the requests of the proxy that had the key of a claim, as this gateway has answered them.
+async fn requests(context: &Context, named: &Named) -> Option<Keys> {
+    if !named.is_of_proxy() {
+        return None;
+    }
+    let filters = [("app", &*named.app), ("global_id", &named.id), ("limit", "20")];
+    context.get(&address("/admin/v1/proxy/recent", &filters)).await.ok()
 }
 
 /// Returns the words for an action that led here.
@@ -142,6 +167,7 @@ fn done(word: Option<&str>) -> Option<Text<'static>> {
         "success" => Some(Text::SettledAsDone),
         "failure" => Some(Text::SettledAsNotDone),
         "released" => Some(Text::ReleasedNow),
+        "forgotten" => Some(Text::ForgottenNow),
         _ => None,
     }
 }
@@ -263,6 +289,7 @@ fn actions(context: &Context, named: &Named, claim: &Claim) -> Markup {
     let link = |action: &str, text| html! { a.button href=(named.address(&[action], "")) { (t.of(text)) } };
     html! {
         @if claim.state != "succeeded" { p { (link("settle", Text::SettleIt)) " " (t.of(Text::SettleWhen)) } }
+        @if claim.state == "succeeded" && named.is_of_proxy() { p { (link("forget", Text::ForgetIt)) " " (t.of(Text::ForgetWhen)) } }
         p { (link("release", Text::ReleaseIt)) " " (t.of(release::when(&claim.state))) }
     }
 }

@@ -1,8 +1,9 @@
-//! `/console/find`: finds a claim by its ID, or by operation and contents. Contents are posted, so no address has them.
+//! `/console/find`: finds a claim by its ID, by operation and contents, or by route and key of the proxy. Contents and keys are posted, so
+//! no address has them.
 
 use std::sync::Arc;
 
-use maud::html;
+use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,7 +12,9 @@ use serde_json::{Value, json};
 use super::apps::{App, AppsPage};
 use super::context::{Answer, Context, value};
 use super::layout;
-use super::parts::{address, path};
+use super::parts::{address, claim_page, path};
+use super::proxy::Routes;
+use super::proxy::keys::{self, Keys};
 use super::texts::Text;
 use super::untrusted::Untrusted;
 
@@ -22,43 +25,132 @@ struct Found {
     global_id: String,
 }
 
+/// `POST /admin/v1/proxy/find`.
+#[derive(Deserialize)]
+struct FoundKey {
+    #[serde(flatten)]
+    keys: Keys,
+    claim: Option<ClaimOfKey>,
+}
+
+/// The claim of a key and its caller.
+#[derive(Deserialize)]
+struct ClaimOfKey {
+    app: Untrusted,
+    global_id: Untrusted,
+}
+
 /// Search of an operator.
 struct Wanted<'a> {
     app: &'a str,
     realm: &'a str,
     operation: &'a str,
     text: &'a str,
+    by_key: ByKey<'a>,
+}
+
+/// Search for a request of the proxy.
+#[derive(Default)]
+pub(super) struct ByKey<'a> {
+    pub(super) route: &'a str,
+    key: &'a str,
+    principal: &'a str,
 }
 
 impl<'a> Wanted<'a> {
     fn of(fields: &'a [(String, String)]) -> Self {
         let field = |name| value(fields, name).map_or("", str::trim);
-        Self { app: field("app"), realm: field("realm"), operation: field("operation"), text: field("text") }
+        let by_key = ByKey { route: field("route"), key: field("key"), principal: field("principal") };
+        Self { app: field("app"), realm: field("realm"), operation: field("operation"), text: field("text"), by_key }
     }
 }
 
 /// Draws the page.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
-    draw(&context, &Wanted::of(&context.draft), None).await
+    draw(&context, &Wanted::of(&context.draft), None, &html! {}).await
 }
 
 /// Leads to the page of the claim, or says that there is none.
 pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
     let wanted = Wanted::of(&context.form);
+    if !wanted.by_key.key.is_empty() {
+        return find_key(&context, &wanted).await;
+    }
     if is_id(wanted.text) {
         let id = wanted.text.to_ascii_lowercase();
         return Ok(Answer::SeeOther(address(&path(&["claims", wanted.app, &id]), &[("realm", wanted.realm)])));
     }
     let body = match body(&wanted) {
         Ok(body) => body,
-        Err(problem) => return draw(&context, &wanted, Some(&problem)).await,
+        Err(problem) => return draw(&context, &wanted, Some(&problem), &html! {}).await,
     };
     match context.console.calls.look_up::<Found>(&context.operator, "/admin/v1/claims/show", body).await {
         Ok(found) => {
             let realm = if wanted.operation.starts_with("proxy:") { "proxy" } else { "" };
             Ok(Answer::SeeOther(address(&path(&["claims", &found.app, &found.global_id]), &[("realm", realm)])))
         }
-        Err(problem) => draw(&context, &wanted, Some(&problem)).await,
+        Err(problem) => draw(&context, &wanted, Some(&problem), &html! {}).await,
+    }
+}
+
+/// Leads to the claim of a key. If several callers have used the key, it lists their requests.
+async fn find_key(context: &Context, wanted: &Wanted<'_>) -> Result<Answer, Problem> {
+    let ByKey { route, key, principal } = wanted.by_key;
+    let mut body = json!({ "route": route, "key": key });
+    if !principal.is_empty() {
+        body["principal"] = principal.into();
+    }
+    let FoundKey { keys, claim } = match context.post("/admin/v1/proxy/find", &body).await {
+        Ok(found) => found,
+        Err(problem) => return draw(context, wanted, Some(&problem), &html! {}).await,
+    };
+    let of_request = keys.requests.iter().map(|request| claim_page(&request.app, &request.global_id, "proxy"));
+    let mut pages: Vec<_> = of_request.collect();
+    if let Some(ClaimOfKey { app, global_id }) = &claim {
+        pages = vec![claim_page(app, global_id, "proxy")];
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    let t = context.texts();
+    match &*pages {
+        [page] => Ok(Answer::SeeOther(page.clone())),
+        [] => draw(context, wanted, None, &html! { p.notice role="status" { (t.of(Text::NoSuchKey)) } }).await,
+        _ => {
+            let found = html! { p.notice role="status" { (t.of(Text::SeveralCallers)) } (keys::list(context, &keys)) };
+            draw(context, wanted, None, &found).await
+        }
+    }
+}
+
+/// Returns the form that finds a request of the proxy on one of these routes.
+pub(super) fn by_key(context: &Context, routes: &[&Untrusted], wanted: &ByKey<'_>) -> Markup {
+    let t = context.texts();
+    html! {
+        form.action method="post" action="/console/find" {
+            (layout::form_token(context))
+            @if let [route] = routes { input type="hidden" name="route" value=(route.raw()); }
+            @else {
+                p {
+                    label for="route" { (t.of(Text::Route)) }
+                    select #route name="route" required {
+                        @for route in routes { option value=(route.raw()) selected[route.raw() == wanted.route] { (route.shown()) } }
+                    }
+                }
+            }
+            p {
+                label for="key" { (t.of(Text::Key)) }
+                input.wide #key type="text" name="key" required maxlength="600" value=(wanted.key) spellcheck="false" autocomplete="off"
+                    aria-describedby="key-hint";
+                span.muted #key-hint { (t.of(Text::KeyHint)) }
+            }
+            p {
+                label for="principal" { (t.of(Text::CallerDigest)) }
+                input.wide #principal type="text" name="principal" value=(wanted.principal) spellcheck="false" autocomplete="off"
+                    aria-describedby="principal-hint";
+                span.muted #principal-hint { (t.of(Text::CallerDigestHint)) }
+            }
+            p { button type="submit" { (t.of(Text::FindByKey)) } }
+        }
     }
 }
 
@@ -79,9 +171,17 @@ fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>) -> Result<Answer, Problem> {
+async fn draw(
+    context: &Context,
+    wanted: &Wanted<'_>,
+    problem: Option<&Problem>,
+    found: &Markup,
+) -> Result<Answer, Problem> {
     let t = context.texts();
-    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
+    let (apps, routes) =
+        tokio::join!(context.get::<AppsPage>("/admin/v1/apps"), context.get::<Routes>("/admin/v1/proxy/routes"));
+    let (AppsPage { apps }, routes) = (apps?, routes.map(|found| found.routes).unwrap_or_default());
+    let routes: Vec<_> = routes.iter().map(|route| &route.name).collect();
     let main = html! {
         h1 { (t.of(Text::Find)) }
         @if let Some(problem) = problem {
@@ -90,6 +190,7 @@ async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>)
                 (Untrusted::from(problem.detail.clone()))
             }
         }
+        (found)
         form.action method="post" action="/console/find" {
             (layout::form_token(context))
             p {
@@ -116,7 +217,11 @@ async fn draw(context: &Context, wanted: &Wanted<'_>, problem: Option<&Problem>)
             }
             p { button.primary type="submit" { (t.of(Text::Find)) } }
         }
-        (layout::same_as(t, "POST /admin/v1/claims/show", "oncegate claim show"))
+        @if !routes.is_empty() {
+            h2.apart { (t.of(Text::FindByKey)) }
+            (by_key(context, &routes, &wanted.by_key))
+        }
+        (layout::same_as(t, "POST /admin/v1/claims/show, POST /admin/v1/proxy/find", "oncegate claim show, oncegate proxy find"))
     };
     Ok(Answer::Page(Text::Find, main))
 }

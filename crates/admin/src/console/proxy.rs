@@ -1,4 +1,8 @@
-//! `/console/proxy`: the routes of the proxy, and what this gateway has answered on them.
+//! `/console/proxy`: the routes of the proxy, what this gateway has answered on them, and its recent requests. `show` is the page of one
+//! route, `keys` has the requests by their key.
+
+pub(super) mod keys;
+pub(super) mod show;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,6 +11,7 @@ use maud::{Markup, html};
 use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
+use self::keys::Keys;
 use super::context::{Answer, Context};
 use super::parts::{path, table};
 use super::texts::{Text, Texts};
@@ -15,15 +20,15 @@ use super::{layout, times, traffic};
 
 /// `GET /admin/v1/proxy/routes`.
 #[derive(Deserialize)]
-struct Routes {
+pub(super) struct Routes {
     since: String,
-    routes: Vec<Route>,
+    pub(super) routes: Vec<Route>,
 }
 
 /// A route.
 #[derive(Deserialize)]
-struct Route {
-    name: Untrusted,
+pub(super) struct Route {
+    pub(super) name: Untrusted,
     app: Untrusted,
     hosts: Vec<Untrusted>,
     path: Untrusted,
@@ -40,9 +45,13 @@ const SHOWN: [(&str, Text<'static>); 3] =
     [("forwarded", Text::Forwarded), ("replayed", Text::Replayed), ("unknown", Text::AnsweredUnknown)];
 
 /// Draws the page.
-pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let Routes { since, routes } = context.get("/admin/v1/proxy/routes").await?;
+    let (found, recent) = tokio::join!(
+        context.get::<Routes>("/admin/v1/proxy/routes"),
+        context.get::<Keys>("/admin/v1/proxy/recent?limit=20")
+    );
+    let Routes { since, routes } = found?;
     let main = html! {
         div.heading {
             h1 { (t.of(Text::ProxyRoutes)) }
@@ -51,8 +60,12 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         @if routes.is_empty() {
             p { (t.of(Text::NoProxyRoutes)) }
             pre { "oncegate proxy check http://api.shop.example/v1/orders --header 'Idempotency-Key: 8e03978e'" }
-        } @else { (rows(t, &routes)) }
-        (layout::sources(t, &["proxy/routes"], "oncegate proxy routes"))
+        } @else {
+            (rows(t, &routes))
+            (layout::heading(&t.of(Text::RecentRequests), &t.of(Text::ThisGateway)))
+            (keys::region(&context, &recent))
+        }
+        (layout::sources(t, &["proxy/routes", "proxy/recent?limit=20"], "oncegate proxy routes, oncegate proxy recent"))
     };
     Ok(Answer::Page(Text::ProxyRoutes, main))
 }
@@ -60,17 +73,15 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
 fn rows(t: Texts, routes: &[Route]) -> Markup {
     let rows = html! {
         @for route in routes {
-            @let operation = format!("proxy:{}", route.name.raw());
-            @let others: u64 = route.answers.iter().filter(|(name, _)| SHOWN.iter().all(|(shown, _)| shown != name)).map(|(_, count)| count).sum();
             tr {
                 th scope="row" {
-                    a href=(path(&["operations", route.app.raw(), &operation])) { (route.app) " / " (route.name) }
-                    br; span.muted { @for method in &route.methods { (method) " " } @for host in &route.hosts { (host) " " } (route.path) }
+                    a href=(path(&["proxy", route.name.raw()])) { (route.app) " / " (route.name) }
+                    br; span.muted { (route.target()) }
                 }
                 td { (route.upstream) }
                 td.number { (traffic::value(t, "p99", route.upstream_p99_seconds)) }
                 @for (name, _) in SHOWN { td.number { (route.answers.get(name).copied().unwrap_or_default()) } }
-                td.number { (others) }
+                td.number { (route.others()) }
                 td.number { (route.stored_bytes) " B" br; span.muted { (route.tombstones) } }
             }
         }
@@ -87,4 +98,17 @@ fn rows(t: Texts, routes: &[Route]) -> Markup {
         Text::StoredAndNot,
     ];
     table(t, Text::ProxyRoutes, &columns, &rows)
+}
+
+impl Route {
+    /// Returns the requests that it takes.
+    fn target(&self) -> Markup {
+        html! { @for method in &self.methods { (method) " " } @for host in &self.hosts { (host) " " } (self.path) }
+    }
+
+    /// Returns the number of answers without a column of their own.
+    fn others(&self) -> u64 {
+        let is_other = |name: &str| SHOWN.iter().all(|(shown, _)| *shown != name);
+        self.answers.iter().filter(|(name, _)| is_other(name)).map(|(_, count)| count).sum()
+    }
 }

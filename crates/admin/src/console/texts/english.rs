@@ -55,6 +55,33 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::AnsweredUnknown => "Outcome unknown".into(),
         Text::OtherAnswers => "Other answers".into(),
         Text::StoredAndNot => "Stored / responses not stored".into(),
+        Text::RecentRequests => "Recent requests with a key".into(),
+        Text::NoRequestsWithKey => "This gateway has answered no such request lately.".into(),
+        Text::NoSuchRoute => "The proxy of this gateway has no route of this name.".into(),
+        Text::Key => "Key".into(),
+        Text::KeyHint => "As its caller sends it, such as 8e03978e-40d5-43e8-bc93-6894a57f9324. It is not stored and not logged.".into(),
+        Text::CallerDigest => "Digest of the caller".into(),
+        Text::CallerDigestHint => "Only to find a claim that this gateway has not answered lately: `oncegate proxy check` prints it as `principal`.".into(),
+        Text::FindByKey => "Find a request of the proxy by its key".into(),
+        Text::NoSuchKey => {
+            "This gateway has answered no request with this key lately. Another gateway may have. With the digest of the caller the claim is \
+             looked up in the store.".into()
+        }
+        Text::SeveralCallers => "Several callers have used this key. Each has a claim of its own.".into(),
+        Text::StillRunning => "First request still running".into(),
+        Text::ResponseNotStored => "Done, response not stored".into(),
+        Text::OtherRequest => "Key of another request".into(),
+        Text::RefusedRequest => "Refused".into(),
+        Text::AnsweredUnavailable => "Unavailable".into(),
+        Text::WithoutKey => "Without a key".into(),
+        Text::Unprotected => "Unprotected".into(),
+        Text::ForgetIt => "Erase the response".into(),
+        Text::ForgetWhen => {
+            "Repeats then get 409 response_not_stored, and do not run again. Status, Location and ETag stay. Backups of the store are not \
+             changed.".into()
+        }
+        Text::ForgottenNow => "The response is erased. The key stays blocked.".into(),
+        Text::NothingToForget => "This claim has no stored response: it is no record of the proxy, or it has not succeeded.".into(),
         Text::SignOut => "Sign out".into(),
         Text::Overview => "Overview".into(),
         Text::Attention => "Attention".into(),
