@@ -37,7 +37,7 @@ pub(super) fn run(args: SummaryArgs, out: &mut impl Out) -> anyhow::Result<()> {
 
 fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     let [entries, bytes, bytes_max] = ["entries", "bytes", "bytes_max"].map(|name| cell(&summary["spool"][name]));
-    let fields = [
+    let mut fields = vec![
         ("Stage", cell(&summary["stage"])),
         ("Version", cell(&summary["version"])),
         ("Started at", cell(&summary["started_at"])),
@@ -46,6 +46,9 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         ("Spool", format!("{entries} entries, {bytes} of {bytes_max} bytes")),
         ("Repeats today", repeats(&summary["today"])),
     ];
+    if summary["today"]["observed_answers"].as_u64().is_some_and(|passed| passed > 0) {
+        fields.push(("Ran twice today", second_runs(&summary["today"])));
+    }
     output::record(&fields, out)?;
     writeln!(out)?;
     let attention = rows(summary, "attention");
@@ -61,6 +64,13 @@ fn repeats(today: &Value) -> String {
         ["repeated_operations", "repeat_answers", "since"].map(|name| cell(&today[name]));
     let at_least = if today["at_least"] == true { "at least " } else { "" };
     format!("{at_least}{operations} operations after they were done or unknown, {answers} answers 409, since {since}")
+}
+
+/// Returns how many operations ran a second time today, because observe mode let them pass.
+fn second_runs(today: &Value) -> String {
+    let [operations, passed] = ["ran_twice_operations", "observed_answers"].map(|name| cell(&today[name]));
+    let at_least = if today["at_least"] == true { "at least " } else { "" };
+    format!("{at_least}{operations} operations; observe mode let {passed} calls pass")
 }
 
 fn listed(summary: &Value, name: &str, text: fn(&Value) -> String) -> String {
@@ -98,7 +108,7 @@ mod tests {
             "chains": [{ "name": "default", "active": "primary", "epoch": 2 }],
             "spool": { "entries": 14, "bytes": 6000, "bytes_max": 67_108_864 },
             "attention": attention,
-            "today": { "since": "2026-10-13T00:00:00.000000Z", "repeated_operations": 3, "repeat_answers": 5, "at_least": true },
+            "today": { "since": "2026-10-13T00:00:00.000000Z", "repeated_operations": 3, "repeat_answers": 5, "at_least": true, "observed_answers": 9, "ran_twice_operations": 2 },
         });
         let mut out = Vec::new();
         show(&summary, &mut out).unwrap();
@@ -111,13 +121,14 @@ mod tests {
             "severity": "critical", "kind": "store_down", "since": "2026-10-13T12:41:00.000000Z", "app": null,
             "subject": "primary", "count": 1, "text": "Engine `primary` does not answer\u{9b}: refused.",
         }])), @r"
-        Stage          ready
-        Version        1.4.0
-        Started at     2026-10-01T08:00:00.000000Z
-        Engines        primary (down), spare (up), local (not checked yet)
-        Chains         default (on primary, epoch 2)
-        Spool          14 entries, 6000 of 67108864 bytes
-        Repeats today  at least 3 operations after they were done or unknown, 5 answers 409, since 2026-10-13T00:00:00.000000Z
+        Stage            ready
+        Version          1.4.0
+        Started at       2026-10-01T08:00:00.000000Z
+        Engines          primary (down), spare (up), local (not checked yet)
+        Chains           default (on primary, epoch 2)
+        Spool            14 entries, 6000 of 67108864 bytes
+        Repeats today    at least 3 operations after they were done or unknown, 5 answers 409, since 2026-10-13T00:00:00.000000Z
+        Ran twice today  at least 2 operations; observe mode let 9 calls pass
 
         SEVERITY  KIND        SINCE                        APP  SUBJECT  COUNT  TEXT
         critical  store_down  2026-10-13T12:41:00.000000Z  -    primary  1      Engine `primary` does not answer\u{9b}: refused.

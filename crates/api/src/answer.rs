@@ -69,6 +69,9 @@ pub(super) struct OutcomeBody {
     expires_at: Option<Timestamp>,
     late: Option<bool>,
     degraded: Option<OutagePolicy>,
+    /// In observe mode: the operation ran a second time, since its claim was in this state and let it pass.
+    #[serde(skip)]
+    ran_twice: Option<ClaimState>,
 }
 
 /// Body of the 200 response to a renewal.
@@ -93,7 +96,7 @@ impl Success for OutcomeBody {
         match (self.degraded, self.late) {
             (Some(policy), _) => Some(Noted::of(Kind::Degraded, policy.name(), self.global_id)),
             (None, Some(true)) => Some(Noted::of(Kind::Late, self.state, self.global_id)),
-            _ => None,
+            _ => self.ran_twice.map(|state| Noted::of(Kind::RanTwice, state.name(), self.global_id)),
         }
     }
 }
@@ -178,11 +181,12 @@ pub(super) fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
         }
         Reported::Spooled { global_id } => {
             let degraded = Some(OutagePolicy::Spool);
-            return Ok(OutcomeBody { global_id, state: SPOOLED, expires_at: None, late: None, degraded });
+            let state = SPOOLED;
+            return Ok(OutcomeBody { global_id, state, expires_at: None, late: None, degraded, ran_twice: None });
         }
-        Reported::Observed { global_id } => {
-            let late = None;
-            return Ok(OutcomeBody { global_id, state: "observed", expires_at: None, late, degraded: None });
+        Reported::Observed { global_id, ran_twice } => {
+            let (state, late) = ("observed", None);
+            return Ok(OutcomeBody { global_id, state, expires_at: None, late, degraded: None, ran_twice });
         }
     };
     let problem = match settled {
@@ -192,7 +196,7 @@ pub(super) fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
                 Some(ClaimState::Succeeded) => "succeeded",
                 Some(ClaimState::Unknown | ClaimState::InProgress) => "unknown",
             };
-            return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded });
+            return Ok(OutcomeBody { global_id, state, expires_at, late: *late, degraded, ran_twice: None });
         }
         OutcomeResponse::AlreadySucceeded => already_succeeded(),
         OutcomeResponse::Superseded { state, left } => superseded(*state, *left),

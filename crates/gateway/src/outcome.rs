@@ -9,6 +9,7 @@ use oncegate_core::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
+use oncegate_core::observed::WouldBe;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimId, ClaimState, Contents, Key};
 use oncegate_core::suspect::{Cause, MaskedAttempt, Superseded, Suspect};
@@ -69,6 +70,8 @@ pub enum Reported {
     Observed {
         /// The claim.
         global_id: GlobalId,
+        /// The attempt was a duplicate of a claim in this state and has succeeded: the operation ran a second time.
+        ran_twice: Option<ClaimState>,
     },
 }
 
@@ -171,7 +174,11 @@ impl Gateway {
             metrics.settled(operation, outcome, OutcomeResult::Observed);
             metrics.observed_outcome(operation, outcome, observed_label(report.attempt.nonce().would_be()));
         }
-        Reported::Observed { global_id: report.id.global_id }
+        let ran_twice = match (&report.outcome, report.attempt.nonce().would_be()) {
+            (Outcome::Success { .. }, Some(WouldBe::Duplicate(state))) => Some(state),
+            _ => None,
+        };
+        Reported::Observed { global_id: report.id.global_id, ran_twice }
     }
 
     fn prepare_settle(

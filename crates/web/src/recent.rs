@@ -42,12 +42,22 @@ pub enum Kind {
     Degraded,
     /// In observe mode, a call was let through that would have been stopped. Detail: the code that enforcing answers.
     Observed,
+    /// In observe mode, an attempt that was let through has succeeded. Detail: the state of the claim that it repeated.
+    RanTwice,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 7] =
-        [Self::Duplicate, Self::Mismatch, Self::Refused, Self::Late, Self::Superseded, Self::Degraded, Self::Observed];
+    pub const ALL: [Self; 8] = [
+        Self::Duplicate,
+        Self::Mismatch,
+        Self::Refused,
+        Self::Late,
+        Self::Superseded,
+        Self::Degraded,
+        Self::Observed,
+        Self::RanTwice,
+    ];
 
     /// Returns its name in the admin API.
     pub fn name(self) -> &'static str {
@@ -59,6 +69,7 @@ impl Kind {
             Self::Superseded => "superseded",
             Self::Degraded => "degraded",
             Self::Observed => "observed",
+            Self::RanTwice => "ran_twice",
         }
     }
 }

@@ -68,6 +68,25 @@ async fn the_numbers_are_those_of_the_callers() {
     assert_eq!((&today["repeat_answers"], &today["mismatch_answers"]), (&json!(28), &json!(1)), "{today}");
     assert_eq!((&today["repeated_operations"], &today["at_least"]), (&json!(16), &json!(false)), "{today}");
 
+    // One of two calls that were let through has succeeded: one operation ran a second time.
+    assert_eq!((&today["observed_answers"], &today["ran_twice_operations"]), (&json!(2), &json!(1)), "{today}");
+    let again = json!({ "operation": "watch", "contents": "B" });
+    let first = client.post("/v1/claims", &again).await.expect(201);
+    client.report(&first, json!({ "outcome": "success", "operation": "watch" })).await.expect(200);
+    for outcome in ["success", "failure", "success"] {
+        let passed = client.post("/v1/claims", &again).await.expect(201);
+        let item =
+            json!({ "global_id": passed.body["global_id"], "attempt": passed.body["attempt"], "outcome": outcome });
+        client.post("/v1/outcomes/batch", &json!({ "items": [item] })).await.expect(200);
+    }
+    let today = alice(&gateway).get("/admin/v1/summary").await.expect(200).body["today"].clone();
+    assert_eq!((&today["observed_answers"], &today["ran_twice_operations"]), (&json!(5), &json!(2)), "{today}");
+    let second = alice(&gateway).get("/admin/v1/recent?kind=ran_twice").await.expect(200).body;
+    let details: Vec<_> = second["events"].as_array().unwrap().iter().map(|event| &event["detail"]).collect();
+    assert_eq!(details, ["succeeded"; 3], "{second}");
+    let summary = Terminal::at(&gateway).run(&["summary"]).expect(0).out;
+    assert!(summary.contains("2 operations; observe mode let 5 calls pass"), "{summary}");
+
     let printed = Terminal::at(&gateway).run(&["operations", "--app", "shop"]).expect(0).out;
     assert!(printed.contains("3 / 24 / 4"), "{printed}");
     let one = alice(&gateway).get("/admin/v1/operations?operation=watch").await.expect(200).body;

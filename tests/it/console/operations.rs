@@ -38,6 +38,27 @@ async fn operations_are_listed_and_each_has_a_page() {
 }
 
 #[tokio::test]
+async fn the_overview_says_what_really_ran_twice_in_observe_mode() {
+    let gateway = operated().config("[defaults]\nmode = \"observe\"\n").start().await;
+    let client = gateway.client();
+    let claim = json!({ "operation": "order.submit", "contents": "A-1" });
+    let overview = async || Browser::signed_in(&gateway, "view").await.get("/console/").await.expect(200).text;
+    let first = client.post("/v1/claims", &claim).await.expect(201);
+    client.report(&first, json!({ "outcome": "success" })).await.expect(200);
+    assert!(overview().await.contains("No operation has met a repeat today"), "{}", overview().await);
+    let passed = client.post("/v1/claims", &claim).await.expect(201);
+    let shown = overview().await;
+    assert!(shown.contains("no operation is known to have run a second time today"), "{shown}");
+    assert!(shown.contains("It let 1 calls pass") && !shown.contains("No operation has met a repeat"), "{shown}");
+    client.report(&passed, json!({ "outcome": "success" })).await.expect(200);
+    let shown = overview().await;
+    assert!(shown.contains("Observe mode: 1 operations really ran a second time today."), "{shown}");
+    let recent =
+        Browser::signed_in(&gateway, "view").await.get("/console/recent?kind=ran_twice").await.expect(200).text;
+    assert!(recent.contains("ran again in observe mode and succeeded; its claim was: succeeded"), "{recent}");
+}
+
+#[tokio::test]
 async fn requests_and_attempts_lead_to_the_logs_that_the_configuration_names() {
     let links = "[console.links]\nrequest = \"https://logs.example/?q={request_id}&x=1\"\nattempt = \"http://logs.example/a/{attempt_hash}\"\n";
     let gateway = operated().config(links).start().await;

@@ -34,7 +34,15 @@ const REGIONS: [(&str, &str); 3] =
     [("summary", "/admin/v1/summary"), ("waiting", "/admin/v1/waiting?limit=20"), ("history", "/admin/v1/history")];
 
 /// Members that change with every answer without new information.
-const RESTLESS: [&str; 5] = ["uptime_ms", "checked_at", "repeated_operations", "repeat_answers", "mismatch_answers"];
+const RESTLESS: [&str; 7] = [
+    "uptime_ms",
+    "checked_at",
+    "repeated_operations",
+    "repeat_answers",
+    "mismatch_answers",
+    "observed_answers",
+    "ran_twice_operations",
+];
 
 /// The open streams, and the last seen state.
 #[derive(Default)]

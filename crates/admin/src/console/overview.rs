@@ -33,6 +33,8 @@ struct Today {
     repeated_operations: u64,
     repeat_answers: u64,
     mismatch_answers: u64,
+    observed_answers: u64,
+    ran_twice_operations: u64,
     at_least: bool,
 }
 
@@ -126,13 +128,19 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     Ok(Answer::Page(Text::Overview, main))
 }
 
-/// Returns what repeats would have done twice today.
+/// Returns what repeats would have done twice today, and what ran twice because observe mode let it pass.
 fn headline(t: Texts, today: &Today) -> Markup {
-    let Today { since, repeated_operations: operations, repeat_answers: answers, mismatch_answers, at_least } = today;
+    let Today { since, repeated_operations: operations, repeat_answers: answers, mismatch_answers, at_least, .. } =
+        today;
+    let Today { observed_answers: passed, ran_twice_operations: twice, .. } = today;
     html! {
         p.today {
-            @if *operations == 0 { (t.of(Text::NoRepeatsToday)) }
-            @else { strong { @if *at_least { (t.of(Text::AtLeast)) " " } (t.of(Text::RepeatsToday { operations: *operations, answers: *answers })) } }
+            @if *passed > 0 {
+                strong { (t.of(Text::RanTwiceToday { operations: *twice, at_least: *at_least })) } " " (t.of(Text::PassedToday(*passed))) " "
+            }
+            @if *operations > 0 {
+                strong { @if *at_least { (t.of(Text::AtLeast)) " " } (t.of(Text::RepeatsToday { operations: *operations, answers: *answers })) }
+            } @else if *passed == 0 { (t.of(Text::NoRepeatsToday)) }
             @if *mismatch_answers > 0 { " " (t.of(Text::MismatchesToday(*mismatch_answers))) }
             " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) }
         }

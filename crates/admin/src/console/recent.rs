@@ -14,7 +14,7 @@ use super::untrusted::Untrusted;
 use super::{layout, times};
 
 /// Kinds that the page offers.
-const KINDS: [(&str, Text<'static>); 8] = [
+const KINDS: [(&str, Text<'static>); 9] = [
     ("", Text::AllKinds),
     ("duplicate", Text::Repeats),
     ("mismatch", Text::Mismatches),
@@ -23,6 +23,7 @@ const KINDS: [(&str, Text<'static>); 8] = [
     ("superseded", Text::SupersededCalls),
     ("degraded", Text::PolicyAnswers),
     ("observed", Text::ObservedCalls),
+    ("ran_twice", Text::RanTwiceHere),
 ];
 
 /// `GET /admin/v1/recent`.
@@ -139,6 +140,7 @@ fn words(event: &Event) -> Text<'_> {
         "degraded" => Text::PolicyAnswered(detail),
         "observed" => Text::WouldGet(detail),
         _ => Text::RefusedWith(detail),
+        "ran_twice" => Text::SecondRun(detail),
     }
 }
 

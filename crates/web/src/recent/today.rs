@@ -1,8 +1,10 @@
-//! How many operations met a repeat today after they were done or unknown: distinct ones, from a sketch of fixed size.
+//! How many operations met a repeat today after they were done or unknown, and how many ran a second time in observe mode: distinct ones,
+//! from sketches of fixed size.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use oncegate_core::clock::Timestamp;
+use oncegate_core::global_id::GlobalId;
 use serde::Serialize;
 
 use super::{Event, Kind};
@@ -26,6 +28,10 @@ pub struct Repeats {
     pub repeat_answers: u64,
     /// Answers 422 to repeats that differ.
     pub mismatch_answers: u64,
+    /// Calls that observe mode has let through, and enforcing would have stopped.
+    pub observed_answers: u64,
+    /// Operations that ran a second time, because observe mode let them pass. An estimate, within 5 %.
+    pub ran_twice_operations: u64,
     /// Events were lost, so there were more.
     pub at_least: bool,
 }
@@ -37,6 +43,10 @@ pub(super) struct Today {
     sketch: Sketch,
     answers: u64,
     mismatches: u64,
+    observed: u64,
+    second_runs: Sketch,
+    /// Successes of attempts that observe mode has let through.
+    second_successes: u64,
     /// Events that had been lost when the day began.
     lost_before: u64,
 }
@@ -44,8 +54,17 @@ pub(super) struct Today {
 impl Today {
     /// Returns the count that begins now.
     pub(super) fn begin(now: Timestamp) -> Self {
-        let sketch = Sketch([0; REGISTERS]);
-        Self { day: day(now), since: now, sketch, answers: 0, mismatches: 0, lost_before: 0 }
+        Self {
+            day: day(now),
+            since: now,
+            sketch: Sketch([0; REGISTERS]),
+            answers: 0,
+            mismatches: 0,
+            observed: 0,
+            second_runs: Sketch([0; REGISTERS]),
+            second_successes: 0,
+            lost_before: 0,
+        }
     }
 
     /// Counts an event, if it is a repeat.
@@ -56,11 +75,14 @@ impl Today {
         }
         match (event.kind, event.detail, event.global_id) {
             (Kind::Duplicate, "succeeded" | "unknown", Some(id)) => {
-                let mut hasher = DefaultHasher::new();
-                (&event.app, id).hash(&mut hasher);
-                self.sketch.add(hasher.finish());
+                self.sketch.add(hash_of(event, id));
                 self.answers += 1;
             }
+            (Kind::RanTwice, _, Some(id)) => {
+                self.second_runs.add(hash_of(event, id));
+                self.second_successes += 1;
+            }
+            (Kind::Observed, ..) => self.observed += 1,
             (Kind::Mismatch, ..) => self.mismatches += 1,
             _ => {}
         }
@@ -75,6 +97,8 @@ impl Today {
             repeated_operations: self.sketch.count().min(self.answers),
             repeat_answers: self.answers,
             mismatch_answers: self.mismatches,
+            observed_answers: self.observed,
+            ran_twice_operations: self.second_runs.count().min(self.second_successes),
             at_least: lost > self.lost_before,
         }
     }
@@ -86,6 +110,12 @@ impl Today {
             *self = Self { since: midnight, lost_before: lost, ..Self::begin(now) };
         }
     }
+}
+
+fn hash_of(event: &Event, id: GlobalId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&event.app, id).hash(&mut hasher);
+    hasher.finish()
 }
 
 fn day(at: Timestamp) -> u64 {
@@ -127,8 +157,6 @@ impl Sketch {
 mod tests {
     use std::time::Duration;
 
-    use oncegate_core::global_id::GlobalId;
-
     use super::*;
 
     const NOON: Timestamp = Timestamp::from_micros(20_000 * MICROS_OF_DAY + MICROS_OF_DAY / 2);
@@ -164,6 +192,28 @@ mod tests {
     }
 
     #[test]
+    fn operations_that_ran_twice_in_observe_mode_are_counted_once_and_apart() {
+        let mut today = Today::begin(NOON);
+        for (kind, detail, number) in [
+            (Kind::Observed, "duplicate", 1),
+            (Kind::Observed, "duplicate", 1),
+            (Kind::Observed, "duplicate", 2),
+            (Kind::Observed, "duplicate", 3),
+            (Kind::RanTwice, "succeeded", 1),
+            (Kind::RanTwice, "succeeded", 1),
+            (Kind::RanTwice, "in_progress", 2),
+        ] {
+            today.add(&event(NOON, kind, detail, number), 0);
+        }
+        let found = today.repeats(NOON, 0);
+        assert_eq!((found.observed_answers, found.ran_twice_operations), (4, 2));
+        assert_eq!((found.repeat_answers, found.repeated_operations), (0, 0), "nothing was stopped");
+        let tomorrow = NOON.plus(Duration::from_hours(24));
+        let next = today.repeats(tomorrow, 0);
+        assert_eq!((next.observed_answers, next.ran_twice_operations), (0, 0));
+    }
+
+    #[test]
     fn only_repeats_after_the_end_count_and_each_day_begins_anew() {
         let mut today = Today::begin(NOON);
         for (kind, detail) in [
@@ -179,6 +229,8 @@ mod tests {
             repeated_operations,
             repeat_answers,
             mismatch_answers,
+            observed_answers: 0,
+            ran_twice_operations: 0,
             at_least,
         };
         assert_eq!(today.repeats(NOON, 3), repeats(NOON, 1, 1, 1, true));

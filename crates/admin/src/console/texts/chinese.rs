@@ -21,6 +21,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SearchLogs => "搜索日志".into(),
         Text::RepeatsToday { operations, answers } => format!("今天有 {operations} 个操作在完成或结果未知之后遇到重复请求（{answers} 次 409 应答）。").into(),
         Text::NoRepeatsToday => "今天没有操作在完成之后遇到重复请求。".into(),
+        Text::RanTwiceToday { operations: 0, .. } => "观察模式：今天未发现操作再次执行。".into(),
+        Text::RanTwiceToday { operations, at_least } => {
+            let at_least = if at_least { "至少 " } else { "" };
+            format!("观察模式：今天有{at_least} {operations} 个操作确实又执行了一次。").into()
+        }
+        Text::PassedToday(calls) => format!("放行了 {calls} 次强制模式本应拦截的调用。").into(),
+        Text::RanTwiceHere => "执行了两次".into(),
+        Text::SecondRun(state) => format!("在观察模式下再次执行并成功；其声明当时为：{state}").into(),
         Text::AtLeast => "至少".into(),
         Text::MismatchesToday(count) => format!("{count} 次 422 应答：同一操作的内容或指纹不同。").into(),
         Text::LoadAgain => "重新加载".into(),

@@ -26,6 +26,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
             format!("{operations} operations met a repeat after they were done or unknown today ({answers} answers 409).").into()
         }
         Text::NoRepeatsToday => "No operation has met a repeat today after it was done.".into(),
+        Text::RanTwiceToday { operations: 0, .. } => "Observe mode: no operation is known to have run a second time today.".into(),
+        Text::RanTwiceToday { operations, at_least } => {
+            let at_least = if at_least { "at least " } else { "" };
+            format!("Observe mode: {at_least}{operations} operations really ran a second time today.").into()
+        }
+        Text::PassedToday(calls) => format!("It let {calls} calls pass that enforcing would have stopped.").into(),
+        Text::RanTwiceHere => "Ran twice".into(),
+        Text::SecondRun(state) => format!("ran again in observe mode and succeeded; its claim was: {state}").into(),
         Text::AtLeast => "At least".into(),
         Text::MismatchesToday(count) => format!("{count} answers 422: the same operation with other contents or another fingerprint.").into(),
         Text::LoadAgain => "Load again".into(),
