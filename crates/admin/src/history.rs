@@ -14,7 +14,7 @@ use super::Admin;
 use super::query::Query;
 
 /// Series of an answer that names none.
-const USUAL: &str = "granted,duplicate,mismatch,refused,degraded,p50,p99";
+const USUAL: &str = "granted,duplicate,mismatch,observed,refused,degraded,p50,p99";
 
 /// Most series of an answer.
 const SERIES_MAX: usize = 16;

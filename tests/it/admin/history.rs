@@ -30,7 +30,7 @@ async fn the_rates_are_those_of_the_workload_and_survive_a_restart() {
     let mut gateway = setup.start().await;
     let claim = json!({ "operation": "order.submit", "contents": fresh::contents() });
     let usual = history(&gateway, "").await;
-    assert_eq!((&usual["step_ms"], usual["series"].as_array().unwrap().len()), (&json!(10_000), 7));
+    assert_eq!((&usual["step_ms"], usual["series"].as_array().unwrap().len()), (&json!(10_000), 8));
     // The first reading is the base of the rates.
     let is_read =
         async || history(&gateway, "").await["names"].as_array().unwrap().iter().any(|name| name == "granted");

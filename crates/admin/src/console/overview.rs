@@ -101,7 +101,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         div data-live="history" {
             (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
             @match &history {
-                Ok(history) => (traffic::draw(t, history)),
+                Ok(history) => { (traffic::newest(t, history)) (traffic::draw(t, history)) }
                 Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
             }
             (headline(t, &today))

@@ -28,6 +28,26 @@ impl History {
     }
 }
 
+/// Groups of answers to claim calls. Together they are all calls.
+const CALLS: [&str; 5] = ["granted", "duplicate", "mismatch", "observed", "refused"];
+
+/// Returns the newest rate of claim calls and their latencies, for the heading.
+pub(super) fn newest(t: Texts, history: &History) -> Markup {
+    let last = |name: &str| {
+        let series = history.series.iter().find(|series| series.name == name)?;
+        series.values.iter().rev().flatten().next().copied()
+    };
+    let calls = CALLS.iter().filter_map(|name| last(name)).reduce(|sum, rate| sum + rate);
+    html! {
+        @if calls.is_some() {
+            p.facts {
+                strong { (value(t, "", calls)) " " (t.of(Text::ClaimCalls)) }
+                @for name in ["p50", "p99"] { span { (name) " " (value(t, name, last(name))) } }
+            }
+        }
+    }
+}
+
 /// Returns the lines of an hour with their last and highest values.
 pub(super) fn draw(t: Texts, history: &History) -> Markup {
     let known = |series: &&Series| series.values.iter().any(Option::is_some);
@@ -74,5 +94,44 @@ pub(super) fn value(t: Texts, name: &str, value: Option<f32>) -> String {
         (Some(value), "p50" | "p99") => format!("≤ {:.1} ms", value * 1000.0),
         (Some(value), _) if value >= 10.0 => format!("{value:.0} {}", t.of(Text::PerSecond)),
         (Some(value), _) => format!("{value:.2} {}", t.of(Text::PerSecond)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::console::texts::Language;
+
+    #[test]
+    fn the_heading_has_all_claim_calls_of_the_newest_points() {
+        let t = Texts(Language::English);
+        let series = |name: &str, values: &[Option<f32>]| Series { name: name.to_owned(), values: values.to_vec() };
+        let history = History {
+            series: vec![
+                series("granted", &[Some(500.0), Some(40.0)]),
+                series("duplicate", &[Some(20.0), None]),
+                series("mismatch", &[]),
+                series("observed", &[Some(1.0), Some(3.0)]),
+                series("refused", &[Some(7.0)]),
+                // Not a call of its own: the answer of a policy is a grant or a refusal too.
+                series("degraded", &[Some(900.0)]),
+                series("p99", &[Some(0.0021)]),
+            ],
+        };
+        let shown = newest(t, &history).into_string();
+        assert!(
+            shown.contains("70 /s Claim calls") && shown.contains("p50 –") && shown.contains("p99 ≤ 2.1 ms"),
+            "{shown}"
+        );
+        let rows = draw(t, &history).into_string();
+        for title in ["Granted", "Repeats", "Would have stopped", "Refused, 503", "Outage policies", "Latency p99"] {
+            assert!(rows.contains(&format!("<th scope=\"row\">{title}</th>")), "{title}: {rows}");
+        }
+        assert_eq!(
+            (rows.matches("<svg").count(), rows.matches("<th scope=\"row\">Mismatches").count()),
+            (6, 0),
+            "{rows}"
+        );
+        assert_eq!(newest(t, &History { series: Vec::new() }).into_string(), "");
     }
 }
