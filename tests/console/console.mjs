@@ -130,7 +130,12 @@ step('the overview keeps itself fresh, and leaves alone what a person has open',
   await more(3);
   await page.waitForSelector('.things >> text=3 unknown claim', { timeout: 60_000 });
   await page.keyboard.press('/');
-  await page.waitForURL(/console\/find/);
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'find', 'the box in the header');
+  await page.keyboard.type('{"number": 4}');
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/console\/find$/);
+  assert.match(await page.textContent('main'), /No live claim/);
+  assert.equal(await page.inputValue('#text'), '{"number": 4}', 'what was typed is kept');
   assert.deepEqual(page.problems, []);
   await page.context().close();
 });
@@ -290,6 +295,9 @@ step('no page fails while the store does not answer', async () => {
     await page.reload();
     return (await page.textContent('main')).includes('● answers');
   });
+  await page.fill('#find', granted.global_id);
+  await page.press('#find', 'Enter');
+  await page.waitForURL(/claims\/default/);
   await page.context().close();
 });
 

@@ -7,6 +7,7 @@ mod browser;
 mod config;
 mod drafts;
 mod forms;
+mod find;
 mod gateways;
 mod hostile;
 mod json;

@@ -45,6 +45,27 @@ async fn what_needs_a_person_comes_first_with_what_to_do() {
     assert!(!trail().contains("secret-order"), "{}", trail());
 }
 
+/// The three requests of a first view, in a gateway with something of each kind.
+#[tokio::test]
+async fn the_first_view_is_light() {
+    let gateway = operated().start().await;
+    unknown(&gateway, &json!({ "order_id": "A-1" })).await;
+    super::hostile::suspected(&gateway, "pay", &json!({ "order_id": "A-2" })).await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let page = browser.get("/console/").await.expect(200).text;
+    let file = |before: &str| {
+        let (_, rest) = page.split_once(before).expect(before);
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let style = browser.get(&file("rel=\"stylesheet\" href=\"")).await.expect(200).text;
+    let script = browser.get(&file("<script src=\"")).await.expect(200).text;
+    assert_eq!(page.matches(" src=").count() + page.matches("<link ").count(), 2, "no other file: {page}");
+    // An hour of a busy gateway adds seven lines with a point for each minute: some 5 kB.
+    let lengths = [page.len() + (5 << 10), style.len(), script.len()];
+    assert!(lengths[0] <= 24 << 10 && lengths[1] <= 12 << 10 && lengths[2] <= 4 << 10, "{lengths:?}");
+    assert!(lengths.iter().sum::<usize>() <= 40_000, "{lengths:?}");
+}
+
 #[tokio::test]
 async fn claims_and_locks_that_callers_wait_for_are_shown_until_they_are_answered() {
     let gateway = operated().start().await;

@@ -1,9 +1,10 @@
-//! `/console/find`: finds a claim by its ID, by operation and contents, or by route and key of the proxy. Contents and keys are posted, so
-//! no address has them.
+//! `/console/find`: finds a claim by its ID, by operation and contents, by a request ID or an attempt that this gateway has answered
+//! lately, or by route and key of the proxy. All of them are posted, so no address has them.
 
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use oncegate_core::attempt::Attempt;
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,6 +16,7 @@ use super::layout;
 use super::parts::{address, claim_page, path};
 use super::proxy::Routes;
 use super::proxy::keys::{self, Keys};
+use super::recent::Recent;
 use super::texts::Text;
 use super::untrusted::Untrusted;
 
@@ -76,9 +78,29 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
     if !wanted.by_key.key.is_empty() {
         return find_key(&context, &wanted).await;
     }
-    if is_id(wanted.text) {
-        let id = wanted.text.to_ascii_lowercase();
-        return Ok(Answer::SeeOther(address(&path(&["claims", wanted.app, &id]), &[("realm", wanted.realm)])));
+    let only = if wanted.app.is_empty() { only_app(&context).await? } else { None };
+    let wanted = match &only {
+        Some(app) => Wanted { app: app.raw(), ..wanted },
+        None => wanted,
+    };
+    let id = is_id(wanted.text).then(|| wanted.text.to_ascii_lowercase());
+    if let Some(id) = id.as_deref().filter(|_| !is_from_header(&context)) {
+        return Ok(Answer::SeeOther(address(&path(&["claims", wanted.app, id]), &[("realm", wanted.realm)])));
+    }
+    if let Some(page) = seen(&context, wanted.text, id.as_deref()).await {
+        return Ok(Answer::SeeOther(page));
+    }
+    if wanted.app.is_empty() {
+        return draw(
+            &context,
+            &wanted,
+            None,
+            &html! { p.notice role="status" { (context.texts().of(Text::ChooseApp)) } },
+        )
+        .await;
+    }
+    if let Some(id) = id {
+        return Ok(Answer::SeeOther(path(&["claims", wanted.app, &id])));
     }
     let body = match body(&wanted) {
         Ok(body) => body,
@@ -91,6 +113,38 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
         }
         Err(problem) => draw(&context, &wanted, Some(&problem), &html! {}).await,
     }
+}
+
+/// Reports whether a form is that of the header of each page, which names no app.
+fn is_from_header(context: &Context) -> bool {
+    value(&context.form, "app").is_none()
+}
+
+/// Returns the app of a gateway that has only one.
+async fn only_app(context: &Context) -> Result<Option<Untrusted>, Problem> {
+    let AppsPage { mut apps } = context.get("/admin/v1/apps").await?;
+    Ok(apps.pop().filter(|_| apps.is_empty()).map(|app| app.key))
+}
+
+/// Returns the page of the claim that this gateway has answered lately, by its ID, its attempt, or the ID of a request.
+async fn seen(context: &Context, text: &str, id: Option<&str>) -> Option<String> {
+    let filters = [("global_id", id.unwrap_or_default()), ("limit", "1000")];
+    let [of_api, of_proxy] = ["/admin/v1/recent", "/admin/v1/proxy/recent"].map(|call| address(call, &filters));
+    let (of_api, of_proxy) = tokio::join!(context.get::<Recent>(&of_api), context.get::<Keys>(&of_proxy));
+    let attempt = text.parse::<Attempt>().map(|attempt| attempt.hash().to_string()).ok();
+    let is_it = |request: &Untrusted, hash: Option<&Untrusted>| {
+        id.is_some() || request.raw() == text || attempt.is_some() && hash.map(Untrusted::raw) == attempt.as_deref()
+    };
+    let of_api = of_api.ok().and_then(|recent| {
+        let mut found = recent.events.iter().filter(|event| is_it(&event.request_id, event.attempt_hash.as_ref()));
+        found.find_map(|event| Some(claim_page(&event.app, event.global_id.as_ref()?, "api")))
+    });
+    let of_proxy = || {
+        let keys = of_proxy.ok()?;
+        let found = keys.requests.iter().find(|request| is_it(&request.request_id, None))?;
+        Some(claim_page(&found.app, &found.global_id, "proxy"))
+    };
+    of_api.or_else(of_proxy)
 }
 
 /// Leads to the claim of a key. If several callers have used the key, it lists their requests.
@@ -157,7 +211,8 @@ pub(super) fn by_key(context: &Context, routes: &[&Untrusted], wanted: &ByKey<'_
 /// Returns the body that names a claim by its contents, as they were typed: parsing them would change numbers.
 fn body(wanted: &Wanted<'_>) -> Result<String, Problem> {
     let contents: &RawValue = serde_json::from_str(wanted.text).map_err(|_| {
-        Problem::invalid("This is neither a global ID, which has 32 hex digits, nor JSON. Contents are JSON, such as {\"order_id\": \"A-1001\"}.")
+        Problem::invalid("This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
+             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}.")
     })?;
     let mut named = json!({ "app": wanted.app });
     if !wanted.operation.is_empty() {

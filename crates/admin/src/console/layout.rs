@@ -36,6 +36,12 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
         header {
             div.bar {
                 p { strong { "Oncegate" } " " span.muted { (env!("CARGO_PKG_VERSION")) " · " (t.of(Text::UpFor(&uptime))) } }
+                form.find role="search" method="post" action="/console/find" {
+                    (form_token(context))
+                    input #find type="search" name="text" required aria-label=(t.of(Text::FindAnything)) placeholder=(t.of(Text::FindAnything))
+                        spellcheck="false" autocomplete="off";
+                    button type="submit" { (t.of(Text::Find)) }
+                }
                 form.operator method="post" action="/console/sign-out" {
                     (form_token(context))
                     span { (operator.name) " " span.muted { "(" (operator.role.name()) ")" } }

@@ -29,21 +29,22 @@ const KINDS: [(&str, Text<'static>); 9] = [
 /// `GET /admin/v1/recent`.
 #[derive(Deserialize)]
 pub(super) struct Recent {
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     next: Option<u64>,
     lost: u64,
 }
 
 /// An event.
 #[derive(Deserialize)]
-struct Event {
+pub(super) struct Event {
     at: String,
     kind: String,
     detail: Untrusted,
-    app: Untrusted,
+    pub(super) app: Untrusted,
     operation: Option<Untrusted>,
-    global_id: Option<Untrusted>,
-    request_id: Untrusted,
+    pub(super) global_id: Option<Untrusted>,
+    pub(super) attempt_hash: Option<Untrusted>,
+    pub(super) request_id: Untrusted,
 }
 
 /// Events of one kind and detail that follow each other.
@@ -139,8 +140,8 @@ fn words(event: &Event) -> Text<'_> {
         "superseded" => Text::SupersededGot(detail),
         "degraded" => Text::PolicyAnswered(detail),
         "observed" => Text::WouldGet(detail),
-        _ => Text::RefusedWith(detail),
         "ran_twice" => Text::SecondRun(detail),
+        _ => Text::RefusedWith(detail),
     }
 }
 
@@ -156,6 +157,7 @@ mod tests {
             app: "shop".into(),
             operation: None,
             global_id: None,
+            attempt_hash: None,
             request_id: format!("r-{second}").into(),
         }
     }

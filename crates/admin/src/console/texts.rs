@@ -163,6 +163,8 @@ pub(super) enum Text<'a> {
     Reason,
     ReasonHint,
     NoLiveClaim,
+    FindAnything,
+    ChooseApp,
     IdOrContents,
     IdOrContentsHint,
     OperationHint,

@@ -70,8 +70,10 @@
   document.addEventListener('keydown', (event) => {
     const isTyping = event.target.closest('input, textarea, select');
     if (event.key === '/' && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      const box = document.getElementById('find');
+      if (!box) return;
       event.preventDefault();
-      location.assign('/console/find');
+      box.focus();
     }
   });
   if (!(news || regions().length) || !window.EventSource) return;

@@ -30,7 +30,7 @@ pub(in crate::console) struct Keyed {
     answer: String,
     status: Option<u16>,
     pub(in crate::console) global_id: Untrusted,
-    request_id: Untrusted,
+    pub(in crate::console) request_id: Untrusted,
 }
 
 impl Keys {
