@@ -2,9 +2,10 @@
 //! that is erased.
 
 use oncegate_testkit::gateway::Gateway;
+use serde_json::json;
 
 use super::browser::{Browser, OWN, location};
-use super::{ROLES, operated};
+use super::{ROLES, operated, token};
 use crate::proxy::{Caller, Upstream};
 
 const KEY: &str = "51aa03c2-7d11-4b60-9c0f-2d3f8e6b1a77";
@@ -88,4 +89,21 @@ async fn a_request_is_found_from_its_key_and_its_response_is_erased() {
     let trail = browser.get("/console/audit?action=proxy.forget").await.expect(200).text;
     assert!(trail.contains("PRIV-7"), "{trail}");
     assert!(!gateway.log().contains("7d11"), "{}", gateway.log());
+}
+
+/// The contents of a claim of the proxy have the whole key.
+#[tokio::test]
+async fn view_sees_no_contents_of_a_claim_that_it_finds_by_its_key() {
+    let (gateway, caller) = started().await;
+    assert_eq!(caller.post("/orders/a", KEY, "one").await.status, 201);
+    let operator = |role: &str| gateway.admin_client().with_credential(&token(role));
+    let found = operator("act").get("/admin/v1/proxy/recent").await.expect(200).body;
+    let named = json!({ "app": "default", "realm": "proxy", "global_id": found["requests"][0]["global_id"] });
+    let claim = operator("act").post("/admin/v1/claims/show", &named).await.expect(200).body;
+    let find = json!({ "route": "orders.create", "key": KEY, "principal": claim["contents"]["principal"] });
+    for role in ROLES {
+        let found = operator(role).post("/admin/v1/proxy/find", &find).await.expect(200);
+        assert_eq!(found.body["claim"]["state"], "succeeded", "{role}: {}", found.text);
+        assert_eq!(found.text.contains("7d11"), role != "view", "{role}: {}", found.text);
+    }
 }
