@@ -72,8 +72,8 @@ faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while ga
 	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture
 
 # On a machine that does nothing else: make test runs the same without these bounds.
-faults-times: test-deps ## measure answers and recovery during every fault of a store, and beside noisy callers, print their ratios to their bounds, and check these
-	@ONCEGATE_TIMES=1 $(CARGO) test --quiet --workspace --all-features $(LOCKED) --test it -- --nocapture --test-threads 1 outage:: isolation:: recovery:: redis_outage:: waiting:: flood_of_guesses slow_handshakes
+faults-times: test-deps ## measure answers and recovery during every fault of a store, beside noisy callers and beside operators that look, print their ratios to their bounds, and check these
+	@ONCEGATE_TIMES=1 $(CARGO) test --quiet --workspace --all-features $(LOCKED) --test it -- --nocapture --test-threads 1 outage:: isolation:: recovery:: redis_outage:: waiting:: flood_of_guesses slow_handshakes console::cost
 	@ONCEGATE_TIMES=1 $(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --nocapture --test-threads 1 acknowledged:: sentinel::dead
 
 # A mutant is one change of the code that some test should notice. All of them take a day; MUTANTS="--package oncegate-core"

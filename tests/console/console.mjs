@@ -92,6 +92,25 @@ step('what needs a person is found on the overview, and worked off together', as
   await page.context().close();
 });
 
+step('a request of the proxy is found from its key, which is in no address', async () => {
+  const key = '51aa03c2-7d11-4b60-9c0f-2d3f8e6b1a77';
+  const headers = { 'idempotency-key': key, authorization: 'alice', 'content-type': 'application/json' };
+  // Nothing listens there: the request was not done, so its key is free again.
+  const answer = await fetch(`${a.proxy}/orders`, { method: 'POST', headers, body: '{}' });
+  assert.equal(answer.status, 502);
+  const page = await signedIn(a, {}, 'view');
+  await page.click('nav >> text=Proxy');
+  assert.match(await page.textContent('main'), /51aa03c2…\s*Unavailable/);
+  await page.click('nav >> text=Find');
+  await page.fill('#key', key);
+  await page.click('main >> text=Find a request of the proxy by its key >> nth=-1');
+  await page.waitForURL(/claims\/default\/[0-9a-f]{32}\?realm=proxy$/);
+  assert.match(await page.textContent('main'), /This gateway has seen it, though/);
+  assert.ok(!(await page.content()).includes('7d11'), 'the key is not shown');
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
 step('a form that meets the end of its session comes back filled', async () => {
   const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1003' } });
   const page = await signedIn(a);
@@ -140,6 +159,47 @@ step('the overview keeps itself fresh, and leaves alone what a person has open',
   await page.context().close();
 });
 
+step('a tab that is open for an hour does not grow', async () => {
+  // An event comes at most every 2 s, so an hour has at most 1800 refreshes. Here they come as fast as the page takes them, and each
+  // replaces every region.
+  const refreshes = isSample ? 150 : 1800;
+  const page = await signedIn(a);
+  let count = 0;
+  await page.route('**/console/live', (route) =>
+    route.fulfill({ contentType: 'text/event-stream', body: 'retry: 5\ndata: summary history engines waiting\n\n' }),
+  );
+  await page.route('**/console/', async (route) => {
+    if (route.request().resourceType() !== 'xhr') return route.continue();
+    const answer = await route.fetch();
+    count += 1;
+    const body = (await answer.text()).replace(/data-live="\w+">/g, (tag) => `${tag}<!--${count}-->`);
+    return route.fulfill({ response: answer, body });
+  });
+  await page.goto(`${a.console}/console/`);
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send('Performance.enable');
+  const used = async () => {
+    await devtools.send('HeapProfiler.collectGarbage');
+    const { metrics } = await devtools.send('Performance.getMetrics');
+    const of = (name) => metrics.find((metric) => metric.name === name).value;
+    return { bytes: of('JSHeapUsedSize'), nodes: of('Nodes'), documents: of('Documents'), listeners: of('JSEventListeners') };
+  };
+  await until('the page keeps itself fresh', async () => count >= 20, 60);
+  const before = await used();
+  const end = count + refreshes;
+  await until(`${refreshes} refreshes`, async () => count >= end, 600);
+  assert.ok(await page.evaluate((least) => Number(document.querySelector('[data-live]').firstChild.data) >= least, end - 5), 'regions are replaced');
+  const after = await used();
+  console.log(`   ${refreshes} refreshes: ${JSON.stringify(before)} then ${JSON.stringify(after)}`);
+  assert.ok(after.bytes - before.bytes <= 5 << 20, 'no more than 5 MiB');
+  // A page that is just being loaded may add its nodes. If replaced regions were kept, each refresh would.
+  assert.ok(after.nodes - before.nodes < 5 * before.nodes, `${after.nodes - before.nodes} nodes`);
+  assert.ok(after.documents - before.documents < 20 && after.listeners - before.listeners < 20);
+  await page.unrouteAll({ behavior: 'ignoreErrors' });
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
 step('seven tabs of one browser all load, also with their streams', async () => {
   const first = await signedIn(a);
   const tabs = [];
@@ -149,6 +209,13 @@ step('seven tabs of one browser all load, also with their streams', async () => 
     assert.ok(await page.locator('nav').count(), `tab ${tab}`);
     tabs.push(page);
   }
+  // Four streams of a session; the tabs beyond say that they are not live.
+  const live = async () => {
+    const hidden = await Promise.all([first, ...tabs].map((page) => page.locator('#live').isHidden()));
+    return hidden.filter(Boolean).length;
+  };
+  await until('four tabs are live', async () => (await live()) === 4, 60);
+  assert.match(await tabs[6].textContent('#live'), /Not live/);
   await tabs[6].goto(`${a.console}/console/engines`, { timeout: 60_000 });
   assert.ok(await tabs[6].locator('nav').count());
   await first.context().close();
@@ -236,6 +303,7 @@ const pages = [
   '/console/config?show=all',
   '/console/spool',
   '/console/proxy',
+  '/console/proxy/orders.create',
   '/console/gateways',
   '/console/audit',
   '/console/nothing',
@@ -268,6 +336,9 @@ step('it works without a script and by the keyboard', async () => {
   await page.keyboard.press('Tab');
   await page.keyboard.press('Enter');
   assert.match(page.url(), /#content$/, 'the skip link comes first');
+  await page.fill('#find', granted.global_id);
+  await page.press('#find', 'Enter');
+  await page.waitForURL(/claims\/default/);
   await page.goto(`${a.console}/console/find`);
   await page.focus('#text');
   await page.keyboard.type(granted.global_id);
@@ -295,9 +366,6 @@ step('no page fails while the store does not answer', async () => {
     await page.reload();
     return (await page.textContent('main')).includes('● answers');
   });
-  await page.fill('#find', granted.global_id);
-  await page.press('#find', 'Enter');
-  await page.waitForURL(/claims\/default/);
   await page.context().close();
 });
 

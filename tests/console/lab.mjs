@@ -51,19 +51,23 @@ export class Lab {
     return { port, child };
   }
 
-  /** A gateway with operators, on the chain `default` of these engines. */
+  /** A gateway with operators and a proxy, on the chain `default` of these engines. */
   async gateway(name, engines) {
     const [api, admin] = [await freePort(), await freePort()];
     const digest = (token) => createHash('sha256').update(token).digest('hex');
     const tokens = Object.entries(TOKENS).map(([role, token]) => `${role} = { digest = "sha256:${digest(token)}", role = "${role}" }`);
     const urls = Object.entries(engines).map(([engine, url]) => `${engine} = "${url}"`);
     const chain = `engines = [${Object.keys(engines).map((engine) => `"${engine}"`)}]`;
-    const config = ['[admin.tokens]', ...tokens, '[engines]', ...urls, '[chains.default]', chain, ''].join('\n');
+    const proxy = await freePort();
+    const route = ['[proxy]', `listen = "127.0.0.1:${proxy}"`, '[proxy.upstreams.orders]', 'urls = ["http://127.0.0.1:9"]'];
+    route.push('[[proxy.routes]]', 'name = "orders.create"', 'app = "default"', 'path = "/orders"', 'methods = ["POST"]');
+    route.push('upstream = "orders"', 'principal = ["authorization"]');
+    const config = ['[admin.tokens]', ...tokens, '[engines]', ...urls, '[chains.default]', chain, ...route, ''].join('\n');
     const file = join(this.folder, `${name}.toml`);
     writeFileSync(file, config);
     const listen = ['--listen', `127.0.0.1:${api}`, '--admin-listen', `127.0.0.1:${admin}`];
     const args = ['serve', '--config', file, '--data-dir', join(this.folder, name), ...listen];
-    return this.again({ name, engines, args, api: `http://127.0.0.1:${api}`, console: `http://127.0.0.1:${admin}` });
+    return this.again({ name, engines, args, proxy: `http://127.0.0.1:${proxy}`, api: `http://127.0.0.1:${api}`, console: `http://127.0.0.1:${admin}` });
   }
 
   /** Starts a gateway again that has ended, with its folder and its addresses. */

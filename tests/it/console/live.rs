@@ -12,17 +12,17 @@ use super::actions::unknown;
 use super::browser::Browser;
 use super::{operated, operators};
 
-const SOON: Duration = Duration::from_mins(1);
+pub(super) const SOON: Duration = Duration::from_mins(1);
 
 /// An open stream, and what came so far.
-struct Stream {
+pub(super) struct Stream {
     socket: TcpStream,
-    text: String,
+    pub(super) text: String,
 }
 
 impl Stream {
     /// Opens a stream with this cookie, and reads the head of the answer.
-    async fn open(gateway: &Gateway, cookie: &str) -> Self {
+    pub(super) async fn open(gateway: &Gateway, cookie: &str) -> Self {
         let mut socket = TcpStream::connect(gateway.admin()).await.unwrap();
         let head = format!("GET /console/live HTTP/1.1\r\nhost: {}\r\ncookie: {cookie}\r\n\r\n", gateway.admin());
         socket.write_all(head.as_bytes()).await.unwrap();
@@ -46,7 +46,7 @@ impl Stream {
         tokio::time::timeout(SOON, read).await.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.text))
     }
 
-    fn status(&self) -> &str {
+    pub(super) fn status(&self) -> &str {
         self.text.split(' ').nth(1).unwrap()
     }
 }
