@@ -118,16 +118,16 @@ async fn on_postgres_two_gateways_take_turns_and_share_permits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_etcd_two_gateways_take_turns_and_share_permits() {
     let Some(cluster) = EtcdCluster::start_one().await else { return };
-    fair_requests_at_two_gateways_take_turns(&cluster.url()).await;
-    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
+    fair_requests_at_two_gateways_take_turns(&cluster.patient_url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.patient_url()).await;
 }
 
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_zookeeper_two_gateways_take_turns_and_share_permits() {
     let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
-    fair_requests_at_two_gateways_take_turns(&cluster.url()).await;
-    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.url()).await;
+    fair_requests_at_two_gateways_take_turns(&cluster.patient_url()).await;
+    permits_at_two_gateways_are_as_many_as_the_limit(&cluster.patient_url()).await;
 }
 
 /// The clock of the store advances in steps, and may be fast, so the end of a hold is later.
@@ -150,14 +150,14 @@ async fn a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_etcd_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
     let Some(cluster) = EtcdCluster::start_one().await else { return };
-    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.url()).await;
+    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.patient_url()).await;
 }
 
 #[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_zookeeper_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
     let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
-    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.url()).await;
+    a_hold_lasts_for_its_lease_by_the_clock_of_its_holder(&cluster.patient_url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

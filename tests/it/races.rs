@@ -68,13 +68,13 @@ impl Stage {
     #[cfg(feature = "etcd")]
     async fn two_gateways_on_etcd() -> Option<Self> {
         let cluster = EtcdCluster::start_one().await?;
-        Some(Self::gateways_on(cluster.url(), 2, Box::new(cluster)).await)
+        Some(Self::gateways_on(cluster.patient_url(), 2, Box::new(cluster)).await)
     }
 
     #[cfg(feature = "zookeeper")]
     async fn two_gateways_on_zookeeper() -> Option<Self> {
         let cluster = ZooKeeperCluster::start_one().await?;
-        Some(Self::gateways_on(cluster.url(), 2, Box::new(cluster)).await)
+        Some(Self::gateways_on(cluster.patient_url(), 2, Box::new(cluster)).await)
     }
 
     /// Gateways that share a store.

@@ -323,8 +323,10 @@ async fn each_item_of_a_batch_waits_for_as_long_as_its_operation_allows() {
     let gateway = gateway::on(server.url()).config(&caller::app("shop")).config(terms).start().await;
     let client = caller::caller(&gateway, "shop");
     let patient = |contents| json!({ "contents": contents, "operation": "patient" });
-    let claims = json!({ "items": [patient(1), patient(2)] });
-    let granted = client.post("/v1/claims/batch", &claims).await.expect(200).body["items"].clone();
+    let mut granted = Vec::new();
+    for contents in [1, 2] {
+        granted.push(client.granted(&patient(contents)).await.body);
+    }
     let report = |place: usize, operation| {
         let claim = &granted[place];
         json!({ "global_id": claim["global_id"], "attempt": claim["attempt"], "outcome": "success", "operation": operation })

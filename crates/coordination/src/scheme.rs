@@ -50,7 +50,10 @@ pub const fn scheme<E: Exported>() -> Scheme {
         promise: |_| Promise { result_bytes_max: Some(E::RESULT_BYTES_MAX), ..Promise::new(service::PROMISE) },
         restore: None,
         open: |url, host| {
-            let options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
+            let mut options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
+            if let Some(limit) = E::parse(url).map_err(OpenError::new)?.response_timeout {
+                options.response_timeout = limit;
+            }
             E::open(url, options).map_err(OpenError::new)
         },
     }

@@ -15,7 +15,9 @@ const PREFIX_BYTES_MAX: usize = 128;
 const MEMBERS_MAX: usize = 15;
 const TICK: Duration = Duration::from_millis(100);
 const TICKS: RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_millis(150);
-const KEYS: [&str; 7] = ["prefix", "tick", "members", "ca", "client_certificate", "client_key", "server_name"];
+const RESPONSE_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(10);
+const KEYS: [&str; 8] =
+    ["prefix", "tick", "response_timeout", "members", "ca", "client_certificate", "client_key", "server_name"];
 
 /// The URLs of one engine.
 #[derive(Debug)]
@@ -45,6 +47,8 @@ pub struct Url {
     pub prefix: Option<String>,
     /// Interval at which the clock is advanced.
     pub tick: Duration,
+    /// Limit of a request, if the URL names one. After it the member is left.
+    pub response_timeout: Option<Duration>,
     /// No other members are used than those of the URL.
     pub are_members_fixed: bool,
     /// `Some` for TLS.
@@ -126,6 +130,7 @@ impl Url {
             path: if path.is_empty() { String::new() } else { prefix(path, dialect)? },
             prefix: None,
             tick: TICK,
+            response_timeout: None,
             are_members_fixed: false,
             tls: is_tls.then(Certificates::default),
             own: Vec::new(),
@@ -145,8 +150,12 @@ impl Url {
         match key {
             "prefix" => self.prefix = Some(prefix(&value, dialect)?),
             "tick" => {
-                let tick = value.parse::<Span>().ok().map(|Span(tick)| tick).filter(|tick| TICKS.contains(tick));
+                let tick = span_within(&value, &TICKS);
                 self.tick = tick.ok_or_else(|| dialect.error("tick is 50ms to 150ms, such as tick=100ms"))?;
+            }
+            "response_timeout" => {
+                let shape = || dialect.error("response_timeout is 100ms to 10s, such as response_timeout=330ms");
+                self.response_timeout = Some(span_within(&value, &RESPONSE_TIMEOUTS).ok_or_else(shape)?);
             }
             "members" if value == "fixed" => self.are_members_fixed = true,
             "members" => return Err(dialect.error("members is `fixed`; leave it out to learn of other members")),
@@ -229,6 +238,10 @@ fn members(hosts: &str, dialect: &Dialect) -> Result<Vec<Address>, InvalidUrl> {
         return Err(dialect.error(format_args!("it names more than {MEMBERS_MAX} members")));
     }
     Ok(members)
+}
+
+fn span_within(text: &str, bounds: &RangeInclusive<Duration>) -> Option<Duration> {
+    text.parse().ok().map(|Span(span)| span).filter(|span| bounds.contains(span))
 }
 
 /// Returns a prefix with a slash before it and none after it.

@@ -75,6 +75,9 @@ mod tests {
         let credentials = url.common.credentials.unwrap();
         assert_eq!((credentials.user.as_str(), credentials.password.as_str()), ("me", "s#cret"));
         assert_eq!((url.common.tick, url.common.are_members_fixed), (Duration::from_millis(50), true));
+        assert_eq!(url.common.response_timeout, None);
+        let url = Url::parse("etcd://e1?response_timeout=2s").unwrap();
+        assert_eq!(url.common.response_timeout, Some(Duration::from_secs(2)));
         let url = Url::parse("etcds://e1?ca=a.pem&server_name=etcd.internal&prefix=x").unwrap();
         assert_eq!(
             (url.prefix.as_str(), url.common.tick, url.common.are_members_fixed),
@@ -103,6 +106,8 @@ mod tests {
             ("etcd://u:hunter2@e1/a b", "a prefix is"),
             ("etcd://u:hunter2@e1/a?prefix=b", "write the prefix once"),
             ("etcd://u:hunter2@e1?tick=1s", "50ms to 150ms"),
+            ("etcd://u:hunter2@e1?response_timeout=50ms", "100ms to 10s"),
+            ("etcd://u:hunter2@e1?response_timeout=11s", "100ms to 10s"),
             ("etcd://u:hunter2@e1?members=all", "`fixed`"),
             ("etcd://u:hunter2@e1?grant_until=80%25", "1600MiB"),
             ("etcd://u:hunter2@e1?grant_until=+1GiB", "1600MiB"),

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -15,7 +16,9 @@ use rustls::ClientConfig;
 use serde_json::{Value, json};
 
 use crate::connector::Connector;
+use crate::fresh;
 use crate::openapi::Spec;
+use crate::wait::until;
 
 /// Returns the global ID of an operation of `default`, the open app.
 pub fn global_id(operation: &str, canonical: &str) -> String {
@@ -151,6 +154,22 @@ impl Client {
     /// Makes a claim call with these contents.
     pub async fn claim(&self, contents: Value) -> Answer {
         self.post("/v1/claims", &json!({ "contents": contents })).await
+    }
+
+    /// Makes a claim call with these fields, again and again until its store has answered in time: the same nonce gets the same
+    /// grant. Panics if the claim is not granted.
+    pub async fn granted(&self, fields: &Value) -> Answer {
+        let mut claim = fields.clone();
+        claim["attempt_nonce"] = format!("{:016x}", fresh::number()).into();
+        let mut answer = self.post("/v1/claims", &claim).await;
+        until("the store answers", Duration::from_secs(10), async || {
+            if answer.status == 503 {
+                answer = self.post("/v1/claims", &claim).await;
+            }
+            answer.status != 503
+        })
+        .await;
+        answer.expect(201)
     }
 
     /// Makes an outcome call for a granted claim.

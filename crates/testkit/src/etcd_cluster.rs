@@ -96,6 +96,11 @@ impl EtcdCluster {
         format!("{scheme}://{}", self.addresses().join(","))
     }
 
+    /// Returns the URL for an engine that waits for members of a busy machine, instead of leaving them.
+    pub fn patient_url(&self) -> String {
+        format!("{}?response_timeout=10s", self.url())
+    }
+
     /// Returns the addresses of all members.
     pub fn addresses(&self) -> Vec<String> {
         self.members.iter().map(Member::address).collect()

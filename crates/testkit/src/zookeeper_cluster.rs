@@ -93,6 +93,11 @@ impl ZooKeeperCluster {
         format!("{}://{}", self.scheme, self.addresses().join(","))
     }
 
+    /// Returns the URL for an engine that waits for servers of a busy machine, instead of leaving them.
+    pub fn patient_url(&self) -> String {
+        format!("{}?response_timeout=10s", self.url())
+    }
+
     /// Returns the addresses of all servers.
     pub fn addresses(&self) -> Vec<String> {
         self.members.iter().map(Member::address).collect()
