@@ -61,3 +61,38 @@ impl Drop for Reply {
         self.note(Answered::Unavailable, None);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oncegate_core::clock::{ManualClock, Timestamp};
+    use oncegate_core::global_id::GlobalId;
+    use oncegate_web::recent::keys::WantedKeys;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_noted_once_also_if_its_caller_has_hung_up() {
+        let recent = Arc::new(Recent::new(Arc::new(ManualClock::at(Timestamp::from_micros(7)))));
+        let reply = || {
+            let (operation, app) = ("proxy:orders.create".parse().unwrap(), "shop".parse().unwrap());
+            let request = KeyedRequest::new(operation, app, "key-1", GlobalId::from_bytes([1; 16]), None);
+            Reply::new(Some(request), recent.clone())
+        };
+        let response = || Ok((Answered::Forwarded, Response::builder().status(201).body(Body::empty()).unwrap()));
+        let (sent, receiver) = reply();
+        sent.send(response());
+        let (hung_up, gone) = reply();
+        drop(gone);
+        hung_up.send(response());
+        let (refused, _caller) = reply();
+        refused.send(Err(Refusal::InProgress));
+        let (too_long, _caller) = reply();
+        drop(too_long);
+        let noted = recent.find_requests(&WantedKeys::default(), 9);
+        let answers: Vec<_> = noted.iter().map(|request| (request.answer, request.status)).collect();
+        let expected =
+            [("unavailable", None), ("in_progress", None), ("forwarded", Some(201)), ("forwarded", Some(201))];
+        assert_eq!(answers, expected, "the newest first");
+        drop(receiver);
+    }
+}
