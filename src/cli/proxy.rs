@@ -89,7 +89,7 @@ pub(super) struct FindArgs {
     /// Name of the route
     #[arg(long)]
     route: String,
-    /// Digest of the caller, as `oncegate proxy check` prints it: also shows the claim that stands in the store
+    /// Digest of the caller, as `oncegate proxy check` prints it: also shows the claim in the store
     #[arg(long, value_name = "DIGEST")]
     principal: Option<String>,
     /// Key of the request as its caller sends it, or - for standard input
@@ -197,7 +197,7 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
                         Ok(writeln!(out, "The claim of this key and caller is {}: {command}", escaped(state))?)
                     }
                     None if body["principal"].is_string() => {
-                        Ok(writeln!(out, "No claim of this key and caller stands in the store.")?)
+                        Ok(writeln!(out, "The store has no claim of this key and caller.")?)
                     }
                     None => Ok(()),
                 }
