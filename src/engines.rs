@@ -9,7 +9,7 @@ use oncegate_core::engine::Capabilities;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 pub use oncegate_driver::backup::{Summary, verify as verify_backup};
 pub use oncegate_driver::scheme::OpenError;
-use oncegate_driver::scheme::{Host, Opened, Promise, Scheme, no_files};
+use oncegate_driver::scheme::{Host, Inspect, Opened, Promise, Scheme, no_files};
 use tokio::runtime::Handle;
 
 /// The engines of this build. A new engine is one more row.
@@ -36,6 +36,7 @@ static MEMORY: Scheme = Scheme {
     capabilities: Memory::CAPABILITIES,
     promise: |_| Promise::new("Keeps nothing when the gateway ends: for tests."),
     restore: None,
+    inspect: None,
     open: |url, host| Ok(Arc::new(Memory::new(host.clock, bytes_max(url)?))),
 };
 
@@ -94,6 +95,12 @@ pub fn capabilities_of(url: &str) -> Result<Capabilities, OpenError> {
 pub fn promise_of(url: &str) -> Result<Promise, OpenError> {
     check(url)?;
     scheme_of(url).map(|scheme| (scheme.promise)(url))
+}
+
+/// Returns how the servers of a URL are checked; `None` if opening and probing its engine is the check.
+pub fn inspection_of(url: &str) -> Result<Option<Inspect>, OpenError> {
+    check(url)?;
+    scheme_of(url).map(|scheme| scheme.inspect)
 }
 
 /// Returns the bound of a URL: `memory:`, or `memory:?max_bytes=N`.

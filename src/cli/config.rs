@@ -1,5 +1,6 @@
 //! `oncegate config`: checks the configuration, or prints it with all its layers merged. `show` asks a gateway that runs.
 
+mod connect;
 mod show;
 
 use std::io::Write;
@@ -20,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   oncegate config check --config oncegate.toml
   oncegate config check --config new.toml --against oncegate.toml
+  oncegate config check --config oncegate.toml --connect
   ONCEGATE_SERVER__LISTEN=0.0.0.0:8080 oncegate config print --config oncegate.toml
   oncegate config show --changed";
 
@@ -42,11 +44,15 @@ pub(super) struct CheckArgs {
     /// the exit code is 1 if there are any
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    /// Connect to the engines too, and report what their servers say; nothing is written to them. The exit code is 2 if an engine, or
+    /// a server that its URL names, cannot be used
+    #[arg(long)]
+    connect: bool,
 }
 
 pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
     match action {
-        Action::Check(CheckArgs { flags, against }) => {
+        Action::Check(CheckArgs { flags, against, connect }) => {
             let config = Config::load_to_serve(&flags, environment())?.config;
             let (apps, engines) = (config.apps.len(), config.engines.len());
             writeln!(out, "The configuration is valid. Apps: {apps}, engines: {engines}.")?;
@@ -80,6 +86,9 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             }
             for host in unresolved(&config.proxy) {
                 writeln!(out, "Warning: the upstream {host} of the proxy cannot be resolved from here.")?;
+            }
+            if connect {
+                connect::run(&config, out)?;
             }
             if let Some(against) = against {
                 compare(&config, &Flags { config: Some(against), ..flags }, out)?;
@@ -143,7 +152,7 @@ mod tests {
     }
 
     fn check(flags: Flags) -> Action {
-        Action::Check(CheckArgs { flags, against: None })
+        Action::Check(CheckArgs { flags, against: None, connect: false })
     }
 
     fn answer(action: Action) -> String {
@@ -157,6 +166,33 @@ mod tests {
         let expected = "The configuration is valid. Apps: 0, engines: 1.\n\
                         Engine primary: Keeps nothing when the gateway ends: for tests.\n";
         assert_eq!(answer(check(flags("memory:"))), expected);
+    }
+
+    #[test]
+    fn engines_are_connected_to_only_if_that_is_asked_for() {
+        let connected = |engine: &str| {
+            let action = Action::Check(CheckArgs { flags: flags(engine), against: None, connect: true });
+            let mut out = Vec::new();
+            let done = run(action, &mut out);
+            (String::from_utf8(out).expect("UTF-8"), done)
+        };
+        let (said, done) = connected("memory:");
+        assert!(
+            done.is_ok() && said.ends_with("Engine primary can be used.\n  it answers; it is: strict_fence\n"),
+            "{said}"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = format!("disk:{}", folder.path().join("claims").display());
+        let (said, done) = connected(&disk);
+        assert!(done.is_ok() && said.contains("is not there; the first start creates it"), "{said}");
+        assert!(!folder.path().join("claims").exists(), "nothing is written");
+        std::fs::write(folder.path().join("claims"), "a file").expect("written");
+        let (said, done) = connected(&disk);
+        let error = done.expect_err("no folder");
+        assert!(error.is::<Problems>() && error.to_string().contains("engines.primary: "), "{error}");
+        assert!(error.to_string().contains("is not a folder; name a folder"), "{error}");
+        assert!(said.contains("Engine primary cannot be used."), "{said}");
+        assert!(answer(check(flags(&disk))).contains("is valid"), "without --connect, nothing is opened");
     }
 
     #[test]
@@ -238,7 +274,7 @@ mod tests {
         };
         let (old, new) = (file("old", "authorization"), file("new", "x-user"));
         let flags = Flags { config: new.clone(), ..Flags::default() };
-        let compared = |against| Action::Check(CheckArgs { flags: flags.clone(), against });
+        let compared = |against| Action::Check(CheckArgs { flags: flags.clone(), against, connect: false });
         assert!(answer(compared(None)).contains("is valid"));
         assert!(answer(compared(new)).ends_with("Requests behind the proxy keep their identities.\n"));
         let error = run(compared(old), &mut Vec::new()).expect_err("they change");

@@ -90,6 +90,28 @@ fn config_check_names_file_key_and_nearest() {
 }
 
 #[test]
+fn config_check_connects_to_engines_only_if_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for scheme in ["etcd", "zookeeper", "redis", "postgres"] {
+        let engine = match scheme {
+            "postgres" => format!("postgres://gateway:pass-canary@{closed}/oncegate"),
+            _ => format!("{scheme}://gateway:pass-canary@{closed}"),
+        };
+        let offline = oncegate(folder.path(), &["config", "check", "--engine", &engine]);
+        assert_eq!(offline.code, Some(0), "{scheme}: {}", offline.err);
+        let connected = oncegate(folder.path(), &["config", "check", "--connect", "--engine", &engine]);
+        assert_eq!(connected.code, Some(2), "{scheme}: {}", connected.err);
+        assert!(connected.err.contains("engines.primary: "), "{scheme}: {}", connected.err);
+        assert!(connected.out.contains("Engine primary cannot be used."), "{scheme}: {}", connected.out);
+        assert!(!(connected.err + &connected.out).contains("canary"), "{scheme}");
+    }
+    let memory = oncegate(folder.path(), &["config", "check", "--connect", "--engine", "memory:"]);
+    assert_eq!(memory.code, Some(0), "{}", memory.err);
+    assert!(memory.out.contains("Engine primary can be used.\n  it answers"), "{}", memory.out);
+}
+
+#[test]
 fn config_print_shows_what_all_layers_come_to_and_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let digest = "1f55b9dbb34db31ee615fea98af1b62ec6f169bb38355164364099813349e079";

@@ -7,6 +7,8 @@ mod browser;
 mod config;
 mod cost;
 mod drafts;
+#[cfg(feature = "etcd")]
+mod engines;
 mod find;
 mod forms;
 mod gateways;

@@ -9,8 +9,8 @@ use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
-    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -331,6 +331,10 @@ impl OneShard for Network {
     fn data_lost(&self) -> u64 {
         let seen = self.process.losses.lock().unwrap_or_else(PoisonError::into_inner);
         seen.map_or(0, |(first, latest)| latest - first)
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

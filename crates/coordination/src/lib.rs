@@ -6,7 +6,9 @@
 pub mod claims;
 mod connection;
 pub mod gate;
+pub mod inspection;
 pub mod item;
+pub mod members;
 pub mod operation;
 pub mod options;
 pub mod queue;
@@ -26,6 +28,7 @@ pub mod value;
 use oncegate_driver::Server;
 
 use self::gate::Gate;
+use self::members::Members;
 use self::seen::Seen;
 use self::time::StoreTime;
 
@@ -37,6 +40,8 @@ pub struct State {
     pub seen: Seen,
     /// Gate for grants.
     pub gate: Gate,
+    /// Members of the cluster, for operators.
+    pub members: Members,
 }
 
 impl State {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use oncegate_core::engine::Engine;
-use oncegate_driver::scheme::{OpenError, Promise, Scheme};
+use oncegate_driver::scheme::{Inspection, OpenError, Promise, Scheme};
 
 use super::options::Options;
 use super::service;
@@ -34,6 +35,9 @@ pub trait Exported {
     /// # Errors
     /// What is wrong with the URL, without repeating it.
     fn open(url: &str, options: Options) -> Result<Arc<dyn Engine>, InvalidUrl>;
+
+    /// Checks every member that the URL names. Writes nothing.
+    fn inspect(url: String) -> BoxFuture<'static, Inspection>;
 }
 
 /// Returns the scheme of an engine.
@@ -49,6 +53,7 @@ pub const fn scheme<E: Exported>() -> Scheme {
         capabilities: service::CAPABILITIES,
         promise: |_| Promise { result_bytes_max: Some(E::RESULT_BYTES_MAX), ..Promise::new(service::PROMISE) },
         restore: None,
+        inspect: Some(E::inspect),
         open: |url, host| {
             let mut options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
             if let Some(limit) = E::parse(url).map_err(OpenError::new)?.response_timeout {

@@ -12,8 +12,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, Node,
+    OneShard, RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::claims::{ClaimCall, Request};
 use super::connection::Connector;
+use super::members::Members;
 use super::operation::SingleRequest;
 use super::options::Options;
 use super::queue::Operations;
@@ -56,6 +57,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the known state of the servers.
     fn server(&self) -> &Server;
 
+    /// Returns the members of the cluster.
+    fn members(&self) -> &Members;
+
     /// Returns the key of a claim.
     fn claim_key(&self, key: &Key) -> Bytes;
 
@@ -83,19 +87,21 @@ pub struct Service<B: Backend> {
 }
 
 impl<B: Backend> Service<B> {
-    /// Starts the connections of an engine, and its three tasks: a listener, a sweeper, and a task that advances the
-    /// clock.
+    /// Starts the connections of an engine, and its four tasks: a listener, a sweeper, one that looks at the members, and one that
+    /// advances the clock.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in their own tasks.
-    pub fn start<S, T>(
+    pub fn start<S, L, T>(
         backend: Arc<B>,
         listener: impl Listener,
         sweep: impl FnOnce(CancellationToken) -> S,
+        look: impl FnOnce(CancellationToken) -> L,
         tick: impl FnOnce(Weak<Routes<B::Session>>, CancellationToken) -> T,
     ) -> Self
     where
         S: Future<Output = ()> + Send + 'static,
+        L: Future<Output = ()> + Send + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
         let options = backend.options();
@@ -109,6 +115,7 @@ impl<B: Backend> Service<B> {
         let pool = Pool::start(options.cores.len().max(CONNECTIONS), &options.cores, intervals, connector);
         let hub = pool.listen(listener);
         pool.spawn(sweep);
+        pool.spawn(look);
         let routes = Routes::new(pool);
         routes.pool().spawn(|closing| tick(Arc::downgrade(&routes), closing));
         Self { backend, routes, hub }
@@ -211,6 +218,10 @@ where
 
     fn data_lost(&self) -> u64 {
         self.backend.server().data_losses()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.backend.members().nodes()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

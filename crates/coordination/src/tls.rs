@@ -1,7 +1,7 @@
 //! TLS to members: the certificate and key files that a URL names. Read for each connection, so that a new connection
 //! uses renewed certificates.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::url::Address;
+use super::url::{Address, Url};
 
 /// Paths of the files. Without a `ca`, the system's authorities are trusted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -102,6 +102,21 @@ impl Certificates {
     }
 }
 
+/// Adds to the reason of a missing connection that only one side may speak TLS.
+pub fn with_tls_hint(url: &Url, scheme: &str, why: Determinate) -> Determinate {
+    let Determinate::Unavailable(mut why) = why else { return why };
+    // A refused certificate is TLS on both sides. A missing connection is no matter of TLS.
+    if why.contains("certificate") || why.contains("write ") || why.contains("refused") {
+        return Determinate::Unavailable(why);
+    }
+    let (other, here, what) = match &url.tls {
+        Some(_) => (scheme.to_owned(), format!("{scheme}s"), "no TLS"),
+        None => (format!("{scheme}s"), scheme.to_owned(), "TLS only"),
+    };
+    let _ = write!(why, "; if its port speaks {what}, write {other}:// in place of {here}://");
+    Determinate::Unavailable(why)
+}
+
 fn read(key: &str, path: &Path) -> Result<Vec<u8>, Unusable> {
     std::fs::read(path)
         .map_err(|error| Unusable::new(format_args!("cannot read its {key} {}: {error}", path.display())))
@@ -118,4 +133,32 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Unusable> {
 
 fn unusable(key: &str, path: &Path, what: &str) -> Unusable {
     Unusable::new(format_args!("its {key} {} holds no {what} in PEM", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::url::Dialect;
+
+    const DIALECT: Dialect =
+        Dialect { engine: "an engine", scheme: "store", form: "store://HOST", port: 1, own_keys: &[] };
+
+    #[test]
+    fn the_other_scheme_is_named_where_only_one_side_may_speak_tls() {
+        let hint = |url: &str, why: &str| {
+            let url = Url::parse(url, &DIALECT).unwrap();
+            with_tls_hint(&url, "store", Determinate::Unavailable(why.into())).reason().to_owned()
+        };
+        assert_eq!(
+            hint("store://a", "it hung up"),
+            "it hung up; if its port speaks TLS only, write stores:// in place of store://"
+        );
+        assert_eq!(
+            hint("stores://a", "corrupt message"),
+            "corrupt message; if its port speaks no TLS, write store:// in place of stores://"
+        );
+        for why in ["invalid peer certificate: UnknownIssuer", "Connection refused", "write stores://"] {
+            assert_eq!(hint("stores://a", why), why);
+        }
+    }
 }

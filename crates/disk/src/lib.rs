@@ -29,8 +29,8 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
-    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage,
@@ -92,7 +92,34 @@ pub static SCHEME: Scheme = Scheme {
         Ok(Arc::new(disk.map_err(scheme::OpenError::new)?))
     },
     restore: Some(|url, backup| restore::restore(path(url)?, backup)),
+    inspect: Some(|url| Box::pin(async move { inspect(&url) })),
 };
+
+/// Checks the folder of a URL. Does not lock it: a gateway may be using it, or may be about to start.
+fn inspect(url: &str) -> scheme::Inspection {
+    let mut found = scheme::Inspection::default();
+    let folder = match path(url) {
+        Ok(folder) => folder,
+        Err(error) => {
+            found.problems.push(error.to_string());
+            return found;
+        }
+    };
+    let shown = folder.display();
+    match std::fs::metadata(folder) {
+        Ok(there) if there.is_dir() => found
+            .facts
+            .push(format!("the folder {shown} is there; its content was not opened, since a gateway may be using it")),
+        Ok(_) => found.problems.push(format!("{shown} is not a folder; name a folder, such as disk:./claims")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            found.facts.push(format!("the folder {shown} is not there; the first start creates it"));
+        }
+        Err(error) => found.problems.push(format!(
+            "the folder {shown} cannot be read: {error}; give the gateway's user rights to it, or name another folder"
+        )),
+    }
+    found
+}
 
 /// Returns the folder of a URL.
 fn path(url: &str) -> Result<&Path, scheme::OpenError> {
@@ -277,6 +304,10 @@ impl OneShard for Disk {
 
     fn data_lost(&self) -> u64 {
         u64::from(self.is_restored)
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

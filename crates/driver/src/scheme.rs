@@ -6,6 +6,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
 use oncegate_core::clock::Clock;
@@ -32,6 +33,23 @@ pub struct Scheme {
     pub open: fn(url: &str, host: Host) -> Opened,
     /// Restores a backup into an empty store. `None` if the engine makes no backups. Blocks.
     pub restore: Option<Restore>,
+    /// Checks the servers of a valid URL, or its folder, and says more than that the engine answers. `None` if opening such an
+    /// engine and probing it is the check.
+    pub inspect: Option<Inspect>,
+}
+
+/// Checks the servers or the folder of a valid URL. Writes nothing, and keeps no gateway from its work.
+pub type Inspect = fn(url: String) -> BoxFuture<'static, Inspection>;
+
+/// Answer of a check of servers. No text contains a password.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inspection {
+    /// Facts, one line each.
+    pub facts: Vec<String>,
+    /// Facts that an operator should know, and what to do.
+    pub warnings: Vec<String>,
+    /// Reasons why the engine cannot be used, or not all of its servers, and what to do.
+    pub problems: Vec<String>,
 }
 
 /// Restores a backup into the store of a URL, completely or not at all.

@@ -1,5 +1,5 @@
 //! Keys of the store: `<prefix>/c/<global ID>/<namespace>` for claims, `<prefix>/l/<app>/<name>` for locks, `<prefix>/m/<name>` for
-//! metadata, and `<prefix>/clock`, `<prefix>/marker` and `<prefix>/sweep` of the engine itself.
+//! metadata, and `<prefix>/clock`, `<prefix>/marker`, `<prefix>/sweep` and `<prefix>/compact` of the engine itself.
 
 use bytes::Bytes;
 use oncegate_core::engine::{Channel, RecordName};
@@ -18,12 +18,20 @@ pub(super) struct Keys {
     pub(super) marker: Bytes,
     /// Position of the sweep that all gateways share.
     pub(super) sweep: Bytes,
+    /// Earliest instant of the next compaction.
+    pub(super) compact: Bytes,
 }
 
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
         let own = |name: &str| Bytes::from(format!("{prefix}/{name}"));
-        Self { clock: own("clock"), marker: own("marker"), sweep: own("sweep"), prefix: prefix.to_owned() }
+        Self {
+            clock: own("clock"),
+            marker: own("marker"),
+            sweep: own("sweep"),
+            compact: own("compact"),
+            prefix: prefix.to_owned(),
+        }
     }
 
     pub(super) fn claim(&self, key: &Key) -> Bytes {

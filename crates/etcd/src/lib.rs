@@ -6,7 +6,10 @@
 
 mod batch;
 mod client;
+mod cluster;
+mod compaction;
 mod failure;
+mod inspection;
 mod keys;
 mod lists;
 mod proto;
@@ -22,6 +25,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use oncegate_coordination::members::Members;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
 use oncegate_coordination::scheme::{Exported, scheme};
@@ -30,7 +35,7 @@ use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::record::Key;
 use oncegate_driver::Server;
-use oncegate_driver::scheme::Scheme;
+use oncegate_driver::scheme::{Inspection, Scheme};
 
 use self::failure::Failure;
 use self::session::{Session, Store};
@@ -42,7 +47,7 @@ use self::watching::Watching;
 pub static SCHEME: Scheme = scheme::<Store>();
 
 /// Opens an engine on the cluster of this URL: `etcd://[user:password@]host[:port][,…][/prefix]`, or `etcds://` for TLS, with
-/// `?prefix=`, `tick=`, `members=fixed`, `grant_until=`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
+/// `?prefix=`, `tick=`, `members=fixed`, `grant_until=`, `compact=`, and `ca=`, `client_certificate=`, `client_key=` and `server_name=` for TLS.
 ///
 /// The cluster need not be up: the engine keeps connecting, and calls fail as unavailable until it succeeds.
 ///
@@ -57,6 +62,7 @@ pub fn open(url: &str, options: Options) -> Result<impl Engine + fmt::Debug + us
         store.clone(),
         Watching(store.clone()),
         |closing| sweeper::run(store.clone(), closing),
+        |closing| cluster::run(store.clone(), closing),
         |routes, closing| ticker::run(store.clone(), routes, closing),
     ))
 }
@@ -78,6 +84,10 @@ impl Exported for Store {
     fn open(url: &str, options: Options) -> Result<Arc<dyn Engine>, InvalidUrl> {
         Ok(Arc::new(open(url, options)?))
     }
+
+    fn inspect(url: String) -> BoxFuture<'static, Inspection> {
+        Box::pin(async move { inspection::inspect(&url).await })
+    }
 }
 
 impl Backend for Store {
@@ -91,6 +101,10 @@ impl Backend for Store {
 
     fn server(&self) -> &Server {
         &self.server
+    }
+
+    fn members(&self) -> &Members {
+        &self.state.members
     }
 
     fn claim_key(&self, key: &Key) -> Bytes {

@@ -8,6 +8,8 @@ use prost::{Message, Oneof};
 pub(super) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub(super) cluster_id: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
 }
@@ -30,6 +32,8 @@ pub(super) struct RangeRequest {
     pub(super) range_end: Bytes,
     #[prost(int64, tag = "3")]
     pub(super) limit: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) revision: i64,
     #[prost(bool, tag = "7")]
     pub(super) serializable: bool,
     #[prost(bool, tag = "8")]
@@ -161,6 +165,15 @@ pub(super) struct TxnResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionResponse {}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchRequest {
     #[prost(oneof = "WatchCommand", tags = "1, 2")]
     pub(super) command: Option<WatchCommand>,
@@ -272,4 +285,39 @@ pub(super) struct StatusResponse {
     /// Reported by 3.6 and later.
     #[prost(int64, tag = "12")]
     pub(super) db_size_quota: i64,
+}
+
+/// Quota of an etcd that does not report it: the default.
+const QUOTA: u64 = 2 << 30;
+
+impl StatusResponse {
+    /// Returns the bytes in use.
+    pub(super) fn bytes_used(&self) -> u64 {
+        u64::try_from(self.db_size_in_use).unwrap_or_default()
+    }
+
+    /// Returns the quota; the default, if the member does not report it.
+    pub(super) fn quota(&self) -> u64 {
+        u64::try_from(self.db_size_quota).ok().filter(|bytes| *bytes > 0).unwrap_or(QUOTA)
+    }
+
+    /// Returns whether the member reports its quota.
+    pub(super) fn has_quota(&self) -> bool {
+        self.db_size_quota > 0
+    }
+
+    /// Returns the ID of the cluster.
+    pub(super) fn cluster_id(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.cluster_id)
+    }
+
+    /// Returns the ID of the member that answered; behind a proxy, of one behind it.
+    pub(super) fn member_id(&self) -> u64 {
+        self.header.as_ref().map_or(0, |header| header.member_id)
+    }
+
+    /// Returns the revision of the store.
+    pub(super) fn revision(&self) -> i64 {
+        self.header.as_ref().map_or(0, |header| header.revision)
+    }
 }

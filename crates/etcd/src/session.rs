@@ -8,10 +8,12 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
+use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
 use oncegate_coordination::seen::Seen;
 use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, StoreTime, Time};
+use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
@@ -20,25 +22,24 @@ use oncegate_driver::Server;
 use tokio::time::{sleep, timeout};
 
 use super::client::Client;
+use super::cluster;
 use super::failure::Failure;
 use super::keys::Keys;
 use super::proto::{
-    MemberListRequest, MemberListResponse, RangeRequest, RangeResponse, RequestOp, ResponseOp, StatusRequest,
-    StatusResponse, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, MemberListRequest, MemberListResponse, RangeRequest, RangeResponse,
+    RequestOp, ResponseOp, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
 };
 use super::step;
 use super::url::{self, Url};
 use super::version;
 
-const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
-const RANGE: &str = "/etcdserverpb.KV/Range";
-const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+const COMPACT: &str = "/etcdserverpb.KV/Compact";
+pub(super) const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
-
-/// Quota of an etcd that does not report it: the default.
-const QUOTA: u64 = 2 << 30;
 
 /// Most members that are known at once.
 const MEMBERS_MAX: usize = 31;
@@ -58,6 +59,10 @@ pub(super) struct Store {
 struct Known {
     /// Members, those of the URL first.
     members: Vec<Address>,
+    /// Members that do not count for the quorum. They answer no calls.
+    learners: Vec<Address>,
+    /// What is unusual about the list of members, and the member that gave it.
+    list_warning: Option<(Address, &'static str)>,
     revision: i64,
     /// A loss of data was reported, and no session has been opened since.
     is_loss_reported: bool,
@@ -86,6 +91,7 @@ impl Store {
             time: StoreTime::new(options.clock.clone()),
             seen: Seen::default(),
             gate: Gate::new("etcd", "grant_until"),
+            members: Members::new("etcd"),
         };
         Self {
             keys: Keys::new(&url.prefix),
@@ -105,20 +111,37 @@ impl Store {
         members
     }
 
+    /// Returns the members and the learners, for operators.
+    pub(super) fn all_members(&self) -> Vec<Address> {
+        let known = self.known();
+        let learners = known.learners.iter().filter(|learner| !known.members.contains(learner));
+        known.members.iter().chain(learners).cloned().collect()
+    }
+
+    /// Returns what is unusual about the cluster, as this member has listed its members.
+    pub(super) fn list_warning(&self, member: &Address) -> Option<&'static str> {
+        self.known().list_warning.as_ref().filter(|(source, _)| source == member).map(|(_, warning)| *warning)
+    }
+
     /// Adds the members that the cluster lists to those of the URL.
-    fn learn(&self, listed: &MemberListResponse) {
+    fn learn(&self, source: &Address, listed: &MemberListResponse) {
+        let list_warning = cluster::warning(listed).map(|warning| (source.clone(), warning));
+        let addresses = |is_learner: bool| {
+            let members = listed.members.iter().filter(move |member| member.is_learner == is_learner);
+            members.flat_map(|member| &member.client_urls).filter_map(|address| url::listed(address))
+        };
+        let mut known = self.known();
+        known.list_warning = list_warning;
         if self.url.common.are_members_fixed {
             return;
         }
-        let listed = listed.members.iter().filter(|member| !member.is_learner);
-        let listed = listed.flat_map(|member| &member.client_urls).filter_map(|address| url::listed(address));
-        let mut members = self.url.common.members.clone();
-        for address in listed {
-            if !members.contains(&address) && members.len() < MEMBERS_MAX {
-                members.push(address);
+        known.members.clone_from(&self.url.common.members);
+        for address in addresses(false) {
+            if !known.members.contains(&address) && known.members.len() < MEMBERS_MAX {
+                known.members.push(address);
             }
         }
-        self.known().members = members;
+        known.learners = addresses(true).take(MEMBERS_MAX).collect();
     }
 
     /// Records that the store came back without its data.
@@ -132,9 +155,7 @@ impl Store {
 
     /// Records the size that a member reports.
     fn report_size(&self, status: &StatusResponse) {
-        let bytes = |reported: i64| u64::try_from(reported).ok().filter(|bytes| *bytes > 0);
-        let quota = bytes(status.db_size_quota).unwrap_or(QUOTA);
-        let used = bytes(status.db_size_in_use).unwrap_or_default();
+        let (used, quota) = (status.bytes_used(), status.quota());
         self.state.gate.report_size(used, self.url.grant_until.unwrap_or(quota / 5 * 4));
     }
 
@@ -151,16 +172,6 @@ impl Store {
     fn forget(&self) {
         self.known().revision = 0;
         self.state.forget();
-    }
-
-    /// Adds to the reason of the first call's failure that only one side may speak TLS.
-    fn with_tls_hint(&self, why: Determinate) -> Determinate {
-        match why {
-            Determinate::Unavailable(why) if self.url.common.tls.is_none() => {
-                Determinate::Unavailable(why + "; if its port speaks TLS only, write etcds:// in place of etcd://")
-            }
-            other => other,
-        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -195,18 +206,19 @@ impl Session {
     }
 
     async fn open_at(store: Arc<Store>, member: &Address) -> Result<Self, Determinate> {
-        let client = Client::connect(&store.url.common, member).await?;
-        let session = Self { store, client };
+        let hint = |why| with_tls_hint(&store.url.common, "etcd", why);
+        let client = Client::connect(&store.url.common, member).await.map_err(hint)?;
         let refused = |failure: Failure| failure.answer.without_effect();
-        let status = session.client.call(STATUS, || StatusRequest {}).await;
-        let status: StatusResponse = status.map_err(refused).map_err(|why| session.store.with_tls_hint(why))?;
+        let status = client.call(STATUS, || StatusRequest {}).await;
+        let status: StatusResponse = status.map_err(refused).map_err(hint)?;
+        let session = Self { store, client };
         version::check(&status.version)?;
         session.store.report_size(&status);
         if status.is_learner {
             return Err(Determinate::Unavailable(format!("{member} is a learner")));
         }
         let listed = session.client.call(MEMBER_LIST, || MemberListRequest {}).await.map_err(refused)?;
-        session.store.learn(&listed);
+        session.store.learn(member, &listed);
         session.begin().await.map_err(refused)?;
         session.store.known().is_loss_reported = false;
         session.store.server.set_durable(true);
@@ -297,6 +309,12 @@ impl Session {
     /// Reads a range of keys, for lists. A serializable read may be a little old.
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Failure> {
         self.limited(self.client.call(RANGE, || request.clone())).await
+    }
+
+    /// Removes the history before a revision.
+    pub(super) async fn compact(&self, revision: i64) -> Result<(), Failure> {
+        let compact = self.client.call(COMPACT, || CompactionRequest { revision });
+        self.limited(compact).await.map(|CompactionResponse {}| ())
     }
 
     /// Returns the client, for watches.

@@ -43,6 +43,16 @@ pub(super) fn read(key: &Bytes) -> RequestOp {
     operation(Request::Range(RangeRequest { key: key.clone(), ..RangeRequest::default() }))
 }
 
+/// Returns a condition that no key fulfils: versions begin at 0.
+pub(super) fn never(key: &Bytes) -> Compare {
+    compare(key.clone(), CompareResult::Less, CompareTarget::Version, Operand::Version(0))
+}
+
+/// Returns the operation that empties a key, to test the rights to it. Only for transactions that do not execute it.
+pub(super) fn put(key: &Bytes) -> RequestOp {
+    operation(Request::Put(PutRequest { key: key.clone(), value: Bytes::new() }))
+}
+
 /// Returns the operation that writes a key under guards.
 pub(super) fn conditional(keys: &Keys, key: &Bytes, write: &Write) -> RequestOp {
     let effect = match &write.put {

@@ -1,4 +1,4 @@
-//! Deletes what has ended. All gateways sweep together, a page at a time: how far they have come is a key.
+//! Deletes what has ended, and looks after the history. All gateways sweep together, a page at a time: how far they have come is a key.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use oncegate_coordination::value::Found;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::compaction::Compaction;
 use super::failure::Failure;
 use super::lists::{after, range_of};
 use super::proto::RangeRequest;
@@ -25,9 +26,10 @@ const DELETIONS_MAX: usize = 100;
 
 /// Sweeps until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
+    let mut compaction = Compaction::new(&store);
     while closing.run_until_cancelled(sleep(sweep::pause(store.options.sweep_interval))).await.is_some() {
         let Some(Ok(session)) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
-        let swept = closing.run_until_cancelled(sweep(&store, &session)).await;
+        let swept = closing.run_until_cancelled(sweep(&store, &session, &mut compaction)).await;
         if let Some(Err(failure)) = swept {
             tracing::debug!(reason = failure.answer.reason(), "A sweep failed; trying again");
         }
@@ -35,17 +37,18 @@ pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
 }
 
 /// Sweeps for as long as the session is good.
-async fn sweep(store: &Store, session: &Session) -> Result<(), Failure> {
+async fn sweep(store: &Store, session: &Session, compaction: &mut Compaction) -> Result<(), Failure> {
     loop {
-        sweep_next(store, session).await?;
+        let revision = sweep_next(store, session).await?;
+        compaction.advance(store, session, revision).await?;
         sleep(sweep::pause(store.options.sweep_interval)).await;
     }
 }
 
-/// Sweeps the next page, if it is due.
-async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
+/// Sweeps the next page, if it is due. Returns the revision of the store before that.
+async fn sweep_next(store: &Store, session: &Session) -> Result<i64, Failure> {
     let keys = &store.keys;
-    let Replied { time, responses, .. } = session.run(|| vec![step::read(&keys.sweep)]).await?;
+    let Replied { time, revision, responses } = session.run(|| vec![step::read(&keys.sweep)]).await?;
     let Some(Ok(Stepped::Found(stored))) = responses.into_iter().next().map(|response| step::result_of(response, 0))
     else {
         return Err(Failure::lost("etcd's reply does not fit the request"));
@@ -53,14 +56,15 @@ async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
     let cursor = stored.as_ref().map(|stored| Cursor::decode(&stored.value));
     let cursor = cursor.unwrap_or_default();
     if time.clock < cursor.due {
-        return Ok(());
+        return Ok(revision);
     }
     let next = sweep_page(store, session, &cursor.from).await?;
     let cursor = Cursor::after_page(time.clock, next, store.options.sweep_interval);
     let guard = stored.map_or(Guard::Absent, |stored| Guard::Unchanged(stored.mark));
     let write = Write { guards: vec![guard], put: Some(cursor.encode()), is_remembered: false };
     // If another gateway was faster, its cursor stays.
-    session.run(|| vec![step::conditional(keys, &keys.sweep, &write)]).await.map(drop)
+    session.run(|| vec![step::conditional(keys, &keys.sweep, &write)]).await?;
+    Ok(revision)
 }
 
 /// Deletes ended records in the page from this key on. Returns where the next one begins; `None` after the last one.

@@ -1,19 +1,23 @@
 //! The URL of an etcd engine.
 
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 pub use oncegate_coordination::url::InvalidUrl;
 use oncegate_coordination::url::{self, Address, Dialect};
+use oncegate_core::terms::Span;
 
 /// The forms of a URL.
 pub(super) const FORM: &str = "etcd://[USER:PASSWORD@]HOST:2379,HOST:2379,HOST:2379[/PREFIX]";
 
 const PREFIX: &str = "/oncegate";
 const PORT: u16 = 2379;
+const COMPACT: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_hours(24);
 
 /// The URLs of the engine.
 pub(super) static DIALECT: Dialect =
-    Dialect { engine: "an etcd engine", scheme: "etcd", form: FORM, port: PORT, own_keys: &["grant_until"] };
+    Dialect { engine: "an etcd engine", scheme: "etcd", form: FORM, port: PORT, own_keys: &["grant_until", "compact"] };
 
 /// A parsed URL.
 #[derive(Clone)]
@@ -24,6 +28,8 @@ pub(super) struct Url {
     pub(super) prefix: String,
     /// Grants end at this many bytes in use, if the URL names a number.
     pub(super) grant_until: Option<u64>,
+    /// Gateways compact history that is older than this, if the URL names a time.
+    pub(super) compact: Option<Duration>,
 }
 
 impl Url {
@@ -34,12 +40,18 @@ impl Url {
             (Some(_), Some(_)) => return Err(DIALECT.error("write the prefix once: as its path, or as ?prefix=")),
             (path, prefix) => path.or(prefix).unwrap_or_else(|| PREFIX.into()),
         };
-        let mut grant_until = None;
-        for (_, value) in &common.own {
-            let shape = || DIALECT.error("grant_until is a size from 1MiB on, such as grant_until=1600MiB or 6GiB");
-            grant_until = Some(url::size(value).ok_or_else(shape)?);
+        let (mut grant_until, mut compact) = (None, None);
+        for (key, value) in &common.own {
+            if *key == "compact" {
+                let span = value.parse::<Span>().ok().map(|Span(span)| span).filter(|span| COMPACT.contains(span));
+                let shape = || DIALECT.error("compact is 10s to 24h, such as compact=1m: older history is removed");
+                compact = Some(span.ok_or_else(shape)?);
+            } else {
+                let shape = || DIALECT.error("grant_until is a size from 1MiB on, such as grant_until=1600MiB or 6GiB");
+                grant_until = Some(url::size(value).ok_or_else(shape)?);
+            }
         }
-        Ok(Self { common, prefix, grant_until })
+        Ok(Self { common, prefix, grant_until, compact })
     }
 }
 
@@ -64,8 +76,6 @@ impl fmt::Debug for Url {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -87,6 +97,9 @@ mod tests {
         assert_eq!(Url::parse("etcd://e1/").unwrap().prefix, "/oncegate");
         let grant_until = |size| Url::parse(&format!("etcd://e1?grant_until={size}")).unwrap().grant_until;
         assert_eq!((grant_until("16MiB"), grant_until("6GiB")), (Some(16 << 20), Some(6 << 30)));
+        let compact = |span| Url::parse(&format!("etcd://e1?grant_until=6GiB&compact={span}")).unwrap().compact;
+        assert_eq!((compact("1m"), compact("24h")), (Some(Duration::from_mins(1)), Some(Duration::from_hours(24))));
+        assert_eq!(Url::parse("etcd://e1").unwrap().compact, None);
     }
 
     #[test]
@@ -111,6 +124,10 @@ mod tests {
             ("etcd://u:hunter2@e1?members=all", "`fixed`"),
             ("etcd://u:hunter2@e1?grant_until=80%25", "1600MiB"),
             ("etcd://u:hunter2@e1?grant_until=+1GiB", "1600MiB"),
+            ("etcd://u:hunter2@e1?compact=9s", "10s to 24h"),
+            ("etcd://u:hunter2@e1?compact=25h", "10s to 24h"),
+            ("etcd://u:hunter2@e1?compact=true", "compact=1m"),
+            ("etcd://u:hunter2@e1?compact=", "compact=1m"),
             ("etcd://u:hunter2@e1?ca=a.pem", "for etcds://"),
             ("etcds://u:hunter2@e1?client_key=a", "go together"),
             ("etcd://u:hunter2@e1?tik=50ms", "did you mean `tick`"),

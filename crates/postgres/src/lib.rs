@@ -32,8 +32,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, OneShard, RecordChange,
-    RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::lock::LockName;
 use oncegate_core::operator::{
@@ -74,6 +74,7 @@ pub static SCHEME: Scheme = Scheme {
         )
     },
     restore: None,
+    inspect: None,
     open: |url, host| {
         let options = Options { cores: host.cores, ..Options::default() };
         Ok(Arc::new(Postgres::open(url, options).map_err(OpenError::new)?))
@@ -251,6 +252,10 @@ impl OneShard for Postgres {
 
     fn data_lost(&self) -> u64 {
         self.store.server.data_losses()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

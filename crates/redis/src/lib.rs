@@ -83,6 +83,7 @@ pub static SCHEME: Scheme = Scheme {
     capabilities: Capabilities { strict_fence: false, durable: true, shared: true, forever: true, lists: false },
     promise: |url| Url::parse(url).map_or_else(|error| Promise::new(error.to_string()), |url| url.promise()),
     restore: None,
+    inspect: None,
     open: |url, host| {
         let options = Options { cores: host.cores, ..Options::default() };
         Ok(Arc::new(Redis::open(url, options).map_err(OpenError::new)?))

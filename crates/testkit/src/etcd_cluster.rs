@@ -21,6 +21,8 @@ pub struct EtcdCluster {
     members: Vec<Member>,
     arguments: Vec<String>,
     tls: Option<Tls>,
+    /// A learner and proxies, each with its folder.
+    others: Vec<(Process, TempDir)>,
 }
 
 /// The files of a cluster over TLS, which requires certificates of its clients.
@@ -71,7 +73,7 @@ impl EtcdCluster {
     async fn start_as(count: usize, arguments: Vec<String>, tls: Option<Tls>) -> Option<Self> {
         missing::tool("etcd")?;
         missing::tool("etcdctl")?;
-        let mut cluster = Self { members: Vec::new(), arguments, tls };
+        let mut cluster = Self { members: Vec::new(), arguments, tls, others: Vec::new() };
         for _ in 0..5 {
             // Another process may take a port first. Then a member exits.
             let member = || Member {
@@ -122,6 +124,13 @@ impl EtcdCluster {
                 status["leader"].is_number() && status["leader"] == status["header"]["member_id"]
             })
         })
+    }
+
+    /// Returns the revision of the store.
+    pub fn revision(&self) -> i64 {
+        let read: serde_json::Value =
+            serde_json::from_str(&self.ctl(&["get", "nothing", "--write-out=json"])).unwrap_or_default();
+        read["header"]["revision"].as_i64().expect("a revision")
     }
 
     /// Runs `etcdctl` on all members, and returns its output.
@@ -178,6 +187,45 @@ impl EtcdCluster {
     pub fn restart(&mut self, member: usize) {
         self.members[member].process.kill();
         self.launch(member);
+    }
+
+    /// Adds a learner to a cluster without TLS. Returns its address, once it answers.
+    pub async fn add_learner(&mut self) -> String {
+        let (client, peer) = (fresh::port(), fresh::port());
+        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        self.ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={peer}")]);
+        let others = self.members.iter().enumerate();
+        let mut peers: Vec<_> =
+            others.map(|(position, member)| format!("m{position}=http://127.0.0.1:{}", member.peer_port)).collect();
+        peers.push(format!("learner={peer}"));
+        let folder = folder::temporary();
+        let mut command = Command::new("etcd");
+        command.args(["--name", "learner", "--data-dir"]).arg(folder.path().join("data"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "existing"]);
+        self.add(folder, &mut command, &client).await
+    }
+
+    /// Starts a grpc-proxy in front of the members. Returns its address, once it answers.
+    pub async fn add_proxy(&mut self) -> String {
+        let address = format!("127.0.0.1:{}", fresh::port());
+        let mut command = Command::new("etcd");
+        command.args(["grpc-proxy", "start", "--listen-addr", &address, "--advertise-client-url", &address]);
+        command.arg("--endpoints").arg(self.addresses().join(","));
+        let folder = folder::temporary();
+        command.arg("--data-dir").arg(folder.path());
+        self.add(folder, &mut command, &format!("http://{address}")).await
+    }
+
+    async fn add(&mut self, folder: TempDir, command: &mut Command, endpoint: &str) -> String {
+        let log = File::create(folder.path().join("log")).expect("a log");
+        self.others.push((Process::start(command.stderr(log)), folder));
+        wait::until("it answers", START, async || {
+            self.try_ctl(&["--endpoints", endpoint, "endpoint", "status"]).is_some()
+        })
+        .await;
+        endpoint.trim_start_matches("http://").to_owned()
     }
 
     /// Waits until the cluster answers.

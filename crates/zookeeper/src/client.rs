@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::{Address, Url};
 use oncegate_core::engine::Determinate;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -62,18 +63,11 @@ pub(super) async fn dial(url: &Url, member: &Address) -> Result<Box<dyn Stream>,
     stream.set_nodelay(true).map_err(down)?;
     Ok(match &url.tls {
         None => Box::new(stream),
-        Some(certificates) => Box::new(certificates.connect(member, stream, None).await.map_err(with_plain_hint)?),
-    })
-}
-
-/// Adds a hint that the other side may not speak TLS, unless the failure is a refused certificate.
-fn with_plain_hint(why: Determinate) -> Determinate {
-    match why {
-        Determinate::Unavailable(why) if !why.contains("certificate") => {
-            Determinate::Unavailable(why + "; if its port speaks no TLS, write zookeeper:// in place of zookeepers://")
+        Some(certificates) => {
+            let connected = certificates.connect(member, stream, None).await;
+            Box::new(connected.map_err(|why| with_tls_hint(url, "zookeeper", why))?)
         }
-        other => other,
-    }
+    })
 }
 
 impl Client {

@@ -7,8 +7,10 @@
 
 mod batch;
 mod client;
+mod ensemble;
 mod exchange;
 mod failure;
+mod inspection;
 mod jute;
 mod keys;
 mod lists;
@@ -27,6 +29,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use oncegate_coordination::members::Members;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
 use oncegate_coordination::scheme::{Exported, scheme};
@@ -35,7 +39,7 @@ use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::record::Key;
 use oncegate_driver::Server;
-use oncegate_driver::scheme::Scheme;
+use oncegate_driver::scheme::{Inspection, Scheme};
 
 use self::failure::Failure;
 use self::session::Session;
@@ -64,6 +68,7 @@ pub fn open(url: &str, options: Options) -> Result<impl Engine + fmt::Debug + us
         store.clone(),
         Watching(store.clone()),
         |closing| sweeper::run(store.clone(), closing),
+        |closing| ensemble::run(store.clone(), closing),
         |routes, closing| ticker::run(store.clone(), routes, closing),
     ))
 }
@@ -85,6 +90,10 @@ impl Exported for Store {
     fn open(url: &str, options: Options) -> Result<Arc<dyn Engine>, InvalidUrl> {
         Ok(Arc::new(open(url, options)?))
     }
+
+    fn inspect(url: String) -> BoxFuture<'static, Inspection> {
+        Box::pin(async move { inspection::inspect(&url).await })
+    }
 }
 
 impl Backend for Store {
@@ -98,6 +107,10 @@ impl Backend for Store {
 
     fn server(&self) -> &Server {
         &self.server
+    }
+
+    fn members(&self) -> &Members {
+        &self.state.members
     }
 
     fn claim_key(&self, key: &Key) -> Bytes {

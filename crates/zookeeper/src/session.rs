@@ -29,7 +29,7 @@ const NEXT_MEMBER: Duration = Duration::from_millis(100);
 const MARK_AGE_MAX: Duration = Duration::from_secs(20);
 
 /// One part of a server's heap is data, and another three of the same size its objects.
-const DATA_IN_HEAP: u64 = 4;
+pub(super) const DATA_IN_HEAP: u64 = 4;
 
 /// A connection to a member that has passed its checks. Clones share it.
 #[derive(Clone)]
@@ -114,9 +114,7 @@ impl Session {
     async fn begin(&self) -> Result<(), Failure> {
         let Store { keys, url, state, .. } = &*self.store;
         let create = |path: &str, value: Bytes| Request::Change(vec![Change::Create(path.to_owned(), value)]);
-        let chroot = url.common.path.len();
-        let ends = url.root.match_indices('/').map(|(at, _)| at).chain([url.root.len()]);
-        let above: Vec<_> = ends.filter(|end| *end > chroot).map(|end| url.root[..end].to_owned()).collect();
+        let above = url.above();
         let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
         let clock = state.time.first_value();
         let folders = above.iter().chain([&keys.claims, &keys.locks, &keys.metadata]);

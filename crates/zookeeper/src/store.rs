@@ -6,6 +6,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
+use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
 use oncegate_coordination::seen::Seen;
 use oncegate_coordination::time::StoreTime;
@@ -71,6 +72,7 @@ impl Store {
             time: StoreTime::new(options.clock.clone()),
             seen: Seen::default(),
             gate: Gate::new("ZooKeeper", "heap"),
+            members: Members::new("zookeeper"),
         };
         Self {
             keys: Keys::new(&url.root),

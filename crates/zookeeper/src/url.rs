@@ -57,6 +57,12 @@ impl Url {
         }
         Ok(Self { common, root, session, heap })
     }
+
+    /// Returns the nodes from below the chroot down to the root.
+    pub(super) fn above(&self) -> Vec<String> {
+        let ends = self.root.match_indices('/').map(|(at, _)| at).chain([self.root.len()]);
+        ends.filter(|end| *end > self.common.path.len()).map(|end| self.root[..end].to_owned()).collect()
+    }
 }
 
 impl fmt::Display for Url {
@@ -92,6 +98,8 @@ mod tests {
             let url = Url::parse(url).unwrap();
             assert_eq!((url.root.as_str(), url.session, url.heap), (root, SESSION, None));
         }
+        assert_eq!(Url::parse("zookeeper://z1/a/b?prefix=c/d").unwrap().above(), ["/a/b/c", "/a/b/c/d"]);
+        assert_eq!(Url::parse("zookeeper://z1").unwrap().above(), ["/oncegate"]);
     }
 
     #[test]

@@ -31,6 +31,19 @@ struct Engine {
     detail: Untrusted,
     breaker: Option<Breaker>,
     chains: Vec<Untrusted>,
+    #[serde(default)]
+    nodes: Vec<Node>,
+}
+
+/// A server of the store.
+#[derive(Deserialize)]
+struct Node {
+    address: Untrusted,
+    role: Untrusted,
+    version: Option<Untrusted>,
+    up: bool,
+    #[serde(default)]
+    warnings: Vec<Untrusted>,
 }
 
 /// The breaker of an engine.
@@ -98,6 +111,17 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     Ok(Answer::Page(Text::Engines, main))
 }
 
+/// Draws a server of a store: its address, role, version and state, and each warning below.
+fn server(context: &Context, node: &Node) -> Markup {
+    html! {
+        div {
+            (node.address) " " (node.role) " " @if let Some(version) = &node.version { (version) " " }
+            (health(context.texts(), Some(node.up)))
+            @for warning in &node.warnings { br; span.muted { (warning) } }
+        }
+    }
+}
+
 fn table_of_engines(context: &Context, engines: &[Engine]) -> Markup {
     let rows = html! {
         @for engine in engines {
@@ -106,10 +130,12 @@ fn table_of_engines(context: &Context, engines: &[Engine]) -> Markup {
                 td { (health(context.texts(), Some(engine.up))) @if !engine.up { br; (engine.detail) } }
                 td { @if let Some(Breaker { state, since }) = &engine.breaker { (state) br; span.muted { (times::instant(since)) } } }
                 td { @for name in &engine.chains { a href=(path(&["chains", name.raw()])) { (name) } " " } }
+                td { @for node in &engine.nodes { (server(context, node)) } }
             }
         }
     };
-    table(context.texts(), Text::Engines, &[Text::Engine, Text::State, Text::Breaker, Text::Chain], &rows)
+    let heads = [Text::Engine, Text::State, Text::Breaker, Text::Chain, Text::Servers];
+    table(context.texts(), Text::Engines, &heads, &rows)
 }
 
 fn table_of_chains(context: &Context, chains: &[Chain]) -> Markup {

@@ -210,6 +210,7 @@ pub(super) enum Text<'a> {
     Active,
     Epoch,
     Breaker,
+    Servers,
     SwitchingTo,
     Grants,
     ClosedNow,

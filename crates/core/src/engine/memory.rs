@@ -22,8 +22,8 @@ use self::records::RecordTable;
 use self::shard::{NEVER, Shard, Slot, SlotKey, namespace_number};
 use super::notification::Hub;
 use super::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, Node,
+    OneShard, RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, NamesEnd, OutcomeRequest, OutcomeResponse, RenewalRequest,
@@ -283,6 +283,10 @@ impl OneShard for Memory {
 
     fn data_lost(&self) -> u64 {
         0
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -11,14 +11,18 @@ pub struct Node {
     pub address: String,
     /// Role of the node.
     pub role: NodeRole,
+    /// The version that it reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// The shard that it is part of: its number is the same for as long as the gateway runs.
     pub shard: u16,
-    /// True if the gateway is connected to it; for a replica, if the store itself reaches it.
+    /// True if the gateway is connected to it; for a replica, if the store itself reaches it; for a member of a cluster with a quorum, if
+    /// it answered when the gateway last asked it.
     pub up: bool,
     /// State of the breaker in front of the shard; of a primary, and only where there is a breaker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerState>,
-    /// Differences from the promises of the engine's URL.
+    /// Differences from the promises of the engine's URL, and other reasons to look at the server.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -31,6 +35,14 @@ pub enum NodeRole {
     Primary,
     /// Follows a primary.
     Replica,
+    /// Leads a cluster with a quorum.
+    Leader,
+    /// Follows a leader, and counts for the quorum.
+    Follower,
+    /// Follows a leader, and does not count for the quorum.
+    Learner,
+    /// The server does not say, or does not answer.
+    Unknown,
 }
 
 impl NodeRole {
@@ -39,6 +51,10 @@ impl NodeRole {
         match self {
             Self::Primary => "primary",
             Self::Replica => "replica",
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Learner => "learner",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -49,7 +65,8 @@ mod tests {
 
     #[test]
     fn roles_have_the_names_of_the_admin_api() {
-        for role in [NodeRole::Primary, NodeRole::Replica] {
+        use NodeRole::{Follower, Leader, Learner, Primary, Replica, Unknown};
+        for role in [Primary, Replica, Leader, Follower, Learner, Unknown] {
             assert_eq!(serde_json::to_value(role).unwrap(), role.as_str());
         }
     }

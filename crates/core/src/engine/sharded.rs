@@ -149,6 +149,7 @@ impl Topology for Sharded {
         let primary = |shard: u16| Node {
             address: format!("shard-{shard}:1"),
             role: NodeRole::Primary,
+            version: None,
             shard,
             up: true,
             breaker: None,

@@ -72,6 +72,9 @@ pub trait OneShard: Send + Sync + 'static {
     /// Returns how often the store came back without its data since this engine was opened.
     fn data_lost(&self) -> u64;
 
+    /// Returns the servers of the store, where operators can tell them apart.
+    fn nodes(&self) -> Vec<Node>;
+
     /// Begins a backup; `None` if the engine makes no backups.
     async fn backup(&self) -> Result<Option<Backup>, EngineError>;
 
@@ -122,7 +125,7 @@ impl<T: OneShard> Topology for T {
     }
 
     fn nodes(&self) -> Vec<Node> {
-        Vec::new()
+        OneShard::nodes(self)
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

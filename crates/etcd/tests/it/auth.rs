@@ -7,7 +7,7 @@ use oncegate_testkit::etcd_cluster::EtcdCluster;
 use super::{granted, open, serves_again, soon};
 
 /// Starts a cluster whose user `gateway` may use only the prefix of gateways.
-async fn with_users() -> Option<EtcdCluster> {
+pub(super) async fn with_users() -> Option<EtcdCluster> {
     let cluster = EtcdCluster::start_one().await?;
     for arguments in [
         &["user", "add", "root:secret"][..],
@@ -23,7 +23,7 @@ async fn with_users() -> Option<EtcdCluster> {
     Some(cluster)
 }
 
-fn with_user(cluster: &EtcdCluster, user: &str) -> String {
+pub(super) fn with_user(cluster: &EtcdCluster, user: &str) -> String {
     cluster.url().replace("etcd://", &format!("etcd://{user}@"))
 }
 

@@ -5,8 +5,10 @@
 mod auth;
 #[path = "../../../coordination/tests/engines/mod.rs"]
 mod engines;
+mod inspection;
 mod layout;
 mod measure;
+mod members;
 mod quorum;
 mod tls;
 

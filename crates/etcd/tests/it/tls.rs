@@ -9,13 +9,13 @@ use oncegate_testkit::etcd_cluster::{EtcdCluster, Tls};
 
 use super::{again, granted, is_duplicate, open, soon};
 
-async fn cluster(folder: &Path, authority: &Authority) -> Option<EtcdCluster> {
+pub(super) async fn cluster(folder: &Path, authority: &Authority) -> Option<EtcdCluster> {
     let ca = authority.write(&folder.join("ca.pem"));
     EtcdCluster::start_tls(Tls { ca, pair: authority.issue().write(folder) }).await
 }
 
 /// Returns the keys of a URL that name these files.
-fn keys(folder: &Path, ca: &str, is_client_known: bool) -> String {
+pub(super) fn keys(folder: &Path, ca: &str, is_client_known: bool) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     let client = format!("&client_certificate={}&client_key={}", file("tls.crt"), file("tls.key"));
     format!("?ca={}{}", file(ca), if is_client_known { &client } else { "" })

@@ -12,8 +12,8 @@ use oncegate_core::clock::{Clock, ManualClock, Timestamp};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, OneShard, RecordChange, RecordName,
-    RecordView, Records, Subscription, claim_each,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Node, OneShard, RecordChange,
+    RecordName, RecordView, Records, Subscription, claim_each,
 };
 use oncegate_core::limits::Limits;
 use oncegate_core::operator::{
@@ -170,6 +170,10 @@ impl OneShard for Slow {
 
     fn data_lost(&self) -> u64 {
         0
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -116,6 +116,7 @@ mod tests {
         let node = |shard, role, up| Node {
             address: "a:1".into(),
             role,
+            version: None,
             shard,
             up,
             breaker: Some(BreakerState::HalfOpen),

@@ -182,7 +182,7 @@ impl Topology for Unlike {
 
     fn nodes(&self) -> Vec<Node> {
         let (role, breaker) = (NodeRole::Primary, None);
-        vec![Node { address: "a:1".into(), role, shard: 3, up: true, breaker, warnings: Vec::new() }]
+        vec![Node { address: "a:1".into(), role, version: None, shard: 3, up: true, breaker, warnings: Vec::new() }]
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

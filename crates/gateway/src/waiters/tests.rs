@@ -11,8 +11,8 @@ use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, OneShard, RecordChange, RecordName,
-    RecordView, Records, Subscription, claim_each,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Node, OneShard, RecordChange,
+    RecordName, RecordView, Records, Subscription, claim_each,
 };
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{
@@ -113,6 +113,10 @@ impl OneShard for Counted {
 
     fn data_lost(&self) -> u64 {
         0
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -34,8 +34,8 @@ impl Topology {
 fn nodes(shard: u16, address: String, primary: &Primary, replicas: Vec<String>) -> impl Iterator<Item = Node> + use<> {
     let warnings = primary.health().warnings().to_vec();
     let up = primary.is_connected();
-    let first = Node { address, role: NodeRole::Primary, shard, up, breaker: None, warnings };
+    let first = Node { address, role: NodeRole::Primary, version: None, shard, up, breaker: None, warnings };
     let (role, breaker) = (NodeRole::Replica, None);
-    let replica = move |address| Node { address, role, shard, up: true, breaker, warnings: Vec::new() };
+    let replica = move |address| Node { address, role, version: None, shard, up: true, breaker, warnings: Vec::new() };
     std::iter::once(first).chain(replicas.into_iter().map(replica))
 }

@@ -7,7 +7,7 @@ use oncegate_testkit::zookeeper_nodes::Nodes;
 
 use super::{again, granted, is_duplicate, nodes, open, soon};
 
-fn with_user(cluster: &ZooKeeperCluster, user: &str) -> String {
+pub(super) fn with_user(cluster: &ZooKeeperCluster, user: &str) -> String {
     cluster.url().replace("zookeeper://", &format!("zookeeper://{user}@"))
 }
 

@@ -5,8 +5,10 @@
 mod auth;
 #[path = "../../../coordination/tests/engines/mod.rs"]
 mod engines;
+mod inspection;
 mod late_clock;
 mod layout;
+mod members;
 mod quorum;
 mod sweeping;
 mod tls;

@@ -9,7 +9,7 @@ use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
 use super::{again, granted, is_duplicate, open, soon};
 
-async fn cluster(folder: &Path, authority: &Authority) -> Option<ZooKeeperCluster> {
+pub(super) async fn cluster(folder: &Path, authority: &Authority) -> Option<ZooKeeperCluster> {
     let ca = authority.write(&folder.join("ca.pem"));
     let pair = authority.issue().write(folder);
     let both = folder.join("server.pem");
@@ -25,7 +25,7 @@ async fn cluster(folder: &Path, authority: &Authority) -> Option<ZooKeeperCluste
 }
 
 /// Returns the keys of a URL that name these files.
-fn keys(folder: &Path, ca: &str) -> String {
+pub(super) fn keys(folder: &Path, ca: &str) -> String {
     let file = |name: &str| folder.join(name).display().to_string();
     format!("?ca={}&client_certificate={}&client_key={}", file(ca), file("tls.crt"), file("tls.key"))
 }

@@ -186,6 +186,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Active => "当前使用".into(),
         Text::Epoch => "纪元".into(),
         Text::Breaker => "熔断器".into(),
+        Text::Servers => "服务器".into(),
         Text::SwitchingTo => "正在切换到".into(),
         Text::Grants => "正常授予".into(),
         Text::ClosedNow => "暂时关闭".into(),

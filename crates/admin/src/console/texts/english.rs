@@ -218,6 +218,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Active => "Active".into(),
         Text::Epoch => "Epoch".into(),
         Text::Breaker => "Breaker".into(),
+        Text::Servers => "Servers".into(),
         Text::SwitchingTo => "being switched to".into(),
         Text::Grants => "grants".into(),
         Text::ClosedNow => "closed for a moment".into(),

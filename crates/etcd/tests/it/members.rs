@@ -1,0 +1,94 @@
+//! What operators see of the members, and the history that gateways compact.
+
+use std::time::Duration;
+
+use oncegate_core::engine::conformance::fresh_claim;
+use oncegate_core::engine::{Node, NodeRole, Topology};
+use oncegate_testkit::etcd_cluster::EtcdCluster;
+use oncegate_testkit::wait;
+
+use super::{again, granted, is_duplicate, open};
+
+/// Longest time until a look at the members has shown something.
+const SEEN: Duration = Duration::from_mins(1);
+
+/// Waits until the engine shows its members like this.
+async fn shown(what: &str, engine: &impl Topology, is_so: impl Fn(&[Node]) -> bool) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    wait::until(what, SEEN, async || {
+        nodes = engine.nodes();
+        is_so(&nodes)
+    })
+    .await;
+    nodes
+}
+
+fn count(nodes: &[Node], role: NodeRole) -> usize {
+    nodes.iter().filter(|node| node.role == role).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_member_is_shown_with_its_role_its_version_and_whether_it_answers() {
+    let Some(mut cluster) = EtcdCluster::start().await else { return };
+    // The others are learnt, and a member that the URL and the list name in different ways is shown once.
+    let engine = open(&format!("etcd://{}", cluster.addresses()[0].replace("127.0.0.1", "localhost")));
+    let nodes = shown("three members", &engine, |nodes| nodes.len() == 3 && nodes.iter().all(|node| node.up)).await;
+    assert_eq!((count(&nodes, NodeRole::Leader), count(&nodes, NodeRole::Follower)), (1, 2), "{nodes:?}");
+    for node in &nodes {
+        assert!(node.version.as_deref().is_some_and(|version| version.starts_with("3.")), "{node:?}");
+        assert!(node.warnings.is_empty() && node.breaker.is_none() && node.shard == 0, "{node:?}");
+    }
+    let leader = cluster.leader().expect("a leader");
+    let (killed, frozen) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.kill(killed);
+    let addresses = cluster.addresses();
+    let port = |member: usize| addresses[member].rsplit_once(':').expect("a port").1;
+    let is_silent = |nodes: &[Node], member: usize| {
+        let node = nodes.iter().find(|node| node.address.ends_with(port(member)));
+        node.is_some_and(|node| !node.up && node.role == NodeRole::Unknown && node.version.is_none())
+    };
+    shown("a killed member", &engine, |nodes| is_silent(nodes, killed)).await;
+    cluster.restart(killed);
+    shown("it is back", &engine, |nodes| nodes.len() == 3 && nodes.iter().all(|node| node.up)).await;
+    cluster.freeze(frozen);
+    shown("a frozen member", &engine, |nodes| is_silent(nodes, frozen)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_member_a_learner_and_a_proxy_have_a_warning() {
+    let Some(mut cluster) = EtcdCluster::start_one().await else { return };
+    let warning = |nodes: &[Node], address: &str, part: &str| {
+        let node = nodes.iter().find(|node| node.address == address);
+        node.is_some_and(|node| node.warnings.iter().any(|warning| warning.contains(part)))
+    };
+    let (member, engine) = (cluster.addresses().remove(0), open(&cluster.url()));
+    shown("a single member", &engine, |nodes| warning(nodes, &member, "the only member")).await;
+    let proxy = cluster.add_proxy().await;
+    let engine = open(&format!("etcd://{proxy}"));
+    granted(&engine, &fresh_claim()).await;
+    shown("a proxy", &engine, |nodes| warning(nodes, &proxy, "grpc-proxy")).await;
+    let learner = cluster.add_learner().await;
+    for url in [format!("etcd://{member},{learner}"), cluster.url()] {
+        let engine = open(&url);
+        let nodes = shown("a learner", &engine, |nodes| warning(nodes, &learner, "a learner")).await;
+        assert_eq!(count(&nodes, NodeRole::Learner), 1, "{nodes:?}");
+        granted(&engine, &fresh_claim()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_that_is_older_than_the_url_says_is_compacted_once_for_all_gateways() {
+    let Some(cluster) = EtcdCluster::start_one().await else { return };
+    let url = cluster.url() + "?compact=10s";
+    let (first, second) = (open(&url), open(&url));
+    let request = fresh_claim();
+    granted(&first, &request).await;
+    let is_kept = || cluster.try_ctl(&["get", "/oncegate/clock", "--rev=2"]).is_some();
+    assert!(is_kept(), "it is not old");
+    wait::until("the history is compacted", SEEN, async || !is_kept()).await;
+    assert!(is_duplicate(&second, &again(&request)).await, "what is live stays");
+    granted(&second, &fresh_claim()).await;
+    // The newest history stays.
+    let recent = format!("--rev={}", cluster.revision() - 20);
+    assert!(cluster.try_ctl(&["get", "/oncegate/clock", &recent]).is_some(), "{recent}");
+}

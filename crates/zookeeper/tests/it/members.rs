@@ -1,0 +1,56 @@
+//! What operators see of the servers.
+
+use std::time::Duration;
+
+use oncegate_core::engine::{Node, NodeRole, Topology};
+use oncegate_testkit::wait;
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
+
+use super::open;
+
+/// Longest time until a look at the servers has shown something.
+const SEEN: Duration = Duration::from_mins(1);
+
+/// Waits until the engine shows its servers like this.
+async fn shown(what: &str, engine: &impl Topology, is_so: impl Fn(&[Node]) -> bool) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    wait::until(what, SEEN, async || {
+        nodes = engine.nodes();
+        is_so(&nodes)
+    })
+    .await;
+    nodes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_server_is_shown_with_its_role_its_version_and_whether_it_answers() {
+    let Some(mut cluster) = ZooKeeperCluster::start().await else { return };
+    let engine = open(&cluster.url());
+    let nodes = shown("three servers", &engine, |nodes| nodes.len() == 3 && nodes.iter().all(|node| node.up)).await;
+    let count = |role: NodeRole| nodes.iter().filter(|node| node.role == role).count();
+    assert_eq!((count(NodeRole::Leader), count(NodeRole::Follower)), (1, 2), "{nodes:?}");
+    for node in &nodes {
+        assert_eq!((node.version.as_deref(), node.warnings.len(), node.shard), (Some("3.9.4"), 0, 0), "{node:?}");
+    }
+    let leader = cluster.leader().expect("a leader");
+    let (killed, frozen) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.kill(killed);
+    let addresses = cluster.addresses();
+    let is_silent = |nodes: &[Node], member: usize| {
+        let node = nodes.iter().find(|node| node.address == addresses[member]);
+        node.is_some_and(|node| !node.up && node.role == NodeRole::Unknown && node.version.is_none())
+    };
+    shown("a killed server", &engine, |nodes| is_silent(nodes, killed)).await;
+    cluster.restart(killed);
+    shown("it is back", &engine, |nodes| nodes.iter().all(|node| node.up)).await;
+    cluster.freeze(frozen);
+    shown("a frozen server", &engine, |nodes| is_silent(nodes, frozen)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_server_has_a_warning() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    let nodes = shown("the server", &engine, |nodes| nodes.iter().any(|node| node.up)).await;
+    assert!(nodes.len() == 1 && nodes[0].warnings[0].contains("the only server"), "{nodes:?}");
+}
