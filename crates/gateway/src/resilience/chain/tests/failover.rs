@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use futures_util::future::BoxFuture;
 
+use super::super::switch::Order;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -233,7 +234,8 @@ async fn the_freeze_lasts_as_long_as_the_longest_lease_that_any_gateway_was_aske
     gateways[2].claim(&long).await.unwrap();
     // Its next view has the lease.
     sleep(11 * SECOND).await;
-    for gateway in &gateways {
+    // The others switch.
+    for gateway in &gateways[..2] {
         gateway.cut(0);
     }
     gateways[0].wait_until_active("b").await;
@@ -263,6 +265,84 @@ async fn a_gateway_with_a_broken_cable_moves_nobody() {
         }
         assert_eq!(three.trail(), Vec::<String>::new());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_of_a_gateway_that_no_longer_writes_it_is_no_vote() {
+    let three = Three::new();
+    let [one, two, _third] = three.three_gateways().await;
+    two.cut(0);
+    sleep(2 * AFTER).await;
+    two.witness.set(Fault::Refused);
+    sleep(5 * SECOND).await;
+    one.cut(0);
+    // Its last view is still one of a running gateway.
+    sleep(3 * AFTER).await;
+    let failover = one.failover();
+    assert!(failover.views.iter().filter(|view| view.out == ["a"]).count() == 2, "{failover:?}");
+    assert!(failover.next_switch.starts_with("only 1 of 3 gateways"), "{failover:?}");
+    sleep(60 * SECOND).await;
+    assert_eq!((one.active().as_str(), three.trail()), ("a", Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_moves_to_an_engine_that_is_out() {
+    let three = Three::new();
+    let alone = three.gateway();
+    alone.becomes("it grants", async || alone.claim(&a_claim()).await.is_ok()).await;
+    alone.cut(0);
+    alone.cut(1);
+    sleep(60 * SECOND).await;
+    assert!(alone.failover().next_switch.contains("the other engine does not answer"), "{:?}", alone.failover());
+    assert_eq!((alone.active().as_str(), three.trail()), ("a", Vec::new()));
+
+    // Two of three do not reach it.
+    let three = Three::new();
+    let [one, two, third] = three.three_gateways().await;
+    for gateway in [&two, &third] {
+        gateway.cut(1);
+    }
+    for gateway in [&one, &two, &third] {
+        gateway.cut(0);
+    }
+    sleep(60 * SECOND).await;
+    assert!(one.failover().next_switch.starts_with("only 1 of 3 gateways"), "{:?}", one.failover());
+    assert_eq!((one.active().as_str(), three.trail()), ("a", Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateways_move_at_the_earliest_a_minute_after_the_last_change() {
+    let three = Three::new();
+    let gateways = three.three_gateways().await;
+    for engine in ["b", "a"] {
+        gateways[0].chain.switch(engine).await.unwrap();
+        for gateway in &gateways {
+            gateway.wait_until_active(engine).await;
+        }
+    }
+    let changed_at = three.stores.clock.monotonic();
+    for gateway in &gateways {
+        gateway.cut(0);
+    }
+    sleep(30 * SECOND).await;
+    assert!(gateways[0].failover().next_switch.contains("less than a minute ago"), "{:?}", gateways[0].failover());
+    gateways[0].becomes("it moves", async || gateways[0].active() == "b").await;
+    let waited = three.stores.clock.monotonic().saturating_sub(changed_at);
+    assert!(waited >= 55 * SECOND, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_of_an_earlier_epoch_is_not_carried_out() {
+    let three = Three::new();
+    let [one, _two, _third] = three.three_gateways().await;
+    for engine in ["b", "a"] {
+        one.chain.switch(engine).await.unwrap();
+    }
+    let order = |epoch| Order::Automatic { epoch, reason: "it was out".into(), freeze_ms: 0 };
+    let refused = one.chain.core.switch("b", order(0)).await.unwrap_err();
+    assert!(matches!(refused, ChainSwitchError::Conflict(_)), "{refused}");
+    assert_eq!((one.active().as_str(), three.epoch_at_witness().await), ("a", 2));
+    assert_eq!(one.chain.core.switch("b", order(2)).await.unwrap().epoch, 3);
 }
 
 #[tokio::test(start_paused = true)]
