@@ -101,7 +101,7 @@ pub(super) async fn inspect(url: &str) -> Inspection {
 /// Checks the addresses that gateways will learn from the list of members.
 async fn check_listed(url: &Url, listed: &MemberListResponse, found: &mut Inspection) {
     let voters = listed.members.iter().filter(|member| !member.is_learner);
-    found.facts.push(format!("the cluster has {} members with a vote", voters.clone().count()));
+    found.facts.push(format!("members with a vote: {}", voters.clone().count()));
     if url.common.are_members_fixed {
         return;
     }
