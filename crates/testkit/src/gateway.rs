@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::wait::until;
+use crate::wait::{until, wait_until_frozen};
 use crate::{folder, strace};
 
 /// Longest wait for a line of the log.
@@ -256,10 +256,13 @@ impl Gateway {
         self.child.id()
     }
 
-    /// Sends a signal, such as `TERM`.
+    /// Sends a signal, such as `TERM`. After `STOP` it is frozen.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
         assert!(status.expect("kill runs").success());
+        if name == "STOP" {
+            wait_until_frozen(self.pid());
+        }
     }
 
     /// Kills it, as a crash would.

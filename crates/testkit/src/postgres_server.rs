@@ -11,6 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
+use crate::wait::wait_until_frozen;
 use crate::{folder, fresh, missing};
 
 /// A running, frozen or killed server.
@@ -160,7 +161,10 @@ impl PostgresServer {
     pub fn freeze(&self) {
         // The first process starts the others, so it must stop first.
         self.signal("STOP", &[self.pid()]);
-        self.signal("STOP", &self.children());
+        wait_until_frozen(self.pid());
+        let children = self.children();
+        self.signal("STOP", &children);
+        children.into_iter().for_each(wait_until_frozen);
     }
 
     /// Resumes frozen processes.

@@ -2,6 +2,8 @@
 
 use std::process::{Child, Command, Stdio};
 
+use crate::wait::wait_until_frozen;
+
 /// A process, whether it runs or not.
 #[derive(Default)]
 pub(crate) struct Process(Option<Child>);
@@ -39,6 +41,7 @@ impl Process {
     /// Freezes it: its connections stay open, without any reply.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
+        wait_until_frozen(self.id());
     }
 
     /// Resumes it.

@@ -3,6 +3,7 @@
 //! A bound under [`PATIENCE`] is a measurement: `make faults-times` checks it, on an otherwise idle machine.
 //! Other runs print slower times, and fail only after [`PATIENCE`], so that no test fails because the machine is busy.
 
+use std::path::Path;
 use std::time::Duration;
 
 use oncegate_core::clock::{Clock, SystemClock};
@@ -29,6 +30,26 @@ pub async fn until(what: &str, bound: Duration, mut holds: impl AsyncFnMut() -> 
         }
     };
     within(what, bound, waiting).await;
+}
+
+/// Waits until no thread of a process runs any more after SIGSTOP. One of them takes the signal and then stops the others, and on a busy
+/// machine these still answer until then.
+pub fn wait_until_frozen(id: u32) {
+    let is_frozen = || {
+        let Ok(threads) = Path::new("/proc").join(id.to_string()).join("task").read_dir() else { return true };
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name stands in parentheses, and may contain others. The state follows.
+            stat.rsplit_once(") ").is_none_or(|(_name, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+        })
+    };
+    for _ in 0..10_000 {
+        if is_frozen() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("process {id} does not stop");
 }
 
 /// Returns the result of a call. Panics after `bound`, or [`PATIENCE`] where times are not measured.
