@@ -6,6 +6,7 @@ use std::time::Duration;
 use oncegate_driver::scheme::Inspection;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
+use oncegate_testkit::output::print;
 use oncegate_testkit::wait::until;
 
 use super::auth::{with_user, with_users};
@@ -23,7 +24,7 @@ async fn inspect_until(url: &str, what: &str, is_expected: impl Fn(&Inspection) 
     let mut found = inspect(url).await;
     until(what, Duration::from_secs(10), async || {
         if !is_expected(&found) {
-            println!("{what}: {found:?}");
+            print(format_args!("{what}: {found:?}"));
             found = inspect(url).await;
         }
         is_expected(&found)
