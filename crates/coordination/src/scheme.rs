@@ -1,4 +1,4 @@
-//! The scheme of an engine on a coordination service, as it is exported.
+//! The exported scheme of an engine on a coordination service.
 
 use std::sync::Arc;
 

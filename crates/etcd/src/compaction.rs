@@ -1,4 +1,4 @@
-//! The history of the store. Gateways compact it if the URL says so. Otherwise they warn if it is not compacted.
+//! The history of the store. With `compact` in the URL gateways compact it. Without, they warn if nothing compacts it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -26,7 +26,7 @@ const WRITES_MAX: usize = 4;
 /// Characters of a text of a line.
 const TEXT_CHARS_MAX: usize = 64;
 
-/// The description of a gateway by itself, for all its chains.
+/// The line that a gateway writes about itself, for all its chains.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 pub struct GatewayLine {
     /// Its ID: the digits at the end of the name of its console's cookie.

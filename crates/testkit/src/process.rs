@@ -25,7 +25,7 @@ impl Process {
         self.0.is_some()
     }
 
-    /// Returns whether it has exited by itself.
+    /// Returns whether it has exited without being killed.
     pub(crate) fn has_exited(&mut self) -> bool {
         self.0.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)))
     }

@@ -39,7 +39,7 @@ pub fn wait_until_frozen(id: u32) {
         let Ok(threads) = Path::new("/proc").join(id.to_string()).join("task").read_dir() else { return true };
         threads.flatten().all(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The name stands in parentheses, and may contain others. The state follows.
+            // The state follows the name, which is in parentheses and may contain others.
             stat.rsplit_once(") ").is_none_or(|(_name, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
         })
     };

@@ -3,7 +3,7 @@
 //!
 //! | Rule | Tests |
 //! | --- | --- |
-//! | a realm of its own | `realm`: keys of each engine; no other way has records |
+//! | the proxy's own realm | `realm`: keys of each engine; no other way has records |
 //! | one target | `a_host_has_one_name_on_every_way`, `hosts` |
 //! | one spelling, no keyed request in silence | `what_servers_could_take_for_another_request_…` |
 //! | fields of untrusted peers, also as trailers | `fields_of_peers_that_are_not_trusted_…`, `fields_of_trusted_peers_…` |

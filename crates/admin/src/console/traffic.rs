@@ -113,7 +113,7 @@ mod tests {
                 series("mismatch", &[]),
                 series("observed", &[Some(1.0), Some(3.0)]),
                 series("refused", &[Some(7.0)]),
-                // Not a call of its own: the answer of a policy is a grant or a refusal too.
+                // Not added: an answer of a policy is counted as a grant or a refusal too.
                 series("degraded", &[Some(900.0)]),
                 series("p99", &[Some(0.0021)]),
             ],

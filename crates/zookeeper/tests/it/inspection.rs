@@ -60,7 +60,7 @@ async fn every_named_server_is_reported_and_no_node_is_written() {
     }
     let modes = |mode: &str| found.facts.iter().filter(|fact| fact.contains(mode)).count();
     assert_eq!((modes(": leader, "), modes(": follower, ")), (1, 2), "{found:?}");
-    // What a gateway has written is checked too, and stays as it is.
+    // Nodes of a gateway are checked too, and not changed.
     granted(&open(&cluster.url()), &fresh_claim()).await;
     assert_usable(&cluster.url()).await;
     let metadata = nodes(&cluster).children("/oncegate/m");
