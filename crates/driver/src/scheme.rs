@@ -52,6 +52,13 @@ pub struct Inspection {
     pub problems: Vec<String>,
 }
 
+impl Inspection {
+    /// Returns the answer of a check that found nothing but this problem.
+    pub fn of_problem(problem: impl Into<String>) -> Self {
+        Self { problems: vec![problem.into()], ..Self::default() }
+    }
+}
+
 /// Restores a backup into the store of a URL, completely or not at all.
 pub type Restore = fn(url: &str, backup: &mut dyn Read) -> Result<Summary, OpenError>;
 

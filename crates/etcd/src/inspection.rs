@@ -37,14 +37,11 @@ struct Look {
 
 /// Checks every member that the URL names.
 pub(super) async fn inspect(url: &str) -> Inspection {
-    let mut found = Inspection::default();
     let url = match Url::parse(url) {
         Ok(url) => url,
-        Err(error) => {
-            found.problems.push(error.to_string());
-            return found;
-        }
+        Err(error) => return Inspection::of_problem(error.to_string()),
     };
+    let mut found = Inspection::default();
     let looks = join_all(url.common.members.iter().map(|member| look(&url, member))).await;
     let mut clusters: Vec<(u64, Address)> = Vec::new();
     let mut listed = None;

@@ -34,14 +34,11 @@ struct Look {
 
 /// Checks every server that the URL names.
 pub(super) async fn inspect(url: &str) -> Inspection {
-    let mut found = Inspection::default();
     let url = match Url::parse(url) {
         Ok(url) => url,
-        Err(error) => {
-            found.problems.push(error.to_string());
-            return found;
-        }
+        Err(error) => return Inspection::of_problem(error.to_string()),
     };
+    let mut found = Inspection::default();
     let members = &url.common.members;
     let looks = join_all(members.iter().map(|member| look(&url, member))).await;
     let mut markers: Vec<(Bytes, &Address)> = Vec::new();

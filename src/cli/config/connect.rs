@@ -61,9 +61,9 @@ async fn inspect(config: &Config, name: &str, url: &str) -> Inspection {
         Ok(Some(inspect)) => inspect(url.to_owned()).await,
         Ok(None) => match probe(url).await {
             Ok(capabilities) => answered(config, name, capabilities),
-            Err(problem) => Inspection { problems: vec![problem], ..Inspection::default() },
+            Err(problem) => Inspection::of_problem(problem),
         },
-        Err(error) => Inspection { problems: vec![error.to_string()], ..Inspection::default() },
+        Err(error) => Inspection::of_problem(error.to_string()),
     }
 }
 
