@@ -1,4 +1,4 @@
-//! Calls on shared records: metadata of the gateways, and locks.
+//! Calls on shared records: metadata of the gateways, locks and degraded grants.
 
 use bytes::Bytes;
 use oncegate_core::clock::{Timestamp, micros};

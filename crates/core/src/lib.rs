@@ -19,6 +19,7 @@ pub mod name;
 pub mod nearest;
 pub mod observed;
 pub mod operator;
+pub mod outage;
 pub mod outage_policy;
 pub mod rate_limiter;
 pub mod record;

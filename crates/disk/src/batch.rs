@@ -121,7 +121,7 @@ impl<'a> Batch<'a> {
     /// the row, only the entry is deleted.
     pub(super) fn sweep(&mut self, end_key: &fjall::Slice, now: Timestamp) {
         let Some(key) = row::key_of_end(end_key) else { return };
-        let swept = if row::is_lock(key) {
+        let swept = if row::is_ending_record(key) {
             self.records.sweep(self.store, key, end_key)
         } else {
             self.claims.sweep(self.store, key, end_key)

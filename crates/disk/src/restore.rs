@@ -75,7 +75,7 @@ fn add(store: &Store, changes: &mut OwnedWriteBatch, key: Vec<u8>, value: Vec<u8
             return Ok(());
         }
         None
-    } else if row::is_lock(&key) {
+    } else if row::is_ending_record(&key) {
         row::end_key(&key, Some(&StoredRecord::decode(&key, &value).map_err(unreadable)?))
     } else {
         row::end_key(&key, Some(&Row::decode(&key, &value).map_err(unreadable)?))

@@ -19,6 +19,9 @@ pub(super) const METADATA_PREFIX: &[u8] = b"\0metadata:";
 /// Prefix of the keys of locks, before every app key too.
 pub(super) const LOCK_PREFIX: &[u8] = b"\0lock:";
 
+/// Prefix of the keys of degraded grants, before every app key too.
+const GRANTS_PREFIX: &[u8] = b"\0grants:";
+
 /// End of a claim without an end.
 const NEVER: u64 = u64::MAX;
 
@@ -89,7 +92,7 @@ impl Stored for Row {
     }
 }
 
-/// A shared record in the database. The row of metadata is its value; the row of a lock has its end before the value.
+/// A shared record in the database. The row of metadata is its value; the row of any other record has its end before the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StoredRecord {
     pub(super) record: SharedRecord,
@@ -110,10 +113,10 @@ impl Stored for StoredRecord {
     }
 
     fn decode(key: &[u8], bytes: &[u8]) -> Result<Self, EngineError> {
-        if !is_lock(key) {
+        if !is_ending_record(key) {
             return Ok(Self { record: SharedRecord::from_stored(bytes)?, ends_at: None });
         }
-        let truncated = || EngineError::incompatible("a lock's record is truncated");
+        let truncated = || EngineError::incompatible("a shared record is truncated");
         let (ends_at, stored) = bytes.split_first_chunk().ok_or_else(truncated)?;
         let ends_at = Some(Timestamp::from_micros(u64::from_be_bytes(*ends_at)));
         Ok(Self { record: SharedRecord::from_stored(stored)?, ends_at })
@@ -146,12 +149,13 @@ pub(super) fn record_key(name: &RecordName) -> Vec<u8> {
     match name {
         RecordName::Metadata(name) => [METADATA_PREFIX, name.as_bytes()].concat(),
         RecordName::Lock(app, name) => [LOCK_PREFIX, app.as_ref().as_bytes(), &[0], name.as_ref().as_bytes()].concat(),
+        RecordName::Grants(key) => [GRANTS_PREFIX, &row_key(key)].concat(),
     }
 }
 
-/// Returns whether a key is that of a lock.
-pub(super) fn is_lock(key: &[u8]) -> bool {
-    key.starts_with(LOCK_PREFIX)
+/// Returns whether a key is that of a shared record with an end: a lock, or degraded grants.
+pub(super) fn is_ending_record(key: &[u8]) -> bool {
+    key.starts_with(LOCK_PREFIX) || key.starts_with(GRANTS_PREFIX)
 }
 
 /// Returns the entry of a row in `ends`, if it has an end.

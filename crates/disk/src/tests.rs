@@ -368,7 +368,7 @@ async fn ended_claims_are_swept_and_no_others() {
 }
 
 #[tokio::test]
-async fn ended_locks_are_swept_and_no_others() {
+async fn ended_records_are_swept_and_no_others() {
     let (folder, clock) = (TempDir::new().unwrap(), noon());
     let disk = open(folder.path(), &clock);
     let lock = |name: &str, version, lasts| RecordChange {
@@ -385,13 +385,17 @@ async fn ended_locks_are_swept_and_no_others() {
     let now_longer = lock("extended", 2, Duration::from_hours(2));
     let extended = store(RecordChange { expected: Some(extended.new), ..now_longer }).await;
     let ended = store(lock("ended", 1, Duration::from_mins(1))).await;
+    let grants = |lasts| RecordChange { name: RecordName::Grants(fresh_claim().key), ..lock("any", 1, lasts) };
+    let grants = [store(grants(Duration::from_mins(1))).await, store(grants(Duration::from_hours(2))).await];
     drop(disk);
-    assert_eq!(counts(folder.path()), (2, 2));
+    assert_eq!(counts(folder.path()), (4, 4));
     clock.advance(Duration::from_hours(1));
-    assert_eq!(swept(folder.path(), &clock).await, (1, 1));
+    assert_eq!(swept(folder.path(), &clock).await, (2, 2));
     let disk = open(folder.path(), &clock);
-    assert!(disk.get_record(&extended.name, DEADLINE).await.unwrap().record.is_some());
-    assert!(disk.get_record(&ended.name, DEADLINE).await.unwrap().record.is_none());
+    for (kept, gone) in [(&extended, &ended), (&grants[1], &grants[0])] {
+        assert!(disk.get_record(&kept.name, DEADLINE).await.unwrap().record.is_some());
+        assert!(disk.get_record(&gone.name, DEADLINE).await.unwrap().record.is_none());
+    }
     drop(disk);
     clock.advance(Duration::from_hours(1));
     assert_eq!(swept(folder.path(), &clock).await, (0, 0));

@@ -1,5 +1,5 @@
-//! Keys of the store: `<prefix>/c/<global ID>/<namespace>` for claims, `<prefix>/l/<app>/<name>` for locks, `<prefix>/m/<name>` for
-//! metadata, and `<prefix>/clock`, `<prefix>/marker`, `<prefix>/sweep` and `<prefix>/compact` of the engine itself.
+//! Keys of the store: `<prefix>/c/<global ID>/<namespace>` for claims, `<prefix>/g/<global ID>/<namespace>` for the degraded grants of
+//! a claim, `<prefix>/l/<app>/<name>` for locks, `<prefix>/m/<name>` for metadata, and `<prefix>/clock`, `<prefix>/marker`, `<prefix>/sweep` and `<prefix>/compact` of the engine itself.
 
 use bytes::Bytes;
 use oncegate_core::engine::{Channel, RecordName};
@@ -42,6 +42,7 @@ impl Keys {
         match name {
             RecordName::Metadata(name) => format!("{}/m/{name}", self.prefix).into(),
             RecordName::Lock(app, name) => format!("{}/l/{app}/{name}", self.prefix).into(),
+            RecordName::Grants(key) => format!("{}/g/{}/{}", self.prefix, key.global_id, key.namespace()).into(),
         }
     }
 
@@ -70,9 +71,10 @@ impl Keys {
         (format!("{}/l/{app}/{from}", self.prefix).into(), format!("{}/l/{app}0", self.prefix).into())
     }
 
-    /// Returns the range of all locks.
-    pub(super) fn all_locks(&self) -> (Bytes, Bytes) {
-        (format!("{}/l/", self.prefix).into(), format!("{}/l0", self.prefix).into())
+    /// Returns the ranges of the records that end: claims, degraded grants and locks, in the order of their keys.
+    pub(super) fn ranges(&self) -> [(Bytes, Bytes); 3] {
+        let range = |folder| (format!("{}/{folder}/", self.prefix).into(), format!("{}/{folder}0", self.prefix).into());
+        ["c", "g", "l"].map(range)
     }
 
     /// Returns the claim that a key is for; `None` if it is none that this release writes.

@@ -69,18 +69,14 @@ async fn sweep_next(store: &Store, session: &Session) -> Result<i64, Failure> {
 
 /// Deletes ended records in the page from this key on. Returns where the next one begins; `None` after the last one.
 async fn sweep_page(store: &Store, session: &Session, from: &Bytes) -> Result<Option<Bytes>, Failure> {
-    let ((first_claim, claims_end), (first_lock, locks_end)) = (store.keys.claims(None), store.keys.all_locks());
-    let is_in_locks = *from >= first_lock;
-    let first = if is_in_locks { first_lock.clone() } else { first_claim };
-    let range = RangeRequest {
-        key: first.max(from.clone()),
-        range_end: if is_in_locks { locks_end } else { claims_end },
-        limit: PAGE,
-        ..RangeRequest::default()
-    };
+    let ranges = store.keys.ranges();
+    let number = ranges.iter().rposition(|(first, _)| from >= first).unwrap_or(0);
+    let (first, end) = ranges[number].clone();
+    let range = RangeRequest { key: first.max(from.clone()), range_end: end, limit: PAGE, ..RangeRequest::default() };
     let (time, found, is_last) = range_of(session, range).await?;
+    // The first range is that of the claims.
     let has_ended =
-        |found: &Found| if is_in_locks { has_lock_ended(found, time) } else { has_claim_ended(found, time) };
+        |found: &Found| if number > 0 { has_record_ended(found, time) } else { has_claim_ended(found, time) };
     let ended: Vec<_> = found.iter().filter(|(_, found)| has_ended(found)).collect();
     for some in ended.chunks(DELETIONS_MAX) {
         let delete = |(key, found): &&(Bytes, Found)| {
@@ -91,8 +87,7 @@ async fn sweep_page(store: &Store, session: &Session, from: &Bytes) -> Result<Op
     }
     Ok(match found.last() {
         Some((last, _)) if !is_last => Some(after(last)),
-        _ if is_in_locks => None,
-        _ => Some(first_lock),
+        _ => ranges.get(number + 1).map(|(first, _)| first.clone()),
     })
 }
 
@@ -100,6 +95,6 @@ fn has_claim_ended(found: &Found, time: Time) -> bool {
     StoredClaim::read(found, time).is_ok_and(|stored| stored.is_over())
 }
 
-fn has_lock_ended(found: &Found, time: Time) -> bool {
+fn has_record_ended(found: &Found, time: Time) -> bool {
     StoredRecord::read(found, time).is_ok_and(|stored| stored.record.is_none())
 }

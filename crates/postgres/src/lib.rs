@@ -35,12 +35,10 @@ use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
     RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
-use oncegate_core::lock::LockName;
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
-use oncegate_core::tenant::AppKey;
 use oncegate_database::{Address, InvalidUrl};
 use oncegate_driver::scheme::{OpenError, Promise, Scheme, no_files};
 use oncegate_driver::{Intervals, Pool, Reply, Server, Worker, listener};
@@ -151,14 +149,12 @@ impl Postgres {
         }
     }
 
-    /// Sends a call on a lock.
+    /// Sends a call on a row of the table of locks.
     async fn call_lock<Answer>(
         &self,
-        app: &AppKey,
-        name: &LockName,
+        key: LockKey,
         work: impl FnOnce(Reply<Answer>) -> LockWork,
     ) -> Result<Answer, EngineError> {
-        let key = LockKey { app: app.to_string(), name: name.to_string() };
         let route = self.routes.take(&key);
         let worker = &self.connections.workers()[route.worker];
         worker.call(|reply| Call::Lock(Box::new(LockCall { key, work: work(reply), _route: route }))).await
@@ -210,21 +206,23 @@ impl Claims for Postgres {
 #[async_trait]
 impl Records for Postgres {
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
-        match name {
-            RecordName::Metadata(name) => self.run(GetMetadata(name.clone())).await.map_err(EngineError::of_read),
-            RecordName::Lock(app, name) => {
-                self.call_lock(app, name, LockWork::Read).await.map_err(EngineError::of_read)
+        let key = match name {
+            RecordName::Metadata(name) => {
+                return self.run(GetMetadata(name.clone())).await.map_err(EngineError::of_read);
             }
-        }
+            RecordName::Lock(app, name) => LockKey::of_lock(app, name),
+            RecordName::Grants(key) => LockKey::of_grants(key),
+        };
+        self.call_lock(key, LockWork::Read).await.map_err(EngineError::of_read)
     }
 
     async fn change_record(&self, change: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
-        match &change.name {
-            RecordName::Metadata(name) => self.run(ChangeMetadata(name.clone(), change.clone())).await,
-            RecordName::Lock(app, name) => {
-                self.call_lock(app, name, |reply| LockWork::Change(Box::new(change.clone()), reply)).await
-            }
-        }
+        let key = match &change.name {
+            RecordName::Metadata(name) => return self.run(ChangeMetadata(name.clone(), change.clone())).await,
+            RecordName::Lock(app, name) => LockKey::of_lock(app, name),
+            RecordName::Grants(key) => LockKey::of_grants(key),
+        };
+        self.call_lock(key, |reply| LockWork::Change(Box::new(change.clone()), reply)).await
     }
 
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {

@@ -1,7 +1,11 @@
-//! Calls on locks: those that arrive together share a statement and its commit, each for another lock.
+//! Calls on locks, and on degraded grants, which are in the table of the locks: those that arrive together share a statement and its
+//! commit, each for another record.
 
 use oncegate_core::clock::micros;
 use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView};
+use oncegate_core::lock::LockName;
+use oncegate_core::record::Key;
+use oncegate_core::tenant::AppKey;
 use oncegate_driver::Reply;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -21,7 +25,7 @@ const LATEST: u64 = (1 << 53) - 1;
 /// The longest time that a record lasts, in microseconds: a hundred years.
 const LASTS_MAX: u64 = 100 * 365 * 24 * 3_600_000_000;
 
-/// A lock: its app and its name.
+/// A row of the table of locks: an app and a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LockKey {
     pub(super) app: String,
@@ -45,6 +49,18 @@ pub(super) enum LockWork {
 struct Outcome {
     stored: bool,
     view: RecordView,
+}
+
+impl LockKey {
+    /// Returns the row of a lock.
+    pub(super) fn of_lock(app: &AppKey, name: &LockName) -> Self {
+        Self { app: app.to_string(), name: name.to_string() }
+    }
+
+    /// Returns the row of the degraded grants of a claim. No app key contains a colon, so it is among the locks of no app.
+    pub(super) fn of_grants(key: &Key) -> Self {
+        Self { app: format!("grants:{}", key.namespace()), name: key.global_id.to_string() }
+    }
 }
 
 impl LockCall {
@@ -167,7 +183,7 @@ mod tests {
     use super::*;
 
     fn call(work: LockWork) -> LockCall {
-        let key = LockKey { app: "shop".into(), name: "a".into() };
+        let key = LockKey::of_lock(&"shop".parse().unwrap(), &"a".parse().unwrap());
         LockCall { _route: Routes::new(std::iter::once(Arc::<Readiness>::default())).take(&key), key, work }
     }
 

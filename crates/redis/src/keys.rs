@@ -86,8 +86,9 @@ impl Keys {
         name.strip_prefix(space(Realm::Api)).map(Cow::Borrowed).or_else(of_proxy)
     }
 
-    /// Returns the key of a shared record. Metadata always takes the first connection, and locks are spread over all. In a cluster,
-    /// metadata is in the slot of its name, or of the tag that the name ends with.
+    /// Returns the key of a shared record. Metadata always takes the first connection, and other records are spread over all. In a
+    /// cluster, metadata is in the slot of its name, or of the tag that the name ends with, and degraded grants are in that of their
+    /// claim.
     pub(super) fn record(&self, name: &RecordName) -> KeyName {
         let prefix = &self.prefix;
         match name {
@@ -103,6 +104,11 @@ impl Keys {
                 let tag = format!("{app}/{name}");
                 let spread = Spread::Hash(slots::slot_of(tag.as_bytes()).to_le_bytes()[0]);
                 KeyName { text: format!("{prefix}og:lock:{{{tag}}}"), spread }
+            }
+            RecordName::Grants(key) => {
+                let Key { app, realm, global_id } = key;
+                let text = format!("{prefix}{}grants:{{{global_id}}}:{app}", space(*realm));
+                KeyName { text, spread: self.claim(key).spread }
             }
         }
     }
@@ -151,6 +157,10 @@ mod tests {
         for key in [&key, &of_proxy] {
             assert_eq!(keys.unknowns(key).text, "shop:og:unknowns:{orders/a}");
             assert_eq!(keys.unknowns(key).spread, keys.claim(key).spread);
+            let grants = keys.record(&RecordName::Grants(key.clone()));
+            assert_eq!(grants.text, keys.claim(key).text.replace(":{", ":grants:{"));
+            assert_eq!(slots::slot_of(grants.text.as_bytes()), slots::slot_of_claim(key));
+            assert_eq!(grants.spread, keys.claim(key).spread);
             let channel = Channel::of_claim(key);
             assert_eq!(keys.channel(&channel), keys.claim(key).text);
             assert_eq!(keys.channel_of(&keys.channel(&channel)).as_deref(), Some(channel.as_str()));

@@ -1,4 +1,4 @@
-//! Shared records: metadata and locks.
+//! Shared records: metadata, locks and degraded grants.
 
 use std::time::Duration;
 

@@ -258,6 +258,7 @@ labels! {
         List = "list",
         Metadata = "metadata",
         Lock = "lock",
+        Grants = "grants",
         Probe = "probe",
     }
 }

@@ -113,7 +113,7 @@ async fn check_rights(url: &Url, client: &Client) -> Result<(), Failure> {
     }
     let mut missing = Vec::new();
     let probe = format!("{}/check", keys.metadata);
-    for path in url.above().into_iter().chain([keys.claims, keys.locks, keys.metadata, probe]) {
+    for path in url.above().into_iter().chain([keys.claims, keys.grants, keys.locks, keys.metadata, probe]) {
         if missing.is_empty() || keys::parent(&path) == url.root {
             match get(client, &path).await? {
                 Node::Missing => missing.push(path),

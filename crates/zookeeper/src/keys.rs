@@ -1,5 +1,5 @@
-//! Nodes of the store: `<root>/c/<first 3 digits>/<global ID>.<namespace>` for claims, `<root>/l/<app>/<name>` for locks,
-//! `<root>/m/<name>` for metadata, and `<root>/clock`, `clock5`, `marker` and `sweep` of the engine itself.
+//! Nodes of the store: `<root>/c/<first 3 digits>/<global ID>.<namespace>` for claims, `<root>/g/…` in the same form for
+//! degraded grants, `<root>/l/<app>/<name>` for locks, `<root>/m/<name>` for metadata, and `<root>/clock`, `clock5`, `marker` and `sweep` of the engine itself.
 
 use bytes::Bytes;
 use oncegate_core::engine::{Channel, RecordName};
@@ -19,6 +19,8 @@ const DIGITS: usize = 3;
 pub(super) struct Keys {
     /// The folder of folders of claims.
     pub(super) claims: String,
+    /// The folder of folders of degraded grants.
+    pub(super) grants: String,
     /// The folder of folders of locks.
     pub(super) locks: String,
     /// The folder of metadata.
@@ -38,6 +40,7 @@ impl Keys {
         let own = |name: &str| format!("{root}/{name}");
         Self {
             claims: own("c"),
+            grants: own("g"),
             locks: own("l"),
             metadata: own("m"),
             clock: own("clock"),
@@ -48,18 +51,14 @@ impl Keys {
     }
 
     pub(super) fn claim(&self, key: &Key) -> Bytes {
-        self.claim_of_text(&key.global_id.to_string(), &key.namespace()).into()
-    }
-
-    fn claim_of_text(&self, global_id: &str, namespace: &str) -> String {
-        let digits = global_id.get(..DIGITS).unwrap_or(global_id);
-        format!("{}/{digits}/{global_id}.{namespace}", self.claims)
+        node_of(&self.claims, &key.global_id.to_string(), &key.namespace()).into()
     }
 
     pub(super) fn record(&self, name: &RecordName) -> Bytes {
         match name {
             RecordName::Metadata(name) => format!("{}/{}", self.metadata, encoded(name)).into(),
             RecordName::Lock(app, name) => format!("{}/{app}/{}", self.locks, encoded(name.as_ref())).into(),
+            RecordName::Grants(key) => node_of(&self.grants, &key.global_id.to_string(), &key.namespace()).into(),
         }
     }
 
@@ -71,13 +70,19 @@ impl Keys {
             return Some(format!("{}/{app}/{}", self.locks, encoded(name)));
         }
         let (global_id, namespace) = text.strip_prefix('{')?.split_once("}:")?;
-        Some(self.claim_of_text(global_id, namespace))
+        Some(node_of(&self.claims, global_id, namespace))
     }
 
     /// Returns the name of the folder in which the claims of this ID are.
     pub(super) fn folder_of(id: GlobalId) -> String {
         id.to_string().get(..DIGITS).unwrap_or_default().to_owned()
     }
+}
+
+/// Returns the node of a claim, or of its degraded grants, below the folder of either.
+fn node_of(above: &str, global_id: &str, namespace: &str) -> String {
+    let digits = global_id.get(..DIGITS).unwrap_or(global_id);
+    format!("{above}/{digits}/{global_id}.{namespace}")
 }
 
 /// Returns the claim that a node is for, by its name; `None` if it is none that this release writes.

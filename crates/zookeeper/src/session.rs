@@ -117,7 +117,7 @@ impl Session {
         let above = url.above();
         let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
         let clock = state.time.first_value();
-        let folders = above.iter().chain([&keys.claims, &keys.locks, &keys.metadata]);
+        let folders = above.iter().chain([&keys.claims, &keys.grants, &keys.locks, &keys.metadata]);
         let mut requests: Vec<_> = folders.map(|folder| create(folder, Bytes::new())).collect();
         requests.push(create(&keys.marker, marker));
         requests.push(Request::Change(vec![

@@ -85,7 +85,8 @@ impl Place {
 async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Option<Place>, Failure> {
     let keys = &store.keys;
     let mut folders = Vec::new();
-    for above in [&keys.claims, &keys.locks] {
+    // In the order of their names, which is that of the places.
+    for above in [&keys.claims, &keys.grants, &keys.locks] {
         let names = lists::children(session, above).await?;
         folders.extend(names.into_iter().map(|name| format!("{above}/{name}")));
     }
@@ -111,7 +112,7 @@ async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Op
 
 /// Deletes the ended records among these nodes.
 async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<(), Failure> {
-    let is_lock = folder.starts_with(&store.keys.locks);
+    let is_claim = folder.starts_with(&store.keys.claims);
     for some in names.chunks(NODES) {
         let paths: Vec<_> = some.iter().map(|name| format!("{folder}/{name}")).collect();
         let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths.clone()).await?;
@@ -120,7 +121,7 @@ async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[St
             let Ok(Some((value, stat))) = found else { continue };
             let mark = Mark { number: stat.version.into(), seen_at: sent_at };
             let found = Found { value, revision: stat.mzxid, mark };
-            if is_over(&found, time, is_lock, store.options.linger) {
+            if is_over(&found, time, is_claim, store.options.linger) {
                 deletions.push(vec![Change::Delete(path, stat.version)]);
             }
         }
@@ -132,11 +133,11 @@ async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[St
 }
 
 /// Returns whether a record ended so long ago that no gateway remembers a version of its node.
-fn is_over(found: &Found, time: Time, is_lock: bool, linger: std::time::Duration) -> bool {
-    let since = if is_lock {
-        StoredRecord::read(found, time).ok().and_then(|stored| stored.over_since())
-    } else {
+fn is_over(found: &Found, time: Time, is_claim: bool, linger: std::time::Duration) -> bool {
+    let since = if is_claim {
         StoredClaim::read(found, time).ok().and_then(|stored| stored.over_since())
+    } else {
+        StoredRecord::read(found, time).ok().and_then(|stored| stored.over_since())
     };
     since.is_some_and(|since| since.plus(linger) <= time.clock)
 }

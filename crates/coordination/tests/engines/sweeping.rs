@@ -25,9 +25,15 @@ async fn what_has_ended_is_deleted_and_all_else_is_left() {
     }
     engine.settle(&settle(&done, success("1")), DEADLINE).await.unwrap();
     let lock = |name: &str| RecordName::Lock("shop".parse().unwrap(), name.parse().unwrap());
-    for (name, lasts) in [("ended", SHORT), ("held", Duration::from_hours(1))] {
+    let records = [
+        (lock("ended"), SHORT),
+        (lock("held"), Duration::from_hours(1)),
+        (RecordName::Grants(ended.key.clone()), SHORT),
+        (RecordName::Grants(held.key.clone()), Duration::from_hours(1)),
+    ];
+    for (name, lasts) in records {
         let change = RecordChange {
-            name: lock(name),
+            name,
             expected: None,
             new: SharedRecord::versioned(7, b"value").unwrap(),
             lasts: Some(lasts),
@@ -42,9 +48,11 @@ async fn what_has_ended_is_deleted_and_all_else_is_left() {
     let is_there = |key: &str| has_key(&cluster, key);
     soon("the ended claim is deleted", async || !is_there(&key(&ended))).await;
     soon("the ended lock is deleted", async || !is_there("/oncegate/l/shop/ended")).await;
+    let grants = |request: &ClaimRequest| key(request).replacen("/c/", "/g/", 1);
+    soon("the ended grants are deleted", async || !is_there(&grants(&ended))).await;
     for kept in [&held, &done, &outlives] {
         assert!(is_there(&key(kept)));
         assert!(engine.read(&kept.key).await.unwrap().is_some());
     }
-    assert!(is_there("/oncegate/l/shop/held"));
+    assert!(is_there("/oncegate/l/shop/held") && is_there(&grants(&held)));
 }

@@ -92,6 +92,8 @@ macro_rules! conformance {
             a_change_outside_its_bounds_of_time_is_refused
             a_record_that_has_ended_is_absent
             locks_of_apps_do_not_share_records
+            degraded_grants_are_in_the_shard_of_their_key
+            degraded_grants_are_of_one_claim_and_in_no_list
             a_change_that_notifies_reaches_the_subscriptions_of_its_record
             an_exclusive_hold_excludes_every_other_owner
             shared_holds_exclude_exclusive_ones_only

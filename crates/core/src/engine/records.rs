@@ -1,4 +1,4 @@
-//! Shared records: the calls that every store answers for metadata and locks.
+//! Shared records: the calls that every store answers for metadata, locks and degraded grants.
 
 use std::time::Duration;
 

@@ -110,6 +110,7 @@ impl Topology for Sharded {
             RecordName::Metadata(name) => {
                 name.rsplit_once(".at.").and_then(|(_, shard)| shard.parse().ok()).unwrap_or(0)
             }
+            RecordName::Grants(key) => self.shard_of(key),
             RecordName::Lock(_, name) => u16::from(*name.as_ref().as_bytes().last().unwrap_or(&0)) % shards,
         }
     }

@@ -1,5 +1,5 @@
-//! Shared records: small versioned values under names, by which gateways agree: the state of a chain, and locks. A record is
-//! replaced by compare-and-set, in one step that also reads the store's clock.
+//! Shared records: small versioned values under names, by which gateways agree: the state of a chain, locks, and the degraded grants
+//! of a key. A record is replaced by compare-and-set, in one step that also reads the store's clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::EngineError;
 use crate::clock::Timestamp;
 use crate::lock::LockName;
+use crate::record::Key;
 use crate::tenant::AppKey;
 
 /// Maximum length of a metadata value, in bytes.
@@ -31,6 +32,8 @@ pub enum RecordName {
     Metadata(Box<str>),
     /// A lock of an app.
     Lock(AppKey, LockName),
+    /// The degraded grants of a key, in the shard of the key. See [`crate::outage::grants`].
+    Grants(Key),
 }
 
 /// A value and its version, in the form in which stores keep it.

@@ -24,7 +24,8 @@ pub trait Topology: Send + Sync + 'static {
     /// Returns the shard that keeps a key, as far as the engine knows.
     fn shard_of(&self, key: &Key) -> u16;
 
-    /// Returns the shard that keeps a shared record, as far as the engine knows.
+    /// Returns the shard that keeps a shared record, as far as the engine knows. The degraded grants of a key are in the shard of
+    /// the key.
     fn shard_of_record(&self, name: &RecordName) -> u16;
 
     /// Returns the name under which a record about a shard is stored in that shard. It changes if the shard loses the

@@ -1,4 +1,4 @@
-//! Rules of shared records: metadata and locks.
+//! Rules of shared records: metadata, locks and degraded grants.
 
 use std::time::Duration;
 
@@ -10,10 +10,12 @@ use super::super::shared_record::{METADATA_BYTES_MAX, RECORD_BYTES_MAX};
 use super::super::{
     ChangePurpose, ChangeResponse, Channel, EngineError, Metadata, RecordChange, RecordName, RecordView, SharedRecord,
 };
-use super::requests::{DEADLINE, attempt};
+use super::requests::{DEADLINE, app, attempt, fresh_claim};
 use super::subject::Subject;
 use crate::attempt::{Entropy as _, SystemEntropy};
 use crate::clock::Timestamp;
+use crate::operator::LockListRequest;
+use crate::record::{Key, Realm};
 
 /// Metadata is stored only over the expected value, and a repeated call succeeds.
 pub async fn metadata_is_stored_only_over_the_expected_value(on: &Subject) {
@@ -67,22 +69,27 @@ pub async fn of_many_racing_compare_and_sets_exactly_one_succeeds(on: &Subject) 
 
 /// A record is replaced only over the expected version; a repeated call finds its own.
 pub async fn a_record_is_changed_only_over_the_expected_version(on: &Subject) {
-    let name = fresh_lock("a");
-    let (first, second) = (record(b"one \0\n\xff"), record(&vec![7; RECORD_BYTES_MAX]));
-    let same_value = record(first.value());
-    assert_eq!(on.view(&name).await.record, None);
-    assert_eq!(on.refused(&change(&name, Some(&first), &second)).await, None, "nothing is stored");
-    let stored_at = on.stored(&change(&name, None, &first)).await;
-    let view = on.view(&name).await;
-    assert_eq!(view.record.as_ref(), Some(&first));
-    assert!(view.now >= stored_at);
-    assert_eq!(on.refused(&change(&name, None, &second)).await, Some(first.clone()), "a record is stored");
-    assert_eq!(on.refused(&change(&name, Some(&same_value), &second)).await, Some(first.clone()), "versions count");
-    on.stored(&change(&name, Some(&first), &second)).await;
-    on.stored(&change(&name, Some(&first), &second)).await;
-    assert_eq!(on.refused(&change(&name, Some(&first), &same_value)).await, Some(second.clone()));
-    on.stored(&change(&name, Some(&second), &same_value)).await;
-    assert_eq!(on.refused(&change(&name, Some(&first), &second)).await, Some(same_value), "a version never returns");
+    for name in [fresh_lock("a"), fresh_grants()] {
+        let (first, second) = (record(b"one \0\n\xff"), record(&vec![7; RECORD_BYTES_MAX]));
+        let same_value = record(first.value());
+        assert_eq!(on.view(&name).await.record, None);
+        assert_eq!(on.refused(&change(&name, Some(&first), &second)).await, None, "nothing is stored");
+        let stored_at = on.stored(&change(&name, None, &first)).await;
+        let view = on.view(&name).await;
+        assert_eq!(view.record.as_ref(), Some(&first));
+        assert!(view.now >= stored_at);
+        assert_eq!(on.refused(&change(&name, None, &second)).await, Some(first.clone()), "a record is stored");
+        assert_eq!(on.refused(&change(&name, Some(&same_value), &second)).await, Some(first.clone()), "versions count");
+        on.stored(&change(&name, Some(&first), &second)).await;
+        on.stored(&change(&name, Some(&first), &second)).await;
+        assert_eq!(on.refused(&change(&name, Some(&first), &same_value)).await, Some(second.clone()));
+        on.stored(&change(&name, Some(&second), &same_value)).await;
+        assert_eq!(
+            on.refused(&change(&name, Some(&first), &second)).await,
+            Some(same_value),
+            "a version never returns"
+        );
+    }
 }
 
 /// A change is made only from its first instant on, and only before its end.
@@ -100,20 +107,21 @@ pub async fn a_change_outside_its_bounds_of_time_is_refused(on: &Subject) {
 
 /// A record that has ended is absent from reads and changes.
 pub async fn a_record_that_has_ended_is_absent(on: &Subject) {
-    let name = fresh_lock("a");
-    let (first, second, third) = (record(b"1"), record(b"2"), record(b"3"));
-    let lasting = |change: RecordChange, ticks| RecordChange { lasts: Some(on.ticks(ticks)), ..change };
-    on.stored(&lasting(change(&name, None, &first), 1)).await;
-    on.stored(&lasting(change(&name, Some(&first), &second), 40)).await;
-    (on.pass)(on.ticks(2)).await;
-    assert_eq!(on.view(&name).await.record.as_ref(), Some(&second), "the change has given it more time");
-    on.stored(&lasting(change(&name, Some(&second), &third), 1)).await;
-    (on.pass)(on.ticks(2)).await;
-    assert_eq!(on.view(&name).await.record, None);
-    assert_eq!(on.refused(&change(&name, Some(&third), &first)).await, None);
-    let anew = record(b"4");
-    on.stored(&change(&name, None, &anew)).await;
-    assert_eq!(on.view(&name).await.record, Some(anew));
+    for name in [fresh_lock("a"), fresh_grants()] {
+        let (first, second, third) = (record(b"1"), record(b"2"), record(b"3"));
+        let lasting = |change: RecordChange, ticks| RecordChange { lasts: Some(on.ticks(ticks)), ..change };
+        on.stored(&lasting(change(&name, None, &first), 1)).await;
+        on.stored(&lasting(change(&name, Some(&first), &second), 40)).await;
+        (on.pass)(on.ticks(2)).await;
+        assert_eq!(on.view(&name).await.record.as_ref(), Some(&second), "the change has given it more time");
+        on.stored(&lasting(change(&name, Some(&second), &third), 1)).await;
+        (on.pass)(on.ticks(2)).await;
+        assert_eq!(on.view(&name).await.record, None);
+        assert_eq!(on.refused(&change(&name, Some(&third), &first)).await, None);
+        let anew = record(b"4");
+        on.stored(&change(&name, None, &anew)).await;
+        assert_eq!(on.view(&name).await.record, Some(anew));
+    }
 }
 
 /// Locks of two apps, and metadata, are different records.
@@ -125,6 +133,41 @@ pub async fn locks_of_apps_do_not_share_records(on: &Subject) {
     for other in [lock("b"), RecordName::Metadata(name.as_str().into())] {
         assert_eq!(on.view(&other).await.record, None, "{other:?}");
     }
+}
+
+/// The degraded grants of a key are in the shard of the key, so that one shard answers for both.
+pub async fn degraded_grants_are_in_the_shard_of_their_key(on: &Subject) {
+    // An engine knows its shards once it has answered a call.
+    on.granted(&fresh_claim()).await;
+    for _ in 0..50 {
+        for realm in [Realm::Api, Realm::Proxy] {
+            let key = Key { realm, ..fresh_claim().key };
+            let shard = on.engine.shard_of(&key);
+            assert_eq!(on.engine.shard_of_record(&RecordName::Grants(key.clone())), shard, "{key:?}");
+        }
+    }
+}
+
+/// Degraded grants are a record beside their claim: of that claim alone, and in no list.
+pub async fn degraded_grants_are_of_one_claim_and_in_no_list(on: &Subject) {
+    let claim = fresh_claim();
+    let key = &claim.key;
+    let new = record(b"grants");
+    on.stored(&change(&RecordName::Grants(key.clone()), None, &new)).await;
+    let others = [Key { realm: Realm::Proxy, ..key.clone() }, Key { app: app("another"), ..key.clone() }];
+    for other in others {
+        assert_eq!(on.view(&RecordName::Grants(other.clone())).await.record, None, "{other:?}");
+    }
+    assert_eq!(on.engine.read(key).await, Ok(None), "it is no claim");
+    on.granted(&claim).await;
+    assert_eq!(on.view(&RecordName::Grants(key.clone())).await.record, Some(new), "and no claim replaces it");
+    if !on.engine.capabilities().lists {
+        return;
+    }
+    let locks = LockListRequest { app: key.app.clone(), after: None, limit: 1000 };
+    let locks = on.engine.list_records(&locks).await.expect("the engine lists").records;
+    let id = key.global_id.to_string();
+    assert!(locks.iter().all(|(name, _)| !name.as_ref().contains(&id)), "{locks:?}");
 }
 
 /// If the engine has notifications, only a change with `notifies` reaches the subscriptions of its record.
@@ -149,6 +192,10 @@ fn fresh_name() -> String {
 
 pub(super) fn fresh_lock(app: &str) -> RecordName {
     RecordName::Lock(app.parse().expect("an app"), fresh_name().parse().expect("a name"))
+}
+
+fn fresh_grants() -> RecordName {
+    RecordName::Grants(fresh_claim().key)
 }
 
 fn metadata(text: &str) -> Metadata {

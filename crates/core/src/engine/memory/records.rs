@@ -59,7 +59,7 @@ impl RecordTable {
             return Ok(answer);
         }
         if change.purpose == ChangePurpose::Grant && self.bytes > BYTES_MAX {
-            return Err(Determinate::Full("the locks of the memory engine have reached their bound".into()).into());
+            return Err(Determinate::Full("the records of the memory engine have reached their bound".into()).into());
         }
         let ends_at = change.lasts.map(|lasts: Duration| now.plus(lasts));
         self.remove(&change.name);

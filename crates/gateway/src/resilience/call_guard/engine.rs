@@ -48,6 +48,15 @@ fn after_lost_change(answer: ChangeResponse) -> ChangeResponse {
     }
 }
 
+/// Returns the kind of a call on a shared record.
+fn call_of(name: &RecordName) -> EngineCall {
+    match name {
+        RecordName::Metadata(_) => EngineCall::Metadata,
+        RecordName::Lock(..) => EngineCall::Lock,
+        RecordName::Grants(_) => EngineCall::Grants,
+    }
+}
+
 #[async_trait]
 impl Claims for CallGuard {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
@@ -128,19 +137,20 @@ impl Records for CallGuard {
             RecordName::Metadata(_) => {
                 self.0.uncounted(EngineCall::Metadata, None, METADATA_TIMEOUT, engine.get_record(name, deadline)).await
             }
-            RecordName::Lock(..) => {
+            RecordName::Lock(..) | RecordName::Grants(_) => {
                 let (read, shard) = (|| engine.get_record(name, deadline), engine.shard_of_record(name));
-                self.0.request_on(shard, EngineCall::Lock, deadline, read, |answer| answer, |_| true).await
+                self.0.request_on(shard, call_of(name), deadline, read, |answer| answer, |_| true).await
             }
         }
     }
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         let write = || self.0.engine.change_record(change, deadline);
-        if let RecordName::Lock(..) = change.name {
+        if let RecordName::Lock(..) | RecordName::Grants(_) = change.name {
             let is_final = |answer: &ChangeResponse| matches!(answer, ChangeResponse::Stored(_));
             let shard = self.0.engine.shard_of_record(&change.name);
-            return self.0.request_on(shard, EngineCall::Lock, deadline, write, after_lost_change, is_final).await;
+            let call = call_of(&change.name);
+            return self.0.request_on(shard, call, deadline, write, after_lost_change, is_final).await;
         }
         let resolved = async {
             match write().await {
