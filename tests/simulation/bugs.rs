@@ -18,9 +18,10 @@ use oncegate_core::engine::{
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
+use oncegate_core::outage::grants::{DegradedGrant, Grants};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
-use oncegate_core::terms::{Retention, Terms};
+use oncegate_core::terms::Retention;
 use oncegate_gateway::claim::{ClaimAnswer, Granted};
 use oncegate_gateway::resilience::chain::Times;
 use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
@@ -85,8 +86,12 @@ pub(crate) enum Bug {
     RenewalNotDelivered,
     /// A record with the same nonce is not read.
     SameTryNotDetected,
-    /// The mark of a grant has too late an end.
-    MarkTooLong,
+    /// A degraded grant is written with too late an end.
+    GrantTooLong,
+    /// A degraded grant replaces those that other gateways have written.
+    GrantsOverwritten,
+    /// Degraded grants are kept for a second.
+    GrantsEndTooSoon,
     /// A chain opens on its new store before all gateways have seen that it closes on the old one.
     SwitchedAtOnce,
     /// A gateway keeps an old state of its chain.
@@ -121,9 +126,6 @@ pub(crate) enum Layer {
     /// Between the chain and the policies.
     Chain,
 }
-
-/// Operation of marks.
-pub(crate) const MARKS: &str = "oncegate:degraded-grant";
 
 /// Time for which [`Bug::SlowToComeBack`] does not use a store, in microseconds.
 const LEFT_ALONE_MICROS: u64 = 5_000_000;
@@ -167,7 +169,9 @@ impl Bug {
             | Self::OverlapNotReported
             | Self::RenewalNotDelivered
             | Self::SameTryNotDetected
-            | Self::MarkTooLong => Some(Layer::Chain),
+            | Self::GrantTooLong
+            | Self::GrantsOverwritten
+            | Self::GrantsEndTooSoon => Some(Layer::Chain),
             _ => None,
         }
     }
@@ -411,15 +415,6 @@ impl Claims for BuggyGateway {
         {
             return Ok(ClaimResponse::Duplicate(held.clone()));
         }
-        if self.bug == Bug::MarkTooLong && request.operation.as_ref() == MARKS {
-            let retention = request
-                .terms
-                .retention
-                .duration()
-                .map_or(request.terms.retention, |kept| Retention::For(kept + Duration::from_secs(1)));
-            let request = ClaimRequest { terms: Terms { retention, ..request.terms }, ..request.clone() };
-            return self.inner.claim(&request, deadline).await;
-        }
         if let Some(former) = self.former.get() {
             return former.claim(request, deadline).await;
         }
@@ -543,7 +538,32 @@ impl Records for BuggyGateway {
     }
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
-        self.inner.change_record(change, deadline).await
+        let RecordName::Grants(key) = &change.name else { return self.inner.change_record(change, deadline).await };
+        match self.bug {
+            Bug::GrantTooLong => {
+                let grants = Grants::of_record(Some(&change.new))?;
+                let longer = grants
+                    .iter()
+                    .last()
+                    .map(|last| DegradedGrant { until: last.until.plus(Duration::from_secs(1)), ..last.clone() });
+                let longer = longer.and_then(|longer| grants.with(&longer, longer.from)).unwrap_or(grants);
+                let longer = longer.change(key, change.expected.as_ref(), self.world.rng.next_u64())?;
+                self.inner.change_record(&longer, deadline).await
+            }
+            Bug::OverlapNotReported => match self.inner.change_record(change, deadline).await? {
+                ChangeResponse::Refused { view, .. } => Ok(ChangeResponse::Stored(view.now)),
+                stored @ ChangeResponse::Stored(_) => Ok(stored),
+            },
+            Bug::GrantsOverwritten => {
+                let expected = self.inner.get_record(&change.name, deadline).await?.record;
+                self.inner.change_record(&RecordChange { expected, ..change.clone() }, deadline).await
+            }
+            Bug::GrantsEndTooSoon => {
+                let lasts = Some(Duration::from_secs(1));
+                self.inner.change_record(&RecordChange { lasts, ..change.clone() }, deadline).await
+            }
+            _ => self.inner.change_record(change, deadline).await,
+        }
     }
 
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {

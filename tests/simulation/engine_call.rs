@@ -12,7 +12,6 @@ use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
 
-use crate::bugs::MARKS;
 use crate::reference::{Broken, Reference};
 use crate::trace::Name;
 
@@ -80,11 +79,6 @@ pub(crate) trait EngineCall: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Returns the global ID of the claim that it has marked, and the nonce of its grant.
-    fn marks(&self, _: &Self::Answer) -> Option<(String, u64)> {
-        None
-    }
-
     /// Returns the record that a lookup found.
     fn found(_: &Self::Answer) -> Option<LiveClaim> {
         None
@@ -115,10 +109,10 @@ pub(crate) enum Holder {
     Itself,
     /// Another attempt.
     Another,
-    /// The same nonce under another attempt, without the mark of a degraded grant.
+    /// The same nonce under another attempt, which the store does not know as a degraded grant.
     SameNonce,
-    /// The same nonce under another attempt, with the mark of a degraded grant.
-    MarkedSameNonce,
+    /// The same nonce under another attempt, which the store knows as a degraded grant.
+    DegradedSameNonce,
 }
 
 /// Any answer of the store.
@@ -165,12 +159,6 @@ impl EngineCall for Timed<ClaimRequest> {
 
     fn is_of_another(answer: &ClaimResponse) -> bool {
         matches!(answer, ClaimResponse::Duplicate(_) | ClaimResponse::Mismatch(_))
-    }
-
-    fn marks(&self, answer: &ClaimResponse) -> Option<(String, u64)> {
-        let of = self.contents.as_str().trim_matches('"').split_once('/')?.0;
-        let is_mark = self.operation.as_ref() == MARKS && matches!(answer, ClaimResponse::Granted(_));
-        is_mark.then(|| (of.to_owned(), self.attempt_name().nonce))
     }
 
     fn summary(answer: &ClaimResponse) -> (&'static str, Name, u64) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use oncegate_core::attempt::{Attempt, AttemptHash};
 use oncegate_core::claim::ClaimResponse;
+use oncegate_core::outage::grants::GRANTS_MAX;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::ClaimState;
 use oncegate_core::suspect::Suspect;
@@ -21,9 +22,6 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// Name of a failure in traces.
 const FAILURE: &str = "outcome call: failure";
-
-/// Number of marks that are kept of the degraded grants of a key.
-const MARKED_MAX: usize = 16;
 
 /// Policies of a key's app.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -210,7 +208,7 @@ impl Ledger {
         let delivered = self.delivered.iter().filter(|(name, ..)| name.nonce == given.name.nonce);
         let (delivered, superseded) =
             delivered.fold((false, false), |(_, superseded), (_, own, _)| (true, superseded || *own));
-        // A grant that it answers from the store's answer is in no journal, and has no mark.
+        // A grant that it answers from the store's answer is in no journal, and the store does not know it as a degraded one.
         let policy = given.policy.filter(|_| !self.is_the_stores(&given));
         self.given.push(Given { policy, delivered, superseded, ..given });
         Ok(())
@@ -438,7 +436,7 @@ impl Ledger {
                 format!("{first:?} ended before {second:?}, and {overlap:?} is reported")
             })?;
         }
-        if degraded.len() > MARKED_MAX {
+        if degraded.len() > GRANTS_MAX {
             return Ok(());
         }
         let noticed: HashSet<_> = overlaps.iter().filter_map(|(_, overlap)| pair(overlap)).collect();

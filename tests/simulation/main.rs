@@ -325,7 +325,10 @@ const PLANTED: &[(Bug, Scenario, &[&str])] = &[
     (Bug::OverlapNotReported, OUTAGES, &["overlap"]),
     // Without the record, an accepted outcome may be taken for one that need not be sent.
     (Bug::SameTryNotDetected, CROWDED_OUTAGES, &["nonce", "spool"]),
-    (Bug::MarkTooLong, CROWDED_OUTAGES, &["overlap"]),
+    (Bug::GrantTooLong, CROWDED_OUTAGES, &["overlap"]),
+    // Without them, an attempt is not known as one of the same try either.
+    (Bug::GrantsOverwritten, CROWDED_OUTAGES, &["overlap", "nonce"]),
+    (Bug::GrantsEndTooSoon, CROWDED_OUTAGES, &["overlap", "nonce"]),
     // If both stores grant, either promise may be broken first.
     (Bug::SwitchedAtOnce, SWITCHES, &["switch", "S1"]),
     (Bug::SwitchNotSeen, SWITCHES, &["switch", "S1", "S3"]),

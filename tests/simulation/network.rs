@@ -281,7 +281,7 @@ impl Records for Network {
 
     async fn change_record(&self, change: &RecordChange, deadline: Duration) -> Result<ChangeResponse, EngineError> {
         let rng = &self.world.rng;
-        if matches!(change.name, RecordName::Lock(..)) && self.state() != NetworkState::Healthy && rng.percent(20) {
+        if !matches!(change.name, RecordName::Metadata(_)) && self.state() != NetworkState::Healthy && rng.percent(20) {
             // It arrives a second time, long after its caller was answered.
             let (world, store, change, delay) =
                 (self.world.clone(), self.store.clone(), change.clone(), rng.millis(1, 8_000));

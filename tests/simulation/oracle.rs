@@ -434,7 +434,7 @@ impl World {
                 if degraded.is_none() {
                     check_settled(known, call, &open, outcome, settled)?;
                     let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
-                    ensure(!is_refused || open.holder() != Some(Holder::MarkedSameNonce), "nonce", || {
+                    ensure(!is_refused || open.holder() != Some(Holder::DegradedSameNonce), "nonce", || {
                         format!("{:?} finds its own try, and is answered {settled:?}", call.name)
                     })?;
                 }

@@ -124,7 +124,7 @@ impl Running {
 impl Host {
     pub(crate) fn new(world: Arc<World>, number: u16, networks: Vec<Network>, bug: Option<Bug>) -> Self {
         // Overlapping grants are found by the wall clocks of gateways. The clocks are close where a test requires it.
-        // Never to the microsecond: a try that two of them grant at once would be one attempt, with one mark for both.
+        // Never to the microsecond: a try that two of them grant at once would be one attempt, and one degraded grant.
         let wall_ahead = world.rng.millis(0, if world.kind.has_policies() { 5 } else { 600_000 });
         let wall_ahead = wall_ahead + Duration::from_micros(number.into());
         let clock = Arc::new(MachineClock::new(world.time, wall_ahead));

@@ -14,6 +14,7 @@ use oncegate_core::engine::{
     ChangePurpose, ChangeResponse, Channel, Determinate, Engine, EngineError, Metadata, RecordChange, RecordName,
     RecordView, Subscription,
 };
+use oncegate_core::outage::grants::Grants;
 use oncegate_core::record::Key;
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
@@ -120,7 +121,7 @@ impl Store {
             for of_key in &mut known.keys {
                 of_key.references[usize::from(self.number)].forget();
             }
-            known.marks.retain(|(store, ..)| *store != self.number);
+            known.degraded.retain(|(store, ..)| *store != self.number);
         }
         self.world.lost(self.number);
     }
@@ -246,8 +247,16 @@ impl Store {
             return Err(Determinate::Full("no room".into()).into());
         }
         let answer = self.engine().change_record(change, deadline).await?;
-        if let (ChangeResponse::Stored(_), RecordName::Metadata(_)) = (&answer, &change.name) {
-            self.world.agreed(self.number, &Metadata::try_from(change.new.clone())?);
+        match (&answer, &change.name) {
+            (ChangeResponse::Stored(_), RecordName::Metadata(_)) => {
+                self.world.agreed(self.number, &Metadata::try_from(change.new.clone())?);
+            }
+            (ChangeResponse::Stored(_), RecordName::Grants(key)) => {
+                let grants = Grants::of_record(Some(&change.new))?;
+                let degraded = grants.iter().map(|grant| (self.number, key.clone(), Name::of(&grant.attempt).nonce));
+                self.world.known().degraded.extend(degraded);
+            }
+            _ => {}
         }
         Ok(answer)
     }
@@ -317,7 +326,7 @@ impl Store {
                 if Q::READS {
                     let found = of_key.references[usize::from(self.number)].at(store_now);
                     of_key.ledger.look_up(found.map(|(_, attempt)| Name::of(attempt).nonce));
-                } else if holder == Holder::MarkedSameNonce {
+                } else if holder == Holder::DegradedSameNonce {
                     // It is not recorded yet.
                     of_key.ledger.meet_same_nonce(request, at);
                 } else {
@@ -330,7 +339,7 @@ impl Store {
         Ok(Executed { answer, store_now, at, store: self.number, holder })
     }
 
-    /// Returns the holder of the claim for a call, and records the marks of degraded grants.
+    /// Returns the holder of the claim for a call.
     fn holder_for<Q: EngineCall>(
         &self,
         known: &mut Known,
@@ -339,9 +348,6 @@ impl Store {
         answer: &Q::Answer,
         store_now: u64,
     ) -> Holder {
-        if let Some((of, nonce)) = request.marks(answer) {
-            known.marks.insert((self.number, of, nonce));
-        }
         if !Q::is_of_another(answer) {
             return Holder::Itself;
         }
@@ -351,7 +357,7 @@ impl Store {
         if live.is_none_or(|(_, attempt)| Name::of(attempt).nonce != nonce) {
             return Holder::Another;
         }
-        let mark = (self.number, of_key.key.global_id.to_string(), nonce);
-        if known.marks.contains(&mark) { Holder::MarkedSameNonce } else { Holder::SameNonce }
+        let degraded = (self.number, of_key.key.clone(), nonce);
+        if known.degraded.contains(&degraded) { Holder::DegradedSameNonce } else { Holder::SameNonce }
     }
 }

@@ -105,8 +105,8 @@ pub(crate) struct Known {
     pub(crate) switches: Switches,
     /// Time until which it is uncertain whether a gateway's disk has the last writes.
     pub(crate) disks_unsure_until: HashMap<u16, Duration>,
-    /// Marks of degraded grants: the store, the claim and the nonce.
-    pub(crate) marks: HashSet<(u16, String, u64)>,
+    /// Degraded grants that stores know: the store, the claim and the nonce.
+    pub(crate) degraded: HashSet<(u16, Key, u64)>,
     /// True if every call must be served, because there is no fault.
     pub(crate) serves: bool,
     /// Number of answers to callers, by kind.
@@ -159,7 +159,7 @@ impl World {
             trouble: Trouble::default(),
             switches: Switches::default(),
             disks_unsure_until: HashMap::new(),
-            marks: HashSet::new(),
+            degraded: HashSet::new(),
             serves: matches!(kind, Kind::Plain | Kind::Policies | Kind::Sharded),
             tally: BTreeMap::new(),
             broken: None,

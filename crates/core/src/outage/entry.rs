@@ -1,17 +1,20 @@
-//! Entries of the journal: grants, renewals and outcomes that policies answered while the store was unavailable.
+//! Entries of the outage journal: grants, renewals and outcomes that policies answered while the store was unavailable.
 
 use std::sync::Arc;
 
-use oncegate_core::attempt::Attempt;
-use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, RenewalRequest};
-use oncegate_core::clock::Timestamp;
-use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::Key;
-use oncegate_core::spool::{SpooledAnswer, SpooledEntry};
-use oncegate_core::tenant::{AppKey, Operation};
+use crate::attempt::Attempt;
+use crate::claim::{ClaimRequest, Outcome, OutcomeRequest, RenewalRequest};
+use crate::clock::Timestamp;
+use crate::outage_policy::OutagePolicy;
+use crate::record::Key;
+use crate::spool::{SpooledAnswer, SpooledEntry};
+use crate::tenant::{AppKey, Operation};
 
 /// Sequence number of an entry: rises, over restarts too.
 pub type Seq = u64;
+
+/// The entries that wait on a key, oldest first.
+pub type Queue = [(Seq, Arc<Entry>)];
 
 /// An operation that a policy has answered and that is not delivered to the store.
 #[derive(Clone, Debug)]

@@ -6,7 +6,6 @@ mod decide;
 mod deliver;
 mod key_locks;
 mod local_claims;
-mod marks;
 mod outage_journal;
 mod reconcile;
 mod shared_nonce;
@@ -20,9 +19,11 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::call::{Answered, CallContext};
-use oncegate_core::claim::{ClaimRequest, ClaimResponse, OutcomeResponse};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse};
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{Engine, EngineError};
+use oncegate_core::outage::entry::Entry;
+pub use oncegate_core::outage::policy::OutcomeAnswer;
 use oncegate_core::record::Key;
 use oncegate_core::spool::{SpoolFilter, SpooledEntry};
 use oncegate_core::suspect::Suspect;
@@ -35,10 +36,6 @@ use self::key_locks::KeyLocks;
 use self::local_claims::LocalClaims;
 pub use self::outage_journal::OutageJournal;
 use self::reconcile::Failed;
-use super::journal::entry::{Entry, Seq};
-
-/// The entries that wait on a key, oldest first.
-type Queue = [(Seq, Arc<Entry>)];
 
 /// The calls of a chain, under the outage policies of its apps.
 pub struct OutagePolicies(Arc<Core>);
@@ -135,15 +132,6 @@ pub struct PolicyClaim<'a> {
 
 /// Receives the answers to the claims of a batch, each with its index in the batch.
 pub type AnswerSink<'a> = &'a (dyn Fn(usize, Result<Answered<ClaimResponse>, EngineError>) + Sync);
-
-/// The answer to an outcome call.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OutcomeAnswer {
-    /// The response to the outcome, from the store or from the local record.
-    Response(OutcomeResponse),
-    /// The outcome is in the journal and will be delivered.
-    Spooled,
-}
 
 impl Core {
     fn new(

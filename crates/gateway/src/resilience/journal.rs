@@ -1,7 +1,6 @@
 //! The outage journal: holds what policies answered on this machine's disk, from before the answer until the store has it. One
 //! process holds the journal. It is bounded, and refuses entries beyond its bounds.
 
-pub mod entry;
 mod folder;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -27,10 +26,10 @@ use oncegate_core::suspect::Suspect;
 use oncegate_core::tenant::AppKey;
 use tokio::sync::{mpsc, oneshot};
 
-use self::entry::{Entry, Seq};
 pub use self::folder::JournalOpenError;
 use self::stored_form::FrameContent;
 use self::writer::{Job, WriterRequest};
+use oncegate_core::outage::entry::{Entry, Seq};
 
 /// Name of the journal's folder in the data folder.
 pub const FOLDER: &str = "journal";

@@ -10,11 +10,11 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::{BatchClaim, EngineError};
 use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
+use oncegate_core::outage::delivery::Proof;
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 use tokio::time::timeout;
 
-use super::shared_nonce::Proof;
 use super::{AnswerSink, Core, OutagePolicies, OutcomeAnswer, PolicyClaim};
 use crate::resilience::deadline_budget::PolicyBudget;
 
@@ -70,10 +70,10 @@ impl OutagePolicies {
         let mut failure = None;
         if !core.local_claims.has_waiting_on(&request.key) {
             let answer = if context.on_outage == OutcomeOnOutage::FailClosed {
-                core.settle_in_store(request, context.deadline, Proof::Mark).await
+                core.settle_in_store(request, context.deadline, Proof::Grants).await
             } else {
                 let budget = PolicyBudget::of(context.deadline);
-                within(budget, core.settle_in_store(request, budget.store, Proof::Mark)).await
+                within(budget, core.settle_in_store(request, budget.store, Proof::Grants)).await
             };
             match answer {
                 Err(unavailable) if unavailable.is_unavailable() && context.on_outage == OutcomeOnOutage::Spool => {
@@ -220,7 +220,7 @@ impl Core {
             return Err(failure.unwrap_or_else(waited_too_long));
         }
         let budget = PolicyBudget::of(left);
-        let call = self.settle_in_store(request, budget.store, Proof::Mark);
+        let call = self.settle_in_store(request, budget.store, Proof::Grants);
         match self.after_deliveries(&request.key, budget, failure, call).await {
             Ok(answer) => Ok(stored(answer)),
             Err(failure) => self.settle_by_policy(request, context.on_outage, failure).await,

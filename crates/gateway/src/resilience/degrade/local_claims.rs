@@ -25,7 +25,7 @@ use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
 use self::app::{AppClaims, CLAIM_BYTES};
-use super::super::journal::entry::{Entry, Seq};
+use oncegate_core::outage::entry::{Entry, Seq};
 
 /// Bound on the approximate size of remembered claims without waiting entries: about 100 000 small ones. See
 /// `docs/adr/0034-shares-of-apps.md`.
@@ -356,12 +356,17 @@ pub(super) enum LocalEffect {
 }
 
 impl LocalEffect {
-    /// Returns the change of the local claims by a transition. `ends_at` returns the end of what lasts for some time.
-    pub(super) fn of(effect: Effect, ends_at: impl FnOnce(Duration) -> Duration) -> Self {
+    /// Returns the change of the local claims by a transition. `granted_by` is the policy of a grant, and `ends_at` returns the end
+    /// of what lasts for some time.
+    pub(super) fn of(
+        effect: Effect,
+        granted_by: Option<OutagePolicy>,
+        ends_at: impl FnOnce(Duration) -> Duration,
+    ) -> Self {
         match effect {
             // No policy answers an operator who replaces a result.
             Effect::Keep | Effect::Replace(_) => Self::Keep,
-            Effect::Put(record, lasts) => Self::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), None))),
+            Effect::Put(record, lasts) => Self::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), granted_by))),
             Effect::Extend(lasts) => Self::EndAt(ends_at(lasts)),
             Effect::Delete => Self::Remove,
         }

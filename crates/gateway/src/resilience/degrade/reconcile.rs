@@ -13,12 +13,11 @@ use oncegate_core::backoff::Backoff;
 use oncegate_core::claim::{self, Effect};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
+use oncegate_core::outage::entry::{Entry, JournaledOperation};
 use oncegate_core::record::{Key, LiveClaim};
 
-use super::super::journal::entry::{Entry, JournaledOperation};
 use super::Core;
-use super::local_claims::{LocalClaim, LocalEffect};
-use super::marks::mark_key;
+use super::local_claims::LocalEffect;
 
 /// Number of keys that are delivered at once where one shard has all. It is small, so that a store that has just
 /// recovered serves callers first.
@@ -62,13 +61,12 @@ impl Core {
         // If the wall clock was set back since then, nothing lasts longer than its full time from now on.
         let ends_at = |lifetime: Duration| now + entry.at.plus(lifetime).since(wall).min(lifetime);
         match &entry.journaled {
-            JournaledOperation::Granted(request) => LocalEffect::Put(Box::new(LocalClaim::new(
-                request.record(),
-                Some(ends_at(request.terms.lease)),
-                Some(entry.policy),
-            ))),
+            JournaledOperation::Granted(request) => {
+                let effect = Effect::Put(request.record(), Some(request.terms.lease));
+                LocalEffect::of(effect, Some(entry.policy), ends_at)
+            }
             JournaledOperation::Renewed(request) => {
-                LocalEffect::of(request.lease.map_or(Effect::Keep, Effect::Extend), ends_at)
+                LocalEffect::of(request.lease.map_or(Effect::Keep, Effect::Extend), None, ends_at)
             }
             JournaledOperation::Reported(request) => {
                 // The claim at the time of the report: its lease may have ended in the meantime.
@@ -76,7 +74,7 @@ impl Core {
                 let own = own.map(|record| LiveClaim { record, left: Some(Duration::MAX), ends_at: None, fence: None });
                 // Another claim that is live now was live then.
                 let held = own.or_else(|| self.local_claims.live_claim(&request.key, now));
-                LocalEffect::of(claim::settle(held.as_ref(), request).0, ends_at)
+                LocalEffect::of(claim::settle(held.as_ref(), request).0, None, ends_at)
             }
         }
     }
@@ -110,14 +108,11 @@ impl Core {
         }
     }
 
-    /// Delivers the entries of every key, until the store does not answer. A delivery needs the shard of its key and that of the
-    /// key's marks; keys that need other ones are delivered at the same time.
+    /// Delivers the entries of every key, until the store does not answer. Keys of different shards are delivered at the same time.
     async fn round(self: &Arc<Self>) -> Result<(), EngineError> {
         let mut groups: BTreeMap<_, Vec<Key>> = BTreeMap::new();
-        let has_shards = self.engine.shards().len() > 1;
         for key in self.local_claims.keys_waiting() {
-            let marks = if has_shards { self.engine.shard_of(&mark_key(&key)) } else { 0 };
-            groups.entry((self.engine.shard_of(&key), marks)).or_default().push(key);
+            groups.entry(self.engine.shard_of(&key)).or_default().push(key);
         }
         let at_once = KEYS_AT_ONCE.div_ceil(groups.len().max(1));
         let deliver = |keys| self.deliver_group(keys, at_once);

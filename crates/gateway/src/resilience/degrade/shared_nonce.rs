@@ -7,20 +7,19 @@ use std::time::Duration;
 use oncegate_core::attempt::Attempt;
 use oncegate_core::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::engine::EngineError;
-use oncegate_core::outage_policy::OutagePolicy;
+use oncegate_core::outage::delivery::{Proof, is_superseded};
 use oncegate_core::record::Key;
 
-use super::deliver::is_superseded;
-use super::{Core, Queue};
-use crate::resilience::journal::entry::JournaledOperation;
+use super::Core;
 
-/// Proof that a policy granted the nonce of a call.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Proof {
-    /// This gateway's journal has the grant.
-    Journal,
-    /// A mark in the store that must be looked up.
-    Mark,
+/// The claim that the store holds after it has refused a call.
+enum Holder {
+    /// None: the claim that refused the call has ended since, so the call can be sent again.
+    None,
+    /// Another attempt of the same try.
+    SameTry(Attempt),
+    /// The call's own attempt, or one of another try.
+    Other,
 }
 
 impl Core {
@@ -47,10 +46,13 @@ impl Core {
         proof: Proof,
         response: OutcomeResponse,
     ) -> Result<OutcomeResponse, EngineError> {
-        let attempt = self.other_attempt(&request.key, &request.attempt, proof).await.map_err(uncertain)?;
-        let Some(attempt) = attempt else {
-            self.remember_outcome(request, &response);
-            return Ok(response);
+        let attempt = match self.holder(&request.key, &request.attempt, proof).await.map_err(uncertain)? {
+            Holder::SameTry(attempt) => attempt,
+            Holder::None if is_superseded(&response) => request.attempt.clone(),
+            Holder::None | Holder::Other => {
+                self.remember_outcome(request, &response);
+                return Ok(response);
+            }
         };
         let request = OutcomeRequest { attempt, ..request.clone() };
         let response = self.engine.settle(&request, deadline).await.map_err(uncertain)?;
@@ -78,23 +80,27 @@ impl Core {
         deadline: Duration,
         superseded: RenewalResponse,
     ) -> Result<RenewalResponse, EngineError> {
-        let attempt = self.other_attempt(&request.key, &request.attempt, Proof::Mark).await.map_err(uncertain)?;
-        let Some(attempt) = attempt else { return Ok(superseded) };
+        let attempt = match self.holder(&request.key, &request.attempt, Proof::Grants).await.map_err(uncertain)? {
+            Holder::SameTry(attempt) => attempt,
+            Holder::None => request.attempt.clone(),
+            Holder::Other => return Ok(superseded),
+        };
         let request = RenewalRequest { attempt, ..request.clone() };
         let response = self.engine.renew(&request, deadline).await.map_err(uncertain)?;
         self.remember_renewal(&request, &response);
         Ok(response)
     }
 
-    /// Returns the attempt that the store holds, if it is another one of the same try. The same nonce is no proof, because a
-    /// caller may have used it for two tries, against the contract. A grant by a policy is a proof, and has left a mark.
-    async fn other_attempt(&self, key: &Key, attempt: &Attempt, proof: Proof) -> Result<Option<Attempt>, EngineError> {
-        let held = self.engine.read(key).await?.map(|held| held.record.attempt);
-        let Some(other) = held.filter(|held| held.nonce() == attempt.nonce() && held != attempt) else {
-            return Ok(None);
-        };
-        let is_proven = proof == Proof::Journal || self.is_marked(key, attempt.nonce()).await?;
-        Ok(is_proven.then_some(other))
+    /// Returns which attempt the store holds. The same nonce is no proof of the same try, because a caller may have used it for
+    /// two tries, against the contract. A grant by a policy is a proof, and the store keeps it.
+    async fn holder(&self, key: &Key, attempt: &Attempt, proof: Proof) -> Result<Holder, EngineError> {
+        let Some(held) = self.engine.read(key).await? else { return Ok(Holder::None) };
+        let other = held.record.attempt;
+        if other.nonce() != attempt.nonce() || other == *attempt {
+            return Ok(Holder::Other);
+        }
+        let is_proven = proof == Proof::Journal || self.read_grants(key).await?.has_nonce(attempt.nonce());
+        Ok(if is_proven { Holder::SameTry(other) } else { Holder::Other })
     }
 }
 
@@ -107,17 +113,6 @@ fn uncertain(failure: EngineError) -> EngineError {
 /// Reports whether a failure did not find its claim, perhaps because of an earlier try with a lost reply.
 fn is_uncertain(response: &OutcomeResponse) -> bool {
     matches!(response, OutcomeResponse::Done { state: None, late: None, .. })
-}
-
-/// Returns the attempt and the policy of the last grant by this gateway to the nonce of a call, if that grant waits in
-/// the journal.
-pub(super) fn granted_attempt<'a>(queue: &'a Queue, attempt: &Attempt) -> Option<(&'a Attempt, OutagePolicy)> {
-    queue.iter().rev().find_map(|(_, entry)| match &entry.journaled {
-        JournaledOperation::Granted(claim) if claim.attempt.nonce() == attempt.nonce() => {
-            Some((&claim.attempt, entry.policy))
-        }
-        JournaledOperation::Granted(_) | JournaledOperation::Renewed(_) | JournaledOperation::Reported(_) => None,
-    })
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use oncegate_core::suspect::Suspect;
 use tokio::sync::mpsc;
 
-use super::entry::{Entry, Seq};
 use super::folder::{self, JournalOpenError};
 use super::frame;
 use super::log::{FileLog, Log};
 use super::stored_form::FrameContent;
 use super::writer::Writer;
 use super::{Bounds, Journal, QUEUE, Recovered, Usage};
+use oncegate_core::outage::entry::{Entry, Seq};
 
 /// Name of the copy of a damaged file.
 const DAMAGED: &str = "entries.damaged";

@@ -21,7 +21,7 @@ use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use serde::{Deserialize, Serialize};
 
 use self::values::{micros, milliseconds, text};
-use super::entry::{Entry, JournaledOperation, Seq};
+use oncegate_core::outage::entry::{Entry, JournaledOperation, Seq};
 
 #[derive(Clone, Debug)]
 pub(super) enum FrameContent {

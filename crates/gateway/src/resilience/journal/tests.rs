@@ -15,7 +15,7 @@ use oncegate_core::suspect::{Cause, MaskedAttempt, Suspect};
 use super::log::Log;
 use super::open::{OpenState, on_a_thread, read, start};
 use super::*;
-use crate::resilience::journal::entry::JournaledOperation;
+use oncegate_core::outage::entry::JournaledOperation;
 
 const ROOMY: Bounds = Bounds { bytes: 1 << 30, app_bytes: 1 << 30 };
 

@@ -7,9 +7,9 @@ use std::ops::Range;
 use tokio::sync::{mpsc, oneshot};
 
 use super::JournalError;
-use super::entry::Seq;
 use super::frame::HEADER;
 use super::log::Log;
+use oncegate_core::outage::entry::Seq;
 
 /// Most jobs that are written at once.
 const BATCH_MAX: usize = 1024;

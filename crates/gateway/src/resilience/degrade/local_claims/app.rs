@@ -8,8 +8,8 @@ use hashbrown::HashMap;
 use oncegate_core::attempt::Attempt;
 use oncegate_core::record::{ClaimId, ClaimState, LiveClaim, Record};
 
-use super::super::super::journal::entry::{Entry, Seq};
 use super::{LocalClaim, LocalEffect};
+use oncegate_core::outage::entry::{Entry, Seq};
 
 /// Approximate size of a remembered claim without its contents and its result.
 pub(super) const CLAIM_BYTES: usize = 640;

@@ -61,7 +61,7 @@ fn a_waiting_entry_stays_in_force_when_an_earlier_one_met_another_claim() {
     let second = ClaimRequest { attempt: fresh_claim().attempt, ..first.clone() };
     for (seq, request) in [(1, &first), (2, &second)] {
         let (policy, at) = (OutagePolicy::FailOpen, request.attempt.timestamp());
-        let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+        let journaled = oncegate_core::outage::entry::JournaledOperation::Granted(request.clone());
         let claim = LocalClaim::new(request.record(), Some(LATER), Some(policy));
         let entry = Entry { chain: "default".into(), policy, at, journaled };
         local_claims.add(seq, Arc::new(entry), LocalEffect::Put(Box::new(claim)), Duration::ZERO);
@@ -285,7 +285,7 @@ fn apps_are_delivered_in_turn() {
     let local_claims = LocalClaims::default();
     let requests: Vec<_> = ["shop", "shop", "shop", "bank"].map(|app| claim_of(app, 1)).into();
     for (seq, request) in (1..).zip(&requests) {
-        let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+        let journaled = oncegate_core::outage::entry::JournaledOperation::Granted(request.clone());
         let entry =
             Entry { chain: "default".into(), policy: OutagePolicy::Spool, at: request.attempt.timestamp(), journaled };
         local_claims.add(seq, Arc::new(entry), LocalEffect::Keep, Duration::ZERO);
@@ -295,7 +295,7 @@ fn apps_are_delivered_in_turn() {
 }
 
 fn entry_of(request: &ClaimRequest, policy: OutagePolicy) -> Arc<Entry> {
-    let journaled = super::super::super::journal::entry::JournaledOperation::Granted(request.clone());
+    let journaled = oncegate_core::outage::entry::JournaledOperation::Granted(request.clone());
     Arc::new(Entry { chain: "default".into(), policy, at: request.attempt.timestamp(), journaled })
 }
 
@@ -465,9 +465,9 @@ fn a_claim_that_outlives_its_lease_is_kept_as_unknown() {
 fn an_effect_ends_at_an_instant_of_this_process() {
     let record = Record { state: ClaimState::Succeeded, ..fresh_claim().record() };
     let at = |lasts| LATER * 5 + lasts;
-    let put = LocalEffect::of(Effect::Put(record, Some(LATER)), at);
+    let put = LocalEffect::of(Effect::Put(record, Some(LATER)), None, at);
     assert!(matches!(put, LocalEffect::Put(_)));
-    assert!(matches!(LocalEffect::of(Effect::Extend(LATER), at), LocalEffect::EndAt(at) if at == LATER * 6));
-    assert!(matches!(LocalEffect::of(Effect::Delete, at), LocalEffect::Remove));
-    assert!(matches!(LocalEffect::of(Effect::Keep, at), LocalEffect::Keep));
+    assert!(matches!(LocalEffect::of(Effect::Extend(LATER), None, at), LocalEffect::EndAt(at) if at == LATER * 6));
+    assert!(matches!(LocalEffect::of(Effect::Delete, None, at), LocalEffect::Remove));
+    assert!(matches!(LocalEffect::of(Effect::Keep, None, at), LocalEffect::Keep));
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use oncegate_core::claim::{Grant, Outcome};
+use oncegate_core::outage::grants::DegradedGrant;
 use oncegate_core::record::ClaimState;
 
-use super::super::marks::ExclusiveTime;
 use super::super::*;
 use super::support::*;
 use crate::resilience::journal::memory::{Disk, Flaw};
@@ -126,23 +126,24 @@ async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
     one.clock.advance(first.terms.lease / 2);
     let second = other(&one, &first);
     assert_eq!(summary(&two.claim(&second).await), (FAIL_OPEN, "granted"));
-    // Both end without an outcome, and leave only their marks.
+    // Both end without an outcome, and leave no claim.
     one.clock.advance(first.terms.lease);
     one.back().await;
     two.back().await;
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
-/// A delivery that was interrupted has left a mark with a shorter time than the next delivery knows.
+/// A delivery that was interrupted has written a grant with a shorter time than the next delivery knows.
 #[tokio::test]
-async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_grant() {
+async fn grants_written_after_an_interrupted_delivery_are_compared_with_the_whole_grant() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
     let lease_ends = first.attempt.timestamp().plus(first.terms.lease);
-    let hold = ExclusiveTime::of_claim(&first, first.attempt.timestamp(), lease_ends);
-    assert!(one.gateway.0.leave_mark(&first.key, &first.attempt, &hold).await.unwrap().is_empty());
+    let grant = DegradedGrant::of_claim(&first, first.attempt.timestamp(), lease_ends);
+    let known = one.gateway.0.write_grant(&first.key, &grant).await.unwrap();
+    assert!(known.overlapping(&grant).is_empty());
     one.line.set(Way::Gone);
     one.clock.advance(first.terms.lease * 2);
     assert_eq!(one.settle(&report(&first, success("late"), OutcomeOnOutage::Spool)).await, SPOOLED_ANSWER);
@@ -152,7 +153,7 @@ async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_gr
     let failure = report(&second, Outcome::Failure, OutcomeOnOutage::Spool);
     assert_eq!(two.settle(&failure).await, SPOOLED_ANSWER);
     two.back().await;
-    assert!(two.overlaps().is_empty(), "the first one had ended, as far as its mark says");
+    assert!(two.overlaps().is_empty(), "the first one had ended, as far as the store knows");
     one.back().await;
     assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
 }
@@ -160,7 +161,7 @@ async fn marks_left_after_an_interrupted_delivery_are_compared_with_the_whole_gr
 /// Its lease had ended and another attempt was granted after it, so its grant is delivered without its outcome. The outcome is
 /// refused, because another attempt holds the claim by then, which fails in the end.
 #[tokio::test]
-async fn an_outcome_after_its_mark_is_compared_with_later_grants() {
+async fn an_outcome_after_its_grant_was_written_is_compared_with_later_grants() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
@@ -253,9 +254,9 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
     assert_eq!(summary(&world.claim(&request(&world, ClaimOnOutage::FailOpen)).await), (FAIL_OPEN, "granted"));
 }
 
-/// Neither leaves a record in the store: one has failed and the other reports nothing, or both have failed.
+/// Neither leaves a claim in the store: one has failed and the other reports nothing, or both have failed.
 #[tokio::test]
-async fn grants_that_leave_no_record_are_compared_by_their_marks() {
+async fn grants_that_leave_no_claim_are_compared() {
     let one = World::new().await;
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     let three = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
@@ -295,7 +296,7 @@ async fn grants_that_leave_no_record_are_compared_by_their_marks() {
 
 /// The answer to a repeated call names the end of the lease; until then another gateway's grant is an overlap.
 #[tokio::test]
-async fn a_grant_lasts_as_long_as_its_mark_however_slow_the_disk_is() {
+async fn a_grant_lasts_as_long_as_the_store_knows_however_slow_the_disk_is() {
     let (one, two) = two_gateways_without_a_store().await;
     let clock = one.clock.clone();
     let slow = move || {
@@ -317,7 +318,7 @@ async fn a_grant_lasts_as_long_as_its_mark_however_slow_the_disk_is() {
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
-/// A success without an end lasts longer than a record can hold, and later grants must read its mark.
+/// A success without an end, which later grants must read.
 #[tokio::test]
 async fn a_success_that_is_kept_for_ever_is_compared_too() {
     let (one, two) = two_gateways_without_a_store().await;
@@ -334,9 +335,9 @@ async fn a_success_that_is_kept_for_ever_is_compared_too() {
     assert_eq!(two.overlaps().len(), 1);
 }
 
-/// By its mark the first grant ended with its lease. But the success that was reported after the delivery is recorded.
+/// As it was written, the first grant ended with its lease. But the success that was reported after the delivery is recorded.
 #[tokio::test]
-async fn a_grant_after_a_success_that_is_later_than_its_mark_is_an_overlap() {
+async fn a_grant_after_a_success_that_is_later_than_its_delivery_is_an_overlap() {
     let (one, two) = two_gateways_without_a_store().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
@@ -349,9 +350,9 @@ async fn a_grant_after_a_success_that_is_later_than_its_mark_is_an_overlap() {
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
-/// By its mark the first grant ended with its lease. But the store renewed it after the delivery.
+/// As it was written, the first grant ended with its lease. But the store renewed it after the delivery.
 #[tokio::test]
-async fn a_grant_beside_a_claim_that_was_renewed_after_its_mark_is_an_overlap() {
+async fn a_grant_beside_a_claim_that_was_renewed_after_its_delivery_is_an_overlap() {
     for fails in [false, true] {
         let (one, two) = two_gateways_without_a_store().await;
         let first = request(&one, ClaimOnOutage::FailOpen);

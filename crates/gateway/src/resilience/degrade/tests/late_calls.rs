@@ -85,7 +85,7 @@ async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_alrea
     assert_eq!(world.held(&first).await.unwrap().record.attempt, waits.attempt);
 }
 
-/// The first one had failed before another gateway granted the claim, as its mark says.
+/// The first one had failed before another gateway granted the claim, as the store knows.
 #[tokio::test]
 async fn a_grant_beside_a_failed_claim_that_the_store_executed_late_is_no_overlap() {
     let one = World::new().await;
@@ -126,7 +126,7 @@ async fn successive_grants_of_one_gateway_are_no_overlap_however_short_the_inter
     }
 }
 
-/// Marks count milliseconds, and an optimised gateway answers within fewer.
+/// An optimised gateway answers within microseconds.
 #[tokio::test]
 async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
     let steps = [20, 300, 700, 999, 5_000].map(Duration::from_micros);
@@ -187,9 +187,8 @@ async fn a_grant_during_an_unknown_outcome_is_an_overlap() {
     assert_eq!(one.overlapping(), [(first.attempt.hash(), second.attempt.hash())]);
 }
 
-/// A record writes at most nine digits of a duration.
 #[tokio::test]
-async fn the_mark_of_a_success_for_a_month_can_be_read() {
+async fn a_success_for_a_month_is_compared() {
     let one = World::new().await;
     let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
     one.line.set(Way::Gone);
@@ -219,7 +218,7 @@ async fn a_success_beside_a_grant_whose_lease_ends_during_its_delivery_is_an_ove
     let calls = || world.line.calls.load(std::sync::atomic::Ordering::SeqCst);
     let delivery = world.gateway.deliver_all(Duration::from_secs(5));
     tokio::pin!(delivery);
-    // The claim call is executed, and the mark has to wait.
+    // The claim call is executed, and its grant has to wait.
     let before = calls();
     while futures_util::poll!(&mut delivery).is_pending() && calls() < before + 2 {
         world.line.go_on.notify_one();

@@ -9,10 +9,10 @@ use oncegate_core::spool::SpoolFilter;
 
 use super::support::*;
 use crate::resilience::degrade::OutageJournal;
-use crate::resilience::journal::entry::{Entry, JournaledOperation};
 use crate::resilience::journal::memory::{Disk, Flaw};
 use crate::resilience::journal::{Bounds, Journal, Recovered};
 use crate::resilience::tests::metric;
+use oncegate_core::outage::entry::{Entry, JournaledOperation};
 
 fn entry(chain: &str, app: &str) -> Entry {
     let mut request = fresh_claim();

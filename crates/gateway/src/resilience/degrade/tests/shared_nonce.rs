@@ -270,3 +270,23 @@ async fn another_try_is_superseded() {
         );
     }
 }
+
+/// The claim under the other attempt of the try ends between the refusal and the lookup.
+#[tokio::test]
+async fn a_call_that_was_refused_by_a_claim_that_has_ended_since_is_sent_again() {
+    for outcome in [Some(success("2")), Some(Outcome::Unknown), None] {
+        let world = Repeated::new(ClaimOnOutage::FailOpen).await;
+        world.back().await;
+        let (gateway, claim) = (&world.two, &world.second);
+        gateway
+            .clock
+            .advance(gateway.held(claim).await.unwrap().left.unwrap().saturating_sub(Duration::from_millis(1)));
+        gateway.line.set(Way::EachTakesAMillisecond);
+        if let Some(outcome) = outcome {
+            let settled = gateway.settle(&report(claim, outcome, CLOSED)).await;
+            assert!(matches!(response(&settled), OutcomeResponse::Done { late: Some(true), .. }), "{settled:?}");
+        } else {
+            assert_eq!(gateway.try_renew(&renewal(claim)).await.unwrap().answer, RenewalResponse::LeaseLost);
+        }
+    }
+}

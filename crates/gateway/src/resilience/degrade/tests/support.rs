@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use async_trait::async_trait;
 use oncegate_core::attempt::{AttemptHash, SystemEntropy};
 use oncegate_core::claim::{LateTerms, Outcome};
-pub(super) use oncegate_core::claim::{OutcomeRequest, RenewalRequest, RenewalResponse};
+pub(super) use oncegate_core::claim::{OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{ManualClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
