@@ -111,7 +111,7 @@ impl DegradedGrant {
         };
     }
 
-    /// Returns whether it kept nobody out: it ended when it began.
+    /// Returns whether it ended when it began.
     pub fn is_empty(&self) -> bool {
         self.until <= self.from
     }
@@ -126,7 +126,7 @@ impl DegradedGrant {
         in_order(self, other) && in_order(other, self)
     }
 
-    /// Adds the time of the same attempt as it was known at another delivery.
+    /// Adds the time of the same attempt from another delivery.
     fn extend(&mut self, other: &Self) {
         if other.until > self.until {
             self.end = other.end;

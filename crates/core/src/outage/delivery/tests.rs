@@ -305,7 +305,7 @@ fn a_failure_is_written_before_the_store_is_called_and_needs_no_claim() {
         &[1, 2],
         &[],
     );
-    // It kept nobody out.
+    // It ended when it began.
     let at_once = Table::new().granted(5, 1).reported(5, 1, Outcome::Failure);
     at_once.expect(&[no_grants(), settled()], "read grants, settle 1 failure by Journal", &[1, 2], &[]);
 }

@@ -12,7 +12,7 @@ use super::super::deadline_budget::DELIVERY_DEADLINE;
 use super::Core;
 use crate::crash::{self, Point};
 
-/// Most tries of a change of the record of degraded grants. Each one fails only if another gateway changed it meanwhile.
+/// Maximum number of tries to change the record of degraded grants. A try fails if another gateway has changed it since the last one.
 const CHANGES_MAX: usize = 8;
 
 impl Core {

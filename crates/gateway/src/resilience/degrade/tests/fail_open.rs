@@ -335,7 +335,7 @@ async fn a_success_that_is_kept_for_ever_is_compared_too() {
     assert_eq!(two.overlaps().len(), 1);
 }
 
-/// As it was written, the first grant ended with its lease. But the success that was reported after the delivery is recorded.
+/// In the record, the first grant ended with its lease. But the success that was reported after the delivery is recorded.
 #[tokio::test]
 async fn a_grant_after_a_success_that_is_later_than_its_delivery_is_an_overlap() {
     let (one, two) = two_gateways_without_a_store().await;
@@ -350,7 +350,7 @@ async fn a_grant_after_a_success_that_is_later_than_its_delivery_is_an_overlap()
     assert_eq!(two.overlapping(), [(second.attempt.hash(), first.attempt.hash())]);
 }
 
-/// As it was written, the first grant ended with its lease. But the store renewed it after the delivery.
+/// In the record, the first grant ended with its lease. But the store renewed it after the delivery.
 #[tokio::test]
 async fn a_grant_beside_a_claim_that_was_renewed_after_its_delivery_is_an_overlap() {
     for fails in [false, true] {
