@@ -48,7 +48,8 @@ pub(super) enum NoPrincipal {
     )]
     Trusted(HeaderName),
     #[error(
-        "the cookie `{0}` is missing or empty, or occurs twice: it says who calls, and keys belong to their caller"
+        "the cookie `{0}` is missing or empty, occurs twice, or is in a quoted string: it says who calls, and keys belong to \
+         their caller"
     )]
     Cookie(String),
     #[error(
@@ -159,16 +160,55 @@ fn passed_on(headers: &HeaderMap) -> Option<[u8; 32]> {
     (!certificate.is_empty()).then(|| Sha256::digest(certificate).into())
 }
 
-/// Returns the value of the only cookie with this name, unless it is empty.
+/// Returns the value of the only cookie with this name, unless it is empty, or another one by the rules of quoted strings.
+///
+/// Servers by [RFC 6265, section 5.4](https://www.rfc-editor.org/rfc/rfc6265#section-5.4) end a cookie at each semicolon,
+/// others (Python's `http.cookies`) not within quotes. Of `x="; sid=a; "` some would see another caller than the gateway.
 fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
-    let fields = headers.get_all(header::COOKIE).iter().map(axum::http::HeaderValue::as_bytes);
-    let pairs = fields.flat_map(|field| field.split(|byte| *byte == b';'));
-    let mut values = pairs.filter_map(|pair| {
-        let split = pair.iter().position(|byte| *byte == b'=')?;
-        (pair[..split].trim_ascii() == name.as_bytes()).then(|| pair[split + 1..].trim_ascii())
+    let only = |end: fn(&[u8]) -> usize| {
+        let fields = headers.get_all(header::COOKIE).iter().map(axum::http::HeaderValue::as_bytes);
+        let mut values = fields.flat_map(|field| cookies(field, end)).filter(|(found, _)| *found == name.as_bytes());
+        values.next().map(|(_, value)| value).filter(|_| values.next().is_none())
+    };
+    let value = only(semicolon)?;
+    let is_plain = only(semicolon_outside_quotes) == Some(value) && ![&b""[..], b"\"\""].contains(&value);
+    is_plain.then_some(value)
+}
+
+/// Iterates over the names and values of a `Cookie` field. `end` finds the end of its first cookie.
+fn cookies(mut field: &[u8], end: fn(&[u8]) -> usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let pairs = std::iter::from_fn(move || {
+        let (pair, rest) = (!field.is_empty()).then(|| field.split_at(end(field)))?;
+        field = rest.get(1..).unwrap_or_default();
+        Some(pair)
     });
-    let value = values.next().filter(|_| values.next().is_none())?;
-    (![&b""[..], b"\"\""].contains(&value)).then_some(value)
+    pairs.filter_map(|pair| {
+        let (name, value) = pair.split_at(pair.iter().position(|byte| *byte == b'=')?);
+        Some((name.trim_ascii(), value[1..].trim_ascii()))
+    })
+}
+
+/// Returns the position of the first semicolon, or the end.
+fn semicolon(field: &[u8]) -> usize {
+    field.iter().position(|byte| *byte == b';').unwrap_or(field.len())
+}
+
+/// Returns the position of the first semicolon that is not in a quoted value, or the end.
+fn semicolon_outside_quotes(field: &[u8]) -> usize {
+    let first = semicolon(field);
+    let value =
+        field[..first].iter().position(|byte| *byte == b'=').map(|equals| field[equals + 1..].trim_ascii_start());
+    let Some(quoted) = value.and_then(|value| value.strip_prefix(b"\"")) else { return first };
+    let mut is_escaped = false;
+    let closing = quoted.iter().position(|byte| {
+        let closes = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        closes
+    });
+    closing.map_or(first, |closing| {
+        let after = field.len() - quoted.len() + closing + 1;
+        after + semicolon(&field[after..])
+    })
 }
 
 impl FromStr for PrincipalSource {
@@ -328,7 +368,18 @@ mod tests {
         let session = |cookie| digest(&["cookie:session"], &[("cookie", cookie)]);
         assert_eq!(session("a=1; session=x; b=2"), session("session=x"));
         assert_ne!(session("session=x"), session("session=y"));
-        for wrong in ["a=1", "session=x; session=y", "sessions=x", ""] {
+        assert_eq!(session("a=\"1\"; session=x; b=\"2"), session("session=x"));
+        assert_ne!(session(r#"session="x""#), session("session=x"));
+        for wrong in [
+            "a=1",
+            "session=x; session=y",
+            "sessions=x",
+            "",
+            r#"a="; session=x; ""#,
+            r#"a="1\"; session=x; ""#,
+            r#"a="; session=y"; session=x"#,
+            r#"session="x; y""#,
+        ] {
             assert_eq!(session(wrong), Err(NoPrincipal::Cookie("session".into())), "{wrong}");
         }
         assert!(matches!(digest(&["trusted:x-user"], &[("x-user", "1")]), Err(NoPrincipal::Untrusted(_))));
