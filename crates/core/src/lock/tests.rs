@@ -440,6 +440,36 @@ fn leases_are_counted_from_a_later_instant_where_the_clock_may_gain() {
 }
 
 #[test]
+fn an_absent_head_has_a_full_second_from_when_the_lock_was_certainly_free() {
+    let frees: [(&str, fn(&mut LockState)); 3] = [
+        ("the hold is released", |state| _ = state.release(&attempt("a"))),
+        ("the hold is withdrawn", |state| _ = state.withdraw(hash("a"))),
+        ("the head leaves, which could not go", |state| _ = state.leave(hash("head"))),
+    ];
+    for (way, free) in frees {
+        let mut lock = Lock::new();
+        let head = if way.starts_with("the head") {
+            lock.granted("a", Shared);
+            lock.fair("head", Exclusive).unwrap_err();
+            "next"
+        } else {
+            lock.granted("a", Exclusive);
+            "head"
+        };
+        lock.fair(head, Shared).unwrap_err();
+        lock.pass(2 * SEC);
+        let late = lock.now.plus(SEC / 4);
+        let mut state = LockState::at(lock.record.clone(), lock.now).with_turns_from(late);
+        free(&mut state);
+        lock.record = state.into_change().unwrap().record;
+        lock.pass(SEC / 4 + HEAD_GRACE.saturating_sub(Duration::from_micros(1)));
+        assert_eq!(lock.acquire("barger", Shared), HELD, "{way}");
+        lock.pass(Duration::from_micros(1));
+        assert!(matches!(lock.acquire("barger", Shared), AcquireResponse::Granted(_)), "{way}");
+    }
+}
+
+#[test]
 fn only_a_change_that_makes_way_for_a_caller_that_waits_notifies() {
     let mut lock = Lock::new();
     let notifies = |lock: &mut Lock, transition: &dyn Fn(&mut LockState)| {

@@ -18,6 +18,8 @@ pub struct LockState {
     now: Timestamp,
     /// New leases are counted from here.
     leases_from: Timestamp,
+    /// The grace for absent heads is counted from here, if it begins in this state.
+    turns_from: Timestamp,
     /// Earliest end of anything that was found live.
     live_until: Timestamp,
     is_changed: bool,
@@ -58,7 +60,15 @@ enum Fit {
 impl LockState {
     /// Returns the lock of a record at this instant.
     pub fn at(record: LockRecord, now: Timestamp) -> Self {
-        let mut state = Self { record, now, leases_from: now, live_until: NEVER, is_changed: false, makes_way: false };
+        let mut state = Self {
+            record,
+            now,
+            leases_from: now,
+            turns_from: now,
+            live_until: NEVER,
+            is_changed: false,
+            makes_way: false,
+        };
         state.remove_ended();
         let ends = state.record.holds.iter().map(|hold| hold.ends_at);
         let ends = ends.chain(state.record.tickets.iter().map(|ticket| ticket.ends_at));
@@ -70,6 +80,13 @@ impl LockState {
     #[must_use]
     pub fn with_leases_from(self, instant: Timestamp) -> Self {
         Self { leases_from: instant.max(self.now), ..self }
+    }
+
+    /// Counts the grace for absent heads from an instant that is later than now, if now may be early: otherwise it would
+    /// begin before the lock was free.
+    #[must_use]
+    pub fn with_turns_from(self, instant: Timestamp) -> Self {
+        Self { turns_from: instant.max(self.now), ..self }
     }
 
     /// Requests a hold.
@@ -139,7 +156,7 @@ impl LockState {
         let left = self.record.tickets.remove(at);
         // Those behind a head that could go have had the same time.
         if at == 0 && !self.may_go(&left) {
-            self.record.turn_at = self.record.turn_at.max(self.now);
+            self.record.turn_at = self.record.turn_at.max(self.turns_from);
         }
         self.is_changed = true;
         self.makes_way = true;
@@ -372,7 +389,7 @@ impl LockState {
             None if self.record.tickets.len() >= TICKETS_MAX => return AcquireResponse::Full(LockBound::Tickets),
             None => {
                 if self.record.tickets.is_empty() {
-                    self.record.turn_at = self.record.turn_at.max(self.now);
+                    self.record.turn_at = self.record.turn_at.max(self.turns_from);
                 }
                 let AcquireRequest { owner, mode, limit, .. } = *request;
                 let ticket = Ticket { nonce, owner, mode, limit, queued_at: self.now, ends_at, waits_until: ends_at };
@@ -392,7 +409,7 @@ impl LockState {
 
     /// Follows the end of holds: the head of the queue may go now.
     fn make_way(&mut self) {
-        self.record.turn_at = self.record.turn_at.max(self.now);
+        self.record.turn_at = self.record.turn_at.max(self.turns_from);
         self.follow_mode();
         self.is_changed = true;
         self.makes_way = true;

@@ -34,7 +34,10 @@ impl Known {
     /// Returns the lock at this monotonic time, for requests.
     pub(super) fn state(&self, monotonic: Duration) -> LockState {
         let state = LockState::at(self.record.clone(), self.earliest_now(monotonic));
-        state.with_leases_from(self.latest_now(monotonic))
+        let latest = self.latest_now(monotonic);
+        // Where the store's clock runs by itself, leases begin now: a caller subtracts the time of its call.
+        let state = if self.clock_gain.is_zero() { state } else { state.with_leases_from(latest) };
+        state.with_turns_from(latest)
     }
 
     /// Returns a lower bound of the store's now: its clock may run a little slower than ours. The store checks it.
@@ -46,17 +49,17 @@ impl Known {
         self.now.plus(passed.saturating_sub(passed / 500).saturating_sub(self.clock_gain))
     }
 
-    /// Returns an upper bound of the store's now, where its clock may gain on real time.
+    /// Returns an upper bound of the store's now.
     fn latest_now(&self, monotonic: Duration) -> Timestamp {
-        if self.clock_gain.is_zero() {
-            return self.earliest_now(monotonic);
-        }
         self.now.plus(monotonic.saturating_sub(self.sent_at) + self.clock_gain)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use oncegate_core::attempt::Attempt;
+    use oncegate_core::lock::{AcquireRequest, AcquireResponse, LockMode, ShortHash};
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -73,8 +76,24 @@ mod tests {
     #[test]
     fn a_clock_that_runs_by_itself_is_followed_and_leases_begin_now() {
         let (fresh, kept) = (known(Duration::ZERO, true), known(Duration::ZERO, false));
-        assert_eq!((ms(fresh.earliest_now(1020 * MS)), ms(fresh.latest_now(1020 * MS))), (1000, 1000));
-        assert_eq!((ms(kept.earliest_now(1020 * MS)), ms(kept.latest_now(1020 * MS))), (1998, 1998));
+        assert_eq!((ms(fresh.earliest_now(1020 * MS)), ms(fresh.latest_now(1020 * MS))), (1000, 2010));
+        assert_eq!((ms(kept.earliest_now(1020 * MS)), ms(kept.latest_now(1020 * MS))), (1998, 2010));
+        for known in [fresh, kept] {
+            let lease = Duration::from_secs(30);
+            let request = AcquireRequest {
+                attempt: Attempt::new(known.now, "0123456789abcdef".parse().unwrap()),
+                owner: ShortHash::of_owner(&"0123456789abcdef".parse().unwrap()),
+                mode: LockMode::Exclusive,
+                limit: None,
+                caller: None,
+                lease,
+                fair: true,
+            };
+            let AcquireResponse::Granted(grant) = known.state(1020 * MS).acquire(&request) else {
+                panic!("it is free")
+            };
+            assert_eq!(grant.ends_at, known.earliest_now(1020 * MS).plus(lease));
+        }
     }
 
     #[test]

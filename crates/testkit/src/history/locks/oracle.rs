@@ -294,7 +294,9 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
                 return queued.broken_with(
                     barger,
                     Rule::Order,
-                    "the first one had queued, and the second one is granted",
+                    &format!(
+                        "the first one had queued and has its place until {kept:?}, and the second one is granted"
+                    ),
                 );
             }
         }
