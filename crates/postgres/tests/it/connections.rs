@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use oncegate_core::claim::{ClaimResponse, OutcomeResponse};
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::calls::{granted, settle, success};
 use oncegate_testkit::postgres_server::PostgresServer;
@@ -15,13 +15,13 @@ use sqlx::Executor as _;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{open, options, row, soon};
+use super::{open, options, row, serves, soon};
 
 #[tokio::test]
 async fn an_outcome_never_overtakes_its_claim_however_busy_the_connections_are() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=3", server.url())));
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     // More callers than one connection has room for.
     let mut callers = JoinSet::new();
     for _ in 0..300 {
@@ -47,7 +47,7 @@ async fn a_waiting_statement_delays_no_later_call() {
     let Some(server) = PostgresServer::start().await else { return };
     let patient = Options { response_timeout: Duration::from_secs(30), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=2", server.url()), patient).unwrap());
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     let locked = fresh_claim();
     granted(&*engine, &locked).await;
     let mut session = PostgresServer::connect(&server.url()).await.unwrap();

@@ -15,7 +15,8 @@ use sqlx::Executor as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    again, granted, is_duplicate, is_uncertain, open, options, row, serves_again, settle, soon, success, unavailable,
+    again, granted, is_duplicate, is_uncertain, open, options, row, serves, serves_again, settle, soon, success,
+    unavailable,
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -38,7 +39,7 @@ async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
         server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
     })
     .await;
-    engine.probe().await.expect("the server is up");
+    serves(&engine).await;
     // Prepared once, a statement is one round trip.
     granted(&engine, &fresh_claim()).await;
     (proxy, engine)
@@ -51,7 +52,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
     let request = fresh_claim();
     proxy.lose_next_reply();
     assert!(is_uncertain(&engine.claim(&request, DEADLINE).await), "it may have happened");
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     // It did happen.
     let grant = granted(&engine, &request).await;
     assert!(!grant.repeated && grant.lease_left.is_some(), "{grant:?}");
@@ -59,7 +60,7 @@ async fn a_reply_that_is_lost_is_uncertain_and_the_same_attempt_recognises_itsel
 
     proxy.lose_next_reply();
     assert!(is_uncertain(&engine.settle(&settle(&request, success("1")), DEADLINE).await));
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     let settled = engine.settle(&settle(&request, success("2")), DEADLINE).await.unwrap();
     assert!(matches!(settled, OutcomeResponse::Done { late: Some(false), .. }), "{settled:?}");
     let held = engine.read(&request.key).await.unwrap().expect("it stands");
@@ -80,7 +81,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     proxy.lose_next_reply();
     let response = engine.settle(&settle(&request, Outcome::Failure), DEADLINE).await;
     assert!(is_uncertain(&response), "{response:?}");
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     assert_eq!(engine.read(&request.key).await, Ok(None), "it did happen");
 
     // The same without a record, where the success is recorded late.
@@ -88,7 +89,7 @@ async fn a_failure_report_whose_reply_is_lost_is_uncertain() {
     proxy.lose_reply_after(1);
     let response = engine.settle(&settle(&late, success("1")), DEADLINE).await;
     assert!(is_uncertain(&response), "{response:?}");
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     assert_eq!(engine.read(&late.key).await.unwrap().unwrap().record.state, ClaimState::Succeeded, "it did happen");
 }
 
@@ -134,7 +135,6 @@ async fn a_fence_is_above_those_drawn_while_its_claim_waited_for_the_row() {
 async fn a_change_whose_reply_is_lost_is_uncertain() {
     let Some(server) = PostgresServer::start().await else { return };
     let (proxy, engine) = behind_proxy(&server).await;
-    let serves_again = async || soon("it serves again", async || engine.probe().await.is_ok()).await;
     let request = fresh_claim();
     let renewal = RenewalRequest { key: request.key.clone(), attempt: request.attempt.clone(), lease: Some(HOUR * 5) };
     let held = async || engine.read(&request.key).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     proxy.lose_reply_after(1);
     let response = engine.renew(&renewal, DEADLINE).await;
     assert!(is_uncertain(&response), "{response:?}");
-    serves_again().await;
+    serves(&engine).await;
     assert!(held().await.unwrap().left.unwrap() > HOUR * 4, "it did happen");
 
     // The new connection has its statements to prepare as well.
@@ -152,7 +152,7 @@ async fn a_change_whose_reply_is_lost_is_uncertain() {
     proxy.lose_reply_after(1);
     let response = engine.settle(&settle(&request, Outcome::Unknown), DEADLINE).await;
     assert!(is_uncertain(&response), "{response:?}");
-    serves_again().await;
+    serves(&engine).await;
     assert_eq!(held().await.unwrap().record.state, ClaimState::Unknown, "it did happen");
 }
 
@@ -163,7 +163,7 @@ async fn a_request_cut_in_the_middle_did_not_happen_and_is_uncertain() {
     let request = fresh_claim();
     proxy.cut_after(100);
     assert!(is_uncertain(&engine.claim(&request, DEADLINE).await));
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     assert_eq!(engine.read(&request.key).await, Ok(None));
 }
 
@@ -287,7 +287,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     let Some(server) = PostgresServer::start_with(&["max_connections = 30"]).await else { return };
     let impatient = Options { response_timeout: Duration::from_millis(50), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=3", server.url()), impatient).unwrap());
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
     server.execute("SELECT pg_reload_conf()").await;
     // It gets a signal, and commits wait once its checkpointer has read the setting.
@@ -391,7 +391,7 @@ async fn a_database_that_comes_back_empty_is_noticed_and_fences_go_on_rising() {
     let fence = granted(&engine, &request).await.fence.unwrap();
     assert!(fence < 1 << 53);
     server.restart_empty().await;
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     assert_eq!((engine.data_lost(), noticed.load(std::sync::atomic::Ordering::SeqCst)), (1, 1));
     let next = granted(&engine, &again(&request)).await.fence.unwrap();
     assert!(next > fence, "{next} does not rise above {fence}");
@@ -415,7 +415,7 @@ async fn fences_rise_over_a_back_up_that_was_restored() {
 async fn a_bad_item_does_not_fail_its_neighbours() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = Arc::new(open(&format!("{}&connections=1", server.url())));
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     // The table accepts everything that callers can send, so this test adds a rule that refuses a value.
     let poison = "ALTER TABLE oncegate_claims ADD CHECK (position('hemlock'::bytea IN value) = 0)";
     server.execute(poison).await;
@@ -452,7 +452,7 @@ async fn a_server_without_free_connections_is_reported_and_retried() {
     let why = unavailable(engine.claim(&fresh_claim(), DEADLINE).await);
     assert!(why.contains("53300") && why.contains("max_connections"), "{why}");
     drop(taken);
-    soon("it serves", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     granted(&engine, &fresh_claim()).await;
 }
 
@@ -466,8 +466,8 @@ async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible(
     );
 
     let other = open(&server.url());
-    other.probe().await.unwrap();
-    soon("it finds the schema that was made", async || engine.probe().await.is_ok()).await;
+    serves(&other).await;
+    serves(&engine).await;
     server.execute("UPDATE oncegate_schema SET oldest_build = 1000").await;
     server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'oncegate'").await;
     soon("it keeps off", async || {
@@ -483,7 +483,7 @@ async fn a_schema_that_is_taken_away_or_made_for_newer_gateways_is_incompatible(
 async fn an_expanding_migration_under_load_disturbs_no_call() {
     let Some(server) = PostgresServer::start().await else { return };
     let old = Arc::new(open(&server.url()));
-    old.probe().await.unwrap();
+    serves(&old).await;
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let load = |engine: Arc<Postgres>| {
         let stop = stop.clone();

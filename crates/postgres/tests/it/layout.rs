@@ -13,7 +13,7 @@ use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 
-use super::{again, granted, is_duplicate, open, options, row, settle, soon, success};
+use super::{again, granted, is_duplicate, open, options, row, serves, settle, soon, success};
 
 #[tokio::test]
 async fn a_value_is_the_line_that_all_byte_stores_share() {
@@ -119,7 +119,7 @@ async fn commits_are_synchronous_whatever_the_database_is_set_to() {
     let checked = "CREATE FUNCTION checked() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
         IF current_setting('synchronous_commit') <> 'on' THEN RAISE EXCEPTION 'not synchronous'; END IF; RETURN NEW; END $$; \
         CREATE TRIGGER checked BEFORE INSERT OR UPDATE ON oncegate_claims FOR EACH ROW EXECUTE FUNCTION checked()";
-    open(&server.url()).probe().await.unwrap();
+    serves(&open(&server.url())).await;
     server.execute(checked).await;
     for keys in ["", "&pooler=transaction"] {
         let engine = open(&format!("{}{keys}", server.url()));
@@ -134,7 +134,7 @@ async fn commits_are_synchronous_whatever_the_database_is_set_to() {
 #[tokio::test]
 async fn statements_have_the_same_settings_behind_a_pooler() {
     let Some(server) = PostgresServer::start().await else { return };
-    open(&server.url()).probe().await.unwrap();
+    serves(&open(&server.url())).await;
     let noted = "CREATE TABLE noted (settings text); CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
         INSERT INTO noted SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings \
         WHERE name IN ('synchronous_commit', 'plan_cache_mode', 'jit') OR name LIKE 'enable%'; RETURN NEW; END $$; \
@@ -161,7 +161,7 @@ async fn a_server_that_does_not_sync_is_not_called_durable() {
 async fn behind_a_pooler_nothing_is_left_in_a_session() {
     let Some(server) = PostgresServer::start_with(&["log_statement = 'all'"]).await else { return };
     let direct = open(&server.url());
-    direct.probe().await.unwrap();
+    serves(&direct).await;
     direct.close().await;
     let engine = open(&format!("{}&pooler=transaction", server.url()));
     let request = fresh_claim();

@@ -7,12 +7,12 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::conformance::DEADLINE;
 use oncegate_core::engine::{
     ChangePurpose, ChangeResponse, Determinate, EngineError, Metadata, RecordChange, RecordName, Records as _,
-    SharedRecord, Topology as _,
+    SharedRecord,
 };
 use oncegate_postgres::Postgres;
 use oncegate_testkit::postgres_server::PostgresServer;
 
-use super::open;
+use super::{open, serves};
 
 const COUNT: u64 = 300;
 
@@ -54,7 +54,7 @@ fn is_stored(answer: &Result<ChangeResponse, EngineError>) -> bool {
 async fn calls_that_arrive_together_share_a_commit_and_each_gets_its_own_answer() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&format!("{}&connections=1", server.url()));
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     let next = async || server.query(NEXT_TRANSACTION).await.parse::<u64>().unwrap();
     let before = next().await;
     let made = all(&engine, |number| change(number, None, record(number))).await;
@@ -93,7 +93,7 @@ async fn calls_that_arrive_together_share_a_commit_and_each_gets_its_own_answer(
 async fn locks_that_have_ended_are_made_together_and_each_lasts_for_its_own_time() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&server.url());
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     let made = all(&engine, |number| change(number, None, record(number))).await;
     assert!(made.iter().all(is_stored), "{made:?}");
     server.execute("UPDATE oncegate_locks SET ends_at = clock_timestamp()").await;
@@ -113,7 +113,7 @@ async fn locks_that_have_ended_are_made_together_and_each_lasts_for_its_own_time
 async fn a_bad_record_does_not_fail_its_neighbours() {
     let Some(server) = PostgresServer::start().await else { return };
     let engine = open(&format!("{}&connections=1", server.url()));
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     // Shorter than a version: the table refuses it.
     let short = SharedRecord::plain(&Metadata::new("short").unwrap());
     let new = |number| if number == 7 { short.clone() } else { record(number) };

@@ -17,6 +17,7 @@ mod tls;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::Topology as _;
 use oncegate_postgres::{Options, Postgres};
 
 use oncegate_testkit::calls::{again, granted, is_duplicate, is_uncertain, serves_again, settle, success, unavailable};
@@ -38,6 +39,11 @@ fn open(url: &str) -> Postgres {
 /// Waits until something holds.
 async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
     oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
+}
+
+/// Waits until every connection serves: the first one makes the schema, and the others may meet a part of it.
+async fn serves(engine: &Postgres) {
+    soon("it serves", async || engine.probe().await.is_ok()).await;
 }
 
 /// SQL condition of the row of a claim.

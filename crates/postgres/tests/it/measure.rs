@@ -14,7 +14,7 @@ use oncegate_postgres::Postgres;
 use oncegate_testkit::postgres_server::{PostgresServer, program};
 use tokio::task::JoinSet;
 
-use super::{options, settle, success};
+use super::{options, serves, settle, success};
 
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ async fn claims_per_second() {
     for connections in [1, 2, 3, 4, 6] {
         let url = format!("{}&connections={connections}", server.database(&format!("connections{connections}")).await);
         let engine = Arc::new(Postgres::open(&url, options()).unwrap());
-        engine.probe().await.unwrap();
+        serves(&engine).await;
         for settled in [false, true] {
             let (calls, worst) = run(&engine, settled).await;
             let what = if settled { "claims and successes" } else { "claims" };

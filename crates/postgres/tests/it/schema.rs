@@ -69,7 +69,7 @@ async fn a_probe_checks_whether_the_database_is_still_for_this_build() {
     // Without heartbeats, which would find it as well.
     let options = Options { heartbeat_interval: Duration::from_hours(1), ..super::options() };
     let engine = Postgres::open(&format!("{}&connections=1", server.url()), options).unwrap();
-    super::soon("service", async || engine.probe().await.is_ok()).await;
+    super::serves(&engine).await;
     server.execute(&format!("UPDATE oncegate_schema SET oldest_build = {}", BUILD + 1)).await;
     let probed = engine.probe().await;
     assert!(matches!(probed, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{probed:?}");

@@ -18,7 +18,7 @@ use oncegate_testkit::pgbouncer::PgBouncer;
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 
-use super::{options, soon};
+use super::{options, serves, soon};
 
 /// A primary with one synchronous standby.
 struct Pair {
@@ -173,7 +173,7 @@ async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
     let bouncer = if pooled {
         // The tables: a pooler carries no migrations.
         let engine = Postgres::open(&pair.primary.url(), options()).unwrap();
-        engine.probe().await.unwrap();
+        serves(&engine).await;
         engine.close().await;
         // Enough connections that some are free while others wait, and no pause after the server was away.
         let config = ["default_pool_size = 40", "server_login_retry = 0.1"];
@@ -187,7 +187,7 @@ async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
         None => pair.primary.url(),
     };
     let engine = Arc::new(Postgres::open(&url, impatient()).unwrap());
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     let made = Unacknowledged::make(&engine, &mut pair.standby).await;
     pair.crash(crash).await;
     if let Some(bouncer) = &bouncer {
@@ -211,7 +211,7 @@ async fn nothing_is_answered_that_a_standby_lacks(crash: Crash, pooled: bool) {
 
     // The standby comes back, and has all of it.
     pair.standby.restart().await;
-    soon("it serves again", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     // Some connections still wait for abandoned calls until they are opened again. An error is no answer, and is
     // repeated.
     soon("the repeat is recognised", async || match engine.claim(&made.claimed, DEADLINE).await {
@@ -251,7 +251,7 @@ async fn a_key_is_granted_once_when_the_primary_crashes_and_the_standby_is_promo
     let both =
         format!("postgres://postgres@{},{}/postgres?sslmode=disable", pair.primary.address(), pair.standby.address());
     let engine = Arc::new(Postgres::open(&both, impatient()).unwrap());
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     let made = Unacknowledged::make(&engine, &mut pair.standby).await;
     pair.primary.restart().await;
     // As its caller does, with the same nonce.
@@ -263,7 +263,7 @@ async fn a_key_is_granted_once_when_the_primary_crashes_and_the_standby_is_promo
     pair.primary.kill();
     pair.standby.restart().await;
     pair.standby.promote().await;
-    soon("it serves", async || engine.probe().await.is_ok()).await;
+    serves(&engine).await;
     // Keys of calls without an answer are free.
     granted(&*engine, &again(&made.claimed)).await;
     assert!(is_duplicate(&*engine, &made.claimed).await, "the one holder is another one");

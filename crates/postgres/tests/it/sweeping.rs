@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, Outcome, RenewalRequest, RenewalResponse};
 use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_database::{Address, schema};
 use oncegate_postgres::{Options, Postgres};
 use oncegate_testkit::postgres_server::PostgresServer;
 use sqlx::Executor as _;
 
-use super::{again, granted, open, row, settle, soon, success};
+use super::{again, granted, open, row, serves, settle, soon, success};
 
 /// Moves the end of a claim's row, and makes the sweeper look at it.
 async fn shift(server: &PostgresServer, request: &ClaimRequest, seconds: i32) {
@@ -181,7 +181,7 @@ async fn soak(span: Duration, keys: usize) {
         return;
     };
     let engine = std::sync::Arc::new(open(&server.url()));
-    engine.probe().await.unwrap();
+    serves(&engine).await;
     // Ended rows are kept for a minute; older rows save the wait.
     let terms = Terms { retention: Retention::For(Duration::from_secs(1)), ..fresh_claim().terms };
     let cold: Vec<_> = (0..keys).map(|_| ClaimRequest { terms, ..fresh_claim() }).collect();
