@@ -20,6 +20,9 @@ use crate::fresh;
 use crate::openapi::Spec;
 use crate::wait::until;
 
+/// Time after which an idle connection is not used again: less than the gateway's `idle_timeout`.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
 /// Returns the global ID of an operation of `default`, the open app.
 pub fn global_id(operation: &str, canonical: &str) -> String {
     use md5::{Digest as _, Md5};
@@ -55,7 +58,8 @@ impl Client {
     }
 
     fn over(connector: Connector, base: String) -> Self {
-        let http = HttpClient::builder(TokioExecutor::new()).build(connector);
+        // Before the gateway closes it, which could happen while a request is sent.
+        let http = HttpClient::builder(TokioExecutor::new()).pool_idle_timeout(IDLE_MAX).build(connector);
         Self { http, base, credential: None }
     }
 
