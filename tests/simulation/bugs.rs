@@ -272,7 +272,7 @@ impl Claims for BuggyStore {
         match (self.bug, answer) {
             (Bug::NonceIgnored, ClaimResponse::Duplicate(held)) if held.record.state == ClaimState::InProgress => {
                 let LiveClaim { record, left: lease_left, ends_at: lease_ends_at, fence } = held;
-                let (attempt, repeated, taken_over) = (record.attempt, true, false);
+                let (attempt, repeated, taken_over) = (record.attempt, true, record.taken_over);
                 Ok(ClaimResponse::Granted(Grant { attempt, fence, repeated, taken_over, lease_left, lease_ends_at }))
             }
             (Bug::FenceFalls, ClaimResponse::Granted(grant)) => {

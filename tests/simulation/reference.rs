@@ -44,6 +44,7 @@ struct Standing {
     terms: Terms,
     result: Option<Box<str>>,
     late: bool,
+    taken_over: bool,
 }
 
 /// State of a record at a time.
@@ -94,8 +95,12 @@ impl Reference {
                 let ClaimResponse::Granted(grant) = answer else {
                     return broken("S5", format!("a repeated claim was answered {answer:?}"));
                 };
-                ensure(grant.attempt == standing.attempt && !grant.taken_over, "S5", || {
-                    format!("a repeat of {:?} was granted {:?}", standing.attempt, grant.attempt)
+                let is_same = grant.attempt == standing.attempt && grant.taken_over == standing.taken_over;
+                ensure(is_same, "S5", || {
+                    format!(
+                        "a repeat of {:?} (taken over: {}) was granted {grant:?}",
+                        standing.attempt, standing.taken_over
+                    )
                 })?;
                 ensure(grant.repeated == (grant.attempt != request.attempt), "S5", || {
                     format!("`repeated` is {}", grant.repeated)
@@ -117,7 +122,7 @@ impl Reference {
             Some((Now { state: ClaimState::Unknown, left: None, .. }, standing))
                 if request.take_over && standing.attempt == request.attempt =>
             {
-                false
+                standing.taken_over
             }
             Some((at, standing)) => {
                 let rule = if at.state == ClaimState::Succeeded { "S3" } else { "S1" };
@@ -154,6 +159,7 @@ impl Reference {
             terms: request.terms,
             result: None,
             late: false,
+            taken_over,
         });
         Ok(())
     }
@@ -233,6 +239,7 @@ impl Reference {
             terms,
             result: None,
             late: true,
+            taken_over: false,
         };
         standing.settle(now, state, retention, result);
         self.standing = Some(standing);

@@ -62,6 +62,7 @@ impl ClaimRequest {
             terms: self.terms,
             result: None,
             late: false,
+            taken_over: false,
         }
     }
 }
@@ -106,6 +107,7 @@ impl OutcomeRequest {
             terms: Terms { retention: retention.unwrap_or(late.terms.retention), ..late.terms },
             result,
             late: true,
+            taken_over: false,
         })
     }
 }

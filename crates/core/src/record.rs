@@ -193,6 +193,8 @@ pub struct Record {
     pub result: Option<Box<str>>,
     /// Recorded from an outcome that found no claim.
     pub late: bool,
+    /// Granted by a take-over of an unknown outcome, which a repeated call has to learn as well.
+    pub taken_over: bool,
 }
 
 /// A claim that has not ended, as of one instant.

@@ -326,8 +326,8 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
             ClaimResult::ObservedDuplicate
         }
         Ok(ClaimAnswer::Granted(Granted { would_be: Some(WouldBe::Mismatch(_)), .. })) => ClaimResult::ObservedMismatch,
-        Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ClaimResult::TakenOver,
         Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ClaimResult::Repeated,
+        Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ClaimResult::TakenOver,
         Ok(ClaimAnswer::Granted(_)) => ClaimResult::Granted,
         Ok(ClaimAnswer::Duplicate(found)) => match found.claim.record.state {
             ClaimState::InProgress => ClaimResult::DuplicateInProgress,

@@ -185,15 +185,16 @@ impl Redis {
     /// since.
     async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
         let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
-        if !matches!(effect, Effect::Put(..)) {
+        let Effect::Put(record, _) = effect else {
             return if claim.time.wait.is_none() || is_given_at_once(&answer) {
                 Ok(Some(answer))
             } else {
                 self.acknowledged(claim).await
             };
-        }
+        };
+        let value = value::encode_claim(claim.request, &record);
         // A script takes text, and a value that was read as a record is text.
-        let arguments = [&*String::from_utf8_lossy(&found.value), &claim.value, &claim.px.to_string()];
+        let arguments = [&*String::from_utf8_lossy(&found.value), &value, &claim.px.to_string()];
         let taken = self.run(&SCRIPTS.take_over, &claim.key, &arguments, Purpose::Grant, claim.time).await?;
         Ok((checked(taken)? == Value::Int(1)).then_some(answer))
     }

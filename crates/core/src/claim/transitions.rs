@@ -10,8 +10,10 @@ use crate::terms::Terms;
 
 /// Applies a claim call. `fence` is that of a new attempt.
 pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64>) -> (Effect, ClaimResponse) {
-    let grant =
-        |taken_over| (Effect::Put(request.record(), Some(request.terms.lease)), granted(request, fence, taken_over));
+    let grant = |taken_over| {
+        let record = Record { taken_over, ..request.record() };
+        (Effect::Put(record, Some(request.terms.lease)), granted(request, fence, taken_over))
+    };
     let Some(live) = live else { return grant(false) };
     if let Some(mismatch) = mismatch(&live.record, request) {
         return (Effect::Keep, ClaimResponse::Mismatch(mismatch));
@@ -24,7 +26,7 @@ pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
                 fence: live.fence,
                 // The same attempt: an earlier call of this request, whose reply was lost.
                 repeated: live.record.attempt != request.attempt,
-                taken_over: false,
+                taken_over: live.record.taken_over,
                 lease_left: live.left,
                 lease_ends_at: live.ends_at,
             };
@@ -34,7 +36,7 @@ pub fn claim(live: Option<&LiveClaim>, request: &ClaimRequest, fence: Option<u64
         ClaimState::Unknown if request.take_over && !is_own() => grant(true),
         // A lease that ended without an outcome is restored to the same attempt: its gateway had extended it.
         ClaimState::Unknown if request.take_over && request.attempt == live.record.attempt && live.is_ended_lease() => {
-            grant(false)
+            grant(live.record.taken_over)
         }
         ClaimState::InProgress | ClaimState::Succeeded | ClaimState::Unknown => {
             (Effect::Keep, ClaimResponse::Duplicate(live.clone()))

@@ -38,6 +38,9 @@ const WAITED_FOR: &str = " w";
 /// Word of the name of the caller.
 const CALLER: &str = " by=";
 
+/// Word of a claim that was granted by a take-over.
+const TAKEN_OVER: &str = "taken";
+
 /// Timestamps of 16 digits that every JSON reader reads as the same number.
 const TIMESTAMPS: Range<u64> = 1_000_000_000_000_000..1 << 53;
 
@@ -77,6 +80,9 @@ pub fn encode(record: &Record) -> String {
     }
     if record.late {
         text.push_str(" late");
+    }
+    if record.taken_over {
+        text.extend([" ", TAKEN_OVER]);
     }
     if let Some(caller) = &record.caller {
         text.push_str(CALLER);
@@ -146,11 +152,13 @@ pub fn decode(text: &[u8]) -> Result<Record, Unreadable> {
         terms: IMPLIED,
         result: result.map(Into::into),
         late: false,
+        taken_over: false,
     };
     // The first of two retentions counts: the settle script writes a new one before the old one.
     let mut seen_retention = false;
     for word in words {
         record.late |= word == "late";
+        record.taken_over |= word == TAKEN_OVER;
         let Some((name, value)) = word.split_once('=') else { continue };
         match name {
             "l" => record.terms.lease = read(value, "its lease cannot be read").map(|Span(lease)| lease)?,
@@ -235,6 +243,7 @@ mod tests {
             terms: IMPLIED,
             result: None,
             late: false,
+            taken_over: false,
         }
     }
 
@@ -260,6 +269,7 @@ mod tests {
                 on_lease_end: LeaseEnd::Unknown,
             },
             result: Some("{\n \"a\": 1 }".into()),
+            taken_over: true,
             ..record()
         };
         let late = Record { operation: None, contents: Contents::Unverified, late: true, ..record() };

@@ -98,6 +98,12 @@ pub async fn an_unknown_claim_blocks_until_it_is_taken_over(on: &Subject) {
     let grant = on.granted(&taker).await;
     assert!(grant.taken_over && !grant.repeated);
     assert_eq!(grant.attempt, taker.attempt);
+    // A reply may be lost, so a repeated call reports the take-over too.
+    let repeated = Attempt::new(attempt().timestamp(), taker.attempt.nonce().clone());
+    for (repeat, is_repeated) in [(taker.clone(), false), (ClaimRequest { attempt: repeated, ..taker.clone() }, true)] {
+        let grant = on.granted(&repeat).await;
+        assert_eq!((grant.attempt, grant.taken_over, grant.repeated), (taker.attempt.clone(), true, is_repeated));
+    }
     // Only one attempt takes over: then the claim is in progress again.
     assert_eq!(on.duplicate(&ClaimRequest { take_over: true, ..again(&request) }).await.record.attempt, taker.attempt);
     assert!(matches!(on.settle(&settle_of(&request, success(None))).await, OutcomeResponse::Superseded { .. }));

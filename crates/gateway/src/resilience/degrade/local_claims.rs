@@ -332,6 +332,7 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
         terms: Terms { lease: left, retention: day, unknown_retention: day, on_lease_end: LeaseEnd::Release },
         result: None,
         late: true,
+        taken_over: false,
     }
 }
 
