@@ -1,6 +1,7 @@
-//! Locks: named leases within an app, held by one owner or shared by several. `record` is the stored form;
-//! `transitions` is the one table of changes by requests.
+//! Locks: named leases within an app, held by one owner or shared by several. `record` is the stored form, `fit` says what goes
+//! together, and `transitions` is the one table of changes by requests.
 
+mod fit;
 mod name;
 mod permits;
 mod record;

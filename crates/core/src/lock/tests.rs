@@ -439,9 +439,12 @@ fn leases_are_counted_from_a_later_instant_where_the_clock_may_gain() {
     assert_eq!(state.now(), lock.now);
 }
 
+/// A way in which the head of a queue becomes able to go.
+type Free = (&'static str, fn(&mut LockState));
+
 #[test]
 fn an_absent_head_has_a_full_second_from_when_the_lock_was_certainly_free() {
-    let frees: [(&str, fn(&mut LockState)); 3] = [
+    let frees: [Free; 3] = [
         ("the hold is released", |state| _ = state.release(&attempt("a"))),
         ("the hold is withdrawn", |state| _ = state.withdraw(hash("a"))),
         ("the head leaves, which could not go", |state| _ = state.leave(hash("head"))),

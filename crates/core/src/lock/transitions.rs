@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::fit::Fit;
 use super::{
-    AcquireRequest, AcquireResponse, CALLERS_MAX, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockMode,
-    LockRecord, Permits, RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse,
-    WITHDRAWN_MAX, Withdrawn,
+    AcquireRequest, AcquireResponse, CALLERS_MAX, HEAD_GRACE, HOLDS_MAX, Hold, LockBound, LockGrant, LockRecord,
+    RECORD_GRACE, RenewLockResponse, ShortHash, TICKET_LEASE, TICKETS_MAX, Ticket, UnlockResponse, WITHDRAWN_MAX,
+    Withdrawn,
 };
 use crate::attempt::Attempt;
 use crate::clock::Timestamp;
@@ -45,17 +46,6 @@ const WAIT_TOLERANCE: Duration = Duration::from_millis(200);
 
 /// An instant that never comes.
 const NEVER: Timestamp = Timestamp::from_micros(u64::MAX);
-
-/// Compatibility of a request with the holds of a lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    Yes,
-    No,
-    /// Never, since others share the lock with its owner.
-    Refused,
-    /// Not while the holders share the lock with this limit.
-    LimitDiffers(Permits),
-}
 
 impl LockState {
     /// Returns the lock of a record at this instant.
@@ -104,7 +94,7 @@ impl LockState {
         if ticket.is_some_and(|ticket| (ticket.owner, ticket.mode, ticket.limit) != (owner, mode, limit)) {
             return AcquireResponse::NonceReused;
         }
-        let fit = self.fit(owner, mode, limit);
+        let fit = self.record.fit(owner, mode, limit);
         match fit {
             Fit::Refused => return AcquireResponse::UpgradeRefused,
             Fit::LimitDiffers(used) => {
@@ -115,7 +105,7 @@ impl LockState {
         }
         self.skip_absent_heads(nonce);
         // An owner that holds the lock does not queue behind waiting requests. A permit is no re-entry.
-        let is_reentry = limit.is_none() && self.holds(owner) > 0;
+        let is_reentry = limit.is_none() && self.record.holds_of(owner) > 0;
         let is_first = self.record.tickets.first().is_none_or(|head| head.nonce == nonce) || is_reentry;
         if fit == Fit::Yes && is_first {
             return self.grant(request, nonce);
@@ -155,7 +145,7 @@ impl LockState {
         let Some(at) = self.record.tickets.iter().position(|ticket| ticket.nonce == nonce) else { return false };
         let left = self.record.tickets.remove(at);
         // Those behind a head that could go have had the same time.
-        if at == 0 && !self.may_go(&left) {
+        if at == 0 && !self.record.may_go(&left) {
             self.record.turn_at = self.record.turn_at.max(self.turns_from);
         }
         self.is_changed = true;
@@ -226,7 +216,7 @@ impl LockState {
     /// Returns the time until a waiting request should ask again without a notification: at the end of a hold, or of
     /// the grace for an absent head. It also asks once within that grace, to show that its caller is there.
     pub fn ask_again_in(&self) -> Option<Duration> {
-        let grace = self.head_may_go().then(|| {
+        let grace = self.record.head_may_go().then(|| {
             let left = self.record.turn_at.plus(HEAD_GRACE).since(self.now);
             if left > HEAD_GRACE / 2 { left.saturating_sub(HEAD_GRACE / 2) } else { left }
         });
@@ -262,7 +252,7 @@ impl LockState {
         self.follow_mode();
         while let Some(head) = self.record.tickets.first().filter(|head| head.ends_at <= now) {
             // Those behind a head that could go have had the same time.
-            if !self.may_go(head) {
+            if !self.record.may_go(head) {
                 self.record.turn_at = self.record.turn_at.max(head.ends_at);
             }
             self.record.tickets.remove(0);
@@ -285,38 +275,6 @@ impl LockState {
         }
     }
 
-    fn holds(&self, owner: ShortHash) -> usize {
-        self.record.holds.iter().filter(|hold| hold.owner == owner).count()
-    }
-
-    fn fit(&self, owner: ShortHash, mode: LockMode, limit: Option<Permits>) -> Fit {
-        match (self.record.limit, limit) {
-            _ if self.record.holds.is_empty() => return Fit::Yes,
-            (None, None) => {}
-            (Some(used), Some(limit)) if used != limit => return Fit::LimitDiffers(used),
-            (Some(used), Some(_)) if self.record.holds.len() < used.holds() => return Fit::Yes,
-            // A hold with a limit and one without exclude each other, also of one owner.
-            _ => return Fit::No,
-        }
-        let own = self.holds(owner);
-        let are_others = self.record.holds.len() > own;
-        match mode {
-            _ if !are_others => Fit::Yes,
-            LockMode::Exclusive if own > 0 => Fit::Refused,
-            LockMode::Shared if self.record.mode == Some(LockMode::Shared) => Fit::Yes,
-            LockMode::Exclusive | LockMode::Shared => Fit::No,
-        }
-    }
-
-    /// Returns whether the head of the queue could be granted, or refused because of its limit.
-    fn head_may_go(&self) -> bool {
-        self.record.tickets.first().is_some_and(|head| self.may_go(head))
-    }
-
-    fn may_go(&self, ticket: &Ticket) -> bool {
-        matches!(self.fit(ticket.owner, ticket.mode, ticket.limit), Fit::Yes | Fit::LimitDiffers(_))
-    }
-
     /// Removes tickets from the head of the queue if they could have been granted for [`HEAD_GRACE`] and their requests
     /// were not repeated in that time. Removes all of them at once, up to the first ticket with a repeated request. The
     /// request of this nonce asks now.
@@ -324,11 +282,11 @@ impl LockState {
         while let Some(head) = self.record.tickets.first() {
             let (turn_at, asked_at) = (self.record.turn_at, head.asked_at());
             let lost_at = turn_at.plus(HEAD_GRACE);
-            if head.nonce == nonce || self.now < lost_at || !self.head_may_go() {
+            if head.nonce == nonce || self.now < lost_at || !self.record.head_may_go() {
                 return;
             }
             let is_absent =
-                |ticket: &&Ticket| ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.may_go(ticket);
+                |ticket: &&Ticket| ticket.nonce != nonce && ticket.asked_at() <= turn_at && self.record.may_go(ticket);
             let absent = self.record.tickets.iter().take_while(is_absent).count();
             self.record.tickets.drain(..absent);
             // A head whose request did ask gets a full second from then on.
@@ -363,7 +321,7 @@ impl LockState {
         AcquireResponse::Granted(LockGrant {
             attempted_at: hold.attempted_at,
             fence: self.record.fence,
-            holds: self.holds(hold.owner),
+            holds: self.record.holds_of(hold.owner),
             ends_at: hold.ends_at,
             repeated,
         })
@@ -374,7 +332,7 @@ impl LockState {
         let ends_at = self.now.plus(TICKET_LEASE);
         let turn_at = self.record.turn_at;
         // A request that waits at the head is granted before that. So this adds a write only if the request is absent.
-        let is_head_late = self.head_may_go() && turn_at.plus(HEAD_GRACE / 4) <= self.now;
+        let is_head_late = self.record.head_may_go() && turn_at.plus(HEAD_GRACE / 4) <= self.now;
         match at {
             // Written only after half of its time, or if the head is absent, so that not every poll is a write.
             Some(at) => {
@@ -404,7 +362,7 @@ impl LockState {
         let hold = self.record.holds.remove(at);
         self.make_way();
         let held_for = Some(self.now.since(hold.claimed_at));
-        UnlockResponse::Done { holds: self.holds(hold.owner), fence: self.record.fence, held_for }
+        UnlockResponse::Done { holds: self.record.holds_of(hold.owner), fence: self.record.fence, held_for }
     }
 
     /// Follows the end of holds: the head of the queue may go now.
