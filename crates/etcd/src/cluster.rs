@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::proto::{MemberListResponse, StatusRequest, StatusResponse};
-use super::session::{STATUS, Store};
+use super::proto::{MemberListRequest, MemberListResponse, StatusRequest, StatusResponse};
+use super::session::{MEMBER_LIST, STATUS, Store};
 use super::version;
 
 /// Warning about a cluster of one member.
@@ -46,8 +46,10 @@ async fn look(store: &Store, clients: &mut HashMap<Address, Client>) -> Vec<Node
         }
     };
     let asked: Vec<_> = store.all_members().into_iter().map(ask).collect();
+    let answers = join_all(asked).await;
+    learn(store, &answers).await;
     let (mut nodes, mut ids, mut cluster_id) = (Vec::new(), HashSet::new(), None);
-    for (address, answer) in join_all(asked).await {
+    for (address, answer) in answers {
         let Some((client, status)) = answer else {
             nodes.push(members::silent(&address));
             continue;
@@ -61,6 +63,19 @@ async fn look(store: &Store, clients: &mut HashMap<Address, Client>) -> Vec<Node
         }
     }
     nodes
+}
+
+/// Asks the most advanced voter for the list of members. Sessions ask for it too, but one session may last while all other members
+/// are replaced, and would leave the gateway without a member once it ends.
+async fn learn(store: &Store, answers: &[(Address, Option<(Client, StatusResponse)>)]) {
+    let answered = answers.iter().filter_map(|(address, answer)| answer.as_ref().map(|answer| (address, answer)));
+    let voters = answered.filter(|(_, (_, status))| !status.is_learner && status.leader != 0);
+    let revision = |status: &StatusResponse| status.header.as_ref().map_or(0, |header| header.revision);
+    let Some((address, (client, _))) = voters.max_by_key(|(_, (_, status))| revision(status)) else { return };
+    let listing = client.call(MEMBER_LIST, || MemberListRequest {});
+    if let Ok(Ok(listed)) = timeout(LOOK_TIMEOUT, listing).await {
+        store.learn(address, &listed);
+    }
 }
 
 async fn status_of(store: &Store, address: &Address, client: Option<Client>) -> Option<(Client, StatusResponse)> {

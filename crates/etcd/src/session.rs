@@ -124,7 +124,7 @@ impl Store {
     }
 
     /// Adds the members that the cluster lists to those of the URL.
-    fn learn(&self, source: &Address, listed: &MemberListResponse) {
+    pub(super) fn learn(&self, source: &Address, listed: &MemberListResponse) {
         let list_warning = cluster::warning(listed).map(|warning| (source.clone(), warning));
         let addresses = |is_learner: bool| {
             let members = listed.members.iter().filter(move |member| member.is_learner == is_learner);

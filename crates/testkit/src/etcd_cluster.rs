@@ -1,7 +1,7 @@
 //! An etcd cluster for one test, of one member or several, on free ports of the loopback interface and in temporary folders; killed on
 //! drop. Members can be frozen, killed and started again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -76,13 +76,7 @@ impl EtcdCluster {
         let mut cluster = Self { members: Vec::new(), arguments, tls, others: Vec::new() };
         for _ in 0..5 {
             // Another process may take a port first. Then a member exits.
-            let member = || Member {
-                folder: folder::temporary(),
-                client_port: fresh::port(),
-                peer_port: fresh::port(),
-                process: Process::default(),
-            };
-            cluster.members = (0..count).map(|_| member()).collect();
+            cluster.members = (0..count).map(|_| Member::new()).collect();
             (0..count).for_each(|member| cluster.launch(member));
             if cluster.is_ready().await {
                 return Some(cluster);
@@ -189,6 +183,55 @@ impl EtcdCluster {
         self.launch(member);
     }
 
+    /// Removes a member for ever, and adds an empty one with other addresses in its place.
+    pub async fn replace(&mut self, member: usize) {
+        let list: serde_json::Value =
+            serde_json::from_str(&self.ctl(&["member", "list", "--write-out=json"])).unwrap_or_default();
+        let name = format!("m{member}");
+        let found = list["members"].as_array().into_iter().flatten().find(|entry| entry["name"] == name.as_str());
+        let id = found.and_then(|found| found["ID"].as_u64()).expect("it is a member");
+        self.members[member].process.kill();
+        let new = Member::new();
+        let (id, peer) = (format!("{id:x}"), format!("--peer-urls=http://127.0.0.1:{}", new.peer_port));
+        // Refused until the others have been connected for some seconds.
+        for change in [&["member", "remove", &id][..], &["member", "add", &name, &peer]] {
+            wait::until("the members are changed", START, async || self.try_ctl(change).is_some()).await;
+        }
+        self.members[member] = new;
+        self.launch_into(member, "existing");
+    }
+
+    /// Saves a snapshot of a cluster of one member.
+    pub fn back_up(&self) -> PathBuf {
+        let file = self.members[0].folder.path().join("snapshot");
+        self.ctl(&["snapshot", "save", &file.to_string_lossy()]);
+        file
+    }
+
+    /// Kills the only member, restores its data from a snapshot, and starts it again.
+    pub fn restore(&mut self, snapshot: &Path) {
+        self.members[0].process.kill();
+        let data = self.members[0].data();
+        fs::remove_dir_all(&data).expect("its data are deleted");
+        let peer = format!("http://127.0.0.1:{}", self.members[0].peer_port);
+        let (snapshot, data) = (snapshot.to_string_lossy(), data.to_string_lossy());
+        let cluster = format!("m0={peer}");
+        self.ctl(&[
+            "snapshot",
+            "restore",
+            &snapshot,
+            "--data-dir",
+            &data,
+            "--name",
+            "m0",
+            "--initial-cluster",
+            &cluster,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ]);
+        self.launch(0);
+    }
+
     /// Adds a learner to a cluster without TLS. Returns its address, once it answers.
     pub async fn add_learner(&mut self) -> String {
         let (client, peer) = (fresh::port(), fresh::port());
@@ -245,6 +288,11 @@ impl EtcdCluster {
     }
 
     fn launch(&mut self, position: usize) {
+        self.launch_into(position, "new");
+    }
+
+    /// Starts a member of a cluster that is new or exists.
+    fn launch_into(&mut self, position: usize, state: &str) {
         let peer = |(position, member): (usize, &Member)| format!("m{position}=http://127.0.0.1:{}", member.peer_port);
         let peers: Vec<_> = self.members.iter().enumerate().map(peer).collect();
         let member = &self.members[position];
@@ -252,16 +300,30 @@ impl EtcdCluster {
         let own_peer = format!("http://127.0.0.1:{}", member.peer_port);
         let log = File::create(member.folder.path().join("log")).expect("a log");
         let mut command = Command::new("etcd");
-        command.arg("--name").arg(format!("m{position}")).arg("--data-dir").arg(member.folder.path().join("data"));
+        command.arg("--name").arg(format!("m{position}")).arg("--data-dir").arg(member.data());
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &own_peer, "--initial-advertise-peer-urls", &own_peer]);
-        command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", "new", "--logger=zap"]);
+        command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", state, "--logger=zap"]);
         command.args(["--heartbeat-interval=50", "--election-timeout=500"]).args(&self.arguments);
         self.members[position].process = Process::start(command.stderr(log));
     }
 }
 
 impl Member {
+    /// A member that does not run yet.
+    fn new() -> Self {
+        Self {
+            folder: folder::temporary(),
+            client_port: fresh::port(),
+            peer_port: fresh::port(),
+            process: Process::default(),
+        }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)
     }

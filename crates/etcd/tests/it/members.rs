@@ -92,3 +92,26 @@ async fn history_that_is_older_than_the_url_says_is_compacted_once_for_all_gatew
     let recent = format!("--rev={}", cluster.revision() - 20);
     assert!(cluster.try_ctl(&["get", "/oncegate/clock", &recent]).is_some(), "{recent}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_members_are_replaced_one_by_one_under_a_gateway_that_knew_the_first_ones() {
+    let Some(mut cluster) = EtcdCluster::start().await else { return };
+    let engine = open(&cluster.url());
+    let mut claims = Vec::new();
+    for member in 0..cluster.size() {
+        let request = fresh_claim();
+        granted(&engine, &request).await;
+        claims.push(request);
+        cluster.replace(member).await;
+        assert!(cluster.is_ready().await);
+        let new = cluster.addresses();
+        shown("all present members", &engine, |nodes| {
+            new.iter().all(|address| nodes.iter().any(|node| node.up && node.address == *address))
+        })
+        .await;
+        for request in &claims {
+            assert!(is_duplicate(&engine, &again(request)).await, "after member {member}");
+        }
+        granted(&engine, &fresh_claim()).await;
+    }
+}
