@@ -12,6 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::process::Process;
+use crate::tcp_proxy::{Mode, TcpProxy};
 use crate::zookeeper_nodes::Nodes;
 use crate::{folder, fresh, missing, wait};
 
@@ -28,6 +29,14 @@ pub struct ZooKeeperCluster {
     /// Environment of each server, such as a clock that is wrong.
     env: Vec<(String, String)>,
     scheme: &'static str,
+    cable: Option<Cable>,
+}
+
+/// All connections between one server and the others.
+struct Cable {
+    member: usize,
+    /// Proxies in front of the ports of each server: for peers, and for elections.
+    proxies: Vec<[TcpProxy; 2]>,
 }
 
 /// A server, whether it runs or not.
@@ -36,8 +45,8 @@ struct Member {
     process: Process,
     folder: TempDir,
     client_port: u16,
-    peer_port: u16,
-    election_port: u16,
+    /// For peers, and for elections.
+    peer_ports: [u16; 2],
 }
 
 impl ZooKeeperCluster {
@@ -53,31 +62,43 @@ impl ZooKeeperCluster {
 
     /// Starts servers with more lines for their `zoo.cfg`.
     pub async fn start_with(count: usize, settings: &[&str]) -> Option<Self> {
-        Self::start_as(count, settings.iter().map(ToString::to_string).collect(), "zookeeper").await
+        Self::start_as(count, settings.iter().map(ToString::to_string).collect(), "zookeeper", None).await
+    }
+
+    /// Starts three servers. The connections of this one to the others can be cut.
+    pub async fn start_with_cable(member: usize) -> Option<Self> {
+        Self::start_as(3, Vec::new(), "zookeeper", Some(member)).await
     }
 
     /// Starts one server over TLS, with the settings of its keys.
     pub async fn start_tls(settings: Vec<String>) -> Option<Self> {
-        Self::start_as(1, settings, "zookeepers").await
+        Self::start_as(1, settings, "zookeepers", None).await
     }
 
-    async fn start_as(count: usize, settings: Vec<String>, scheme: &'static str) -> Option<Self> {
+    async fn start_as(
+        count: usize,
+        settings: Vec<String>,
+        scheme: &'static str,
+        cut_off: Option<usize>,
+    ) -> Option<Self> {
         missing::tool("java")?;
         if !Path::new(JARS).is_dir() {
             missing::skip("ZooKeeper");
             return None;
         }
-        let mut cluster = Self { members: Vec::new(), settings, env: Vec::new(), scheme };
+        let mut cluster = Self { members: Vec::new(), settings, env: Vec::new(), scheme, cable: None };
         for _ in 0..5 {
             // Another process may take a port first. Then a server exits.
             let member = || Member {
                 folder: folder::temporary(),
                 client_port: fresh::port(),
-                peer_port: fresh::port(),
-                election_port: fresh::port(),
+                peer_ports: [fresh::port(), fresh::port()],
                 process: Process::default(),
             };
             cluster.members = (0..count).map(|_| member()).collect();
+            if let Some(member) = cut_off {
+                cluster.cable = Some(Cable::of(member, &cluster.members).await);
+            }
             (0..count).for_each(|member| cluster.launch(member));
             if cluster.is_ready().await {
                 cluster.warm_up();
@@ -137,6 +158,12 @@ impl ZooKeeperCluster {
         self.members[member].process.thaw();
     }
 
+    /// Sets what happens to the connections between the server of the cable and the others.
+    pub fn set_cable(&self, mode: Mode) {
+        let cable = self.cable.as_ref().expect("started with a cable");
+        cable.proxies.iter().flatten().for_each(|proxy| proxy.set(mode));
+    }
+
     /// Kills a server.
     pub fn kill(&mut self, member: usize) {
         self.members[member].process.kill();
@@ -146,6 +173,34 @@ impl ZooKeeperCluster {
     pub fn restart(&mut self, member: usize) {
         self.members[member].process.kill();
         self.launch(member);
+    }
+
+    /// Kills a server and deletes its data. Starts it again.
+    pub fn replace(&mut self, member: usize) {
+        self.members[member].process.kill();
+        fs::remove_dir_all(self.members[member].data()).expect("its data are deleted");
+        self.launch(member);
+    }
+
+    /// Copies the data of a single server that runs, as a backup.
+    pub fn back_up(&self) -> TempDir {
+        let backup = folder::temporary();
+        copy(&self.members[0].data(), backup.path());
+        backup
+    }
+
+    /// Kills a single server, replaces its data with a backup, and starts it again.
+    pub fn restore(&mut self, backup: &TempDir) {
+        self.members[0].process.kill();
+        fs::remove_dir_all(self.members[0].data()).expect("its data are deleted");
+        copy(backup.path(), &self.members[0].data());
+        self.launch(0);
+    }
+
+    /// Returns the number of snapshots that a server has.
+    pub fn snapshots(&self, member: usize) -> usize {
+        let files = fs::read_dir(self.members[member].data().join("version-2")).expect("its data");
+        files.flatten().filter(|file| file.file_name().to_string_lossy().starts_with("snapshot.")).count()
     }
 
     /// Starts a server again, with this in its environment.
@@ -190,9 +245,19 @@ impl ZooKeeperCluster {
         self.ask(member, "srvr").is_some_and(|answer| answer.contains("Mode: "))
     }
 
+    /// Returns the ports of a server for peers and elections, as another one reaches them.
+    fn ports_of(&self, member: usize, from: usize) -> [u16; 2] {
+        match &self.cable {
+            Some(cable) if member != from && [member, from].contains(&cable.member) => {
+                cable.proxies[member].each_ref().map(|proxy| proxy.address().port())
+            }
+            _ => self.members[member].peer_ports,
+        }
+    }
+
     fn launch(&mut self, position: usize) {
         let member = &self.members[position];
-        let data = member.folder.path().join("data");
+        let data = member.data();
         fs::create_dir_all(&data).expect("a folder");
         fs::write(data.join("myid"), (position + 1).to_string()).expect("an id");
         let (settings, port) = (member.folder.path().join("zoo.cfg"), member.client_port);
@@ -208,8 +273,8 @@ impl ZooKeeperCluster {
             text = text.replace("clientPortAddress", "secureClientPortAddress");
         }
         if self.members.len() > 1 {
-            for (number, peer) in (1..).zip(&self.members) {
-                let (own, election) = (peer.peer_port, peer.election_port);
+            for (peer, number) in (0..self.members.len()).zip(1..) {
+                let [own, election] = self.ports_of(peer, position);
                 let _ = writeln!(text, "server.{number}=127.0.0.1:{own}:{election}");
             }
         }
@@ -238,6 +303,30 @@ impl ZooKeeperCluster {
     }
 }
 
+impl Cable {
+    async fn of(member: usize, members: &[Member]) -> Self {
+        let before = async |port: u16| TcpProxy::start_any(([127, 0, 0, 1], port).into()).await;
+        let mut proxies = Vec::new();
+        for Member { peer_ports: [own, election], .. } in members {
+            proxies.push([before(*own).await, before(*election).await]);
+        }
+        Self { member, proxies }
+    }
+}
+
+/// Copies all files of a folder.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        let (path, copied) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &copied);
+        } else {
+            fs::copy(&path, &copied).expect("it is copied");
+        }
+    }
+}
+
 fn classes() -> String {
     PathBuf::from(JARS).join("*").display().to_string()
 }
@@ -245,5 +334,9 @@ fn classes() -> String {
 impl Member {
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
     }
 }

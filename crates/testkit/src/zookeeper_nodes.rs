@@ -75,6 +75,15 @@ impl Nodes {
         assert!([0, -101, -111].contains(&code), "delete {path}: {code}");
     }
 
+    /// Deletes nodes without children in one transaction.
+    pub fn delete_together(&mut self, paths: &[&str]) {
+        let header = |kind: i32, is_last: u8| [&kind.to_be_bytes()[..], &[is_last], &(-1_i32).to_be_bytes()].concat();
+        let delete = |path: &&str| [header(2, 0), bytes(path.as_bytes()), (-1_i32).to_be_bytes().to_vec()].concat();
+        let mut fields: Vec<u8> = paths.iter().flat_map(delete).collect();
+        fields.extend(header(-1, 1));
+        assert_eq!(self.call(14, &fields).0, 0, "delete {paths:?}");
+    }
+
     /// Returns the names of a node's children.
     pub fn children(&mut self, path: &str) -> Vec<String> {
         let (code, reply) = self.call(8, &[&bytes(path.as_bytes())[..], &[0]].concat());

@@ -7,6 +7,7 @@ mod conformance;
 mod full;
 mod notifications;
 mod races;
+mod restore;
 mod sweeping;
 
 use std::time::Duration;

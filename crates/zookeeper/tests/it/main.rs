@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod auth;
+mod cut_off;
 #[path = "../../../coordination/tests/engines/mod.rs"]
 mod engines;
 mod inspection;
@@ -10,6 +11,7 @@ mod late_clock;
 mod layout;
 mod members;
 mod quorum;
+mod recovery;
 mod sweeping;
 mod tls;
 mod wall_clock;
@@ -57,7 +59,10 @@ const GRANTS_END: &str = "heap=24MiB";
 
 /// Deletes everything of the engine.
 fn erase(cluster: &Cluster) {
-    nodes(cluster).delete("/oncegate");
+    let mut nodes = nodes(cluster);
+    // One after the other, they could be more than one loss.
+    nodes.delete_together(&["/oncegate/clock", "/oncegate/clock5", "/oncegate/marker"]);
+    nodes.delete("/oncegate");
 }
 
 /// Sets the store's clock to a time long ago.

@@ -1,0 +1,63 @@
+//! A server that has lost the others, while clients reach all of them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::clock::{Clock as _, SystemClock};
+use oncegate_core::engine::Claims as _;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_testkit::tcp_proxy::Mode;
+use oncegate_testkit::wait;
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
+use oncegate_zookeeper::Options;
+
+use super::{again, granted, is_duplicate, serves_again};
+
+/// The server that is cut off.
+const ALONE: usize = 2;
+
+/// Longer than the servers need to notice that they have lost one another.
+const CUT: Duration = Duration::from_secs(6);
+
+/// One gateway knows only the server that is cut off, and another one knows all. What the first one answers has to be
+/// true after each grant of the second one, also while its server still takes itself for the leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_cut_off_grants_nothing_and_shows_nothing_old() {
+    let Some(mut cluster) = ZooKeeperCluster::start_with_cable(ALONE).await else { return };
+    // The one that is cut off leads: it has most reason to believe in its data.
+    while let Some(other) = cluster.leader().filter(|leader| *leader != ALONE) {
+        cluster.restart(other);
+        assert!(cluster.is_ready().await);
+    }
+    let open = |url: &str| oncegate_zookeeper::open(url, Options::default()).expect("a good URL");
+    let there = open(&format!("zookeeper://{}?members=fixed", cluster.addresses()[ALONE]));
+    let here = open(&cluster.url());
+    for mode in [Mode::Blackhole, Mode::HalfOpen] {
+        for engine in [&there, &here] {
+            serves_again(engine).await;
+        }
+        cluster.set_cable(mode);
+        let clock = SystemClock::new();
+        let was_refused = AtomicBool::new(false);
+        while clock.monotonic() < CUT {
+            let request = fresh_claim();
+            // A lost call is repeated with the same attempt.
+            wait::until("a grant", Duration::from_secs(20), async || {
+                matches!(here.claim(&request, DEADLINE).await, Ok(ClaimResponse::Granted(_)))
+            })
+            .await;
+            let read = there.read(&request.key).await;
+            assert!(!matches!(read, Ok(None)), "{mode:?}: it shows the time before the grant");
+            let second = there.claim(&again(&request), DEADLINE).await;
+            assert!(!matches!(second, Ok(ClaimResponse::Granted(_))), "{mode:?}: granted twice");
+            was_refused.fetch_or(second.is_err(), Ordering::Relaxed);
+        }
+        assert!(was_refused.into_inner(), "{mode:?}: it was cut off");
+        cluster.set_cable(Mode::Pass);
+        serves_again(&there).await;
+        let request = fresh_claim();
+        granted(&here, &request).await;
+        assert!(is_duplicate(&there, &again(&request)).await, "{mode:?}: it follows again");
+    }
+}
