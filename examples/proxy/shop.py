@@ -5,10 +5,12 @@
     GET  /v1/orders              all orders: the side effects, counted where they happen
     POST /v1/payment_intents     stores a payment, and answers as Stripe's API does
     GET  /                       a page with a button for double clicks
+    POST /release                ends `hold`, below
 
 The field `X-Misbehave` of a POST chooses what goes wrong:
 
     slow=SECONDS   answers late
+    hold           stores the order, and answers after `POST /release`
     lose-answer    stores the order, then closes the connection without an answer
     tear           stores the order, then sends half of the answer
     error          stores the order, then answers 500
@@ -36,6 +38,7 @@ class Shop(BaseHTTPRequestHandler):
     lock = threading.Lock()
     orders: list[dict] = []
     payments: list[dict] = []
+    released = threading.Event()
 
     def do_GET(self):
         if self.path == "/":
@@ -54,6 +57,10 @@ class Shop(BaseHTTPRequestHandler):
             self.answer_json(413, {"error": f"at most {BODY_MAX} bytes"})
             return
         body = self.rfile.read(length)
+        if self.path == "/release":
+            self.released.set()
+            self.answer_json(200, {})
+            return
         misbehaviour, _, argument = self.headers.get("X-Misbehave", "").partition("=")
         if misbehaviour == "refuse":
             self.answer_json(503, {"error": "closed"}, {"Oncegate-Outcome": "failure"})
@@ -82,6 +89,8 @@ class Shop(BaseHTTPRequestHandler):
         else:
             if misbehaviour == "slow":
                 time.sleep(min(float(argument or 1), 30))
+            elif misbehaviour == "hold":
+                self.released.wait(30)
             self.answer_json(status, created, {"Location": f"{self.path}/{created['id']}"})
 
     def order(self, body):
