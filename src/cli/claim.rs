@@ -93,9 +93,6 @@ pub(super) enum Action {
         /// List at most this many, from 1 to 100000
         #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=100_000))]
         limit: u32,
-        /// List the records that gateways keep for themselves too
-        #[arg(long)]
-        internal: bool,
         #[command(flatten)]
         query: QueryArgs,
     },
@@ -203,10 +200,9 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             }
             query.post("/admin/v1/claims/settle", &body.into(), out, show::changed)
         }
-        Action::List { app, realm, filter, after, limit, internal, query } => {
-            let internal = if internal { "&internal=true" } else { "" };
+        Action::List { app, realm, filter, after, limit, query } => {
             let client = AdminClient::new(query.admin)?;
-            let filter = format!("app={app}&realm={}{}{internal}", word(&realm), filter.query());
+            let filter = format!("app={app}&realm={}{}", word(&realm), filter.query());
             let page = list(&client, &filter, after.map(|after| after.to_string()), limit as usize)?;
             query.output.print(&page, out, show::list)
         }

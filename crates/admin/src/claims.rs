@@ -213,11 +213,10 @@ pub(super) async fn list(
     let claimed_before = query.instant("claimed_before")?;
     let after = query.take_as::<GlobalId>("after")?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
-    let internal = query.take_as::<bool>("internal")?.unwrap_or(false);
     query.end()?;
     let key = key.ok_or_else(|| Problem::invalid("`app` is missing: name the app, such as ?app=shop."))?;
     let app = app(&admin, &key)?;
-    let filter = Filter { realm, state, operation, claimed_after, claimed_before, after, internal };
+    let filter = Filter { realm, state, operation, claimed_after, claimed_before, after };
     let (found, next) = admin.gateway.list(&app, filter, limit).await.map_err(not_listed)?;
     Ok(json(&ListBody {
         app: &app.key,

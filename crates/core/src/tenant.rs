@@ -41,22 +41,17 @@ impl AppKey {
 }
 
 impl Operation {
-    /// Prefix of the operations of records that gateways keep for themselves. Callers cannot use it.
-    pub const INTERNAL_PREFIX: &str = "oncegate:";
+    /// Prefix that is reserved for gateways. Callers cannot use it.
+    const GATEWAY_PREFIX: &str = "oncegate:";
 
     /// Prefix of the operations of the proxy's routes. Callers of the API cannot use it.
     pub const PROXY_PREFIX: &str = "proxy:";
 
     const LENGTH_MAX: usize = 128;
 
-    /// Reports whether this is the operation of a record that gateways keep for themselves.
-    pub fn is_internal(&self) -> bool {
-        self.0.starts_with(Self::INTERNAL_PREFIX)
-    }
-
     /// Returns the prefix of this operation if callers of the API cannot use it.
     pub fn reserved_prefix(&self) -> Option<&'static str> {
-        [Self::INTERNAL_PREFIX, Self::PROXY_PREFIX].into_iter().find(|prefix| self.0.starts_with(prefix))
+        [Self::GATEWAY_PREFIX, Self::PROXY_PREFIX].into_iter().find(|prefix| self.0.starts_with(prefix))
     }
 
     fn is_valid(text: &str) -> bool {
@@ -142,9 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_reserved_prefix_makes_an_operation_internal() {
-        for (text, internal) in [("oncegate:degraded-grant", true), ("oncegate.x", false), ("my:oncegate:x", false)] {
-            assert_eq!(text.parse::<Operation>().map(|operation| operation.is_internal()), Ok(internal), "{text}");
+    fn operations_of_gateways_and_of_the_proxy_are_reserved() {
+        for (text, reserved) in [
+            ("oncegate:x", Some("oncegate:")),
+            ("proxy:orders", Some("proxy:")),
+            ("oncegate.x", None),
+            ("my:oncegate:x", None),
+        ] {
+            assert_eq!(text.parse::<Operation>().map(|operation| operation.reserved_prefix()), Ok(reserved), "{text}");
         }
     }
 

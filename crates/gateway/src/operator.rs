@@ -93,8 +93,6 @@ pub struct Filter {
     pub claimed_before: Option<Timestamp>,
     /// Only claims after this global ID.
     pub after: Option<GlobalId>,
-    /// Includes the records that gateways keep for themselves.
-    pub internal: bool,
 }
 
 /// An engine in the admin API.
@@ -277,27 +275,18 @@ impl Gateway {
 impl Filter {
     /// Returns a filter that passes all claims of a realm.
     pub fn all(realm: Realm) -> Self {
-        Self {
-            realm,
-            state: None,
-            operation: None,
-            claimed_after: None,
-            claimed_before: None,
-            after: None,
-            internal: false,
-        }
+        Self { realm, state: None, operation: None, claimed_after: None, claimed_before: None, after: None }
     }
 
     /// Reports whether a claim passes the filters that the engine does not apply.
     fn passes(&self, record: &Record) -> bool {
         let (operation, claimed_at) = (record.operation.as_ref(), record.attempt.timestamp());
-        (self.internal || !operation.is_some_and(Operation::is_internal))
-            && (self.operation.is_none() || self.operation.as_ref() == operation)
+        (self.operation.is_none() || self.operation.as_ref() == operation)
             && self.claimed_after.is_none_or(|after| claimed_at > after)
             && self.claimed_before.is_none_or(|before| claimed_at < before)
     }
 
-    /// Reports whether it leaves out claims of callers that the engine returns.
+    /// Reports whether it leaves out claims that the engine returns.
     fn is_selective(&self) -> bool {
         self.operation.is_some() || self.claimed_after.is_some() || self.claimed_before.is_some()
     }

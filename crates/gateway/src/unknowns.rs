@@ -9,7 +9,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use oncegate_core::operator::{UnknownClaim, UnknownsPage, UnknownsRequest};
 use oncegate_core::record::{ClaimState, LiveClaim, Realm};
-use oncegate_core::tenant::{AppKey, Operation};
+use oncegate_core::tenant::AppKey;
 
 use super::operator::{Filter, filtered};
 use super::{ClaimView, Failure, Gateway, late, read_failure, within};
@@ -79,9 +79,7 @@ impl Gateway {
     async fn unknowns_of(&self, app: &App, limit: usize) -> Result<UnknownsPage, EngineError> {
         let engine = self.policies(app)?.engine();
         if !engine.capabilities().lists {
-            let mut page = engine.unknowns(&UnknownsRequest { app: app.key.clone(), limit }).await?;
-            page.found.retain(|found| !found.claim.record.operation.as_ref().is_some_and(Operation::is_internal));
-            return Ok(page);
+            return engine.unknowns(&UnknownsRequest { app: app.key.clone(), limit }).await;
         }
         let mut page = UnknownsPage { found: Vec::new(), more: false };
         for realm in [Realm::Api, Realm::Proxy] {
