@@ -5,6 +5,7 @@
 mod clock;
 mod conformance;
 mod full;
+pub(super) mod inspected;
 mod notifications;
 mod races;
 mod restore;
@@ -13,6 +14,7 @@ mod sweeping;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
+use oncegate_core::engine::{Node, NodeRole, Topology};
 use oncegate_core::terms::Terms;
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
 
@@ -27,4 +29,23 @@ pub(super) async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
 pub(super) fn leased(lease: Duration) -> ClaimRequest {
     let request = oncegate_core::engine::conformance::fresh_claim();
     ClaimRequest { terms: Terms { lease, ..request.terms }, ..request }
+}
+
+/// Longest time until a look at the members has shown something.
+pub(super) const SEEN: Duration = Duration::from_mins(1);
+
+/// Waits until the engine shows its members like this.
+pub(super) async fn shown(what: &str, engine: &impl Topology, is_so: impl Fn(&[Node]) -> bool) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    oncegate_testkit::wait::until(what, SEEN, async || {
+        nodes = engine.nodes();
+        is_so(&nodes)
+    })
+    .await;
+    nodes
+}
+
+/// Returns the number of members with this role.
+pub(super) fn count(nodes: &[Node], role: NodeRole) -> usize {
+    nodes.iter().filter(|node| node.role == role).count()
 }

@@ -1,31 +1,12 @@
 //! What operators see of the members, and the history that gateways compact.
 
-use std::time::Duration;
-
 use oncegate_core::engine::conformance::fresh_claim;
-use oncegate_core::engine::{Node, NodeRole, Topology};
+use oncegate_core::engine::{Node, NodeRole};
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 use oncegate_testkit::wait;
 
+use super::engines::{SEEN, count, shown};
 use super::{again, granted, is_duplicate, open};
-
-/// Longest time until a look at the members has shown something.
-const SEEN: Duration = Duration::from_mins(1);
-
-/// Waits until the engine shows its members like this.
-async fn shown(what: &str, engine: &impl Topology, is_so: impl Fn(&[Node]) -> bool) -> Vec<Node> {
-    let mut nodes = Vec::new();
-    wait::until(what, SEEN, async || {
-        nodes = engine.nodes();
-        is_so(&nodes)
-    })
-    .await;
-    nodes
-}
-
-fn count(nodes: &[Node], role: NodeRole) -> usize {
-    nodes.iter().filter(|node| node.role == role).count()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_member_is_shown_with_its_role_its_version_and_whether_it_answers() {

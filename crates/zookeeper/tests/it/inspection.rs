@@ -1,49 +1,14 @@
 //! `oncegate config check --connect`: the answer for each kind of mistake.
 
-use std::time::Duration;
-
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_driver::scheme::Inspection;
 use oncegate_testkit::certificates::Authority;
-use oncegate_testkit::output::print;
-use oncegate_testkit::wait::until;
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use oncegate_testkit::zookeeper_nodes::Nodes;
 
 use super::auth::with_user;
+use super::engines::inspected::{assert_problem, assert_usable, inspect_until};
 use super::{granted, nodes, open};
-
-async fn inspect(url: &str) -> Inspection {
-    let inspect = oncegate_zookeeper::SCHEME.inspect.expect("a check of servers");
-    let found = inspect(url.to_owned()).await;
-    assert!(!format!("{found:?}").contains("hunter"), "{found:?}");
-    found
-}
-
-/// Checks until the result is as expected: a busy machine may delay an answer for longer than a check waits, and members elect a leader
-/// first.
-async fn inspect_until(url: &str, what: &str, is_expected: impl Fn(&Inspection) -> bool) -> Inspection {
-    let mut found = inspect(url).await;
-    until(what, Duration::from_secs(10), async || {
-        if !is_expected(&found) {
-            print(format_args!("{what}: {found:?}"));
-            found = inspect(url).await;
-        }
-        is_expected(&found)
-    })
-    .await;
-    found
-}
-
-/// Checks that there is no problem.
-async fn assert_usable(url: &str) -> Inspection {
-    inspect_until(url, "no problem", |found| found.problems.is_empty()).await
-}
-
-/// Checks that there is one problem, with this part.
-async fn assert_problem(url: &str, part: &str) {
-    inspect_until(url, part, |found| found.problems.len() == 1 && found.problems[0].contains(part)).await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_named_server_is_reported_and_no_node_is_written() {

@@ -1,34 +1,17 @@
 //! What operators see of the servers.
 
-use std::time::Duration;
-
-use oncegate_core::engine::{Node, NodeRole, Topology};
-use oncegate_testkit::wait;
+use oncegate_core::engine::{Node, NodeRole};
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
+use super::engines::{count, shown};
 use super::open;
-
-/// Longest time until a look at the servers has shown something.
-const SEEN: Duration = Duration::from_mins(1);
-
-/// Waits until the engine shows its servers like this.
-async fn shown(what: &str, engine: &impl Topology, is_so: impl Fn(&[Node]) -> bool) -> Vec<Node> {
-    let mut nodes = Vec::new();
-    wait::until(what, SEEN, async || {
-        nodes = engine.nodes();
-        is_so(&nodes)
-    })
-    .await;
-    nodes
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_server_is_shown_with_its_role_its_version_and_whether_it_answers() {
     let Some(mut cluster) = ZooKeeperCluster::start().await else { return };
     let engine = open(&cluster.url());
     let nodes = shown("three servers", &engine, |nodes| nodes.len() == 3 && nodes.iter().all(|node| node.up)).await;
-    let count = |role: NodeRole| nodes.iter().filter(|node| node.role == role).count();
-    assert_eq!((count(NodeRole::Leader), count(NodeRole::Follower)), (1, 2), "{nodes:?}");
+    assert_eq!((count(&nodes, NodeRole::Leader), count(&nodes, NodeRole::Follower)), (1, 2), "{nodes:?}");
     for node in &nodes {
         assert_eq!((node.version.as_deref(), node.warnings.len(), node.shard), (Some("3.9.4"), 0, 0), "{node:?}");
     }
