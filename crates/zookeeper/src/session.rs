@@ -169,11 +169,16 @@ impl Session {
         self.limited(self.client.send(vec![Request::Change(changes)])).await.map(drop)
     }
 
-    /// Checks that the store answers, and has its data.
+    /// Checks that the store answers, and has its data. Learns of its members: one session may last while all others are replaced.
     pub(super) async fn check(&self) -> Result<(), Failure> {
         let marker = self.store.keys.marker.clone();
-        let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone()]).await?;
-        match found.into_iter().next() {
+        let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone(), members::CONFIGURATION.into()]).await?;
+        let mut found = found.into_iter();
+        let first = found.next();
+        if let Some(Ok(Some((configuration, _)))) = found.next() {
+            self.store.learn(&configuration);
+        }
+        match first {
             Some(Ok(found)) => {
                 self.store.set_marker(found.as_ref().map(|(value, _)| &value[..]));
                 Ok(())
@@ -193,16 +198,12 @@ impl Session {
         }
     }
 
-    /// Adds the members of the configuration that the servers share, if it names addresses for clients.
+    /// Asks for the configuration that the servers share.
     async fn learn_members(&self) {
-        if self.store.url.common.are_members_fixed {
-            return;
-        }
         let request = vec![Request::Get(members::CONFIGURATION.into())];
         let Ok(replies) = self.limited(self.client.send(request)).await else { return };
         let Some(Ok(Body::Data(value, _))) = replies.into_iter().next().map(|reply| reply.body) else { return };
-        let learnt = members::with_listed(&self.store.url.common.members, &value);
-        self.store.known().members = learnt;
+        self.store.learn(&value);
     }
 
     /// Sends groups of changes, each made as a whole or not at all, and reads of nodes behind them.

@@ -15,6 +15,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_driver::Server;
 
 use super::keys::Keys;
+use super::members;
 use super::url::Url;
 
 /// Most folders that are known to be there. After that they are created again, without an effect.
@@ -82,6 +83,13 @@ impl Store {
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
             options,
+        }
+    }
+
+    /// Adds the members of the configuration that the servers share to those of the URL, if it names addresses for clients.
+    pub(super) fn learn(&self, configuration: &[u8]) {
+        if !self.url.common.are_members_fixed {
+            self.known().members = members::with_listed(&self.url.common.members, configuration);
         }
     }
 

@@ -4,7 +4,7 @@ use oncegate_core::engine::{Node, NodeRole};
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
 use super::engines::{count, shown};
-use super::open;
+use super::{nodes, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_server_is_shown_with_its_role_its_version_and_whether_it_answers() {
@@ -36,4 +36,17 @@ async fn a_single_server_has_a_warning() {
     let engine = open(&cluster.url());
     let nodes = shown("the server", &engine, |nodes| nodes.iter().any(|node| node.up)).await;
     assert!(nodes.len() == 1 && nodes[0].warnings[0].contains("the only server"), "{nodes:?}");
+}
+
+/// As by a change of the ensemble with `reconfig`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_join_later_are_learnt_in_a_session_that_goes_on() {
+    let Some(cluster) = ZooKeeperCluster::start_with(1, &["skipACL=yes"]).await else { return };
+    let Some(other) = ZooKeeperCluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    shown("the server", &engine, |nodes| nodes.len() == 1 && nodes[0].up).await;
+    let joined = other.addresses().remove(0);
+    let configuration = format!("server.2=127.0.0.1:2888:3888:participant;{joined}\nversion=100000000");
+    nodes(&cluster).set("/zookeeper/config", configuration.as_bytes());
+    shown("the other server", &engine, |nodes| nodes.iter().any(|node| node.up && node.address == joined)).await;
 }
