@@ -5,6 +5,8 @@
 
 pub mod backup;
 mod connection;
+mod events;
+mod exchanges;
 pub mod listener;
 mod pool;
 mod queue;

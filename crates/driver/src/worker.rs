@@ -5,24 +5,22 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::backoff::Backoff;
 use oncegate_core::engine::{Determinate, EngineError};
 use tokio::runtime::Id;
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::events::{Event, Events};
+use super::exchanges::Exchanges;
 use super::queue::CALLS_MAX;
-use super::{Call, Connection, Connector, Exchange, Fitness, Lost, Queue, Readiness, Reply};
+use super::{Call, Connection, Connector, Fitness, Lost, Queue, Readiness, Reply};
 
 /// Delay before a connection is opened again. Short, so that a recovered store is found well within a second.
 pub(super) const RECONNECT: Backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_millis(160) };
-
-/// A connection that lasted this long was a good one: the next one is opened at once.
-const STEADY: Duration = Duration::from_secs(1);
 
 /// Intervals at which a worker checks its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +46,11 @@ impl<C: Call> Worker<C> {
     /// The errors of the call. There may also be no connection, or it was lost before the answer arrived.
     pub async fn call<Answer>(&self, call: impl FnOnce(Reply<Answer>) -> C) -> Result<Answer, EngineError> {
         let (reply, answer) = Reply::new();
-        if self.calls.send(call(reply)).await.is_err() {
-            return Err(closed().into());
+        // There is mostly room. To wait for it takes more, even where nothing is waited for.
+        match self.calls.try_send(call(reply)) {
+            Ok(()) => {}
+            Err(TrySendError::Closed(_)) => return Err(closed().into()),
+            Err(TrySendError::Full(call)) => self.calls.send(call).await.map_err(|_| closed())?,
         }
         // A worker answers every call that it did not send.
         answer.await.unwrap_or_else(|_| {
@@ -165,20 +166,28 @@ impl<K: Connector> Task<K> {
     ///
     /// Dropping the exchanges under way drops their calls, so their outcome is uncertain.
     async fn serve(&mut self, mut connection: K::Connection) -> Lost {
-        let mut exchanges: FuturesUnordered<Exchange<<K::Connection as Connection>::Done>> = FuturesUnordered::new();
+        let mut exchanges = Exchanges::new();
         let mut retired = None;
-        let mut steady = pin!(sleep(STEADY));
-        let mut heartbeats = ticks(self.intervals.heartbeat);
-        let mut checks = self.intervals.check.map(ticks);
-        // The first tick is at once, and the connection has just been checked.
-        heartbeats.tick().await;
-        tick(checks.as_mut()).await;
+        let mut events = Events::start(self.intervals, self.closing.clone()).await;
+        let (mut heartbeat_is_due, mut check_is_due) = (false, false);
         loop {
             if let (Some(why), true) = (retired, exchanges.is_empty()) {
                 return String::from(why).into();
             }
-            let open = retired.is_none();
-            let room = open && exchanges.len() < connection.exchanges_max();
+            let has_room = retired.is_none() && exchanges.len() < connection.exchanges_max();
+            if has_room && check_is_due {
+                check_is_due = false;
+                exchanges.push(connection.check());
+                continue;
+            }
+            if has_room && heartbeat_is_due {
+                heartbeat_is_due = false;
+                match connection.fitness() {
+                    Fitness::Good => exchanges.push(connection.heartbeat()),
+                    Fitness::Retire(why) => retired = Some(why),
+                }
+                continue;
+            }
             tokio::select! {
                 // In this order: replies first, and no exchange is started before the last one has been polled.
                 biased;
@@ -190,14 +199,13 @@ impl<K: Connector> Task<K> {
                     }
                     Err(lost) => return lost,
                 },
-                () = self.closing.cancelled(), if open => retired = Some("the engine is closing"),
-                () = tick(checks.as_mut()), if room && checks.is_some() => exchanges.push(connection.check()),
-                _ = heartbeats.tick(), if room => match connection.fitness() {
-                    Fitness::Good => exchanges.push(connection.heartbeat()),
-                    Fitness::Retire(why) => retired = Some(why),
+                event = events.next() => match event {
+                    Event::Closing => retired = Some(retired.unwrap_or("the engine is closing")),
+                    Event::Heartbeat => heartbeat_is_due = true,
+                    Event::Check => check_is_due = true,
+                    Event::Steady => self.failures = 0,
                 },
-                () = &mut steady, if self.failures > 0 => self.failures = 0,
-                has_call = self.queue.has_call(), if room => {
+                has_call = self.queue.has_call(), if has_room => {
                     if !has_call {
                         retired = Some("the engine was closed");
                     } else if let Fitness::Retire(why) = connection.fitness() {
@@ -218,17 +226,5 @@ async fn refuse<C: Call>(queue: &mut Queue<C>, why: Option<&Determinate>) -> Opt
             Some(())
         }
         None => std::future::pending().await,
-    }
-}
-
-fn ticks(every: Duration) -> Interval {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-async fn tick(ticks: Option<&mut Interval>) {
-    if let Some(ticks) = ticks {
-        ticks.tick().await;
     }
 }

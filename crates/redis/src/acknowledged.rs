@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use oncegate_core::engine::EngineError;
 use oncegate_driver::{Fitness, Lost};
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::sleep;
 
 use super::acknowledgement::{Acknowledged, Acknowledgement};
+use super::commands::Commands;
 use super::connection::{Caller, fitness, lose};
 use super::health::Health;
 use super::limit::Limit;
@@ -70,7 +71,7 @@ impl Room {
     /// Sends commands, and answers the callers once replicas have acknowledged all of it.
     pub(super) async fn exchange(
         self: Arc<Self>,
-        mut commands: Vec<Cmd>,
+        mut commands: Commands,
         mut callers: Vec<Caller>,
     ) -> Result<Fitness, Lost> {
         let count = commands.len();
@@ -107,7 +108,8 @@ impl Room {
             let covered = self.state().next;
             let marker = self.health.marker();
             let key = marker.as_deref().map(|marker| &*marker.key);
-            let mut exchange = pin!(self.wire.exchange(self.acknowledgement.commands(key, Some(&Marker::value()))));
+            let commands = self.acknowledgement.commands(key, Some(&Marker::value()));
+            let mut exchange = pin!(self.wire.exchange(commands.into_iter().collect()));
             let replies = loop {
                 tokio::select! {
                     biased;

@@ -2,10 +2,13 @@
 //! renewed certificates.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
 
 use super::invalid_url::InvalidUrl;
 
@@ -46,6 +49,40 @@ impl Certificates {
         let root_cert = self.ca.as_ref().map(|ca| read("ca", ca, has_certificate)).transpose()?;
         Ok(TlsCertificates { client_tls, root_cert })
     }
+
+    /// Reads the files, and returns what opens TLS with them. Blocks.
+    pub(super) fn connector(&self) -> Result<TlsConnector, InvalidUrl> {
+        let TlsCertificates { client_tls, root_cert } = self.read()?;
+        let mut roots = RootCertStore::empty();
+        match root_cert {
+            Some(ca) => {
+                for certificate in chain(&ca)? {
+                    roots.add(certificate).map_err(|_| unusable())?;
+                }
+            }
+            None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.map_err(|_| unusable())?.with_root_certificates(roots);
+        let config = match client_tls {
+            Some(ClientTlsConfig { client_cert, client_key }) => {
+                let key = PrivateKeyDer::from_pem_slice(&client_key).map_err(|_| unusable())?;
+                config.with_client_auth_cert(chain(&client_cert)?, key).map_err(|_| unusable())?
+            }
+            None => config.with_no_client_auth(),
+        };
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+/// Returns the error for files that do not fit together.
+pub(super) fn unusable() -> InvalidUrl {
+    InvalidUrl::new("its ca, client_certificate or client_key cannot be used")
+}
+
+fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, InvalidUrl> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|_| unusable())
 }
 
 /// Reads a file and checks its contents. An error repeats none of them.

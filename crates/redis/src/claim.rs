@@ -9,9 +9,10 @@ use oncegate_core::claim::{self, ClaimRequest, ClaimResponse, Effect};
 use oncegate_core::engine::{BatchClaim, ClaimSink, Determinate, EngineError, millis, value};
 use oncegate_core::record::ClaimState;
 use oncegate_core::terms::LeaseEnd;
-use redis::{Cmd, Value};
+use redis::Value;
 
 use super::Redis;
+use super::commands::Commands;
 use super::connection::Purpose;
 use super::keys::KeyName;
 use super::limit::CallTime;
@@ -116,7 +117,10 @@ impl Redis {
     }
 
     async fn claim_group(&self, (route, group): Group<Prepared<'_>>, sink: ClaimSink<'_>) {
-        let commands = group.iter().map(Prepared::command).collect();
+        let mut commands = Commands::default();
+        for claim in &group {
+            claim.write_command(&mut commands);
+        }
         let sent = async {
             let route = route?;
             let replies = route.primary.send(route.worker, commands, Purpose::Grant, None).await?;
@@ -214,7 +218,12 @@ impl Redis {
 
     async fn set(&self, claim: &Prepared<'_>) -> Result<SetOutcome, EngineError> {
         let (purpose, time) = (Purpose::Grant, claim.time.for_grants());
-        let sending = Sending { key: &claim.key, purpose, time, command: &|| claim.command() };
+        let command = || {
+            let mut command = Commands::default();
+            claim.write_command(&mut command);
+            command
+        };
+        let sending = Sending { key: &claim.key, purpose, time, command: &command };
         SetOutcome::read(claim.request, self.topology.send(sending).await?)
     }
 
@@ -240,11 +249,10 @@ impl Redis {
 }
 
 impl Prepared<'_> {
-    fn command(&self) -> Cmd {
-        // The words and numbers around key and value are shorter than this.
-        let mut set = Cmd::with_capacity(7, self.key.text.len() + self.value.len() + 64);
-        set.arg("SET").arg(&self.key.text).arg(&self.value).arg("NX").arg("GET").arg("PX").arg(self.px);
-        set
+    fn write_command(&self, commands: &mut Commands) {
+        let px = &mut itoa::Buffer::new();
+        let words = ["SET", &self.key.text, &self.value, "NX", "GET", "PX", px.format(self.px)];
+        commands.push(words.into_iter().map(str::as_bytes));
     }
 }
 

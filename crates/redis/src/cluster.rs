@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(super) use self::map::{Shard, SlotMap};
+use super::commands::Commands;
 use super::keys::{self, KeyName, Keys};
 use super::limit::{Limit, RESEND};
 use super::marker::Markers;
@@ -236,8 +237,9 @@ impl Cluster {
     /// Returns a command for a node to which a slot is moving. The node accepts commands for the slot only after
     /// ASKING. Where replicas acknowledge, a write is sent with it: the node may have no slot yet, and so no marker to
     /// write.
-    fn asking(&self, key: &KeyName, command: redis::Cmd) -> Vec<redis::Cmd> {
-        let mut commands = vec![redis::cmd("ASKING"), command];
+    fn asking(&self, key: &KeyName, command: Commands) -> Commands {
+        let mut commands = Commands::from(redis::cmd("ASKING"));
+        commands.append(command);
         if self.shared.url.acknowledgement.is_some() {
             let mut write = redis::cmd("SET");
             write.arg(self.shared.keys.written(slots::slot_of(key.text.as_bytes()))).arg(1).arg("PX").arg(60_000);
@@ -378,7 +380,7 @@ pub(super) mod tests {
         let key = KeyName { text: "foo".into(), spread: keys::Spread::None };
         for (url, count) in [(URL.to_owned(), 2), (format!("{URL}?replicas=1"), 4)] {
             let cluster = cluster(&url, NODES);
-            assert_eq!(cluster.asking(&key, redis::cmd("GET")).len(), count, "{url}");
+            assert_eq!(cluster.asking(&key, redis::cmd("GET").into()).len(), count, "{url}");
             let written = cluster.shared.keys.written(slots::slot_of(b"foo"));
             assert_eq!(slots::slot_of(written.as_bytes()), slots::slot_of(b"foo"));
         }

@@ -7,15 +7,17 @@ use std::time::Duration;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::{Exchange, Fitness, Lost, Queue, Reply, Server};
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::acknowledged::Room;
+use super::commands::Commands;
 use super::health::Health;
 use super::invalid_url::InvalidUrl;
 use super::limit::Wait;
 use super::script::{SCRIPTS, Script};
+use super::stream;
 use super::target::{Target, Version};
 use super::url::Url;
 use super::wire::Wire;
@@ -25,7 +27,7 @@ pub(super) const BATCH: usize = 128;
 
 /// Commands that are sent together, and the receivers of their replies.
 pub(super) struct Call {
-    pub(super) commands: Vec<Cmd>,
+    pub(super) commands: Commands,
     pub(super) purpose: Purpose,
     /// Rule by which its replies wait for replicas, if they do.
     pub(super) wait: Option<Wait>,
@@ -64,15 +66,12 @@ impl Connector {
     /// Opens a connection, and checks that the server is fit.
     async fn open(&self) -> Result<Connection, Determinate> {
         let (address, version) = self.target.find().await?;
-        let opener = client(&self.url, move |url| url.client(address.as_ref())).await?;
-        let config = without_timeouts();
-        let client = opener.get_multiplexed_async_connection_with_config(&config);
-        let client = self.target.unless_changed(version, client).await?;
-        let client = client.map_err(|error| Determinate::Unavailable(failure(&error)))?;
+        let stream = stream::open(&self.url, address.as_ref());
+        let stream = self.target.unless_changed(version, stream).await??;
         let acknowledgement = self.url.acknowledgement.filter(|_| self.is_acknowledged);
         // An exchange may be queued behind two others that wait for replicas.
         let waits = acknowledgement.map(|asked| asked.timeout).unwrap_or_default() * 3;
-        let wire = Wire::new(client, self.response_timeout + waits, SystemEntropy.bits());
+        let wire = Wire::new(stream, self.response_timeout + waits, SystemEntropy.bits());
         let health = self.health.clone();
         let mut connection = Connection {
             room: acknowledgement.map(|asked| Arc::new(Room::new(wire.clone(), health.clone(), asked))),
@@ -140,9 +139,9 @@ impl oncegate_driver::Connection for Connection {
         let short = self.room.as_ref().and_then(|room| room.short());
         let is_late = |call: &Call| call.wait.is_some_and(|wait| wait.limit.is_over());
         let calls_max = queue.len().min(BATCH);
-        let (mut commands, mut callers) = (Vec::with_capacity(calls_max), Vec::with_capacity(calls_max));
+        let (mut commands, mut callers) = (Commands::default(), Vec::with_capacity(calls_max));
         while commands.len() < BATCH {
-            let Some(mut call) = queue.pop() else { break };
+            let Some(call) = queue.pop() else { break };
             match &refusal {
                 Some(why) if call.purpose == Purpose::Grant => call.reply.refuse(why),
                 _ if call.reply.is_abandoned() => {}
@@ -152,7 +151,7 @@ impl oncegate_driver::Connection for Connection {
                 _ => {
                     let (count, wait, reply) = (call.commands.len(), call.wait, Some(call.reply));
                     callers.push(Caller { count, wait, reply });
-                    commands.append(&mut call.commands);
+                    commands.append(call.commands);
                 }
             }
         }
@@ -181,7 +180,7 @@ impl oncegate_driver::Connection for Connection {
             return Box::pin(ready(Ok(Fitness::Good)));
         }
         let marker = self.health.marker();
-        let replies = self.wire.exchange(self.health.marker_commands().into());
+        let replies = self.wire.exchange(self.health.marker_commands().into_iter().collect());
         let health = self.health.clone();
         Box::pin(async move {
             let judged = health.judge_marker(replies.await?, marker.as_deref());
@@ -215,7 +214,7 @@ impl Connection {
 
     fn check_health(&mut self) -> impl Future<Output = Result<(), Determinate>> + Send + 'static + use<> {
         let marker = self.health.marker();
-        let replies = self.wire.exchange(self.health.commands());
+        let replies = self.wire.exchange(self.health.commands().into_iter().collect());
         let health = self.health.clone();
         async move { health.judge(replies.await.map_err(Determinate::Unavailable)?, marker.as_deref()) }
     }
@@ -244,7 +243,10 @@ impl Caller {
 }
 
 /// Gives each caller its replies.
-pub(super) fn answer(callers: Vec<Caller>, values: Vec<Value>) {
+pub(super) fn answer(mut callers: Vec<Caller>, values: Vec<Value>) {
+    if let [caller] = &mut *callers {
+        return caller.answer(Ok(values));
+    }
     let mut values = values.into_iter();
     for mut caller in callers {
         let count = caller.count;
@@ -271,19 +273,19 @@ pub(super) fn fitness(replies: &[Value]) -> Fitness {
     }
 }
 
-/// Returns a client that uses the present certificates in their files.
-pub(super) async fn client(
+/// Makes something of the present certificates in their files.
+pub(super) async fn with_files<T: Send + 'static>(
     url: &Arc<Url>,
-    make: impl FnOnce(&Url) -> Result<redis::Client, InvalidUrl> + Send + 'static,
-) -> Result<redis::Client, Determinate> {
+    make: impl FnOnce(&Url) -> Result<T, InvalidUrl> + Send + 'static,
+) -> Result<T, Determinate> {
     let url = url.clone();
-    let client = spawn_blocking(move || make(&url)).await;
+    let result = spawn_blocking(move || make(&url)).await;
     // The runtime is ending, or reading the files has panicked.
     let unreadable = |_| Determinate::Unavailable("the certificates of the Redis engine could not be read".into());
-    client.map_err(unreadable)?.map_err(|why| Determinate::Unavailable(why.to_string()))
+    result.map_err(unreadable)?.map_err(|why| Determinate::Unavailable(why.to_string()))
 }
 
-/// Returns settings of connections whose timeouts are kept by their users: the client would apply them to each of its steps.
+/// Returns settings of the library's connections whose timeouts are kept by their users: it would apply them to each of its steps.
 pub(super) fn without_timeouts() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }

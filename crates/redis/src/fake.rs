@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream};
 use tokio::time::sleep;
+
+use super::stream::Stream;
 
 /// A reply, and how long the server takes for it.
 pub(super) type Answer = (Duration, String);
 
-/// Opens a connection to a server that answers each command by its words. It answers `ECHO` alone.
-pub(super) async fn client(mut answer: impl FnMut(&[String]) -> Answer + Send + 'static) -> MultiplexedConnection {
+/// Opens a stream to a server that answers each command by its words. It answers `ECHO` alone.
+pub(super) fn stream(mut answer: impl FnMut(&[String]) -> Answer + Send + 'static) -> Stream {
     let (near, far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
         let mut far = BufReader::new(far);
@@ -26,11 +26,7 @@ pub(super) async fn client(mut answer: impl FnMut(&[String]) -> Answer + Send + 
             }
         }
     });
-    let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-    let config = crate::connection::without_timeouts();
-    let (client, driver) = MultiplexedConnection::new_with_config(&settings, near, config).await.unwrap();
-    tokio::spawn(driver);
-    client
+    Box::new(near)
 }
 
 /// Reads a command; nothing at the end of the stream.

@@ -14,7 +14,7 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::connection::{client, failure, without_timeouts};
+use super::connection::{failure, with_files, without_timeouts};
 use super::keys::Keys;
 use super::reply::refusal;
 use super::target::{Target, Version};
@@ -103,7 +103,7 @@ impl Listener for Listening {
 impl Listening {
     async fn connect(&self) -> Result<Open, Determinate> {
         let (address, version) = self.target.find().await?;
-        let client = client(&self.url, move |url| url.listening_client(address.as_ref())).await?;
+        let client = with_files(&self.url, move |url| url.listening_client(address.as_ref())).await?;
         let (sender, pushes) = mpsc::unbounded_channel();
         let config = without_timeouts().set_push_sender(sender);
         let client = client.get_multiplexed_async_connection_with_config(&config).await;

@@ -7,9 +7,10 @@ use futures_util::future::{join, try_join_all};
 use oncegate_core::engine::EngineError;
 use oncegate_core::engine::notification::Hub;
 use oncegate_driver::{Intervals, Pool, Server, Worker};
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::runtime::Id;
 
+use super::commands::Commands;
 use super::connection::{Call, Connector, Purpose};
 use super::health::Health;
 use super::keys::Spread;
@@ -80,7 +81,7 @@ impl Primary {
     pub(super) async fn send(
         &self,
         worker: usize,
-        commands: Vec<Cmd>,
+        commands: Commands,
         purpose: Purpose,
         wait: Option<Wait>,
     ) -> Result<Vec<Value>, EngineError> {
@@ -91,11 +92,11 @@ impl Primary {
     pub(super) async fn send_one(
         &self,
         worker: usize,
-        command: Cmd,
+        command: Commands,
         purpose: Purpose,
         wait: Option<Wait>,
     ) -> Result<Value, EngineError> {
-        let replies = self.send(worker, vec![command], purpose, wait).await?;
+        let replies = self.send(worker, command, purpose, wait).await?;
         replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
     }
 
@@ -103,7 +104,7 @@ impl Primary {
     /// are not checked: they show nothing about the server.
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         let ping = |worker| async move {
-            let commands = vec![redis::cmd("PING")];
+            let commands = redis::cmd("PING").into();
             let call = |reply| Call { commands, purpose: Purpose::Other, wait: None, reply };
             let replies = Worker::call(worker, call).await.map_err(EngineError::of_read)?;
             replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)

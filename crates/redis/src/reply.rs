@@ -31,12 +31,12 @@ pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
         Value::Array(items) => items,
         _ => return Err(unexpected()),
     };
-    let [Value::BulkString(value), Value::Int(left_ms), Value::Int(ends_ms)] = &*items else {
+    let Ok([Value::BulkString(value), Value::Int(left_ms), Value::Int(ends_ms)]) = <[Value; 3]>::try_from(items) else {
         return Err(unexpected());
     };
-    let record = value::decode(value)?;
-    let (left, ends_at) = (left_of(&record, *left_ms), ends_at_of(&record, *ends_ms));
-    Ok(LiveClaim::of_stored(record, left, ends_at, None).map(|held| Snapshot { value: value.clone(), held }))
+    let record = value::decode(&value)?;
+    let (left, ends_at) = (left_of(&record, left_ms), ends_at_of(&record, ends_ms));
+    Ok(LiveClaim::of_stored(record, left, ends_at, None).map(|held| Snapshot { value, held }))
 }
 
 /// Returns the remaining time of a record, by the server's count: negative if nothing ends it.

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
+use super::commands::Commands;
+
 /// A script and its digest.
 pub(super) struct Script {
     text: Cow<'static, str>,
@@ -18,12 +20,12 @@ impl Script {
     }
 
     /// Runs the script by its digest.
-    pub(super) fn call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Cmd {
+    pub(super) fn call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Commands {
         invocation("EVALSHA", &self.digest, key, arguments)
     }
 
     /// Runs the script by its text, which also loads it.
-    pub(super) fn load_and_call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Cmd {
+    pub(super) fn load_and_call<Argument: AsRef<[u8]>>(&self, key: &str, arguments: &[Argument]) -> Commands {
         invocation("EVAL", &self.text, key, arguments)
     }
 
@@ -36,13 +38,9 @@ impl Script {
 }
 
 /// Passes the key as such: a cluster routes by it, and an ACL is applied to it.
-fn invocation(command: &str, script: &str, key: &str, arguments: &[impl AsRef<[u8]>]) -> Cmd {
-    let mut command = redis::cmd(command);
-    command.arg(script).arg(1).arg(key);
-    for argument in arguments {
-        command.arg(argument.as_ref());
-    }
-    command
+fn invocation(command: &str, script: &str, key: &str, arguments: &[impl AsRef<[u8]>]) -> Commands {
+    let words = [command, script, "1", key].into_iter().map(str::as_bytes);
+    Commands::of(words.chain(arguments.iter().map(AsRef::as_ref)))
 }
 
 /// All scripts of this engine.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use oncegate_core::engine::EngineError;
 use oncegate_core::engine::notification::Hub;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::runtime::Handle;
 
 use self::one::One;
 use super::cluster::Cluster;
+use super::commands::Commands;
 use super::connection::{BATCH, Purpose};
 use super::keys::KeyName;
 use super::limit::CallTime;
@@ -35,7 +36,7 @@ pub(super) struct Sending<'a> {
     pub(super) purpose: Purpose,
     /// Time of the call that it is part of.
     pub(super) time: CallTime,
-    pub(super) command: &'a (dyn Fn() -> Cmd + Sync),
+    pub(super) command: &'a (dyn Fn() -> Commands + Sync),
 }
 
 /// Destination of the commands for a key: a server, and a connection to it.

@@ -149,7 +149,9 @@ impl Unknowns {
     /// Sends a command for a set. Its answer waits for no replica.
     async fn send(&self, set: &KeyName, command: &(dyn Fn() -> Cmd + Sync)) -> Result<Value, EngineError> {
         let time = CallTime { deadline: DEADLINE, wait: None };
-        let reply = self.topology.send(Sending { key: set, purpose: Purpose::Other, time, command }).await?;
+        let command = || command().into();
+        let sending = Sending { key: set, purpose: Purpose::Other, time, command: &command };
+        let reply = self.topology.send(sending).await?;
         Ok(checked(reply)?)
     }
 

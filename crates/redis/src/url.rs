@@ -10,12 +10,13 @@ use std::time::Duration;
 use oncegate_core::engine::Determinate;
 use oncegate_driver::scheme::Promise;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use tokio_rustls::TlsConnector;
 
 pub(super) use self::layout::{Address, Layout};
 pub(super) use self::query::RESPONSE_TIMEOUT;
 use self::query::Together;
 use super::acknowledgement::Acknowledgement;
-use super::certificates::Certificates;
+use super::certificates::{self, Certificates};
 use super::invalid_url::InvalidUrl;
 use super::limit::CallTime;
 
@@ -120,12 +121,22 @@ impl Url {
     /// Returns a client that opens connections to a server, or to the first one of the URL, with the present
     /// certificates in their files. Reads them, so it blocks.
     pub(super) fn client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
-        self.client_of(server.map_or_else(|| self.info.clone(), |server| self.info_of(server)))
+        self.client_of(self.connection_info(server))
+    }
+
+    /// Returns the settings of a connection to a server, or to the first one of the URL.
+    pub(super) fn connection_info(&self, server: Option<&Address>) -> ConnectionInfo {
+        server.map_or_else(|| self.info.clone(), |server| self.info_of(server))
+    }
+
+    /// Returns what opens TLS, with the present certificates in their files. Blocks.
+    pub(super) fn tls_connector(&self) -> Result<TlsConnector, InvalidUrl> {
+        self.certificates.connector()
     }
 
     /// Returns a client that opens connections for notifications. Blocks as [`Url::client`] does.
     pub(super) fn listening_client(&self, server: Option<&Address>) -> Result<redis::Client, InvalidUrl> {
-        let info = server.map_or_else(|| self.info.clone(), |server| self.info_of(server));
+        let info = self.connection_info(server);
         // RESP3: the server pushes messages between its replies.
         let settings = info.redis_settings().clone().set_protocol(redis::ProtocolVersion::RESP3);
         self.client_of(info.set_redis_settings(settings))
@@ -155,7 +166,7 @@ impl Url {
     }
 
     fn client_of(&self, info: ConnectionInfo) -> Result<redis::Client, InvalidUrl> {
-        let refused = |_| InvalidUrl::new("its ca, client_certificate or client_key cannot be used");
+        let refused = |_| certificates::unusable();
         if self.certificates.are_named() {
             return redis::Client::build_with_tls(info, self.certificates.read()?).map_err(refused);
         }

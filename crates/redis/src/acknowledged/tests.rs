@@ -25,11 +25,11 @@ struct Fake {
 }
 
 impl Fake {
-    async fn new(waits: impl IntoIterator<Item = Wait>, write: &'static str) -> Self {
+    fn new(waits: impl IntoIterator<Item = Wait>, write: &'static str) -> Self {
         let waits = Arc::new(Mutex::new(waits.into_iter().collect::<VecDeque<_>>()));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (planned, got) = (waits.clone(), seen.clone());
-        let client = fake::client(move |words| {
+        let stream = fake::stream(move |words| {
             got.lock().unwrap().push(words[0].clone());
             match &*words[0] {
                 "WAIT" => {
@@ -44,7 +44,7 @@ impl Fake {
         let server = Arc::new(Server::new("redis", url.to_string(), None));
         let marker = Marker { key: "og:marker".into(), place: None };
         let health = Arc::new(Health::new(url.clone(), server, Some(marker), Arc::default()));
-        let wire = Wire::new(client.await, 10 * SECOND, 7);
+        let wire = Wire::new(stream, 10 * SECOND, 7);
         Self { room: Arc::new(Room::new(wire, health, url.acknowledgement.unwrap())), waits, seen }
     }
 
@@ -54,7 +54,7 @@ impl Fake {
         // The wait takes four fifths of a deadline.
         let wait = CallTime::start(waits * 5 / 4, true).wait;
         let caller = Caller { count: 1, wait, reply: Some(reply) };
-        (self.room.clone().exchange(vec![redis::cmd("SET")], vec![caller]), answer)
+        (self.room.clone().exchange(redis::cmd("SET").into(), vec![caller]), answer)
     }
 
     fn count(&self, command: &str) -> usize {
@@ -81,7 +81,7 @@ const ENOUGH: &str = ":1\r\n";
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_given_once_enough_replicas_have_it() {
-    let fake = Fake::new([], ENOUGH).await;
+    let fake = Fake::new([], ENOUGH);
     let (exchange, answer) = fake.exchange(SECOND);
     assert!(is_good(&exchange.await) && is_given(answer.await));
     assert!(!fake.room.is_repeated() && fake.room.short().is_none());
@@ -90,7 +90,7 @@ async fn an_answer_is_given_once_enough_replicas_have_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_is_repeated_until_it_succeeds() {
-    let fake = Fake::new([(AT_ONCE, 0), (AT_ONCE, 0), (SECOND / 2, 0)], ENOUGH).await;
+    let fake = Fake::new([(AT_ONCE, 0), (AT_ONCE, 0), (SECOND / 2, 0)], ENOUGH);
     let (exchange, answer) = fake.exchange(5 * SECOND);
     let running = tokio::spawn(exchange);
     sleep(SECOND / 4).await;
@@ -103,7 +103,7 @@ async fn the_wait_is_repeated_until_it_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_whose_time_is_over_is_answered_that_too_few_replicas_have_it() {
-    let fake = Fake::new((0..1000).map(|_| (AT_ONCE, 0)), ENOUGH).await;
+    let fake = Fake::new((0..1000).map(|_| (AT_ONCE, 0)), ENOUGH);
     let (early, late) = (Limit::after(SECOND), Limit::after(SECOND * 11 / 10));
     let (exchange, answer) = fake.exchange(SECOND);
     assert!(is_good(&exchange.await));
@@ -116,7 +116,7 @@ async fn a_caller_whose_time_is_over_is_answered_that_too_few_replicas_have_it()
 #[tokio::test(start_paused = true)]
 async fn one_exchange_repeats_the_wait_for_all_that_it_covers() {
     // The second exchange falls short while the first one repeats its wait.
-    let fake = Fake::new([(AT_ONCE, 0), (SECOND / 10, 0)], ENOUGH).await;
+    let fake = Fake::new([(AT_ONCE, 0), (SECOND / 10, 0)], ENOUGH);
     let (first, answer) = fake.exchange(5 * SECOND);
     let first = tokio::spawn(first);
     sleep(Duration::from_millis(5)).await;
@@ -131,7 +131,7 @@ async fn one_exchange_repeats_the_wait_for_all_that_it_covers() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_exchanges_that_fall_short_one_repeats_the_wait() {
-    let fake = Fake::new([(AT_ONCE, 0), (AT_ONCE, 0), (SECOND, 1)], ENOUGH).await;
+    let fake = Fake::new([(AT_ONCE, 0), (AT_ONCE, 0), (SECOND, 1)], ENOUGH);
     let ((first, answer), (second, other)) = (fake.exchange(5 * SECOND), fake.exchange(5 * SECOND));
     let (first, second) = (tokio::spawn(first), tokio::spawn(second));
     sleep(Duration::from_millis(5)).await;
@@ -142,7 +142,7 @@ async fn of_several_exchanges_that_fall_short_one_repeats_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_a_replica_now_acknowledges_nothing_any_more() {
-    let fake = Fake::new([], "-READONLY x\r\n").await;
+    let fake = Fake::new([], "-READONLY x\r\n");
     let (exchange, answer) = fake.exchange(5 * SECOND);
     assert!(matches!(exchange.await, Ok(Fitness::Retire(why)) if why.contains("READONLY")));
     assert!(is_short(answer.await) && fake.count("WAIT") == 1);
@@ -154,7 +154,7 @@ async fn a_caller_of_a_server_that_waits_is_short_and_of_one_that_is_silent_is_n
     for (is_known, waits, is_answered) in
         [(true, SECOND / 20, true), (true, SECOND / 2, true), (false, SECOND / 20, true), (false, SECOND / 2, false)]
     {
-        let fake = Fake::new([(5 * SECOND, 1)], ENOUGH).await;
+        let fake = Fake::new([(5 * SECOND, 1)], ENOUGH);
         if is_known {
             fake.room.state().short = Some("few".into());
         }
@@ -170,7 +170,7 @@ async fn a_caller_of_a_server_that_waits_is_short_and_of_one_that_is_silent_is_n
 
 #[tokio::test(start_paused = true)]
 async fn with_the_connection_all_callers_in_the_room_are_lost() {
-    let fake = Fake::new([(AT_ONCE, 0), (20 * SECOND, 1)], ENOUGH).await;
+    let fake = Fake::new([(AT_ONCE, 0), (20 * SECOND, 1)], ENOUGH);
     let (exchange, answer) = fake.exchange(60 * SECOND);
     assert!(exchange.await.is_err_and(|lost| lost.why.contains("did not answer")));
     assert!(answer.await.unwrap().is_err_and(|why| why.is_uncertain() && !why.is_shortfall()));

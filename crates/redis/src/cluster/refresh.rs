@@ -16,7 +16,7 @@ use super::Shared;
 use super::layout::{self, Layout};
 use super::map::{Promotion, SlotMap};
 use super::views::Views;
-use crate::connection::{client, failure, without_timeouts};
+use crate::connection::{failure, with_files, without_timeouts};
 use crate::primary::Primary;
 use crate::url::{Address, Layout as Servers};
 
@@ -117,7 +117,7 @@ fn known(shared: &Shared) -> Vec<Address> {
 async fn ask(shared: &Shared, node: &Address) -> Result<Layout, Determinate> {
     let asked = async {
         let address = node.clone();
-        let client = client(&shared.url, move |url| url.client(Some(&address))).await?;
+        let client = with_files(&shared.url, move |url| url.client(Some(&address))).await?;
         let config = without_timeouts();
         let failed = |error| Determinate::Unavailable(format!("{node}: {}", failure(&error)));
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Discovery;
 use super::reports::{Report, Reports};
-use crate::connection::{client, failure, without_timeouts};
+use crate::connection::{failure, with_files, without_timeouts};
 use crate::url::{Address, Url};
 
 /// Time between two questions to a Sentinel without announcements.
@@ -66,7 +66,7 @@ impl Watch {
 
     async fn connect(&self) -> Result<(MultiplexedConnection, PubSub), String> {
         let sentinel = self.sentinel.clone();
-        let client = client(&self.url, move |url| url.sentinel_client(&sentinel)).await;
+        let client = with_files(&self.url, move |url| url.sentinel_client(&sentinel)).await;
         let client = client.map_err(|why| why.to_string())?;
         let config = without_timeouts();
         let connection = client.get_multiplexed_async_connection_with_config(&config);
