@@ -33,8 +33,13 @@ impl Timestamp {
     }
 
     /// Writes the instant's text, the same as `Display`.
-    pub fn write(self, text: &mut [u8; rfc3339::LENGTH]) -> &str {
+    pub fn write(self, text: &mut [u8; rfc3339::LENGTH]) -> &[u8] {
         rfc3339::write(self.0, text)
+    }
+
+    fn text(self, text: &mut [u8; rfc3339::LENGTH]) -> &str {
+        // It is ASCII.
+        std::str::from_utf8(self.write(text)).unwrap_or_default()
     }
 
     /// Returns an earlier instant, at least the epoch.
@@ -51,13 +56,13 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.write(&mut [0; _]))
+        f.write_str(self.text(&mut [0; _]))
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.write(&mut [0; _]))
+        serializer.serialize_str(self.text(&mut [0; _]))
     }
 }
 

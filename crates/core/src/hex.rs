@@ -1,6 +1,16 @@
 //! Bytes as hex digits, and back.
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+/// The digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 0xf]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// Returns two lowercase digits for each byte.
 pub fn encode(bytes: &[u8]) -> String {
@@ -10,12 +20,17 @@ pub fn encode(bytes: &[u8]) -> String {
 
 /// Writes two lowercase digits for each byte into `text`, which is twice as long. Every answer has hex digits, so this uses
 /// neither a formatter nor the heap.
-pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
+pub fn write_bytes<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t [u8] {
     for (byte, pair) in bytes.iter().zip(text.as_chunks_mut::<2>().0) {
-        *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]];
+        *pair = PAIRS[usize::from(*byte)];
     }
+    text
+}
+
+/// Does so, and returns text.
+pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
     // Digits are ASCII.
-    std::str::from_utf8(text).unwrap_or_default()
+    std::str::from_utf8(write_bytes(bytes, text)).unwrap_or_default()
 }
 
 /// Reads `N` bytes from exactly twice as many digits, of either case.

@@ -69,7 +69,7 @@ impl GrantedBody {
         let text = &mut [0; CLAIMS.len() + 32];
         let (claims, id) = text.split_at_mut(CLAIMS.len());
         claims.copy_from_slice(CLAIMS);
-        hex::write(self.global_id.as_bytes(), id);
+        hex::write_bytes(self.global_id.as_bytes(), id);
         HeaderValue::from_bytes(text).unwrap_or(HeaderValue::from_static("/v1/claims"))
     }
 }
@@ -98,34 +98,34 @@ impl Success for GrantedBody {
         let (mut global_id, mut claimed_at, mut lease_expires_at) = ([0; 32], [0; _], [0; _]);
         let (quoted_would_be, would_be) = self.would_be.map_or(("", ""), |code| (",\"would_be\":\"", code));
         let degraded = self.degraded.map(OutagePolicy::name);
-        let parts = [
-            "{\"global_id\":\"",
-            hex::write(self.global_id.as_bytes(), &mut global_id),
-            "\",\"attempt\":\"",
-            &self.attempt,
-            "\",\"timestamp\":",
-            timestamp.format(self.timestamp),
-            ",\"fence\":",
-            self.fence.map_or("null", |number| fence.format(number)),
-            ",\"state\":\"",
-            self.state.name(),
-            if self.repeated { "\",\"repeated\":true" } else { "\",\"repeated\":false" },
-            if self.taken_over == Some(true) { ",\"taken_over\":true" } else { "" },
-            quoted_would_be,
-            would_be,
-            if would_be.is_empty() { "" } else { "\"" },
-            ",\"claimed_at\":\"",
+        let parts: [&[u8]; _] = [
+            b"{\"global_id\":\"",
+            hex::write_bytes(self.global_id.as_bytes(), &mut global_id),
+            b"\",\"attempt\":\"",
+            self.attempt.as_bytes(),
+            b"\",\"timestamp\":",
+            timestamp.format(self.timestamp).as_bytes(),
+            b",\"fence\":",
+            self.fence.map_or("null", |number| fence.format(number)).as_bytes(),
+            b",\"state\":\"",
+            self.state.name().as_bytes(),
+            if self.repeated { b"\",\"repeated\":true" } else { b"\",\"repeated\":false" },
+            if self.taken_over == Some(true) { b",\"taken_over\":true" } else { b"" },
+            quoted_would_be.as_bytes(),
+            would_be.as_bytes(),
+            if would_be.is_empty() { b"" } else { b"\"" },
+            b",\"claimed_at\":\"",
             self.claimed_at.write(&mut claimed_at),
-            "\",\"lease_ms\":",
-            lease_ms.format(self.lease_ms),
-            ",\"lease_expires_at\":\"",
+            b"\",\"lease_ms\":",
+            lease_ms.format(self.lease_ms).as_bytes(),
+            b",\"lease_expires_at\":\"",
             self.lease_expires_at.write(&mut lease_expires_at),
-            if degraded.is_some() { "\",\"degraded\":\"" } else { "\",\"degraded\":null}" },
-            degraded.unwrap_or_default(),
-            if degraded.is_some() { "\"}" } else { "" },
+            if degraded.is_some() { b"\",\"degraded\":\"" } else { b"\",\"degraded\":null}" },
+            degraded.unwrap_or_default().as_bytes(),
+            if degraded.is_some() { b"\"}" } else { b"" },
         ];
         for part in parts {
-            text.extend_from_slice(part.as_bytes());
+            text.extend_from_slice(part);
         }
         Ok(())
     }

@@ -10,8 +10,19 @@ const MICROS_MAX: u64 = 253_402_300_799_999_999;
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
+/// The digits of each number below a hundred.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number: u8 = 0;
+    while number < 100 {
+        pairs[number as usize] = [b'0' + number / 10, b'0' + number % 10];
+        number += 1;
+    }
+    pairs
+};
+
 /// Writes the instant this many microseconds after the epoch.
-pub(super) fn write(micros: u64, text: &mut [u8; LENGTH]) -> &str {
+pub(super) fn write(micros: u64, text: &mut [u8; LENGTH]) -> &[u8] {
     let micros = micros.min(MICROS_MAX);
     let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
     let (year, month, day) = date(seconds / SECONDS_PER_DAY);
@@ -24,15 +35,14 @@ pub(super) fn write(micros: u64, text: &mut [u8; LENGTH]) -> &str {
     digits(&mut text[14..16], second_of_day / 60 % 60);
     digits(&mut text[17..19], second_of_day % 60);
     digits(&mut text[20..26], fraction);
-    // The text is ASCII.
-    std::str::from_utf8(text).unwrap_or_default()
+    text
 }
 
 /// Fills two, four or six bytes with the last digits of a number, two at a time.
 fn digits(text: &mut [u8], mut number: u64) {
     for pair in text.as_chunks_mut::<2>().0.iter_mut().rev() {
         let [.., two] = (number % 100).to_be_bytes();
-        *pair = [b'0' + two / 10, b'0' + two % 10];
+        *pair = PAIRS[usize::from(two)];
         number /= 100;
     }
 }
@@ -59,7 +69,7 @@ mod tests {
     use super::*;
 
     fn written(micros: u64) -> String {
-        write(micros, &mut [0; LENGTH]).to_owned()
+        String::from_utf8(write(micros, &mut [0; LENGTH]).to_vec()).unwrap()
     }
 
     fn by_the_library(micros: u64) -> String {

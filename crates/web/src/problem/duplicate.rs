@@ -4,7 +4,7 @@ use itoa::Buffer;
 use oncegate_core::hex;
 use oncegate_core::outage_policy::OutagePolicy;
 
-use super::{Document, DuplicateMembers, Members};
+use super::{Code, Document, DuplicateMembers, Members};
 
 impl Document<'_> {
     /// Appends the JSON text.
@@ -13,7 +13,7 @@ impl Document<'_> {
     /// The serializer's, which has none for a document.
     pub fn write(&self, text: &mut Vec<u8>) -> serde_json::Result<()> {
         match self.members {
-            Members::Duplicate(members) if self.needs_no_escape() => {
+            Members::Duplicate(members) if self.code == Code::Duplicate.name() && self.needs_no_escape() => {
                 self.write_duplicate(members, text);
                 Ok(())
             }
@@ -27,63 +27,57 @@ impl Document<'_> {
             let special = |byte| u8::from(byte < b' ') | u8::from(byte == b'"') | u8::from(byte == b'\\');
             text.bytes().fold(0, |any, byte| any | special(byte)) == 0
         };
-        [self.r#type.base, self.title, self.detail, self.request_id].into_iter().all(is_plain)
+        [self.r#type.base, self.detail, self.request_id].into_iter().all(is_plain)
     }
 
     /// Appends the same text as its `Serialize`, from parts.
     fn write_duplicate(&self, members: &DuplicateMembers, text: &mut Vec<u8>) {
-        let [mut status, mut retry_after, mut timestamp, mut waited] = [Buffer::new(); 4];
+        let [mut retry_after, mut timestamp, mut waited] = [Buffer::new(); 3];
         let (mut global_id, mut attempt_hash) = ([0; 32], [0; 8]);
         let (mut claimed_at, mut expires_at) = ([0; _], [0; _]);
-        let name_of = |is_there: bool, name: &'static str| if is_there { name } else { "" };
-        let truth = |value: Option<bool>, yes: &'static str, no: &'static str| match value {
-            None => "",
+        let name_of = |is_there: bool, name: &'static [u8]| if is_there { name } else { b"" };
+        let truth = |value: Option<bool>, yes: &'static [u8], no: &'static [u8]| match value {
+            None => &b""[..],
             Some(true) => yes,
             Some(false) => no,
         };
-        let parts = [
-            "{\"type\":\"",
-            self.r#type.base,
-            self.r#type.code,
-            "\",\"title\":\"",
-            self.title,
-            "\",\"status\":",
-            status.format(self.status),
-            ",\"detail\":\"",
-            self.detail,
-            "\",\"code\":\"",
-            self.code,
-            "\",\"request_id\":\"",
-            self.request_id,
-            "\"",
-            name_of(self.retry_after_ms.is_some(), ",\"retry_after_ms\":"),
-            self.retry_after_ms.map_or("", |wait| retry_after.format(wait)),
-            ",\"global_id\":\"",
-            hex::write(members.global_id.as_bytes(), &mut global_id),
-            "\",\"state\":\"",
-            members.state.name(),
-            "\",\"timestamp\":",
-            timestamp.format(members.timestamp),
-            ",\"attempt_hash\":\"",
-            hex::write(members.attempt_hash.as_bytes(), &mut attempt_hash),
-            "\",\"claimed_at\":\"",
+        let parts: [&[u8]; _] = [
+            b"{\"type\":\"",
+            self.r#type.base.as_bytes(),
+            // The code, and what belongs to it.
+            b"duplicate\",\"title\":\"Duplicate\",\"status\":409,\"detail\":\"",
+            self.detail.as_bytes(),
+            b"\",\"code\":\"duplicate\",\"request_id\":\"",
+            self.request_id.as_bytes(),
+            b"\"",
+            name_of(self.retry_after_ms.is_some(), b",\"retry_after_ms\":"),
+            self.retry_after_ms.map_or("", |wait| retry_after.format(wait)).as_bytes(),
+            b",\"global_id\":\"",
+            hex::write_bytes(members.global_id.as_bytes(), &mut global_id),
+            b"\",\"state\":\"",
+            members.state.name().as_bytes(),
+            b"\",\"timestamp\":",
+            timestamp.format(members.timestamp).as_bytes(),
+            b",\"attempt_hash\":\"",
+            hex::write_bytes(members.attempt_hash.as_bytes(), &mut attempt_hash),
+            b"\",\"claimed_at\":\"",
             members.claimed_at.write(&mut claimed_at),
-            if members.expires_at.is_some() { "\",\"expires_at\":\"" } else { "\",\"expires_at\":null" },
-            members.expires_at.map_or("", |instant| instant.write(&mut expires_at)),
-            if members.expires_at.is_some() { "\"" } else { "" },
-            name_of(members.result.is_some(), ",\"result\":"),
-            members.result.as_ref().map_or("", |result| result.get()),
-            truth(members.result_omitted, ",\"result_omitted\":true", ",\"result_omitted\":false"),
-            name_of(members.waited_ms.is_some(), ",\"waited_ms\":"),
-            members.waited_ms.map_or("", |wait| waited.format(wait)),
-            truth(members.contents_verified, ",\"contents_verified\":true", ",\"contents_verified\":false"),
-            name_of(self.degraded.is_some(), ",\"degraded\":\""),
-            self.degraded.map_or("", OutagePolicy::name),
-            if self.degraded.is_some() { "\"}" } else { "}" },
+            if members.expires_at.is_some() { b"\",\"expires_at\":\"" } else { b"\",\"expires_at\":null" },
+            members.expires_at.map_or(b"", |instant| instant.write(&mut expires_at)),
+            name_of(members.expires_at.is_some(), b"\""),
+            name_of(members.result.is_some(), b",\"result\":"),
+            members.result.as_ref().map_or("", |result| result.get()).as_bytes(),
+            truth(members.result_omitted, b",\"result_omitted\":true", b",\"result_omitted\":false"),
+            name_of(members.waited_ms.is_some(), b",\"waited_ms\":"),
+            members.waited_ms.map_or("", |wait| waited.format(wait)).as_bytes(),
+            truth(members.contents_verified, b",\"contents_verified\":true", b",\"contents_verified\":false"),
+            name_of(self.degraded.is_some(), b",\"degraded\":\""),
+            self.degraded.map_or("", OutagePolicy::name).as_bytes(),
+            if self.degraded.is_some() { b"\"}" } else { b"}" },
         ];
         text.reserve(parts.iter().map(|part| part.len()).sum());
         for part in parts {
-            text.extend_from_slice(part.as_bytes());
+            text.extend_from_slice(part);
         }
     }
 }
@@ -97,7 +91,7 @@ mod tests {
     use oncegate_core::global_id::GlobalId;
     use oncegate_core::record::ClaimState;
 
-    use super::super::{Code, Problem, ProblemBase};
+    use super::super::{Problem, ProblemBase};
     use super::*;
     use crate::record::raw;
 
@@ -136,9 +130,12 @@ mod tests {
         for members in duplicates() {
             for detail in details {
                 for (retry_after, degraded) in waits.into_iter().zip(policies) {
-                    let members = Members::Duplicate(Box::new(members.clone()));
-                    let problem = Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) };
-                    for request_id in ["0123456789abcdef", ""] {
+                    // With any other code it is left to the serializer.
+                    for (code, request_id) in
+                        [(Code::Duplicate, "0123456789abcdef"), (Code::Duplicate, ""), (Code::Superseded, "")]
+                    {
+                        let members = Members::Duplicate(Box::new(members.clone()));
+                        let problem = Problem { retry_after, members, degraded, ..Problem::new(code, detail) };
                         let base = ProblemBase::default();
                         let document = problem.document(request_id, &base);
                         let mut text = Vec::new();
