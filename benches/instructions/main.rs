@@ -46,7 +46,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let counted = valgrind::count(&names)?;
     let mut out = std::io::stdout().lock();
     if args.record {
-        Recorded::of(counted)?.write()?;
+        Recorded::of(&counted)?.write()?;
         writeln!(out, "recorded in {}; commit it with the change that it belongs to", recorded::FILE)?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -8,6 +8,8 @@ use std::process::Command;
 use anyhow::Context as _;
 use serde::Deserialize;
 
+use crate::valgrind::Counts;
+
 /// Path of the recorded counts, from the root of the repository.
 pub(crate) const FILE: &str = "benches/instructions.toml";
 
@@ -15,11 +17,14 @@ pub(crate) const FILE: &str = "benches/instructions.toml";
 /// decisions that depend on other code.
 const PERCENT: u64 = 10;
 
+/// Fewest system calls of a hundred repetitions that are recorded. The allocator makes some, now and then.
+const SYSCALLS_MIN: u64 = 20;
+
 /// Header of the file.
 const HEAD: &str = "\
-# Instructions of each piece of benches/instructions, on x86-64 Linux.
+# Instructions and system calls of each piece of benches/instructions, on x86-64 Linux.
 #
-# `make bench` compares, and fails if a piece takes a tenth more. `make bench-record` rewrites this file when a change is
+# `make bench` compares, and fails if a piece takes a tenth more of either. `make bench-record` rewrites this file when a change is
 # intended: commit it with that change, and give the reason there.
 ";
 
@@ -29,8 +34,11 @@ const HEAD: &str = "\
 pub(crate) struct Recorded {
     /// Version of the compiler.
     rustc: String,
-    /// Counts by piece.
+    /// Instructions by piece.
     instructions: BTreeMap<String, u64>,
+    /// System calls of a hundred repetitions, by piece. Pieces of computation alone are left out.
+    #[serde(default)]
+    syscalls: BTreeMap<String, u64>,
 }
 
 impl Recorded {
@@ -38,9 +46,10 @@ impl Recorded {
     ///
     /// # Errors
     /// The compiler does not print its version.
-    pub(crate) fn of(counted: Vec<(&'static str, u64)>) -> anyhow::Result<Self> {
-        let instructions = counted.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
-        Ok(Self { rustc: rustc()?, instructions })
+    pub(crate) fn of(counted: &[(&str, Counts)]) -> anyhow::Result<Self> {
+        let named = |(name, figure): (&str, u64)| (name.to_owned(), figure);
+        let instructions = instructions(counted).into_iter().map(named).collect();
+        Ok(Self { rustc: rustc()?, instructions, syscalls: syscalls(counted).into_iter().map(named).collect() })
     }
 
     /// Reads the file.
@@ -61,27 +70,49 @@ impl Recorded {
     }
 
     /// Compares new counts with the recorded ones.
-    pub(crate) fn compare(mut self, counted: &[(&str, u64)]) -> Compared {
-        let line = |&(name, now): &(&str, u64)| {
-            let was = self.instructions.remove(name);
-            Line { name: name.to_owned(), was, now: Some(now) }
-        };
-        let mut lines: Vec<_> = counted.iter().map(line).collect();
-        lines.extend(self.instructions.into_iter().map(|(name, was)| Line { name, was: Some(was), now: None }));
-        Compared { lines, recorded_with: self.rustc, counted_with: rustc().unwrap_or_default() }
+    pub(crate) fn compare(self, counted: &[(&str, Counts)]) -> Compared {
+        Compared {
+            instructions: lines(self.instructions, &instructions(counted)),
+            syscalls: lines(self.syscalls, &syscalls(counted)),
+            recorded_with: self.rustc,
+            counted_with: rustc().unwrap_or_default(),
+        }
     }
+}
+
+fn instructions<'n>(counted: &[(&'n str, Counts)]) -> Vec<(&'n str, u64)> {
+    counted.iter().map(|(name, counts)| (*name, counts.instructions)).collect()
+}
+
+fn syscalls<'n>(counted: &[(&'n str, Counts)]) -> Vec<(&'n str, u64)> {
+    let figures = counted.iter().map(|(name, counts)| (*name, counts.syscalls));
+    figures.filter(|(_, syscalls)| *syscalls >= SYSCALLS_MIN).collect()
+}
+
+/// Returns the figures of each piece, recorded or counted.
+fn lines(mut recorded: BTreeMap<String, u64>, counted: &[(&str, u64)]) -> Vec<Line> {
+    let line = |&(name, now): &(&str, u64)| {
+        let was = recorded.remove(name);
+        Line { name: name.to_owned(), was, now: Some(now) }
+    };
+    let mut lines: Vec<_> = counted.iter().map(line).collect();
+    lines.extend(recorded.into_iter().map(|(name, was)| Line { name, was: Some(was), now: None }));
+    lines
 }
 
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEAD}\nrustc = \"{}\"\n\n[instructions]", self.rustc)?;
-        self.instructions.iter().try_for_each(|(name, figure)| writeln!(f, "\"{name}\" = {figure}"))
+        self.instructions.iter().try_for_each(|(name, figure)| writeln!(f, "\"{name}\" = {figure}"))?;
+        writeln!(f, "\n# Of a hundred repetitions, without reads of a clock.\n[syscalls]")?;
+        self.syscalls.iter().try_for_each(|(name, figure)| writeln!(f, "\"{name}\" = {figure}"))
     }
 }
 
 /// Result of a comparison. Displayed as a table, with what to do.
 pub(crate) struct Compared {
-    lines: Vec<Line>,
+    instructions: Vec<Line>,
+    syscalls: Vec<Line>,
     recorded_with: String,
     counted_with: String,
 }
@@ -130,27 +161,19 @@ impl Compared {
     }
 
     fn has(&self, standing: Standing) -> bool {
-        self.lines.iter().any(|line| line.standing() == standing)
+        self.instructions.iter().chain(&self.syscalls).any(|line| line.standing() == standing)
     }
 }
 
 impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<24} {:>12} {:>12} {:>8}", "instructions", "recorded", "now", "")?;
-        for line in &self.lines {
-            let figure = |figure: Option<u64>| figure.map_or_else(|| "–".to_owned(), |figure| figure.to_string());
-            write!(f, "{:<24} {:>12} {:>12} {:>8}", line.name, figure(line.was), figure(line.now), line.change())?;
-            writeln!(
-                f,
-                "{}",
-                match line.standing() {
-                    Standing::AsRecorded => "",
-                    Standing::Better => "  better",
-                    Standing::Worse => "  WORSE",
-                    Standing::NotRecorded => "  NOT RECORDED",
-                    Standing::Gone => "  GONE",
-                }
-            )?;
+        let tables = [("instructions", &self.instructions), ("syscalls of 100", &self.syscalls)];
+        for (number, (name, lines)) in tables.into_iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            writeln!(f, "{name:<24} {:>12} {:>12} {:>8}", "recorded", "now", "")?;
+            lines.iter().try_for_each(|line| line.fmt(f))?;
         }
         if self.has(Standing::Worse) {
             writeln!(
@@ -173,6 +196,21 @@ impl fmt::Display for Compared {
             )?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let figure = |figure: Option<u64>| figure.map_or_else(|| "–".to_owned(), |figure| figure.to_string());
+        write!(f, "{:<24} {:>12} {:>12} {:>8}", self.name, figure(self.was), figure(self.now), self.change())?;
+        let standing = match self.standing() {
+            Standing::AsRecorded => "",
+            Standing::Better => "  better",
+            Standing::Worse => "  WORSE",
+            Standing::NotRecorded => "  NOT RECORDED",
+            Standing::Gone => "  GONE",
+        };
+        writeln!(f, "{standing}")
     }
 }
 
