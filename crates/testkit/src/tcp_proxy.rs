@@ -67,6 +67,16 @@ struct Shared {
     is_redis: bool,
 }
 
+/// Listens at a free port. Another process may take a port first.
+async fn listen() -> TcpListener {
+    for _ in 0..10 {
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, fresh::port())).await {
+            return listener;
+        }
+    }
+    panic!("no free port");
+}
+
 /// A proxy in front of one server.
 pub struct TcpProxy {
     address: SocketAddr,
@@ -87,7 +97,7 @@ impl TcpProxy {
 
     async fn start_before(server: SocketAddr, is_redis: bool) -> Self {
         // While it refuses connections, nothing else may take its port.
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, fresh::port())).await.expect("a free port");
+        let listener = listen().await;
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server: Mutex::new(server),
