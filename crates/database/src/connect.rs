@@ -25,6 +25,10 @@ pub async fn connect(address: &Address, needed: i64, limit: Duration) -> Result<
             tracing::info!(database.servers = address.name(), before, after, "Migrated the database");
         }
         schema = within(limit, schema::read(&mut connection)).await?;
+    } else if schema.version < needed && address.migrate == Migrate::IfEmpty {
+        // Another connection may be making the schema, one migration after another.
+        within(limit, schema::wait_for_migrations(&mut connection)).await?;
+        schema = within(limit, schema::read(&mut connection)).await?;
     }
     schema.check(needed)?;
     Ok((connection, schema))

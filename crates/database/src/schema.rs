@@ -89,6 +89,12 @@ async fn apply(connection: &mut PgConnection) -> Result<(i64, i64), DatabaseErro
     Ok((before, after))
 }
 
+/// Waits until no other connection applies migrations.
+pub(super) async fn wait_for_migrations(connection: &mut PgConnection) -> Result<(), DatabaseError> {
+    connection.lock().await.map_err(not_migrated)?;
+    connection.unlock().await.map_err(not_migrated)
+}
+
 /// Returns the applied and the missing migrations of a database. Changes nothing.
 ///
 /// # Errors

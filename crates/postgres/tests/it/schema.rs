@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use oncegate_core::engine::{Determinate, EngineError, Topology as _};
+use futures_util::future::join_all;
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Determinate, EngineError, Topology as _};
 use oncegate_database::schema::{self, BUILD};
 use oncegate_database::{Address, DatabaseError, connect};
 use oncegate_postgres::{Options, Postgres};
@@ -73,4 +75,16 @@ async fn a_probe_checks_whether_the_database_is_still_for_this_build() {
     server.execute(&format!("UPDATE oncegate_schema SET oldest_build = {}", BUILD + 1)).await;
     let probed = engine.probe().await;
     assert!(matches!(probed, Err(EngineError::Determinate(Determinate::Incompatible(_)))), "{probed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_at_an_empty_database_wait_for_its_schema_on_every_connection() {
+    let Some(server) = PostgresServer::start().await else { return };
+    for number in 0..5 {
+        let url = server.database(&format!("empty{number}")).await;
+        let engine = super::open(&format!("{url}&connections=6"));
+        let requests: Vec<_> = (0..60).map(|_| fresh_claim()).collect();
+        let answers = join_all(requests.iter().map(|request| engine.claim(request, DEADLINE))).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
 }
