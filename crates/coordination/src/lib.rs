@@ -25,12 +25,22 @@ pub mod tls;
 pub mod url;
 pub mod value;
 
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use oncegate_driver::Server;
 
 use self::gate::Gate;
 use self::members::Members;
 use self::seen::Seen;
 use self::time::StoreTime;
+
+/// Two notices of lost data within this time are of one loss: its marker, its clock and its revision show it one after another.
+const ONE_LOSS: Duration = Duration::from_secs(5);
+
+/// When a loss of data was last noticed, by this gateway's monotonic time.
+#[derive(Default)]
+pub struct LastLoss(Mutex<Option<Duration>>);
 
 /// Knowledge of an engine about its store.
 pub struct State {
@@ -42,6 +52,8 @@ pub struct State {
     pub gate: Gate,
     /// Members of the cluster, for operators.
     pub members: Members,
+    /// The last loss of data.
+    pub last_loss: LastLoss,
 }
 
 impl State {
@@ -51,12 +63,22 @@ impl State {
         self.seen.clear();
     }
 
-    /// Reports to `server` that the store has this marker. If it is another one than before, the data are lost.
-    pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>) {
-        let losses = server.data_losses();
-        server.set_marker(marker);
-        if server.data_losses() != losses {
-            self.forget();
+    /// Reports to `server` that the store has this marker. Returns whether it is another one than before: then the data are lost.
+    pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>) -> bool {
+        let lost = server.replace_marker(marker);
+        if lost {
+            self.report_loss(server);
+        }
+        lost
+    }
+
+    /// Reports to `server` that the store has lost its data, once for each loss.
+    pub fn report_loss(&self, server: &Server) {
+        self.forget();
+        let now = self.time.monotonic();
+        let before = self.last_loss.0.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        if before.is_none_or(|before| now.saturating_sub(before) > ONE_LOSS) {
+            server.report_loss();
         }
     }
 }

@@ -50,15 +50,19 @@ impl Server {
     /// Records a marker that was read from the server; `None`: the server has none. The marker is written once, into an
     /// empty server, so a different marker, or none, means that the data was lost.
     pub fn set_marker(&self, marker: Option<&[u8]>) {
+        if self.replace_marker(marker) {
+            self.report_loss();
+        }
+    }
+
+    /// Records the marker of the store. Returns whether the store had another one before, so that its data are lost.
+    pub fn replace_marker(&self, marker: Option<&[u8]>) -> bool {
         let mut seen = self.seen();
         let lost = seen.marker.is_some() && seen.marker.as_deref() != marker;
         if seen.marker.as_deref() != marker {
             seen.marker = marker.map(<[u8]>::to_vec);
         }
-        drop(seen);
-        if lost {
-            self.report_loss();
-        }
+        lost
     }
 
     /// Records that the server came back without its data.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
 use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
@@ -15,6 +14,7 @@ use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, StoreTime, Time};
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
+use oncegate_coordination::{LastLoss, State};
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -92,6 +92,7 @@ impl Store {
             seen: Seen::default(),
             gate: Gate::new("etcd", "grant_until"),
             members: Members::new("etcd"),
+            last_loss: LastLoss::default(),
         };
         Self {
             keys: Keys::new(&url.prefix),
@@ -149,7 +150,7 @@ impl Store {
         self.forget();
         let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
         if !is_reported {
-            self.server.report_loss();
+            self.state.report_loss(&self.server);
         }
     }
 
@@ -161,9 +162,7 @@ impl Store {
 
     /// Records the marker of the store.
     fn set_marker(&self, marker: Option<&[u8]>) {
-        let losses = self.server.data_losses();
-        self.state.set_marker(&self.server, marker);
-        if self.server.data_losses() != losses {
+        if self.state.set_marker(&self.server, marker) {
             self.known().revision = 0;
         }
     }

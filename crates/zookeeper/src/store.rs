@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
 use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
 use oncegate_coordination::seen::Seen;
 use oncegate_coordination::time::StoreTime;
 use oncegate_coordination::url::Address;
+use oncegate_coordination::{LastLoss, State};
 use oncegate_core::clock::Timestamp;
 use oncegate_driver::Server;
 
@@ -74,6 +74,7 @@ impl Store {
             seen: Seen::default(),
             gate: Gate::new("ZooKeeper", "heap"),
             members: Members::new("zookeeper"),
+            last_loss: LastLoss::default(),
         };
         Self {
             keys: Keys::new(&url.root),
@@ -106,15 +107,13 @@ impl Store {
         self.forget();
         let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
         if !is_reported {
-            self.server.report_loss();
+            self.state.report_loss(&self.server);
         }
     }
 
     /// Records the marker of the store.
     pub(super) fn set_marker(&self, marker: Option<&[u8]>) {
-        let losses = self.server.data_losses();
-        self.state.set_marker(&self.server, marker);
-        if self.server.data_losses() != losses {
+        if self.state.set_marker(&self.server, marker) {
             self.forget();
         }
     }
