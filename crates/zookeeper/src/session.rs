@@ -89,7 +89,6 @@ impl Session {
         })?;
         let session = Self { store, client, member, opened_at };
         session.begin().await.map_err(|failure| failure.answer.without_effect())?;
-        session.learn_members().await;
         session.store.known().is_loss_reported = false;
         session.report_durability(srvr.as_deref());
         Ok((session, events))
@@ -196,14 +195,6 @@ impl Session {
         if let Some(used) = answer.as_deref().and_then(words::data_bytes) {
             self.store.state.gate.report_size(used, heap / DATA_IN_HEAP);
         }
-    }
-
-    /// Asks for the configuration that the servers share.
-    async fn learn_members(&self) {
-        let request = vec![Request::Get(members::CONFIGURATION.into())];
-        let Ok(replies) = self.limited(self.client.send(request)).await else { return };
-        let Some(Ok(Body::Data(value, _))) = replies.into_iter().next().map(|reply| reply.body) else { return };
-        self.store.learn(&value);
     }
 
     /// Sends groups of changes, each made as a whole or not at all, and reads of nodes behind them.
