@@ -25,9 +25,10 @@ pub mod tls;
 pub mod url;
 pub mod value;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use oncegate_core::clock::Clock;
 use oncegate_driver::Server;
 
 use self::gate::Gate;
@@ -37,10 +38,6 @@ use self::time::StoreTime;
 
 /// Two notices of lost data within this time are of one loss: its marker, its clock and its revision show it one after another.
 const ONE_LOSS: Duration = Duration::from_secs(5);
-
-/// When a loss of data was last noticed, by this gateway's monotonic time.
-#[derive(Default)]
-pub struct LastLoss(Mutex<Option<Duration>>);
 
 /// Knowledge of an engine about its store.
 pub struct State {
@@ -52,18 +49,24 @@ pub struct State {
     pub gate: Gate,
     /// Members of the cluster, for operators.
     pub members: Members,
-    /// The last loss of data.
-    pub last_loss: LastLoss,
+    /// When a loss of data was last noticed, by this gateway's monotonic time.
+    lost_at: Mutex<Option<Duration>>,
 }
 
 impl State {
+    /// Creates the state of an engine that has not seen its store yet.
+    pub fn new(clock: Arc<dyn Clock>, gate: Gate, members: Members) -> Self {
+        Self { time: StoreTime::new(clock), seen: Seen::default(), gate, members, lost_at: Mutex::default() }
+    }
+
     /// Forgets the state of lost data. The clock never goes back.
     pub fn forget(&self) {
         self.gate.forget_clock();
         self.seen.clear();
     }
 
-    /// Reports to `server` that the store has this marker. Returns whether it is another one than before: then the data are lost.
+    /// Reports to `server` that the store has this marker. Returns whether it is another one than before: then the data are lost, and
+    /// the engine has to forget what it knew of them.
     pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>) -> bool {
         let lost = server.replace_marker(marker);
         if lost {
@@ -74,9 +77,8 @@ impl State {
 
     /// Reports to `server` that the store has lost its data, once for each loss.
     pub fn report_loss(&self, server: &Server) {
-        self.forget();
         let now = self.time.monotonic();
-        let before = self.last_loss.0.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        let before = self.lost_at.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
         if before.is_none_or(|before| now.saturating_sub(before) > ONE_LOSS) {
             server.report_loss();
         }

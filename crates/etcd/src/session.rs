@@ -6,15 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
 use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
-use oncegate_coordination::seen::Seen;
 use oncegate_coordination::step::{Guard, Stepped, Write};
-use oncegate_coordination::time::{self, StoreTime, Time};
+use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
-use oncegate_coordination::{LastLoss, State};
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -87,13 +86,7 @@ pub(super) struct Replied {
 impl Store {
     pub(super) fn new(url: Url, options: Options) -> Self {
         let (members, address) = (url.common.members.clone(), url.common.addresses());
-        let state = State {
-            time: StoreTime::new(options.clock.clone()),
-            seen: Seen::default(),
-            gate: Gate::new("etcd", "grant_until"),
-            members: Members::new("etcd"),
-            last_loss: LastLoss::default(),
-        };
+        let state = State::new(options.clock.clone(), Gate::new("etcd", "grant_until"), Members::new("etcd"));
         Self {
             keys: Keys::new(&url.prefix),
             server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
@@ -163,7 +156,7 @@ impl Store {
     /// Records the marker of the store.
     fn set_marker(&self, marker: Option<&[u8]>) {
         if self.state.set_marker(&self.server, marker) {
-            self.known().revision = 0;
+            self.forget();
         }
     }
 

@@ -4,13 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashSet;
+use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
 use oncegate_coordination::members::Members;
 use oncegate_coordination::options::Options;
-use oncegate_coordination::seen::Seen;
-use oncegate_coordination::time::StoreTime;
 use oncegate_coordination::url::Address;
-use oncegate_coordination::{LastLoss, State};
 use oncegate_core::clock::Timestamp;
 use oncegate_driver::Server;
 
@@ -69,13 +67,7 @@ pub(super) fn five_of(clock: Timestamp) -> Timestamp {
 impl Store {
     pub(super) fn new(url: Url, options: Options) -> Self {
         let (members, address) = (url.common.members.clone(), url.common.addresses());
-        let state = State {
-            time: StoreTime::new(options.clock.clone()),
-            seen: Seen::default(),
-            gate: Gate::new("ZooKeeper", "heap"),
-            members: Members::new("zookeeper"),
-            last_loss: LastLoss::default(),
-        };
+        let state = State::new(options.clock.clone(), Gate::new("ZooKeeper", "heap"), Members::new("zookeeper"));
         Self {
             keys: Keys::new(&url.root),
             server: Arc::new(Server::new("zookeeper", address, options.on_data_loss.clone())),
