@@ -99,7 +99,7 @@ INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench i
 	$(foreach package,oncegate oncegate-api oncegate-core oncegate-driver oncegate-gateway oncegate-redis oncegate-telemetry oncegate-transport oncegate-web,$(addprefix \
 	--config profile.dev.package.$(package).,opt-level=3 debug=false debug-assertions=false overflow-checks=false))
 
-bench: test-deps ## count the instructions and system calls of a call's pieces, and fail where they take a tenth more than is recorded
+bench: test-deps ## count the instructions and system calls of a call's pieces, and fail where they take more than is recorded
 	@$(INSTRUCTIONS)
 
 measure-waiting: test-deps ## measure what waiting callers cost; needs a quiet machine

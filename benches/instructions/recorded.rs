@@ -27,8 +27,8 @@ const SYSCALLS_MIN: u64 = 100;
 const HEAD: &str = "\
 # Instructions and system calls of each piece of benches/instructions, on x86-64 Linux.
 #
-# `make bench` compares, and fails if a piece takes 10 % more instructions or 30 % more system calls. `make bench-record` rewrites this file when a change is
-# intended: commit it with that change, and give the reason there.
+# `make bench` compares, and fails if a piece takes 10 % more instructions or 30 % more system calls. `make bench-record`
+# rewrites this file when a change is intended: commit it with that change, and give the reason there.
 ";
 
 /// Recorded counts.
@@ -183,9 +183,13 @@ impl fmt::Display for Compared {
         if self.has(Standing::Worse) {
             writeln!(
                 f,
-                "\nA piece that is WORSE takes over {PERCENT} % more instructions than recorded, or {SYSCALL_PERCENT} % more system calls. Find the cause with callgrind,"
+                "\nA piece that is WORSE takes over {PERCENT} % more instructions than recorded, or over {SYSCALL_PERCENT} %"
             )?;
-            writeln!(f, "or, if the change is intended, run `make bench-record` and give the reason in the commit.")?;
+            writeln!(
+                f,
+                "more system calls. Find the cause with callgrind, or, if the change is intended, run `make bench-record` and"
+            )?;
+            writeln!(f, "give the reason in the commit.")?;
         }
         if self.has(Standing::NotRecorded) || self.has(Standing::Gone) {
             writeln!(f, "\nThe pieces and {FILE} do not match: run `make bench-record`.")?;

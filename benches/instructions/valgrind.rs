@@ -103,7 +103,7 @@ fn is_syscall(line: &str) -> bool {
     line.starts_with(SYSCALL) && line.contains(") sys_") && !line.contains(CLOCK_GETTIME)
 }
 
-#[expect(clippy::disallowed_methods, reason = "handed on, so that valgrind is found where the caller has it")]
+#[expect(clippy::disallowed_methods, reason = "the child needs it to find valgrind")]
 fn path() -> Option<(&'static str, std::ffi::OsString)> {
     env::var_os("PATH").map(|path| ("PATH", path))
 }
