@@ -312,8 +312,8 @@ async fn a_success_is_reported_without_a_result_that_cannot_be_sent(language: La
 
 async fn the_cause_of_each_failure_is_kept(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let silent = TcpProxy::start_any(gateway.api()).await;
-    silent.set(Mode::Blackhole);
+    let hanging = TcpProxy::start_any(gateway.api()).await;
+    hanging.set(Mode::Blackhole);
     let (_taken, refused) = nowhere();
     let page = answering("404 Not Found", "text/html", "<h1>no such page</h1>");
     let other = answering("200 OK", "application/json", "{}");
@@ -322,7 +322,7 @@ async fn the_cause_of_each_failure_is_kept(language: Language) {
     let mut kinds = vec!["refused", "not_a_gateway", "not_a_gateway"];
     // A label that is too long for any name: no resolver asks the network for it.
     let unknown = format!("http://{}.invalid", "a".repeat(64));
-    urls.extend([format!("http://{}", silent.address()), format!("http://{full}"), unknown]);
+    urls.extend([format!("http://{}", hanging.address()), format!("http://{full}"), unknown]);
     kinds.extend(["timeout", "answer", "dns"]);
     urls.push(format!("http://{}", closing()));
     kinds.push("connection");

@@ -27,7 +27,7 @@ pub fn write_bytes<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t [u8] {
     text
 }
 
-/// Does so, and returns text.
+/// Writes the same digits, and returns them as text.
 pub fn write<'t>(bytes: &[u8], text: &'t mut [u8]) -> &'t str {
     // Digits are ASCII.
     std::str::from_utf8(write_bytes(bytes, text)).unwrap_or_default()

@@ -1,5 +1,6 @@
-//! Keys of the store: `<prefix>/c/<global ID>/<namespace>` for claims, `<prefix>/g/<global ID>/<namespace>` for the degraded grants of
-//! a claim, `<prefix>/l/<app>/<name>` for locks, `<prefix>/m/<name>` for metadata, and `<prefix>/clock`, `<prefix>/marker`, `<prefix>/sweep` and `<prefix>/compact` of the engine itself.
+//! Keys of the store: `<prefix>/c/<global ID>/<namespace>` for claims, `<prefix>/g/<global ID>/<namespace>` for the degraded
+//! grants of a claim, `<prefix>/l/<app>/<name>` for locks, `<prefix>/m/<name>` for metadata, and `<prefix>/clock`,
+//! `<prefix>/marker`, `<prefix>/sweep` and `<prefix>/compact` of the engine itself.
 
 use bytes::Bytes;
 use oncegate_core::engine::{Channel, RecordName};

@@ -80,7 +80,7 @@ impl Room {
         // Callers that join the room later may depend on writes that this wait does not cover.
         let covered = self.state().next;
         // Until then the server waits for replicas: for this exchange and the one before it.
-        let silent = Limit::after(self.acknowledgement.timeout * 2);
+        let reply_due = Limit::after(self.acknowledgement.timeout * 2);
         let mut exchange = pin!(self.wire.exchange(commands));
         let mut values = loop {
             tokio::select! {
@@ -89,7 +89,7 @@ impl Room {
                     Ok(values) => break values,
                     Err(why) => return Err(self.lose(callers, why)),
                 },
-                () = sleep(TICK) => self.give_up_unanswered(&mut callers, silent),
+                () = sleep(TICK) => self.give_up_unanswered(&mut callers, reply_due),
             }
         };
         let acknowledged = self.acknowledgement.judge(values.split_off(count), marker.is_some());
@@ -178,11 +178,11 @@ impl Room {
         }
     }
 
-    /// Answers callers that have no reply and no time left, if the server still waits for replicas. `silent` is the
-    /// time by which the server should have answered.
-    fn give_up_unanswered(&self, callers: &mut [Caller], silent: Limit) {
+    /// Answers callers without a reply whose time is over, if the server still waits for replicas. `reply_due` is the time by which the
+    /// server should have replied.
+    fn give_up_unanswered(&self, callers: &mut [Caller], reply_due: Limit) {
         let short = self.short();
-        if short.is_some() || !silent.is_over() {
+        if short.is_some() || !reply_due.is_over() {
             let why = short.unwrap_or_else(|| WAITING.into());
             for caller in callers.iter_mut().filter(|caller| caller.is_late()) {
                 caller.answer(Err(EngineError::shortfall(&*why)));

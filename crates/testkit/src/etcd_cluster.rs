@@ -183,7 +183,7 @@ impl EtcdCluster {
         self.launch(member);
     }
 
-    /// Removes a member for ever, and adds an empty one with other addresses in its place.
+    /// Removes a member permanently, and adds an empty one with other addresses.
     pub async fn replace(&mut self, member: usize) {
         let list: serde_json::Value =
             serde_json::from_str(&self.ctl(&["member", "list", "--write-out=json"])).unwrap_or_default();

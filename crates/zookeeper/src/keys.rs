@@ -1,5 +1,6 @@
 //! Nodes of the store: `<root>/c/<first 3 digits>/<global ID>.<namespace>` for claims, `<root>/g/…` in the same form for
-//! degraded grants, `<root>/l/<app>/<name>` for locks, `<root>/m/<name>` for metadata, and `<root>/clock`, `clock5`, `marker` and `sweep` of the engine itself.
+//! degraded grants, `<root>/l/<app>/<name>` for locks, `<root>/m/<name>` for metadata, and `<root>/clock`, `clock5`, `marker`
+//! and `sweep` of the engine itself.
 
 use bytes::Bytes;
 use oncegate_core::engine::{Channel, RecordName};

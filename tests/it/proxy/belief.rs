@@ -373,7 +373,7 @@ async fn nobody_is_a_caller_on_no_way() {
             }
         }
         let gateway = gateway::on_memory().config(&config).start().await;
-        for (place, (principal, named, nobodies)) in PRINCIPALS.iter().enumerate() {
+        for (place, (principal, named, anonymous_fields)) in PRINCIPALS.iter().enumerate() {
             for key in ["required", "optional"] {
                 let send = async |field: &str| {
                     let line = if field.is_empty() { String::new() } else { format!("{field}\r\n") };
@@ -383,10 +383,10 @@ async fn nobody_is_a_caller_on_no_way() {
                     exchange(&address(&gateway), &format!("{head}idempotency-key: k\r\n{line}\r\n")).await
                 };
                 let is_replay = |answer: &str| answer.contains("idempotent-replayed: true");
-                for nobody in *nobodies {
-                    let what = format!("{principal} {key} {nobody:?} observed {is_observed}");
+                for anonymous in *anonymous_fields {
+                    let what = format!("{principal} {key} {anonymous:?} observed {is_observed}");
                     for _ in 0..2 {
-                        let answer = send(nobody).await;
+                        let answer = send(anonymous).await;
                         let expected = if is_observed { "HTTP/1.1 201" } else { "HTTP/1.1 400" };
                         assert!(answer.starts_with(expected) && !is_replay(&answer), "{what}: {answer}");
                         assert_eq!(recorder.take().len(), usize::from(is_observed), "{what}");

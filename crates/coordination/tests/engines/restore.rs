@@ -18,7 +18,7 @@ async fn a_restored_backup_is_a_loss_of_data_and_the_clock_goes_on_above_what_wa
     let now = async || engine.get_record(&name, DEADLINE).await.map(|view| view.now).unwrap_or_default();
     // A backup that is older than the last step of the clock. A younger one looks like the store itself.
     let backed_up_at = now().await;
-    soon("the clock goes on", async || now().await > backed_up_at.plus(Duration::from_millis(500))).await;
+    soon("the clock advances", async || now().await > backed_up_at.plus(Duration::from_millis(500))).await;
     granted(&engine, &lost).await;
     let before = now().await;
     cluster.restore(&backup);

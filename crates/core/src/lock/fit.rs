@@ -19,7 +19,7 @@ impl LockRecord {
         self.holds.iter().filter(|hold| hold.owner == owner).count()
     }
 
-    /// Returns whether a request could be granted beside the holds.
+    /// Returns whether the present holds permit a request.
     pub(super) fn fit(&self, owner: ShortHash, mode: LockMode, limit: Option<Permits>) -> Fit {
         match (self.limit, limit) {
             _ if self.holds.is_empty() => return Fit::Yes,

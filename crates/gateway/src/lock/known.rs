@@ -35,7 +35,7 @@ impl Known {
     pub(super) fn state(&self, monotonic: Duration) -> LockState {
         let state = LockState::at(self.record.clone(), self.earliest_now(monotonic));
         let latest = self.latest_now(monotonic);
-        // Where the store's clock runs by itself, leases begin now: a caller subtracts the time of its call.
+        // Unless the store's clock may gain, leases begin now: a caller subtracts the time of its call.
         let state = if self.clock_gain.is_zero() { state } else { state.with_leases_from(latest) };
         state.with_turns_from(latest)
     }

@@ -288,7 +288,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
     let impatient = Options { response_timeout: Duration::from_millis(50), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=3", server.url()), impatient).unwrap());
     serves(&engine).await;
-    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
     server.execute("SELECT pg_reload_conf()").await;
     // It gets a signal, and commits wait once its checkpointer has read the setting.
     let is_held_up =

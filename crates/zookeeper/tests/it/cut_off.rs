@@ -20,8 +20,8 @@ const ALONE: usize = 2;
 /// Longer than the servers need to notice that they have lost one another.
 const CUT: Duration = Duration::from_secs(6);
 
-/// One gateway knows only the server that is cut off, and another one knows all. What the first one answers has to be
-/// true after each grant of the second one, also while its server still takes itself for the leader.
+/// The first gateway knows only the server that is cut off; the second one knows all. After each grant of the second one, the
+/// answers of the first one must be true, even while its server still acts as the leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_cut_off_grants_nothing_and_shows_nothing_old() {
     let Some(mut cluster) = ZooKeeperCluster::start_with_cable(ALONE).await else { return };

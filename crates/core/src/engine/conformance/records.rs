@@ -148,7 +148,7 @@ pub async fn degraded_grants_are_in_the_shard_of_their_key(on: &Subject) {
     }
 }
 
-/// Degraded grants are a record beside their claim: of that claim alone, and in no list.
+/// The record of degraded grants belongs to one claim, and is in no list.
 pub async fn degraded_grants_are_of_one_claim_and_in_no_list(on: &Subject) {
     let claim = fresh_claim();
     let key = &claim.key;
