@@ -290,7 +290,9 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=240, help="messages of each run; each order is sent twice (%(default)s)")
     parser.add_argument("--kills", type=int, default=6, help="workers killed in each run (%(default)s)")
     parser.add_argument(
-        "--phases", action="store_true", help="kill at fixed points: before and after the claim, the effect and the report; not at random times"
+        "--phases",
+        action="store_true",
+        help="kill at fixed points: before and after the claim, the effect and the report; not at random times",
     )
     parser.add_argument("--workers", type=int, help="worker processes of each run (3; 8 for celery)")
     parser.add_argument("--modes", type=lambda text: text.split(","), help=f"of {','.join(MODES)}: no gateway, and its `on_lease_end`")

@@ -13,9 +13,10 @@ from . import _batches, _claims, _core, _locks, _telemetry, _work, contents, opt
 from ._aio_transport import AsyncTransport
 from ._batches import SettleItem
 from ._core import Core, Flow, Scope
-from ._current import set_current
-from .client import ClaimItem, Client, Terms, WorkTerms, _log_crash, add_note, record
+from ._grant import BaseGrant, set_current
+from .client import ClaimItem, Client, Terms, WorkTerms, add_note, record
 from .errors import LockNotAcquired, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
+from .events import log_crash
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class AsyncClient:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (crash := task.exception()) is not None and not isinstance(crash, OncegateError):
-            _log_crash(crash)
+            log_crash(crash)
 
     async def _reported(self, operation: str, flow: Flow[T]) -> T:
         """Runs a flow that reports an outcome to its end."""
@@ -211,41 +212,13 @@ class AsyncClient:
         return result
 
 
-class AsyncGrant:
+class AsyncGrant(BaseGrant[asyncio.Event]):
     """The claim of one operation, live until the lease ends. Renewed in the background while in an `async with` statement."""
 
     def __init__(self, client: AsyncClient, state: _claims.GrantState):
-        self._client, self._state = client, state
+        super().__init__(state, asyncio.Event(), asyncio.Event())
+        self._client = client
         self._renewing: asyncio.Task[Any] | None = None
-        self.global_id = state.terms.global_id
-        self.attempt = state.attempt
-        #: Rises with every attempt at the operation; for the resource to compare. None where the store has none.
-        self.fence = state.fence
-        #: True if a repeat of the claim call found the claim that it had already been granted.
-        self.repeated = state.repeated
-        self.taken_over = state.taken_over
-        #: The outage policy that granted the claim; `caller` if no gateway answered.
-        self.degraded = state.degraded
-        self.would_be = state.would_be
-        #: Set once the claim is lost.
-        self.lost_event = asyncio.Event()
-        state.on_lost.append(self.lost_event.set)
-        #: Behind the middleware: set when the caller of the request disconnects. The work continues.
-        self.caller_gone = asyncio.Event()
-
-    @property
-    def is_live(self) -> bool:
-        """Returns true while the claim is live, to check before an effect that cannot be undone. Only the fence closes the gap."""
-        return self._state.is_live
-
-    @property
-    def lost(self) -> str | None:
-        """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
-        return self._state.lost
-
-    def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
-        """Sets the outcome of a request behind the middleware, in place of the status of its response."""
-        _claims.mark(self._state, outcome)
 
     async def renew(self) -> bool:
         """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""

@@ -13,9 +13,9 @@ from . import _batches, _claims, _core, _locks, _telemetry, _work, contents, opt
 from ._batches import SettleItem
 from ._blocking import Renewals, Transport, in_background
 from ._core import ClaimTerms, Core, Flow, Scope
-from ._current import set_current
+from ._grant import BaseGrant, set_current
 from .errors import LockNotAcquired, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
-from .events import logger
+from .events import log_crash
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Client:
         )
         self._tls = tls
         self._transport = Transport(self._core, tls)
-        self._renewals = Renewals(self._transport, _log_crash)
+        self._renewals = Renewals(self._transport, log_crash)
 
     def once(self, operation: str, contents: Any, work: Callable[[Grant], T], **terms: Unpack[WorkTerms]) -> Answer[T]:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns.
@@ -236,11 +236,7 @@ class Client:
         except (Unavailable, Rejected):
             pass  # Each try has emitted its event; the claim ends with its lease.
         except BaseException as crash:
-            _log_crash(crash)
-
-
-def _log_crash(crash: BaseException) -> None:
-    logger.error("A background thread failed: %r; please report it", crash, exc_info=crash)
+            log_crash(crash)
 
 
 def record(fields: dict[str, Any] | None) -> Record | None:
@@ -249,40 +245,12 @@ def record(fields: dict[str, Any] | None) -> Record | None:
     return Record(str(fields.get("state", "")), fields.get("operation"), fields.get("result"), fields)
 
 
-class Grant:
+class Grant(BaseGrant[threading.Event]):
     """The claim of one operation, live until the lease ends. Renewed in the background while in a `with` statement."""
 
     def __init__(self, client: Client, state: _claims.GrantState):
-        self._client, self._state = client, state
-        self.global_id = state.terms.global_id
-        self.attempt = state.attempt
-        #: Rises with every attempt at the operation; for the resource to compare. None where the store has none.
-        self.fence = state.fence
-        #: True if a repeat of the claim call found the claim that it had already been granted.
-        self.repeated = state.repeated
-        self.taken_over = state.taken_over
-        #: The outage policy that granted the claim; `caller` if no gateway answered.
-        self.degraded = state.degraded
-        self.would_be = state.would_be
-        #: Set once the claim is lost.
-        self.lost_event = threading.Event()
-        state.on_lost.append(self.lost_event.set)
-        #: Behind the middleware: set when the caller of the request disconnects. The work continues.
-        self.caller_gone = threading.Event()
-
-    @property
-    def is_live(self) -> bool:
-        """Returns true while the claim is live, to check before an effect that cannot be undone. Only the fence closes the gap."""
-        return self._state.is_live
-
-    @property
-    def lost(self) -> str | None:
-        """Why the claim was lost: the code of the answer to a renewal, or `not_renewed` in time."""
-        return self._state.lost
-
-    def mark(self, outcome: Literal["success", "failure", "unknown"]) -> None:
-        """Sets the outcome of a request behind the middleware, in place of the status of its response."""
-        _claims.mark(self._state, outcome)
+        super().__init__(state, threading.Event(), threading.Event())
+        self._client = client
 
     def renew(self) -> bool:
         """Renews now. Returns false, and `lost` is set, if the claim is not held any more."""

@@ -41,5 +41,10 @@ def log_event(event: Event, *, failed: bool = False) -> None:
         logger.log(level, "%s %s %s", event.name, target, fields, exc_info=failed, extra={"oncegate_event": event})
 
 
+def log_crash(crash: BaseException) -> None:
+    """Writes down a mistake of the client itself, in a thread or task that has no caller."""
+    logger.error("A background thread failed: %r; please report it", crash, exc_info=crash)
+
+
 def _written(value: object) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -10,7 +10,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, async_to_sync, syn
 from django.db import close_old_connections
 
 from .. import _claims
-from .._current import set_current
+from .._grant import set_current
 from ..aio import AsyncClient, AsyncGrant
 from ..middleware.asyncio_run import Outlet, keep_running, log_end
 from ..middleware.engine import Engine

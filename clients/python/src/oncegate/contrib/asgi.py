@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from .. import _claims
-from .._current import set_current
+from .._grant import set_current
 from ..aio import AsyncClient, AsyncGrant
 from ..client import Client
 from ..middleware import Problem, Rules, shared_keys

@@ -20,7 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from .._core import ClaimTerms
-from .._current import saw
+from .._grant import saw
 from ..aio import AsyncClient
 from ..client import Client
 from ..errors import OncegateError

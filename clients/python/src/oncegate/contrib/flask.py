@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask, Request, Response
 
-from .._current import saw
+from .._grant import saw
 from ..client import Client
 from ..errors import OncegateError
 from ..middleware import Problem, Rules, shared_keys

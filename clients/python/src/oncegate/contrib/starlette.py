@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from .._current import saw
+from .._grant import saw
 from ..aio import AsyncClient
 from ..client import Client
 from ..errors import OncegateError

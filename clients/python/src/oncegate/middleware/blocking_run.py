@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import _claims, _telemetry
-from .._current import set_current
+from .._grant import set_current
 from ..client import Client, Grant
 from ..events import logger
 from .engine import Engine
