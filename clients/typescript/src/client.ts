@@ -5,12 +5,12 @@ import { type AnyContents, type Contents, canonical, canonicalOrEmpty, globalId,
 import { DISABLED, NoServer } from "./disabled.js";
 import { span, spanText } from "./durations.js";
 import { NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable } from "./errors.js";
-import { type Claim, Grant } from "./grant.js";
+import { type Claim, Grant, type Reporter } from "./grant.js";
 import { harmlessTest } from "./harmless.js";
 import { Lock, type LockTerms } from "./lock.js";
-import { defaultUrls, isEnabled, known } from "./options.js";
-import { body, objectOf, type Report, type Reporter, Reports, readReport, written } from "./report.js";
-import { encode, endsLater, type Omitted, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
+import { defaultUrls, isEnabled, known, type Options, SERVERS } from "./options.js";
+import { body, objectOf, type Report, Reports, readReport, written } from "./report.js";
+import { encode, endsLater, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
 import type { Answer, Server } from "./server.js";
 import { type Attributes, spanned } from "./telemetry.js";
 import {
@@ -25,16 +25,7 @@ import {
   type Terms,
 } from "./terms.js";
 import { hasGlobalId, rejected, serversOf, sleep, Transport } from "./transport.js";
-import {
-  type ClaimRecord,
-  type Done,
-  type Duplicate,
-  type Event,
-  type Mismatch,
-  type Options,
-  SERVERS,
-  type Settled,
-} from "./values.js";
+import type { ClaimRecord, Done, Duplicate, Event, Mismatch, Omitted, Settled } from "./values.js";
 import { newNonce, noteWaited, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 
 /** One or more gateways in front of the same store. */

@@ -1,7 +1,8 @@
 /** The canonical form of contents, the same in every language, and the global ID. */
 
-import { NotCanonical, type Reason } from "./errors.js";
+import { NotCanonical } from "./errors.js";
 import { writeJsonText } from "./jsontext.js";
+import { JsonWriter, quoted, refuse, step } from "./jsonwriter.js";
 import { md5 } from "./md5.js";
 import { parseNumber, plain } from "./numbers.js";
 
@@ -56,7 +57,6 @@ export class JsonText extends Text {
   declare private readonly brand: "json";
 }
 
-const DEPTH_MAX = 32;
 const DECIMAL_CHARS_MAX = 128;
 
 /** MD5 of app key, operation and canonical contents, in hex: the same operation, the same ID, in every language. */
@@ -89,10 +89,7 @@ export function canonicalOrEmpty(contents: AnyContents): string {
 }
 
 /** Writes one value. */
-export class Writer {
-  /** There is a number, a boolean or a text with a character in it: one unset ID must not name every order. */
-  hasValue = false;
-
+class Writer extends JsonWriter {
   value(value: unknown, depth: number, path: string): string {
     switch (typeof value) {
       case "string":
@@ -114,15 +111,6 @@ export class Writer {
       default:
         return refuse("unsupported_type", path, `a ${typeof value} is not JSON: send it as text`);
     }
-  }
-
-  text(text: string, path: string): string {
-    this.hasValue ||= text !== "";
-    return quoted(text, path);
-  }
-
-  enter(depth: number, path: string): void {
-    if (depth === DEPTH_MAX) refuse("too_deep", path, `nested deeper than ${DEPTH_MAX} levels: send it as text`);
   }
 
   private integer(value: number | bigint, path: string): string {
@@ -181,19 +169,6 @@ export class Writer {
     if (!/^\d{4}-\d\d-\d\d$/.test(text) || !isDate(text)) refuse("unsupported_type", path, "not a date: write 2026-11-22");
     return this.text(text, path);
   }
-}
-
-export function refuse(reason: Reason, path: string, detail: string): never {
-  throw new NotCanonical(reason, path, detail);
-}
-
-export function step(name: string): string {
-  return /^\w+$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
-}
-
-export function quoted(text: string, path: string): string {
-  if (/\p{Surrogate}/u.test(text)) refuse("surrogate", path, "a text holds half of a surrogate pair");
-  return JSON.stringify(text);
 }
 
 function isDate(text: string): boolean {

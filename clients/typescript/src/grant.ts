@@ -1,11 +1,11 @@
 /** The right to run one operation, and the report of its outcome. */
 
 import { Lease, leaseEnds } from "./lease.js";
-import type { Report, Reporter } from "./report.js";
+import type { Report } from "./report.js";
 import { encode } from "./results.js";
 import type { Answer } from "./server.js";
 import type { About, Transport } from "./transport.js";
-import type { Done, Settled } from "./values.js";
+import type { Done, Duplicate, Mismatch, Settled } from "./values.js";
 
 /** One try at an operation: all repeats send the same parts. */
 export interface Claim {
@@ -16,6 +16,13 @@ export interface Claim {
   readonly body: string;
   readonly about: About;
   readonly waitMs: number;
+}
+
+/** Services that a grant needs from its client. */
+export interface Reporter {
+  settle(report: Report, result: unknown): Promise<Settled>;
+  /** One try with the nonce of this claim. */
+  claimLate(claim: Claim): Promise<Grant | Duplicate | Mismatch>;
 }
 
 /** The right to run one operation, until its lease ends. Renewed in the background until it is reported or stopped. */

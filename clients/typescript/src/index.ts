@@ -10,7 +10,8 @@ export type { AcquireTerms, Hold, Lock, LockTerms } from "./lock.js";
 export { current, type RequestGrant } from "./middleware/exchange.js";
 export { problemOf } from "./middleware/problemof.js";
 export { once } from "./once.js";
-export { NotRun, type Omitted, ResultNotStored, type ResultSchema, resultOf } from "./results.js";
+export type { Options } from "./options.js";
+export { NotRun, ResultNotStored, type ResultSchema, resultOf } from "./results.js";
 export type { ClaimItem, Limits, OnceTerms, OutcomeItem, Terms } from "./terms.js";
 export type {
   ClaimRecord,
@@ -23,6 +24,6 @@ export type {
   LockRecord,
   Metrics,
   Mismatch,
-  Options,
+  Omitted,
   Settled,
 } from "./values.js";

@@ -1,9 +1,9 @@
 /** JSON text in canonical form, as the gateway reads it: stricter than `JSON.parse`, which folds keys and digits. */
 
-import { quoted, refuse, step, type Writer } from "./contents.js";
+import { type JsonWriter, quoted, refuse, step } from "./jsonwriter.js";
 import { isBeyond, parseNumber } from "./numbers.js";
 
-export function writeJsonText(writer: Writer, text: string, depth: number, path: string): string {
+export function writeJsonText(writer: JsonWriter, text: string, depth: number, path: string): string {
   return new Parser(writer, text, path).whole(depth);
 }
 
@@ -11,7 +11,7 @@ class Parser {
   private at = 0;
 
   constructor(
-    private readonly writer: Writer,
+    private readonly writer: JsonWriter,
     private readonly text: string,
     private readonly root: string,
   ) {}

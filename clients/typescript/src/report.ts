@@ -1,12 +1,11 @@
 /** Reports of outcomes: JSON text that every language reads. */
 
 import { NotSettled, OutcomeRefused, Rejected } from "./errors.js";
-import type { Claim, Grant } from "./grant.js";
-import { marker, type Omitted } from "./results.js";
+import { marker } from "./results.js";
 import type { Answer } from "./server.js";
 import { spanned } from "./telemetry.js";
 import { hasGlobalId, rejected, type Transport } from "./transport.js";
-import type { Duplicate, Mismatch, Settled } from "./values.js";
+import type { Omitted, Settled } from "./values.js";
 
 export interface Report {
   globalId: string;
@@ -17,13 +16,6 @@ export interface Report {
   contents?: string | undefined;
   result?: string | undefined;
   gateway?: string | null;
-}
-
-/** Services that a grant needs from its client. */
-export interface Reporter {
-  settle(report: Report, result: unknown): Promise<Settled>;
-  /** One try with the nonce of this claim. */
-  claimLate(claim: Claim): Promise<Grant | Duplicate | Mismatch>;
 }
 
 export class Reports {

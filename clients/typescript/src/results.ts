@@ -1,14 +1,11 @@
 /** Results of work: their stored form for duplicates, and the substitute for a result that was not stored. */
 
 import { OncegateError } from "./errors.js";
-import type { Done, Duplicate, Json, Mismatch } from "./values.js";
+import type { Done, Duplicate, Json, Mismatch, Omitted } from "./values.js";
 
 /** The default of the gateway's `limits.result_bytes`: a longer result is not sent. */
 const RESULT_BYTES_MAX = 64 * 1024;
 const DEPTH_MAX = 100;
-
-/** Why a result was not stored. `null` is a result like others. */
-export type Omitted = "too_large" | "not_serialisable" | "refused";
 
 /** Reads stored results back: a schema of zod, or anything else with its `parse`. It throws if the value is no such result. */
 export interface ResultSchema<Result> {

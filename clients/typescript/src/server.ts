@@ -4,7 +4,7 @@ import http from "node:http";
 import https from "node:https";
 
 import type { Cause } from "./errors.js";
-import type { Json, Options } from "./values.js";
+import type { Json } from "./values.js";
 
 /** Less than the gateway's own limit, 75 seconds by default. */
 const IDLE_MS_MAX = 50_000;
@@ -73,6 +73,13 @@ export interface Server {
   close(): void;
 }
 
+/** Certificates, as `https.AgentOptions` takes them. */
+export interface TlsOptions {
+  ca?: string | Buffer;
+  cert?: string | Buffer;
+  key?: string | Buffer;
+}
+
 export class HttpServer implements Server {
   readonly url: string;
   // Without the brackets of an IPv6 address.
@@ -84,7 +91,7 @@ export class HttpServer implements Server {
   private readonly tls: object;
   private readonly send: typeof http.request;
 
-  constructor(url: string, tls: Options["tls"]) {
+  constructor(url: string, tls: TlsOptions | undefined) {
     this.url = url;
     const { protocol, host, hostname, port, pathname } = new URL(url);
     this.hostname = hostname.replace(/^\[|\]$/g, "");

@@ -7,8 +7,9 @@ import { canonicalOrEmpty, idOf, JsonText } from "./contents.js";
 import { span } from "./durations.js";
 import type { Cause } from "./errors.js";
 import { MemoryLocks } from "./memory-locks.js";
+import { type Options, SERVERS } from "./options.js";
 import type { Fields, Request, Server } from "./server.js";
-import { type Json, type Options, SERVERS } from "./values.js";
+import type { Json } from "./values.js";
 
 /** Stored state of a claim. */
 export interface MemoryClaim {

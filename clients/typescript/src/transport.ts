@@ -1,9 +1,10 @@
 /** One call over several gateways, repeated until one has answered. */
 
 import { type Cause, Rejected, Unavailable } from "./errors.js";
+import type { Options } from "./options.js";
 import { type Answer, type Fields, HttpServer, type Server } from "./server.js";
 import { traceparent as activeTraceparent, counted } from "./telemetry.js";
-import type { Endpoint, Event, Options } from "./values.js";
+import type { Endpoint, Event } from "./values.js";
 
 export const PAUSE_MS_MIN = 50;
 const PAUSE_MS_MAX = 1000;

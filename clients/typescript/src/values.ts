@@ -1,10 +1,9 @@
-/** Arguments and results of the calls. */
-
-import type { Harmless } from "./harmless.js";
-import type { Omitted } from "./results.js";
-import type { Server } from "./server.js";
+/** Results of the calls, and what the hooks of a client receive. */
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
+
+/** Why a result was not stored. `null` is a result like others. */
+export type Omitted = "too_large" | "not_serialisable" | "refused";
 
 /** The work ran here, and its outcome was reported. */
 export interface Done<Result> {
@@ -128,35 +127,3 @@ export interface Metrics {
 }
 
 export type Endpoint = "claim" | "outcome" | "renewal" | "lookup" | "batch" | "lock";
-
-/** @internal */
-export const SERVERS: unique symbol = Symbol("servers");
-
-export interface Options {
-  /** False: everything runs, and nothing is claimed (`degraded: "disabled"`). Default: true, unless `ONCEGATE_DISABLED=1`. */
-  enabled?: boolean;
-  /** `<app_key>.<secret>`, where apps are configured. */
-  credential?: string | undefined;
-  /** Limit of one HTTP call, without the time that it asks to wait. Default `2s`; longer than the gateways' deadline. */
-  timeout?: string;
-  timeoutMs?: number;
-  /** Limit of all tries of one claim call, in addition to `wait`. Default `5s`. */
-  claimWithin?: string;
-  claimWithinMs?: number;
-  /** Limit of all tries of one report. Default `30s`; `settleWithinMs: Infinity`: none. */
-  settleWithin?: string;
-  settleWithinMs?: number;
-  /** When no gateway answers: throw `Unavailable` (default), or run the work unprotected with `degraded: "caller"`. */
-  onUnavailable?: "fail_closed" | "proceed";
-  /** Errors of the work that mean that nothing happened: the operation is released, and the error is thrown on. */
-  nothingHappened?: Harmless;
-  /** Receives each event. The default logs what is `info` or worse with `console`. */
-  onEvent?: (event: Event) => void;
-  metrics?: Metrics;
-  /** The current W3C traceparent, sent with each call. */
-  traceparent?: () => string | undefined;
-  /** For `https`: certificates, as `https.AgentOptions`. */
-  tls?: { ca?: string | Buffer; cert?: string | Buffer; key?: string | Buffer };
-  /** @internal Replaces the gateways: the double of the tests. */
-  [SERVERS]?: (app: string) => Server[];
-}
