@@ -7,25 +7,26 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Future;
 import java.util.function.Function;
 
-/** One run of {@link OncegateClient#onceAsync}. */
+/** One run of {@code onceAsync}. */
 final class AsyncRun<T> {
-    private final OncegateClient client;
+    /** The call that claims. */
+    interface Claim {
+        Claimed call() throws InterruptedException;
+    }
+
+    private final Claim claim;
     private final Context context;
     private final Function<Grant, ? extends CompletionStage<T>> work;
     private final CompletableFuture<Result<T>> end = new CompletableFuture<>();
 
-    AsyncRun(
-            OncegateClient client,
-            Context context,
-            Function<Grant, ? extends CompletionStage<T>> work) {
-        this.client = client;
+    AsyncRun(Claim claim, Context context, Function<Grant, ? extends CompletionStage<T>> work) {
+        this.claim = claim;
         this.context = context;
         this.work = work;
     }
 
-    CompletableFuture<Result<T>> start(String operation, Object contents, Terms terms) {
-        Future<?> claiming =
-                context.background().workers().submit(() -> claim(operation, contents, terms));
+    CompletableFuture<Result<T>> start() {
+        Future<?> claiming = context.background().workers().submit(this::claim);
         end.whenComplete(
                 (result, thrown) -> {
                     if (thrown instanceof CancellationException) {
@@ -35,9 +36,9 @@ final class AsyncRun<T> {
         return end;
     }
 
-    private void claim(String operation, Object contents, Terms terms) {
+    private void claim() {
         try {
-            Claimed claimed = client.claim(operation, contents, terms);
+            Claimed claimed = claim.call();
             if (claimed instanceof Duplicate<?> duplicate) {
                 end.complete(duplicate.of(null));
             } else if (claimed instanceof Mismatch<?> mismatch) {

@@ -162,8 +162,7 @@ public final class OncegateClient implements AutoCloseable {
             Terms terms,
             Function<Grant, ? extends CompletionStage<T>> work) {
         requireWork(work);
-        var run = new AsyncRun<>(this, context, work);
-        return run.start(operation, contents, terms);
+        return new AsyncRun<>(() -> claim(operation, contents, terms), context, work).start();
     }
 
     private static void requireWork(Object work) {

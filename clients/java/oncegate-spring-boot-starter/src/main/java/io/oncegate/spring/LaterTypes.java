@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.concurrent.Flow;
 import java.util.concurrent.Future;
 import java.util.stream.BaseStream;
+import org.springframework.core.ReactiveAdapter;
+import org.springframework.core.ReactiveAdapterRegistry;
 import org.springframework.util.ClassUtils;
 
 /** Types whose work may still run after a method has returned them, and whose end is not seen. */
@@ -39,6 +41,15 @@ final class LaterTypes {
                 && parameters[parameters.length - 1]
                         .getName()
                         .equals("kotlin.coroutines.Continuation");
+    }
+
+    /**
+     * Returns true for a type of at most one value: {@code Mono}, RxJava's {@code Single}, … Needs
+     * Reactor on the class path.
+     */
+    static boolean isSingle(Class<?> type) {
+        ReactiveAdapter adapter = ReactiveAdapterRegistry.getSharedInstance().getAdapter(type);
+        return adapter != null && !adapter.isMultiValue();
     }
 
     private static boolean isA(Class<?> type, String name) {

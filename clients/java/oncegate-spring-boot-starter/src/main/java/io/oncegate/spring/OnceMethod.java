@@ -63,7 +63,7 @@ final class OnceMethod {
     static boolean endsLater(Class<?> type) {
         return CompletionStage.class.isAssignableFrom(type)
                 || Callable.class.isAssignableFrom(type)
-                || (REACTOR && Reactive.isSingle(type))
+                || (REACTOR && LaterTypes.isSingle(type))
                 || (WEB && (WebTypes.isDeferred(type) || WebTypes.isTask(type)))
                 || LaterTypes.contains(type);
     }
@@ -76,7 +76,7 @@ final class OnceMethod {
         if (LaterTypes.isSuspending(method) && COROUTINES && !LaterTypes.contains(type)) {
             return End.SUSPEND;
         }
-        if (REACTOR && Reactive.isSingle(type)) {
+        if (REACTOR && LaterTypes.isSingle(type)) {
             return End.SINGLE;
         }
         if (WEB && WebTypes.isDeferred(type)) {

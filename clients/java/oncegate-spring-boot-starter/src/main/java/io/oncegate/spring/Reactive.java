@@ -2,19 +2,12 @@ package io.oncegate.spring;
 
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
-import org.springframework.core.ReactiveAdapter;
 import org.springframework.core.ReactiveAdapterRegistry;
 import reactor.core.publisher.Mono;
 
 /** Code that needs Reactor on the class path. */
 final class Reactive {
     private Reactive() {}
-
-    /** Returns true for a type of at most one value: {@code Mono}, RxJava's {@code Single}, … */
-    static boolean isSingle(Class<?> type) {
-        ReactiveAdapter adapter = ReactiveAdapterRegistry.getSharedInstance().getAdapter(type);
-        return adapter != null && !adapter.isMultiValue();
-    }
 
     /**
      * Begins on subscription. A cancelled subscription does not cancel the run, unless the method

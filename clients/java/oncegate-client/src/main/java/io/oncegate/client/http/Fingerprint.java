@@ -27,7 +27,7 @@ final class Fingerprint {
 
     static Map<String, Object> of(Set<FingerprintPart> parts, RequestHead head, byte[] body) {
         Map<String, Object> members = new TreeMap<>();
-        byte[] form = Multipart.digest(head.lines("Content-Type"), body);
+        byte[] form = formDigest(head.lines("Content-Type"), body);
         for (FingerprintPart part : parts) {
             Object value =
                     switch (part) {
@@ -115,6 +115,20 @@ final class Fingerprint {
             digest.update(bytes);
         }
         return hex(digest.digest());
+    }
+
+    /** Returns the digest of the parts of a form; null if the body is no form. */
+    private static byte[] formDigest(List<String> contentType, byte[] body) {
+        List<byte[]> parts = Multipart.parts(contentType, body);
+        if (parts == null) {
+            return null;
+        }
+        MessageDigest digest = sha256();
+        for (byte[] part : parts) {
+            digest.update(ByteBuffer.allocate(8).putLong(part.length).array());
+            digest.update(part);
+        }
+        return digest.digest();
     }
 
     private static byte[] digest(FingerprintPart part, byte[] body) {

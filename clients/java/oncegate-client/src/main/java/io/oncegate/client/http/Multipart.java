@@ -1,8 +1,6 @@
 package io.oncegate.client.http;
 
-import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -62,19 +60,6 @@ public final class Multipart {
             parts.add(Arrays.copyOfRange(body, at + 2, end));
             at = end + delimiter.length;
         }
-    }
-
-    static byte[] digest(List<String> contentType, byte[] body) {
-        List<byte[]> parts = parts(contentType, body);
-        if (parts == null) {
-            return null;
-        }
-        MessageDigest digest = Fingerprint.sha256();
-        for (byte[] part : parts) {
-            digest.update(ByteBuffer.allocate(8).putLong(part.length).array());
-            digest.update(part);
-        }
-        return digest.digest();
     }
 
     private static String boundary(String contentType) {

@@ -85,7 +85,7 @@ final class ClaimBook {
         String nonce = (String) fields.get("attempt_nonce");
         boolean isSame = claim == null || Objects.equals(claim.fingerprint, mark);
         if (!isSame) {
-            return MemoryGateway.problem(422, "fingerprint_mismatch", Map.of("global_id", id));
+            return Answers.problem(422, "fingerprint_mismatch", Map.of("global_id", id));
         }
         boolean isRepeated =
                 claim != null && claim.nonce.equals(nonce) && claim.state.equals("in_progress");
@@ -94,7 +94,7 @@ final class ClaimBook {
                         && claim.state.equals("unknown")
                         && Boolean.TRUE.equals(fields.get("take_over"));
         if (claim != null && !isRepeated && !takesOver) {
-            return MemoryGateway.problem(409, "duplicate", view(id, claim, now));
+            return Answers.problem(409, "duplicate", view(id, claim, now));
         }
         if (!isRepeated) {
             claim = new Entry();
@@ -104,12 +104,12 @@ final class ClaimBook {
             claim.nonce = nonce;
             claim.fence = ++fence;
             claim.attempt = fence + "-" + nonce;
-            claim.leaseMs = orElse(MemoryGateway.millis(fields.get("lease")), LEASE_MS);
+            claim.leaseMs = orElse(Answers.millis(fields.get("lease")), LEASE_MS);
             boolean isForever = "forever".equals(fields.get("retention"));
             claim.retentionMs =
                     isForever
                             ? 36_500L * RETENTION_MS
-                            : orElse(MemoryGateway.millis(fields.get("retention")), RETENTION_MS);
+                            : orElse(Answers.millis(fields.get("retention")), RETENTION_MS);
             claim.ends = now + claim.leaseMs * 1_000_000;
             claim.unknownOnLeaseEnd = "unknown".equals(fields.get("on_lease_end"));
             claims.put(id, claim);
@@ -151,25 +151,24 @@ final class ClaimBook {
         Entry claim = claims.get(id);
         if (path.length == 3) {
             return claim == null
-                    ? MemoryGateway.problem(404, "not_found", Map.of())
+                    ? Answers.problem(404, "not_found", Map.of())
                     : new Answer(200, JsonText.of(view(id, claim, now)).text());
         }
         boolean isHeld = claim != null && claim.attempt.equals(fields.get("attempt"));
         if (path[3].equals("renewal")) {
             return isHeld && claim.state.equals("in_progress")
                     ? renewed(id, claim, fields, now)
-                    : MemoryGateway.problem(
-                            409, claim == null ? "lease_lost" : "superseded", Map.of());
+                    : Answers.problem(409, claim == null ? "lease_lost" : "superseded", Map.of());
         }
         if (claim != null && !isHeld) {
             String code = claim.state.equals("succeeded") ? "already_succeeded" : "superseded";
-            return MemoryGateway.problem(409, code, Map.of("global_id", id));
+            return Answers.problem(409, code, Map.of("global_id", id));
         }
         return settled(id, claim, fields, now);
     }
 
     private static Answer renewed(String id, Entry claim, Map<?, ?> fields, long now) {
-        long lease = orElse(MemoryGateway.millis(fields.get("lease")), claim.leaseMs);
+        long lease = orElse(Answers.millis(fields.get("lease")), claim.leaseMs);
         claim.ends = now + lease * 1_000_000;
         return new Answer(200, JsonText.of(Map.of("global_id", id, "lease_ms", lease)).text());
     }

@@ -57,7 +57,7 @@ final class LockBook {
         Locked lock = live(name, now);
         if (path.length == 3) {
             return lock.holds.isEmpty()
-                    ? MemoryGateway.problem(404, "not_found", Map.of())
+                    ? Answers.problem(404, "not_found", Map.of())
                     : new Answer(200, JsonText.of(view(name, lock, now)).text());
         }
         return switch (path[3]) {
@@ -117,7 +117,7 @@ final class LockBook {
         if (refused != null) {
             return refused;
         }
-        long leaseMs = MemoryGateway.millis(fields.get("lease"));
+        long leaseMs = Answers.millis(fields.get("lease"));
         Held mine = new Held();
         mine.nonce = (String) nonce;
         mine.owner = fields.get("owner");
@@ -141,14 +141,14 @@ final class LockBook {
         List<Held> others = lock.holds.stream().filter(each -> !each.isOf(owner)).toList();
         boolean isBusy = others.stream().anyMatch(each -> !(shared && each.shared));
         if (limit != null && lock.limit != null && !limit.equals(lock.limit)) {
-            return MemoryGateway.problem(409, "limit_differs", Map.of("limit", lock.limit));
+            return Answers.problem(409, "limit_differs", Map.of("limit", lock.limit));
         }
         if (!Objects.equals(limit, lock.limit)) {
             isBusy = true;
         } else if (limit != null) {
             isBusy = lock.holds.size() >= limit.longValue();
         } else if (isBusy && !shared && others.size() < lock.holds.size()) {
-            return MemoryGateway.problem(409, "upgrade_refused", Map.of());
+            return Answers.problem(409, "upgrade_refused", Map.of());
         }
         Map<String, Object> more =
                 Map.of(
@@ -158,7 +158,7 @@ final class LockBook {
                         lock.holds.size(),
                         "retry_after_ms",
                         20);
-        return isBusy ? MemoryGateway.problem(409, "lock_held", more) : null;
+        return isBusy ? Answers.problem(409, "lock_held", more) : null;
     }
 
     private static Answer granted(String name, Locked lock, Held hold, boolean repeated, long now) {
@@ -176,14 +176,14 @@ final class LockBook {
     private static Answer renew(String name, Locked lock, Map<?, ?> fields, long now) {
         for (Held each : lock.holds) {
             if (each.attempt.equals(fields.get("attempt"))) {
-                long leaseMs = MemoryGateway.millis(fields.get("lease"));
+                long leaseMs = Answers.millis(fields.get("lease"));
                 each.leaseMs = leaseMs == 0 ? each.leaseMs : leaseMs;
                 each.ends = Math.max(each.ends, now + each.leaseMs * 1_000_000);
                 Map<String, Object> answer = Map.of("name", name, "lease_ms", each.leftMs(now));
                 return new Answer(200, JsonText.of(answer).text());
             }
         }
-        return MemoryGateway.problem(409, "not_held", Map.of());
+        return Answers.problem(409, "not_held", Map.of());
     }
 
     private Answer release(String name, Locked lock, Map<?, ?> fields, long now) {
@@ -196,7 +196,7 @@ final class LockBook {
                 return new Answer(200, JsonText.of(answer).text());
             }
         }
-        return MemoryGateway.problem(409, "not_held", Map.of());
+        return Answers.problem(409, "not_held", Map.of());
     }
 
     private static String mode(boolean shared) {

@@ -86,7 +86,7 @@ public final class MemoryGateway implements Answerer {
         }
         if (failures > 0) {
             failures--;
-            return problem(503, "store_unavailable", Map.of("retry_after_ms", RETRY_MS));
+            return Answers.problem(503, "store_unavailable", Map.of("retry_after_ms", RETRY_MS));
         }
         Map<?, ?> fields = body == null ? Map.of() : (Map<?, ?>) new JsonText(body).value();
         return path.endsWith("/batch") ? batch(path, fields) : waited(path, fields);
@@ -94,7 +94,7 @@ public final class MemoryGateway implements Answerer {
 
     /** Waits for an attempt in progress, by the time of the test's machine. */
     private Answer waited(String path, Map<?, ?> fields) throws InterruptedException {
-        long ends = System.nanoTime() + millis(fields.get("wait")) * 1_000_000;
+        long ends = System.nanoTime() + Answers.millis(fields.get("wait")) * 1_000_000;
         while (true) {
             Answer answer = once(path, fields);
             long left = (ends - System.nanoTime()) / 1_000_000;
@@ -135,31 +135,5 @@ public final class MemoryGateway implements Answerer {
             items.add(members);
         }
         return new Answer(200, JsonText.of(Map.of("items", items)).text());
-    }
-
-    static Answer problem(int status, String code, Map<String, ?> more) {
-        Map<String, Object> members = new LinkedHashMap<>(more);
-        members.put("status", status);
-        members.put("code", code);
-        members.put("type", "urn:oncegate:problem:" + code);
-        members.put("detail", "of the gateway in memory");
-        return new Answer(status, JsonText.of(members).text());
-    }
-
-    /** Returns a duration in milliseconds; 0 for none. */
-    static long millis(Object text) {
-        if (!(text instanceof String duration)) {
-            return 0;
-        }
-        int digits = duration.replaceAll("[a-z]+$", "").length();
-        long unit =
-                switch (duration.substring(digits)) {
-                    case "ms" -> 1;
-                    case "s" -> 1000;
-                    case "m" -> 60_000;
-                    case "h" -> 3_600_000;
-                    default -> 86_400_000;
-                };
-        return Long.parseLong(duration.substring(0, digits)) * unit;
     }
 }

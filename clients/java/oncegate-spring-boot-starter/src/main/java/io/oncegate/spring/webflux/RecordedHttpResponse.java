@@ -10,7 +10,6 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 import org.reactivestreams.Publisher;
 import org.springframework.core.io.buffer.DataBuffer;
-import org.springframework.core.io.buffer.DataBufferUtils;
 import org.springframework.http.HttpHeaders;
 import org.springframework.http.HttpStatusCode;
 import org.springframework.http.server.reactive.ChannelSendOperator;
@@ -141,9 +140,5 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
 
     Mono<Void> blocking(Runnable report) {
         return Mono.<Void>fromRunnable(report).subscribeOn(Schedulers.boundedElastic());
-    }
-
-    static void release(DataBuffer buffer) {
-        DataBufferUtils.release(buffer);
     }
 }

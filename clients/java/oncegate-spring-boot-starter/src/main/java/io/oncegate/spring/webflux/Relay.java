@@ -4,6 +4,7 @@ import io.oncegate.client.http.Run;
 import java.nio.ByteBuffer;
 import org.reactivestreams.Subscription;
 import org.springframework.core.io.buffer.DataBuffer;
+import org.springframework.core.io.buffer.DataBufferUtils;
 import reactor.core.publisher.BaseSubscriber;
 import reactor.core.publisher.Flux;
 import reactor.core.publisher.Mono;
@@ -103,7 +104,7 @@ final class Relay {
 
         private void pass(DataBuffer buffer) {
             if (gone || toCaller.tryEmitNext(buffer).isFailure()) {
-                RecordedHttpResponse.release(buffer);
+                DataBufferUtils.release(buffer);
                 callerGone();
             }
         }
@@ -130,7 +131,7 @@ final class Relay {
                             () -> {
                                 run.broken();
                                 if (last != null) {
-                                    RecordedHttpResponse.release(last);
+                                    DataBufferUtils.release(last);
                                 }
                                 toCaller.tryEmitError(thrown);
                                 end.tryEmitError(thrown);
