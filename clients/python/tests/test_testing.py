@@ -256,3 +256,37 @@ def test_the_middleware_of_a_starlette_service(oncegate: MemoryGateway) -> None:
     contrib.install(app, AsyncClient(), contrib.Rules(operation="shop.http", principal=contrib.shared_keys))
     with TestClient(app) as service:
         assert len({service.post("/", headers={"Idempotency-Key": "k-1"}).text for _ in range(3)}) == 1
+
+
+def test_a_scope_of_anyio_waits_for_the_report_without_turning(oncegate: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    import anyio
+
+    waits = 0
+    wait = asyncio.wait
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return await wait(*arguments, **options)
+
+    async def main() -> None:
+        client = oncegate.async_client()
+        run = client._transport.run
+
+        async def slow(flow: Any) -> Any:
+            await asyncio.sleep(0.3)
+            return await run(flow)
+
+        async def work(_: Any) -> None:
+            monkeypatch.setattr(client._transport, "run", slow)
+            monkeypatch.setattr(asyncio, "wait", counted)
+            scope.cancel()
+            await anyio.sleep(60)
+
+        with anyio.CancelScope() as scope:
+            await client.once("coupon.redeem", "C-10", work)
+        assert scope.cancelled_caught
+
+    asyncio.run(main())
+    assert [claim.state for claim in oncegate.claims] == ["unknown"]
+    assert waits < 5

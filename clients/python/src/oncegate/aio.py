@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ssl
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -199,7 +201,8 @@ class AsyncClient:
         limit = None
         while not task.done():
             try:
-                await asyncio.wait({task}, timeout=limit)
+                with nullcontext() if cancelled is None else _shield():
+                    await asyncio.wait({task}, timeout=limit)
                 if limit is not None:
                     break
             except asyncio.CancelledError as error:
@@ -210,6 +213,12 @@ class AsyncClient:
             raise cancelled
         result: T = task.result()
         return result
+
+
+def _shield() -> AbstractContextManager[Any]:
+    """Keeps a scope of anyio from cancelling the task again at each turn of the event loop, as it does until the task has left it."""
+    anyio = sys.modules.get("anyio")
+    return nullcontext() if anyio is None else anyio.CancelScope(shield=True)
 
 
 class AsyncGrant(BaseGrant[asyncio.Event]):
