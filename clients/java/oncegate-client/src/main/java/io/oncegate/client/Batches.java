@@ -55,40 +55,80 @@ final class Batches {
                         grant.start();
                     }
                     return claimed;
-                });
+                },
+                (at, failed) -> failed);
     }
 
-    List<BatchItem<Settled>> settle(List<String> texts) throws InterruptedException {
-        var reports = texts.stream().map(Report::parse).toList();
+    List<BatchItem<Settled>> settle(List<OutcomeItem> outcomes) throws InterruptedException {
+        if (!outcomes.isEmpty() && outcomes.stream().allMatch(Batches::isDisabled)) {
+            return outcomes.stream().map(OutcomeItem::grant).map(Batches::disabled).toList();
+        }
+        List<Pending> pending = outcomes.stream().map(this::pending).toList();
         List<Map<String, Object>> bodies = new ArrayList<>();
-        for (Report report : reports) {
+        for (Pending each : pending) {
             var body = new LinkedHashMap<String, Object>();
-            body.put("global_id", report.globalId());
-            body.putAll(report.body());
+            body.put("global_id", each.report().globalId());
+            body.putAll(each.report().body());
             bodies.add(body);
         }
         return run(
                 "/v1/outcomes/batch",
                 bodies,
                 context.options().settleWithin,
-                (at, answer) -> settled(reports.get(at), answer));
+                (at, answer) -> settled(pending.get(at), answer),
+                (at, failed) -> notSettled(pending.get(at), failed));
     }
 
-    private Settled settled(Report report, Response answer) {
-        if (answer.status() == 409) {
-            throw new OutcomeRefused(answer.text("code"), null);
+    /** An outcome on its way. */
+    private record Pending(Report report, OutcomeItem item, String omitted) {}
+
+    private Pending pending(OutcomeItem item) {
+        if (item.grant() == null) {
+            return new Pending(Report.parse(item.report()), item, null);
         }
-        if (answer.status() >= 300) {
-            throw new Rejected(answer);
+        Reporter.Written written = reporter.write(item.result());
+        return new Pending(
+                item.grant().reportOf(item.outcome(), written.text()), item, written.omitted());
+    }
+
+    private static boolean isDisabled(OutcomeItem item) {
+        return item.grant() != null && item.grant().isDisabled();
+    }
+
+    private static BatchItem<Settled> disabled(Grant grant) {
+        var end = new Settled(null, null, grant.degraded(), null, grant.globalId());
+        grant.reported(end);
+        return new BatchItem<>(end, null);
+    }
+
+    private NotSettled notSettled(Pending pending, OncegateException failed) {
+        if (pending.item().grant() != null) {
+            pending.item().grant().reported(null);
         }
-        return reporter.settled(report, answer, null);
+        return reporter.notSettled(pending.report(), pending.item().result(), failed);
+    }
+
+    private Settled settled(Pending pending, Response answer) {
+        Grant grant = pending.item().grant();
+        Settled end = null;
+        try {
+            end =
+                    reporter.ofBatch(
+                            pending.report(), answer, pending.item().result(), pending.omitted());
+            return end;
+        } finally {
+            if (grant != null) {
+                grant.reported(end);
+            }
+        }
     }
 
     private <T> List<BatchItem<T>> run(
             String path,
             List<Map<String, Object>> bodies,
             Duration within,
-            BiFunction<Integer, Response, T> read)
+            BiFunction<Integer, Response, T> read,
+            BiFunction<Integer, OncegateException, OncegateException> unanswered)
             throws InterruptedException {
         if (bodies.isEmpty() || bodies.size() > ITEMS_MAX) {
             throw new IllegalArgumentException(
@@ -101,7 +141,19 @@ final class Batches {
         }
         long last = System.nanoTime() + within.toNanos();
         while (!open.isEmpty()) {
-            List<Response> answers = answers(path, open.stream().map(bodies::get).toList(), last);
+            List<Response> answers;
+            try {
+                answers = answers(path, open.stream().map(bodies::get).toList(), last);
+            } catch (OncegateException failed) {
+                if (open.size() == bodies.size()) {
+                    throw failed;
+                }
+                // The other items have their ends.
+                for (int item : open) {
+                    ends.set(item, new BatchItem<>(null, unanswered.apply(item, failed)));
+                }
+                return ends;
+            }
             List<Integer> again = new ArrayList<>();
             Duration pause = PAUSE;
             for (int at = 0; at < open.size(); at++) {

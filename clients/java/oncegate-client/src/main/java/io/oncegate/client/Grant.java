@@ -3,6 +3,7 @@ package io.oncegate.client;
 import io.oncegate.client.Rounds.Failed;
 import io.oncegate.client.Rounds.Plan;
 import java.time.Duration;
+import java.util.Locale;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -330,21 +331,46 @@ public final class Grant implements Claimed, AutoCloseable {
             settled = new Settled(null, granted == null ? null : true, null, omitted, globalId());
             return settled;
         }
-        String url = context.options().urls.get(granted.gateway());
-        var report =
-                new Report(
-                        granted.text("global_id"),
-                        granted.text("attempt"),
-                        outcome,
-                        request.operation(),
-                        request.contents(),
-                        text,
-                        url);
+        Report report = reportOf(granted, outcome, text);
         settled =
                 otherwise == null
                         ? reporter.send(report, result, omitted)
                         : reporter.send(report, result, omitted, otherwise);
         return settled;
+    }
+
+    private Report reportOf(Response granted, String outcome, JsonText result) {
+        return new Report(
+                granted.text("global_id"),
+                granted.text("attempt"),
+                outcome,
+                request.operation(),
+                request.contents(),
+                result,
+                context.options().urls.get(granted.gateway()));
+    }
+
+    /** Returns the report of an outcome in a batch. */
+    Report reportOf(Outcome outcome, JsonText result) {
+        if (reported) {
+            throw new IllegalStateException(
+                    "The outcome of this claim was reported already; report each claim once");
+        }
+        if (answer == null) {
+            throw new IllegalArgumentException("A batch of outcomes needs grants of a gateway");
+        }
+        return reportOf(answer, outcome.name().toLowerCase(Locale.ROOT), result);
+    }
+
+    boolean isDisabled() {
+        return disabled;
+    }
+
+    /** Takes the end of a report in a batch; null if it was refused, or not accepted in time. */
+    void reported(Settled end) {
+        reported = true;
+        settled = end;
+        stop();
     }
 
     /**

@@ -240,9 +240,13 @@ public final class OncegateClient implements AutoCloseable {
         return batches.claim(items);
     }
 
-    /** Reports up to 1000 kept reports in one call. */
-    public List<BatchItem<Settled>> settleBatch(List<String> reports) throws InterruptedException {
-        return batches.settle(reports);
+    /**
+     * Reports up to 1000 outcomes, of live grants or kept reports, in one call. An item that no
+     * gateway accepts is {@link NotSettled}, with its report.
+     */
+    public List<BatchItem<Settled>> settleBatch(List<OutcomeItem> outcomes)
+            throws InterruptedException {
+        return batches.settle(outcomes);
     }
 
     /** Returns the global ID of an operation of this client's app, computed without a gateway. */

@@ -97,16 +97,7 @@ final class Reporter {
                 return deliver(report.withResult(otherwise), result, answer.problem(), null);
             }
             if (answer.status() == 409) {
-                String code = answer.text("code");
-                context.events()
-                        .send(
-                                "outcome_refused",
-                                report.subject(),
-                                "outcome",
-                                report.outcome(),
-                                "code",
-                                code);
-                throw new OutcomeRefused(code, result);
+                throw refused(report, answer, result);
             }
             if (answer.status() >= 300) {
                 throw new Rejected(answer);
@@ -117,6 +108,33 @@ final class Reporter {
         } catch (Rejected rejected) {
             throw notSettled(report, result, rejected);
         }
+    }
+
+    /** Reads the answer to a report in a batch. */
+    Settled ofBatch(Report report, Response answer, Object result, String omitted) {
+        if (omitted != null) {
+            context.events().send("result_omitted", report.subject(), "why", omitted);
+        }
+        if (answer.status() == 409) {
+            throw refused(report, answer, result);
+        }
+        if (answer.status() >= 300) {
+            throw notSettled(report, result, new Rejected(answer));
+        }
+        return settled(report, answer, omitted);
+    }
+
+    private OutcomeRefused refused(Report report, Response answer, Object result) {
+        String code = answer.text("code");
+        context.events()
+                .send(
+                        "outcome_refused",
+                        report.subject(),
+                        "outcome",
+                        report.outcome(),
+                        "code",
+                        code);
+        return new OutcomeRefused(code, result);
     }
 
     private Response answer(Report report) throws Failed {
@@ -149,7 +167,7 @@ final class Reporter {
         return new Settled(state, late, degraded, omitted, report.globalId());
     }
 
-    private NotSettled notSettled(Report report, Object result, OncegateException cause) {
+    NotSettled notSettled(Report report, Object result, OncegateException cause) {
         context.events().send("not_settled", report.subject(), "outcome", report.outcome());
         return new NotSettled(report.text(), result, cause);
     }

@@ -180,7 +180,7 @@ final class ClaimBook {
         answer.put("late", held == null);
         if (outcome.equals("failure")) {
             claims.remove(id);
-            answer.put("state", "failed");
+            answer.put("state", "released");
             return new Answer(200, JsonText.of(answer).text());
         }
         Entry claim = held;

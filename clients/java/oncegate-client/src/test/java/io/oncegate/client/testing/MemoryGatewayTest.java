@@ -11,13 +11,17 @@ import io.oncegate.client.Claimed;
 import io.oncegate.client.Done;
 import io.oncegate.client.Duplicate;
 import io.oncegate.client.Grant;
+import io.oncegate.client.JsonText;
 import io.oncegate.client.Mismatch;
 import io.oncegate.client.OnUnavailable;
 import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Outcome;
+import io.oncegate.client.OutcomeItem;
+import io.oncegate.client.OutcomeRefused;
 import io.oncegate.client.Terms;
 import io.oncegate.client.Unavailable;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
@@ -126,6 +130,61 @@ class MemoryGatewayTest {
                 assertEquals("Hold[hall:1, exclusive, held, fence 1]", hold.toString());
             }
             assertTrue(client.lock("hall:1").tryLock());
+        }
+    }
+
+    @Test
+    void aBatchSettlesLiveGrantsAndKeptReports(MemoryGateway gateway) throws Exception {
+        try (OncegateClient client = gateway.client()) {
+            List<Grant> grants = new ArrayList<>();
+            for (String seat : List.of("1A", "1B", "1C", "1D")) {
+                grants.add((Grant) client.claim("seat.book", seat, Terms.NONE));
+            }
+            String attempt = grants.get(3).attempt();
+            String kept =
+                    JsonText.of(
+                                    Map.of(
+                                            "global_id",
+                                            grants.get(3).globalId(),
+                                            "attempt",
+                                            attempt,
+                                            "outcome",
+                                            "success"))
+                            .text();
+            var outcomes =
+                    List.of(
+                            OutcomeItem.success(grants.get(0), Map.of("number", 7)),
+                            OutcomeItem.failure(grants.get(1)),
+                            OutcomeItem.unknown(grants.get(2)),
+                            OutcomeItem.report(kept),
+                            OutcomeItem.report(kept.replace(attempt, "another")));
+            var ends = client.settleBatch(outcomes);
+            var states = ends.stream().filter(end -> end.error() == null);
+            assertEquals(
+                    List.of("succeeded", "released", "unknown", "succeeded"),
+                    states.map(end -> end.value().state()).toList());
+            assertInstanceOf(OutcomeRefused.class, ends.get(4).error());
+            var again = (Duplicate<?>) client.claim("seat.book", "1A", Terms.NONE);
+            assertEquals("{\"number\":7}", again.json().text());
+            assertThrows(
+                    IllegalStateException.class,
+                    () -> client.settleBatch(List.of(OutcomeItem.failure(grants.get(0)))));
+            // Nothing is reported twice.
+            grants.forEach(Grant::close);
+        }
+    }
+
+    @Test
+    void aBatchThatNoGatewayTakesLeavesItsGrants(MemoryGateway gateway) throws Exception {
+        try (OncegateClient client =
+                gateway.client(options -> options.settleWithin(Duration.ofMillis(50)))) {
+            var grant = (Grant) client.claim("seat.book", "2A", Terms.NONE);
+            gateway.unavailable(true);
+            assertThrows(
+                    Unavailable.class,
+                    () -> client.settleBatch(List.of(OutcomeItem.success(grant, 1))));
+            gateway.unavailable(false);
+            assertEquals("succeeded", grant.succeed(1).state());
         }
     }
 }
