@@ -287,6 +287,18 @@ func (p *planting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.RoundTripper.RoundTrip(r)
 }
 
+func TestAReplayHasNoTypeThatTheHandlerDidNotSend(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Type"] = nil
+		_, _ = io.WriteString(w, "plain")
+	}, nil)
+	for range 2 {
+		if got := s.post("k", "x"); got.text != "plain" || got.Header["Content-Type"] != nil {
+			t.Error(got.text, got.Header)
+		}
+	}
+}
+
 func TestWhatIsNotStoredLeavesATombstone(t *testing.T) {
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc

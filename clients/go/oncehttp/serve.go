@@ -83,14 +83,14 @@ func (e *exchange) prepare(keys []string) *Problem {
 		}
 		return p
 	}
+	if isConversation(e.r) {
+		return problem("not_supported", "A request with an Idempotency-Key cannot become a WebSocket or a gRPC call; send it without the key.")
+	}
 	principal := ""
 	if !e.config.SharedKeys {
 		if principal = e.config.Principal(e.r); principal == "" {
 			return problem("principal_missing", "A request with an Idempotency-Key needs a caller that is known: authenticate it.")
 		}
-	}
-	if has(e.r.Header["Upgrade"], "websocket") || strings.HasPrefix(e.r.Header.Get("Content-Type"), "application/grpc") {
-		return problem("not_supported", "A request with an Idempotency-Key cannot become a WebSocket or a gRPC call; send it without the key.")
 	}
 	body, p := e.readBody(e.r)
 	if p != nil {
@@ -102,6 +102,13 @@ func (e *exchange) prepare(keys []string) *Problem {
 	e.body = body
 	e.contents = oncegate.Map{"key": key, "principal": digest([]byte(principal))}
 	return nil
+}
+
+// isConversation reports whether the response to a request cannot be recorded: WebSocket and gRPC.
+func isConversation(r *http.Request) bool {
+	const grpc = "application/grpc"
+	mediaType := r.Header.Get("Content-Type")
+	return has(r.Header["Upgrade"], "websocket") || len(mediaType) >= len(grpc) && strings.EqualFold(mediaType[:len(grpc)], grpc)
 }
 
 // refuse answers a request that is not run; in observe mode it only counts it.

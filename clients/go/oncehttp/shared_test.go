@@ -16,7 +16,7 @@ func TestRequestsAreCountedUnderTheSameNames(t *testing.T) {
 		Counted []struct {
 			Name, Method, Result string
 			Key                  *string
-			Required             bool
+			Required, Observe    bool
 		}
 	}
 	text, err := os.ReadFile("../../vectors/shared.json")
@@ -27,10 +27,11 @@ func TestRequestsAreCountedUnderTheSameNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var metrics *counts
-	sites := map[bool]*site{}
-	for _, required := range []bool{true, false} {
-		sites[required] = serve(t, created, func(c *oncehttp.Config) {
-			c.Required, c.Methods = required, []string{"POST"}
+	// By required and observe.
+	sites := map[[2]bool]*site{}
+	for _, rules := range [][2]bool{{false, false}, {true, false}, {false, true}} {
+		sites[rules] = serve(t, created, func(c *oncehttp.Config) {
+			c.Required, c.Observe, c.Methods = rules[0], rules[1], []string{"POST"}
 			c.Client, err = c.Client.With(oncegate.WithMetrics(forwarding{&metrics}))
 		})
 		if err != nil {
@@ -43,7 +44,7 @@ func TestRequestsAreCountedUnderTheSameNames(t *testing.T) {
 		if method == "" {
 			method = http.MethodPost
 		}
-		request, err := http.NewRequest(method, sites[vector.Required].server.URL, nil)
+		request, err := http.NewRequest(method, sites[[2]bool{vector.Required, vector.Observe}].server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -110,6 +110,10 @@ func (s *storedResponse) replay(w http.ResponseWriter, r *http.Request, fields *
 	for name, lines := range s.header(fields, false) {
 		header[name] = lines
 	}
+	if _, ok := header["Content-Type"]; !ok {
+		// The handler has sent none, and net/http would guess one.
+		header["Content-Type"] = nil
+	}
 	age := max(0, time.Now().Unix()-s.At)
 	if earlier, err := strconv.ParseInt(header.Get("Age"), 10, 64); err == nil && earlier > 0 {
 		age += earlier

@@ -157,6 +157,39 @@ def test_the_older_way_to_write_a_response() -> None:
     assert call(once, b"")[2] == b"first second"
 
 
+def test_the_older_way_to_write_continues_without_its_caller() -> None:
+    written: list[bytes] = []
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        write = start_response("201 Created", [])
+        for piece in (b"first ", b"second "):
+            write(piece)
+            written.append(piece)
+        return [b"third"]
+
+    def broken(piece: bytes) -> None:
+        raise BrokenPipeError
+
+    for stops, state in [(False, None), (True, "unknown")]:
+        written.clear()
+        once = OnceMiddleware(app, client(), rules(stop_when_gone=stops))
+        try:
+            result = once(dict(EMPTY), lambda status, fields, exc=None: broken)
+            result.close()  # type: ignore[attr-defined]
+        except BrokenPipeError:
+            pass
+        assert len(written) == (0 if stops else 2)
+        again = call(once, b"")[2]
+        assert again == b"first second third" if state is None else json.loads(again)["state"] == state
+
+
+def test_a_body_of_another_length_than_declared_is_unknown() -> None:
+    for length in ("2", "5"):
+        once = OnceMiddleware(App(b"a", b"bc", fields=[("Content-Length", length)]), client(), rules())
+        call(once)
+        assert json.loads(call(once)[2])["state"] == "unknown"
+
+
 def test_an_error_is_raised_and_unknown() -> None:
     def app(environ: Any, start_response: Any) -> list[bytes]:
         raise RuntimeError("it crashed")

@@ -35,16 +35,18 @@ def test_requests_are_counted_under_the_same_names(oncegate: MemoryGateway, monk
     monkeypatch.setattr("oncegate._telemetry.count_request", lambda _, result: results.append(result))
     operation = f"shared.{uuid4().hex}"
 
-    def service(required: bool) -> Any:
+    def service(required: bool, observe: bool) -> Any:
         app = Flask("shop")
         app.route("/", methods=["GET", "POST", "PUT"])(lambda: "done")
-        rules = contrib.Rules(operation=operation, principal=contrib.shared_keys, methods=["POST"], required=required)
+        rules = contrib.Rules(operation=operation, principal=contrib.shared_keys, methods=["POST"], required=required, observe=observe)
         contrib.install(app, Client(), rules)
         return app.test_client()
 
-    services = {required: service(required) for required in (True, False)}
+    services = {(required, observe): service(required, observe) for required in (True, False) for observe in (True, False)}
     for vector in SHARED["counted"]:
         results.clear()
         headers = {} if vector["key"] is None else {"Idempotency-Key": vector["key"]}
-        services[vector.get("required", False)].open("/", method=vector.get("method", "POST"), headers=headers)
+        services[vector.get("required", False), vector.get("observe", False)].open(
+            "/", method=vector.get("method", "POST"), headers=headers
+        )
         assert results == ([] if vector["result"] is None else [vector["result"]]), vector["name"]

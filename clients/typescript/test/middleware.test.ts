@@ -213,10 +213,11 @@ for (const [name, start] of Object.entries(frameworks)) {
     });
 
     test("requests are counted under the same names in every language", async () => {
-      const of = async (required: boolean) => serve(counting()[0], { required, methods: ["POST"] });
-      const services = { true: await of(true), false: await of(false) };
-      for (const { name, required = false, method = "POST", key, result } of SHARED.counted) {
-        const { post, results } = services[String(required) as "true" | "false"];
+      const of = async (rules: { required?: boolean; observe?: boolean }) =>
+        serve(counting()[0], { ...rules, methods: ["POST"] });
+      const services = [await of({}), await of({ required: true }), await of({ observe: true })] as const;
+      for (const { name, required = false, observe = false, method = "POST", key, result } of SHARED.counted) {
+        const { post, results } = services[required ? 1 : observe ? 2 : 0];
         results.splice(0);
         await post(key, { method, ...(method === "GET" && { body: undefined }) });
         assert.deepEqual(results, result === null ? [] : [result], name);
@@ -260,6 +261,25 @@ for (const [name, start] of Object.entries(frameworks)) {
       const { headers } = answer;
       assert.deepEqual([answer.status, headers.get("content-type")], [401, "application/vnd.shop+json"]);
       assert.deepEqual(await answer.json(), { error: "idempotency_key_invalid" });
+    });
+
+    test("a body of another length than declared is no whole response", async () => {
+      for (const length of ["2", "9"]) {
+        const body = () => Readable.from([Buffer.from("a"), Buffer.from("bc")]);
+        const { post, gateway } = await serve(() => ({ headers: { "Content-Length": length }, body: body() }));
+        await post("k-1")
+          .then((answer) => answer.text())
+          .catch(() => "broken");
+        await until(() => gateway.claims[0]?.state === "unknown");
+      }
+    });
+
+    test("a response that Node.js refuses to send breaks off, and the service goes on", async () => {
+      const { post } = await serve(() => ({ headers: { "Content-Length": "3", Trailer: "X-Sum" }, body: "abc" }));
+      await post("k-1")
+        .then((answer) => answer.text())
+        .catch(() => "broken");
+      assert.equal((await post("k-1")).status < 600, true);
     });
 
     test("cookies and private responses are stored if that is said", async () => {

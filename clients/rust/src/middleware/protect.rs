@@ -115,7 +115,7 @@ impl Admitted {
                 return Claimed::Granted(grant, self.runs.begin());
             }
             Ok(Answer::Duplicate(duplicate)) if settings.observes => {
-                settings.answered(if duplicate.state == State::Succeeded { "replayed" } else { "in_progress" });
+                settings.answered(settings.would_be(&duplicate));
                 return Claimed::Passed;
             }
             Ok(Answer::Duplicate(duplicate)) => {
@@ -147,6 +147,17 @@ impl Settings {
     pub(super) fn answered(&self, result: &'static str) {
         if let Some(metrics) = &self.client.0.metrics {
             metrics.answered(&self.operation, result);
+        }
+    }
+
+    /// Returns the result that enforcing would count for a repeat.
+    fn would_be(&self, duplicate: &Duplicate<Box<RawValue>>) -> &'static str {
+        let stored = || duplicate.result.as_deref().and_then(Stored::read);
+        match duplicate.state {
+            State::Succeeded if stored().and_then(|stored| stored.replay(&self.stored)).is_some() => "replayed",
+            State::Succeeded => "not_stored",
+            State::InProgress => "in_progress",
+            _ => "unknown",
         }
     }
 

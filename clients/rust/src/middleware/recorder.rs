@@ -160,6 +160,11 @@ impl<'a> Recorder<'a> {
         self.declared.is_some_and(|length| self.seen >= length)
     }
 
+    /// Reports whether the body has the declared length. A server breaks off what is shorter or longer.
+    pub(super) fn has_length(&self) -> bool {
+        self.declared.is_none_or(|length| self.seen == length)
+    }
+
     /// Reports the outcome of a complete response.
     pub(super) async fn complete(self) {
         let by_status = match self.settings.statuses.meaning(self.status.as_u16()) {

@@ -171,7 +171,11 @@ where
             }
         };
     }
-    recorder.complete().await;
+    if is_without_body || recorder.has_length() {
+        recorder.complete().await;
+    } else {
+        recorder.broke().await;
+    }
     caller.complete(last);
     // The handler may do anything after its response.
     if !matches!(next, Next::End | Next::Broken(_)) && !body.is_end_stream() {

@@ -71,7 +71,7 @@ async fn requests_are_counted_under_the_same_names_in_every_language() {
     let counts = Counts::default();
     let layer = IdempotencyLayer::new(client(Options::default().metrics(counts.clone())), "middleware.test", account);
     let (layer, shop, fresh) = (layer.methods([Method::POST]), Shop::new(), key(""));
-    let routers = [shop.router().layer(layer.clone()), shop.router().layer(layer.required())];
+    let routers = [layer.clone(), layer.clone().required(), layer.observe()].map(|layer| shop.router().layer(layer));
     for vector in shared["counted"].as_array().expect("a list") {
         let key = vector["key"].as_str().map(|key| format!("{key}{fresh}"));
         let mut fields = vec![("authorization", "alice")];
@@ -81,7 +81,8 @@ async fn requests_are_counted_under_the_same_names_in_every_language() {
             *request.method_mut() = Method::try_from(method).expect("a method");
         }
         counts.0.lock().expect("no panic").clear();
-        send(&routers[usize::from(vector["required"] == true)], request).await;
+        let at = if vector["required"] == true { 1 } else { 2 * usize::from(vector["observe"] == true) };
+        send(&routers[at], request).await;
         let expected = vector["result"].as_str().map(|result| (result, 1)).into_iter().collect();
         assert_eq!(*counts.0.lock().expect("no panic"), expected, "{vector}");
     }

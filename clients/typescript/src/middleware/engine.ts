@@ -76,8 +76,10 @@ export class Engine<Request> {
         ),
       );
     if ("invalid" in key) return this.refuse("refused", refusal("idempotency_key_invalid", key.invalid));
-    if (linesOf(incoming.rawHeaders, "upgrade").some((line) => /\bwebsocket\b/i.test(line)))
-      return this.refuse("refused", refusal("not_supported", "A request with a key cannot be upgraded; leave Upgrade out."));
+    if (isConversation(incoming)) {
+      const detail = "A request with an Idempotency-Key cannot become a WebSocket or a gRPC call; send it without the key.";
+      return this.refuse("refused", refusal("not_supported", detail));
+    }
     return { kind: "keyed", key: key.key };
   }
 
@@ -201,6 +203,13 @@ export class Engine<Request> {
     if (this.rules.given.observe && !always) return PASS;
     return { kind: "answer", reply: replyOf(refused, this.rules.given.render) };
   }
+}
+
+/** True if the response to a request cannot be recorded: WebSocket and gRPC. */
+function isConversation({ rawHeaders }: Incoming): boolean {
+  const offers = linesOf(rawHeaders, "upgrade").flatMap((line) => line.split(","));
+  if (offers.some((offer) => offer.trim().toLowerCase() === "websocket")) return true;
+  return /^application\/grpc/i.test(linesOf(rawHeaders, "content-type")[0] ?? "");
 }
 
 /** The refusal for an error of the client. An event reports what the service must correct; the caller does not see it. */

@@ -54,10 +54,12 @@ async function pump(run: Run, source: Readable, out: PassThrough, { declared, tr
       const data = Buffer.from(piece as Buffer);
       exchange.data(data);
       bytes += data.length;
-      if (declared !== null && bytes >= declared) await exchange.complete();
+      if (bytes === declared) await exchange.complete();
+      else if (declared !== null && bytes > declared) await exchange.break();
       if (!out.destroyed && !guard.isGone && !out.write(data)) await taken(run, out);
     }
     if (trailers) exchange.trailers(await trailers());
+    if (declared !== null && bytes < declared) throw new Error(`the body has ${bytes} bytes, and declares ${declared}`);
     await exchange.complete();
     guard.release();
     out.end();

@@ -162,6 +162,7 @@ export class Recorder {
     const bytes = piece === undefined || piece === null ? undefined : bytesOf(piece, encoding);
     this.head();
     if (bytes) this.exchange.data(bytes);
+    this.written += bytes?.length ?? 0;
     this.isEnded = true;
     this.hold(() => {
       if (!guard.isGone) {
@@ -184,11 +185,23 @@ export class Recorder {
   }
 
   private async finish(): Promise<void> {
-    await this.exchange.complete();
+    const { declared, written, exchange, guard, response } = this;
+    // A body of another length than declared is no whole response.
+    if (declared !== null && written !== declared) await exchange.break();
+    else await exchange.complete();
     if (this.isEnded) this.overrides.restore();
     const calls = this.held?.splice(0) ?? [];
-    for (const call of calls) call();
-    if (this.isEnded) this.guard.release();
+    try {
+      // Its caller would wait for the rest.
+      if (declared !== null && written < declared) throw new Error(`the body has ${written} bytes, and declares ${declared}`);
+      for (const call of calls) call();
+    } catch (error) {
+      // Also what Node.js refuses to send, such as trailers beside a length. The handler has returned: nothing takes the error.
+      guard.release();
+      response.destroy(error as Error);
+      return;
+    }
+    if (this.isEnded) guard.release();
   }
 
   /** A response that is ended looks so, although its end is held back: no error handler may answer again. */

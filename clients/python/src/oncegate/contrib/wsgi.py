@@ -114,9 +114,17 @@ class _Head:
         piece = self._run.recorder.add(piece)
         if self._run.recorder.is_filled:
             self._run.report()
-        self.send()
-        assert self._write is not None
-        self._write(piece)
+        if self._run.grant.caller_gone.is_set() and not self._run.stops_when_gone:
+            return
+        try:
+            self.send()
+            assert self._write is not None
+            self._write(piece)
+        except Exception:
+            # The handler continues: the repeat gets its response.
+            if self._run.stops_when_gone:
+                raise
+            self._run.grant.caller_gone.set()
 
     def send(self) -> None:
         if self._given is not None and self._write is None:

@@ -96,27 +96,26 @@ class Engine:
         if request.method in SAFE_METHODS:
             detail = "The request has a key and a safe method that a field overrides. Send it with the method that is meant."
             raise Refused(Problem("ambiguous_target", detail))
-        offers = [part.strip().lower() for line in request.lines("upgrade") for part in line.split(",")]
-        if "websocket" in offers:
-            detail = "A request with an Idempotency-Key cannot become a WebSocket: leave the key out, or send it as a request of its own."
-            raise Refused(Problem("not_supported", detail))
         lines = request.lines("idempotency-key")
         if not lines:
             detail = "This request needs an Idempotency-Key: send a fresh random value for each operation, such as a UUID."
             raise Refused(Problem("idempotency_key_invalid", detail), has_no_key=True)
         try:
-            return key.parse(lines, joined=request.joined)
+            found = key.parse(lines, joined=request.joined)
         except key.InvalidKey as error:
             raise Refused(Problem("idempotency_key_invalid", f"{error}.")) from error
+        if request.is_conversation:
+            detail = "A request with an Idempotency-Key cannot become a WebSocket or a gRPC call; send it without the key."
+            raise Refused(Problem("not_supported", detail))
+        return found
 
     def refused(self, refused: Refused) -> None:
         """Counts a request that has no claim, and says why."""
         code = refused.problem.code
+        self.count("no_key" if refused.has_no_key else "refused")
         if self.rules.observe:
-            self.count("forwarded")
             self.emit("observed", would_be=code)
         else:
-            self.count("no_key" if refused.has_no_key else "refused")
             self.emit("refused", code=code)
 
     def check_principal(self, principal: Any) -> str:
@@ -149,6 +148,8 @@ class Engine:
         # What a stranger asks for is bounded by what one call of the gateway waits, and by the wait of this service.
         longest = WAIT_OF_A_CALL_MAX if self._own_wait is None else max(WAIT_OF_A_CALL_MAX, options.duration_seconds(self._own_wait))
         wait = rules.wait if preferred is None else (f"{min(preferred, int(longest))}s" if preferred else None)
+        if rules.observe:
+            wait = None
         contents = {"key": found, "principal": hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()}
         mark = incoming.fingerprint(request, body, rules.fingerprint)
         # A run that is killed, or whose outcome no gateway takes in time, may have had its effect.
@@ -167,46 +168,48 @@ class Engine:
     def claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
         """Claims the key. Returns the grant, or the response of a repeat or refusal."""
         claimed = yield from self._claim(scope, terms)
-        if isinstance(claimed, Reply) and scope.has_waited and terms.prefers_wait and terms.wait is not None:
+        if not isinstance(claimed, Reply):
+            self.count("forwarded")
+            return claimed
+        problem = claimed.problem
+        self.count(_RESULTS.get(problem.members.get("state") or problem.code, "refused") if problem else "replayed")
+        if self.rules.observe:
+            return None
+        if scope.has_waited and terms.prefers_wait and terms.wait is not None:
             seconds = math.ceil(options.duration_seconds(terms.wait))
             claimed.fields.append(("Preference-Applied", f"wait={seconds}"))
-        if isinstance(claimed, Reply):
-            self.count(
-                _RESULTS.get(claimed.problem.members.get("state") or claimed.problem.code, "refused") if claimed.problem else "replayed"
-            )
-        else:
-            self.count("forwarded")
         return claimed
 
-    def _claim(self, scope: Scope, terms: ClaimTerms) -> Flow[Claimed]:
+    def _claim(self, scope: Scope, terms: ClaimTerms) -> Flow[_claims.GrantState | Reply]:
         try:
             answer = yield from _claims.claim(self.core, scope, terms)
         except OncegateError as error:
             if isinstance(error, Rejected) and error.status != 429:
                 logger.error("The gateway refused a claim of %s: %s", terms.operation, error)
-            if self.rules.observe:
-                scope.emit("observed", would_be="unavailable")
-                return None
             problem = problems.problem_of(error) or problems.unavailable()
-            scope.emit("refused", code=problem.code)
+            self._emit(scope, "unavailable", "refused", code=problem.code)
             return Reply.refusal(problem)
         if isinstance(answer, _claims.GrantState):
             answer.can_be_marked = True
             answer.renewed_until = self.core.clock() + self.exchange_max
             return answer
-        if self.rules.observe:
-            scope.emit("observed", would_be="duplicate" if isinstance(answer, Duplicate) else "mismatch")
-            return None
+        would_be = "duplicate" if isinstance(answer, Duplicate) else "mismatch"
         degraded = answer.degraded if isinstance(answer, Duplicate) else None
         more = [("Oncegate-Degraded", degraded)] if degraded else []
         if isinstance(answer, Duplicate) and answer.state == "succeeded":
             reply = replay(answer.result, self.rules)
-            scope.emit("replayed" if reply.problem is None else "refused", code=reply.problem and reply.problem.code)
+            self._emit(scope, would_be, "replayed" if reply.problem is None else "refused", code=reply.problem and reply.problem.code)
             return Reply(reply.status, [*reply.fields, *more], reply.body, reply.problem)
         refusal = problems.problem_of(answer)
         assert refusal is not None
-        scope.emit("refused", code=refusal.code, state=refusal.members.get("state"))
+        self._emit(scope, would_be, "refused", code=refusal.code, state=refusal.members.get("state"))
         return Reply.refusal(refusal, more)
+
+    def _emit(self, scope: Scope, would_be: str, name: str, **fields: Any) -> None:
+        if self.rules.observe:
+            scope.emit("observed", would_be=would_be)
+        else:
+            scope.emit(name, **fields)
 
     def is_harmless(self, error: BaseException | None) -> bool:
         return isinstance(error, (NothingHappened, *self.rules.nothing_happened, *self.core.nothing_happened))

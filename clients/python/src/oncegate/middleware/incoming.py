@@ -33,6 +33,12 @@ class Incoming:
     def lines(self, name: str) -> list[str]:
         return [value for each, value in self.fields if each == name]
 
+    @property
+    def is_conversation(self) -> bool:
+        """True if its response cannot be recorded: an offer of WebSocket, or a call of gRPC."""
+        offers = [part.strip().lower() for line in self.lines("upgrade") for part in line.split(",")]
+        return "websocket" in offers or any(value.lower().startswith("application/grpc") for value in self.lines("content-type")[:1])
+
     def method_overrides(self) -> set[str]:
         """The names of the fields that change the method for frameworks that read them."""
         return {name for name, _ in self.fields if name.replace("_", "-") in _METHOD_OVERRIDES}

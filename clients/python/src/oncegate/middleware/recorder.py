@@ -75,8 +75,10 @@ class Recorder:
 
     @property
     def breaks_off(self) -> bool:
-        """True if an end of the body now would come too early."""
-        return self._length is not None and self._size < self._length and not self.is_without_body
+        """True if an end of the body now would come too early, or has come too late: servers break such a response off, or cut it."""
+        if self.status in _fields.WITHOUT_BODY:
+            return False
+        return self._length is not None and self._size != self._length
 
     def results(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The stored form, and the tombstone to store where that is refused."""

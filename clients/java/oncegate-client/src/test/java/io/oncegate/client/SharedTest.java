@@ -80,7 +80,9 @@ class SharedTest {
                 new Idempotency<String>(client, "seat.book")
                         .principal(user -> user)
                         .methods("POST");
-        var engines = Map.of(true, new Engine<>(rules.required()), false, new Engine<>(rules));
+        var open = new Engine<>(rules);
+        var required = new Engine<>(rules.required());
+        var observing = new Engine<>(rules.observe());
         for (Object each : list(SHARED.get("counted"))) {
             var vector = object(each);
             results.clear();
@@ -89,7 +91,8 @@ class SharedTest {
                     new Head(
                             text(vector.get("method"), "POST"),
                             key == null ? List.of() : List.of(key));
-            var engine = engines.get(Boolean.TRUE.equals(vector.get("required")));
+            var engine = Boolean.TRUE.equals(vector.get("required")) ? required : open;
+            engine = Boolean.TRUE.equals(vector.get("observe")) ? observing : engine;
             if (engine.enter(head, "alice") instanceof Answer.Keyed keyed
                     && engine.claim(keyed, "alice", head, new byte[0])
                             instanceof Answer.Granted granted) {

@@ -22,6 +22,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 
 /**
  * Steps of a request with a key, for the adapters of frameworks: {@link #enter}, then the body,
@@ -100,8 +101,10 @@ public final class Engine<R> {
                                 + " is required; send a fresh random value for each operation,"
                                 + " such as a UUID.");
             }
-            if (isWebSocket(head)) {
-                String detail = "A request with an Idempotency-Key cannot become a WebSocket.";
+            if (isConversation(head)) {
+                String detail =
+                        "A request with an Idempotency-Key cannot become a WebSocket or a gRPC"
+                                + " call; send it without the key.";
                 return refuse(Problem.of(501, "not_supported", detail), "refused");
             }
             return new Keyed(key);
@@ -257,7 +260,9 @@ public final class Engine<R> {
             LOG.log(System.Logger.Level.ERROR, rules.operation + ": no claim", failed);
         }
         Problem problem = Problem.of(failed);
-        return refuse(problem == null ? Problem.unavailable() : problem, "unavailable");
+        return refuse(
+                problem == null ? Problem.unavailable() : problem,
+                isQuota ? "refused" : "unavailable");
     }
 
     /** Returns the wait that the caller prefers (RFC 7240); null without one. */
@@ -282,10 +287,16 @@ public final class Engine<R> {
         return preferred.compareTo(longest) < 0 ? preferred : longest;
     }
 
-    private static boolean isWebSocket(RequestHead head) {
+    /** Returns true if the response to a request cannot be recorded: WebSocket and gRPC. */
+    private static boolean isConversation(RequestHead head) {
         // Other offers to upgrade are ignored: the JDK's client offers h2c with each request.
-        return head.lines("Upgrade").stream()
-                .anyMatch(line -> Fields.lower(line).contains("websocket"));
+        boolean isWebSocket =
+                head.lines("Upgrade").stream()
+                        .flatMap(line -> Stream.of(line.split(",")))
+                        .anyMatch(offer -> offer.strip().equalsIgnoreCase("websocket"));
+        List<String> type = head.lines("Content-Type");
+        return isWebSocket
+                || (!type.isEmpty() && Fields.lower(type.get(0)).startsWith("application/grpc"));
     }
 
     /** Waits until no handler runs; returns false if some still ran at the end of the time. */

@@ -91,7 +91,7 @@ final class RecordedOutput extends ServletOutputStream {
     }
 
     /** Returns true for a status without a body. Some containers send one all the same. */
-    private boolean hasNoBody() {
+    boolean hasNoBody() {
         int status = response.getStatus();
         return status == 204 || status == 205 || status == 304;
     }
@@ -143,11 +143,20 @@ final class RecordedOutput extends ServletOutputStream {
         }
         sendHead();
         response.recordTrailers();
-        exchange.complete();
+        if (declared < 0 || written == declared || hasNoBody()) {
+            exchange.complete();
+        } else {
+            // Containers break it off, or cut it: no caller has the whole response.
+            exchange.run().broken();
+        }
         finished = true;
         byte[] bytes = held.toByteArray();
         held.reset();
         send(bytes, 0, bytes.length);
+        if (response.getStatus() == 304) {
+            // Else Jetty declares the length 0, as if the representation were empty.
+            flushed();
+        }
     }
 
     @Override

@@ -179,6 +179,10 @@ final class RecordedResponse extends HttpServletResponseWrapper {
         if (name.equalsIgnoreCase("Content-Length") && value != null && !isCommitted()) {
             output.declare(
                     value.strip().matches("[0-9]{1,18}") ? Long.parseLong(value.strip()) : -1);
+            if (output.hasNoBody()) {
+                // Some containers send it all the same.
+                return true;
+            }
         }
         if (output.isHeadSent()) {
             // Too late, as for the container.
@@ -196,7 +200,9 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     public void setContentLengthLong(long length) {
         if (!isCommitted()) {
             output.declare(length);
-            super.setContentLengthLong(length);
+            if (!output.hasNoBody()) {
+                super.setContentLengthLong(length);
+            }
         }
     }
 

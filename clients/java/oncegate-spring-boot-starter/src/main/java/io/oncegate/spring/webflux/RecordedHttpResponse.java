@@ -127,6 +127,9 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
                 });
         HeaderLines.replace(sent, all);
         HttpStatusCode status = getStatusCode();
+        if (status != null && (status.value() == 204 || status.value() == 304)) {
+            sent.remove(HttpHeaders.CONTENT_LENGTH);
+        }
         run.head(status == null ? 200 : status.value(), own);
     }
 

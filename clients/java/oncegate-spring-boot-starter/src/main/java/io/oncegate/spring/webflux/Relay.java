@@ -114,7 +114,12 @@ final class Relay {
             Schedulers.boundedElastic()
                     .schedule(
                             () -> {
-                                run.complete();
+                                if (declared < 0 || read == declared) {
+                                    run.complete();
+                                } else {
+                                    // The server breaks it off, or cuts it.
+                                    run.broken();
+                                }
                                 if (last != null) {
                                     pass(last);
                                 }
