@@ -15,18 +15,24 @@ import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * Cost of {@code once} around an empty function, compared with the same two calls written by hand
  * with {@code java.net.http}.
  *
- * <p>Run it with {@code scripts/with-gateway} and the class path of the client: {@code Bench SECONDS}.
+ * <p>Run it with {@code scripts/with-gateway} and the class path of the client: {@code Bench SECONDS}. {@code Bench
+ * SECONDS handoff} compares the calls by hand with the same ones on threads of their own.
  */
 final class Bench {
     private static final String URL = System.getenv("ONCEGATE_URL");
     private static final String CREDENTIAL = System.getenv("ONCEGATE_CREDENTIAL");
     private static final AtomicLong ORDERS = new AtomicLong();
+
+    /** Threads of exchanges, as the client has them. */
+    private static final ExecutorService THREADS = Executors.newCachedThreadPool();
 
     private Bench() {}
 
@@ -36,6 +42,10 @@ final class Bench {
         var http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
         Callable<?> once = () -> client.once("order.submit", Map.of("order_id", order()), grant -> 7);
         Callable<?> byHand = () -> byHand(http);
+        if (words.length > 1 && words[1].equals("handoff")) {
+            // What the thread of each exchange costs: the calls by hand on threads of their own, in place of `once`.
+            once = () -> byHand((path, body) -> THREADS.submit(() -> post(http, path, body)).get());
+        }
         // Alternately, so that both have the same conditions; the first rounds warm up.
         var ratios = new TreeMap<Integer, List<Double>>();
         for (int round = 0; round < 9; round++) {
@@ -62,12 +72,20 @@ final class Bench {
         return "A-" + ORDERS.incrementAndGet() + "-" + ProcessHandle.current().pid();
     }
 
+    private interface Post {
+        String send(String path, String body) throws Exception;
+    }
+
     private static Object byHand(HttpClient http) throws Exception {
+        return byHand((path, body) -> post(http, path, body));
+    }
+
+    private static Object byHand(Post post) throws Exception {
         String claim =
                 "{\"operation\":\"order.submit\",\"contents\":{\"order_id\":\"" + order() + "\"},\"attempt_nonce\":\"" + UUID.randomUUID() + "\"}";
-        String answer = post(http, "/v1/claims", claim);
+        String answer = post.send("/v1/claims", claim);
         String outcome = "{\"attempt\":\"" + member(answer, "attempt") + "\",\"outcome\":\"success\",\"result\":7}";
-        return post(http, "/v1/claims/" + member(answer, "global_id") + "/outcome", outcome);
+        return post.send("/v1/claims/" + member(answer, "global_id") + "/outcome", outcome);
     }
 
     private static String member(String json, String name) {
@@ -95,12 +113,18 @@ final class Bench {
             int own = thread;
             new Thread(
                             () -> {
-                                times[own] = calls(start + seconds * 1_000_000_000L, call);
-                                ended.countDown();
+                                try {
+                                    times[own] = calls(start + seconds * 1_000_000_000L, call);
+                                } finally {
+                                    ended.countDown();
+                                }
                             })
                     .start();
         }
         ended.await();
+        if (Arrays.asList(times).contains(null)) {
+            throw new IllegalStateException("a call failed (see above)");
+        }
         double took = (System.nanoTime() - start) / 1e9;
         double used = (system.getProcessCpuTime() - cpu) / 1e3;
         long[] all = Arrays.stream(times).flatMapToLong(Arrays::stream).sorted().toArray();
@@ -111,7 +135,8 @@ final class Bench {
     }
 
     private static long[] calls(long until, Callable<?> call) {
-        long[] times = new long[1_000_000];
+        // It grows: one array for all times would be humongous to G1, which then marks its whole heap in each round.
+        long[] times = new long[4096];
         int count = 0;
         for (long now = System.nanoTime(); now < until; ) {
             try {
@@ -120,6 +145,9 @@ final class Bench {
                 throw new IllegalStateException(failed);
             }
             long next = System.nanoTime();
+            if (count == times.length) {
+                times = Arrays.copyOf(times, 2 * count);
+            }
             times[count++] = next - now;
             now = next;
         }
