@@ -37,7 +37,7 @@ RUN mkdir -p src load/src \
 
 # Then the gateway. Cargo goes by modification times, and the copied files may be older than the empty ones were.
 COPY . .
-RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs \
+RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs clients/rust/src/lib.rs \
     && cargo build --profile dist --locked --package oncegate --bin oncegate \
     && install -m 0755 target/dist/oncegate /usr/local/bin/oncegate
 

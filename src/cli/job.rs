@@ -1,34 +1,35 @@
-//! Commands that run while a lease is held: acquire it, renew it while the command runs, and give it back. Common parts
-//! of `lock run` and `once`.
+//! Commands that run while a lease is held: acquire it, run the command until it ends or the lease is lost, and report. Common
+//! parts of `lock run` and `once`. The client renews, waits and repeats.
 
 mod child;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use oncegate_core::attempt::{Entropy, Nonce};
-use oncegate_core::clock::{Clock, SystemClock};
+use oncegate_client::{Client, Error, Event, Options};
 use oncegate_core::terms::Span;
-use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use self::child::Child;
 use super::failure::{Cause, REPORT_TIMEOUT, because, report_within};
-use super::gateway_client::{GatewayArgs, GatewayClient, NoAnswer, Response};
+use super::gateway_client::{Gateway, GatewayArgs};
+use super::output::escaped;
 use crate::server::signals::{Signal, Signals};
-
-/// Longest wait for an answer, in addition to the `wait` of the request.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for repeating a request for a lease at a gateway that does not answer, if `--wait` is not longer.
 const ACQUIRE_TIME: Duration = Duration::from_secs(5);
 
-/// Longest wait of one request. A gateway may shorten it.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Longest time for an acquisition, in addition to `--wait`: of the last request of a wait, and its repeats.
+const LAST_REQUEST_TIME: Duration = Duration::from_secs(30);
+
+/// Longest time for giving back what an abandoned request may have got.
+const WITHDRAWAL_TIME: Duration = Duration::from_secs(1);
 
 /// Signals that are passed on to the command.
 const SIGNALS: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -36,15 +37,12 @@ const SIGNALS: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QU
 /// Those of them that do not stop this process while no command runs.
 const FORWARDED_ONLY: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
-/// Pause before a request is repeated.
-const PAUSE: Duration = Duration::from_millis(500);
-
 /// Arguments of all commands that run a command.
 #[derive(Args, Debug)]
 pub(super) struct JobArgs {
     /// Lease to request, such as 30s; it is renewed while the command runs [default: that of the app]
     #[arg(long, value_name = "DURATION")]
-    pub(super) lease: Option<Span>,
+    lease: Option<Span>,
     /// Wait for up to this long, such as 10m, while another attempt or holder is active [default: do not wait]
     #[arg(long, value_name = "DURATION")]
     wait: Option<Span>,
@@ -69,32 +67,21 @@ enum IfHeld {
     Skip,
 }
 
-/// One run of a command: its gateway, clock and signals.
+/// One run of a command: its gateway and signals.
 pub(super) struct Job {
-    client: GatewayClient,
-    clock: SystemClock,
+    gateway: Gateway,
     signals: Signals,
+    /// Last call that was repeated.
+    last_failure: LastFailure,
 }
 
-/// Answer to a request for a lease.
-pub(super) enum Acquired {
-    /// Granted. Its lease counts from this instant, at the earliest.
-    Granted(Response, Duration),
+/// Result of a request for a lease.
+pub(super) enum Acquired<T> {
+    Granted(T),
     /// Others hold it, and the wait is over.
     Held,
-    /// The request is refused.
-    Refused(Response),
     /// The user stopped it, by the signal of this number.
     Stopped(i32),
-}
-
-/// A lease, and the call that renews it.
-pub(super) struct Lease {
-    path: String,
-    body: Value,
-    fence: Option<u64>,
-    length: Duration,
-    ends_at: Duration,
 }
 
 /// The end of a command.
@@ -107,17 +94,32 @@ pub(super) enum Ended {
     NotStarted(io::Error),
 }
 
+/// Reason of the last failure of a gateway that led to a repeat of its call.
+#[derive(Clone, Default)]
+struct LastFailure(Arc<Mutex<Option<String>>>);
+
 impl JobArgs {
-    /// Runs the steps of a command to their end, and returns its exit code.
+    /// Runs the steps of a command to their end, and returns its exit code. A report is repeated for at most `settle_within`.
     ///
     /// # Errors
     /// It did not run, or not to its end. The exit code of an error without a cause is 125.
-    pub(super) fn run(self, steps: impl AsyncFnOnce(&mut Job, &Self) -> anyhow::Result<u8>) -> anyhow::Result<u8> {
+    pub(super) fn run(
+        self,
+        settle_within: Duration,
+        steps: impl AsyncFnOnce(&mut Job, &Self) -> anyhow::Result<u8>,
+    ) -> anyhow::Result<u8> {
         let run = || {
-            let client = GatewayClient::new(self.gateway.clone())?;
+            let last_failure = LastFailure::default();
+            let events = last_failure.clone();
+            let options = Options::default().claim_within(self.wait().max(ACQUIRE_TIME));
+            let options = options.settle_within(settle_within).on_event(move |event| events.receive(&event));
+            let gateway = Gateway::new(self.gateway.clone(), options)?;
+            if !gateway.client.is_enabled() {
+                warn("ONCEGATE_DISABLED is set: the command runs without a claim or a lock".to_owned());
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let mut job = Job { client, clock: SystemClock::new(), signals: Signals::new(&SIGNALS)? };
+                let mut job = Job { gateway, signals: Signals::new(&SIGNALS)?, last_failure };
                 steps(&mut job, &self).await
             })
         };
@@ -130,6 +132,11 @@ impl JobArgs {
     /// Returns how long to wait while others are at it.
     pub(super) fn wait(&self) -> Duration {
         self.wait.map_or(Duration::ZERO, |Span(wait)| wait)
+    }
+
+    /// Returns the lease to request, if it is not the default.
+    pub(super) fn lease(&self) -> Option<Duration> {
+        self.lease.map(|Span(lease)| lease)
     }
 
     /// Returns the exit code for a lease that others hold.
@@ -145,85 +152,62 @@ impl JobArgs {
 }
 
 impl Job {
-    /// Requests a lease, again and again until the wait is over. The repeats have the same nonce. A gateway that does not answer is
-    /// asked for a while in any case.
-    pub(super) async fn acquire(
-        &mut self,
-        path: &str,
-        body: &Value,
-        wait: Duration,
-        is_held: impl Fn(&Response) -> bool,
-    ) -> anyhow::Result<Acquired> {
-        let Self { client, clock, signals } = self;
-        let acquire = async {
-            let started = clock.monotonic();
-            let mut is_uncertain = false;
-            loop {
-                let sent_at = clock.monotonic();
-                let left = wait.saturating_sub(sent_at.saturating_sub(started));
-                let asked = left.min(WAIT_MAX);
-                let mut body = body.clone();
-                if asked.as_millis() > 0 {
-                    body["wait"] = format!("{}ms", asked.as_millis()).into();
-                }
-                let answer = client.post(path, &body, asked + ANSWER_TIMEOUT).await;
-                let passed = clock.monotonic().saturating_sub(started);
-                if let Err(error) = &answer {
-                    is_uncertain |= error.downcast_ref().is_some_and(|error: &NoAnswer| error.is_uncertain);
-                }
-                match answer {
-                    Ok(response) if response.is_success() => {
-                        // The lease begins when the wait ends: at the gateway after `waited_ms`, which cannot be longer than
-                        // the request took.
-                        let began_at = (sent_at + response.millis("waited_ms")).min(clock.monotonic());
-                        return Ok(Acquired::Granted(response, began_at));
-                    }
-                    Ok(response) if is_held(&response) && passed >= wait => return Ok(Acquired::Held),
-                    // The wait ended without a grant, or the gateway did not let it wait.
-                    Ok(response) if is_held(&response) => {
-                        let has_waited = response.millis("waited_ms") >= asked / 2;
-                        let pause = response.millis("retry_after_ms").clamp(Duration::from_millis(10), PAUSE);
-                        sleep(if has_waited { Duration::ZERO } else { pause.min(wait.saturating_sub(passed)) }).await;
-                    }
-                    Ok(response) => return Ok(Acquired::Refused(response)),
-                    // The last failure shows nothing about earlier requests.
-                    Err(error) if error.is::<NoAnswer>() && passed >= wait.max(ACQUIRE_TIME) && is_uncertain => {
-                        let advice =
-                            "An earlier request may have been granted; then it blocks others until its lease has ended";
-                        return Err(anyhow::anyhow!("{error:#}. {advice}"));
-                    }
-                    Err(error) if !error.is::<NoAnswer>() || passed >= wait.max(ACQUIRE_TIME) => return Err(error),
-                    Err(_) => sleep(PAUSE).await,
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            signal = signals.next_new_except(&FORWARDED_ONLY) => Ok(Acquired::Stopped(signal.as_raw())),
-            acquired = acquire => acquired,
-        }
+    /// Returns the client of its gateway.
+    pub(super) fn client(&self) -> Client {
+        self.gateway.client.clone()
     }
 
-    /// Runs the command to its end, and renews the lease.
+    /// Waits for the answer to a request for a lease, unless the user stops it. A request that is abandoned is withdrawn.
+    pub(super) async fn acquire<T>(
+        &mut self,
+        args: &JobArgs,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> anyhow::Result<Acquired<T>> {
+        let too_late = args.wait().saturating_add(LAST_REQUEST_TIME);
+        let acquired = tokio::select! {
+            biased;
+            signal = self.signals.next_new_except(&FORWARDED_ONLY) => Ok(Acquired::Stopped(signal.as_raw())),
+            answer = timeout(too_late, request) => match answer {
+                Ok(Ok(granted)) => Ok(Acquired::Granted(granted)),
+                Ok(Err(Error::LockNotAcquired { code, .. })) if code == "lock_held" => Ok(Acquired::Held),
+                Ok(Err(error)) => Err(self.gateway.refusal(error).await),
+                Err(_) => Err(because(Cause::Gateway, self.last_failure.after("no gateway has answered until the wait was over"))),
+            },
+        };
+        if !matches!(acquired, Ok(Acquired::Granted(_))) {
+            // A place in the queue, or a grant whose answer was lost, would block others.
+            self.gateway.client.drain(WITHDRAWAL_TIME).await;
+        }
+        acquired
+    }
+
+    /// Runs the command to its end, or stops it once the lease is lost.
     ///
     /// # Errors
     /// The command cannot be waited for.
-    pub(super) async fn run(&mut self, args: &JobArgs, mut lease: Lease) -> anyhow::Result<Ended> {
-        let mut child = match Child::start(&args.command, lease.fence) {
+    pub(super) async fn run(
+        &mut self,
+        args: &JobArgs,
+        fence: Option<i64>,
+        until_lost: impl Future<Output = String>,
+    ) -> anyhow::Result<Ended> {
+        let mut child = match Child::start(&args.command, fence) {
             Ok(child) => child,
             Err(error) => return Ok(Ended::NotStarted(error)),
         };
-        let why = {
-            let Self { client, clock, signals } = self;
-            let mut lost = std::pin::pin!(lost(client, clock, &mut lease));
-            loop {
-                tokio::select! {
-                    biased;
-                    status = child.wait() => return Ok(Ended::Exited(status?)),
-                    signal = signals.next() => child.forward(signal),
-                    why = &mut lost => break why,
-                }
+        self.last_failure.forget();
+        let mut until_lost = std::pin::pin!(until_lost);
+        let code = loop {
+            tokio::select! {
+                biased;
+                status = child.wait() => return Ok(Ended::Exited(status?)),
+                signal = self.signals.next() => child.forward(signal),
+                code = &mut until_lost => break code,
             }
+        };
+        let why = match &*code {
+            "not_renewed" => self.last_failure.after("it could not be renewed in time"),
+            code => format!("the gateway has answered `{}`", escaped(code)),
         };
         child.terminate();
         let mut is_killed = false;
@@ -245,43 +229,39 @@ impl Job {
         }
     }
 
-    /// Sends a request until it is answered, for at most this time or until the user stops it.
-    pub(super) async fn report(&mut self, path: &str, body: &Value, time: Duration) -> anyhow::Result<Response> {
-        let Self { client, clock, signals } = self;
-        let until = clock.monotonic() + time;
-        let report = async {
-            loop {
-                let left = until.saturating_sub(clock.monotonic());
-                match client.post(path, body, left.min(ANSWER_TIMEOUT)).await {
-                    Err(error) if error.is::<NoAnswer>() && clock.monotonic() + PAUSE < until => sleep(PAUSE).await,
-                    answer => return answer,
-                }
-            }
-        };
+    /// Waits for a report, unless the user stops it. Returns why it was not accepted.
+    pub(super) async fn report<T, E: Display>(
+        &mut self,
+        report: impl Future<Output = Result<T, E>>,
+    ) -> Result<(), String> {
         tokio::select! {
             biased;
-            answer = report => answer,
-            signal = signals.next_new_except(&FORWARDED_ONLY) => {
-                Err(anyhow::anyhow!("stopped by signal {}", signal.as_raw()))
+            reported = report => reported.map(drop).map_err(|error| escaped(&error.to_string())),
+            signal = self.signals.next_new_except(&FORWARDED_ONLY) => {
+                Err(format!("stopped by signal {}", signal.as_raw()))
             }
         }
     }
 }
 
-impl Lease {
-    /// Returns the lease of a grant, counted from `began_at`. `path` is that of its renewal.
-    pub(super) fn new(
-        granted: &Response,
-        began_at: Duration,
-        path: String,
-        lease: Option<Span>,
-    ) -> anyhow::Result<Self> {
-        let mut body = serde_json::json!({ "attempt": granted.text("attempt")? });
-        if let Some(lease) = lease {
-            body["lease"] = lease.to_string().into();
+impl LastFailure {
+    fn receive(&self, event: &Event) {
+        let cause = event.fields.iter().find(|(name, _)| *name == "cause");
+        if let Some(detail) = cause.and_then(|(_, cause)| cause["detail"].as_str()) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(escaped(detail));
         }
-        let length = granted.millis("lease_ms");
-        Ok(Self { path, body, fence: granted.body["fence"].as_u64(), length, ends_at: began_at + length })
+    }
+
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Returns this text, and after it the failure.
+    fn after(&self, text: &str) -> String {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(failure) => format!("{text}: {failure}"),
+            None => text.to_owned(),
+        }
     }
 }
 
@@ -316,40 +296,6 @@ fn code_of(status: ExitStatus) -> u8 {
 /// Returns the exit code of a command that was stopped before it was run.
 pub(super) fn stopped(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(1)
-}
-
-/// Renews a lease until it is lost. Returns the reason.
-async fn lost(client: &GatewayClient, clock: &SystemClock, lease: &mut Lease) -> String {
-    let mut pause = lease.length / 3;
-    let mut why = "it could not be renewed in time".to_owned();
-    loop {
-        sleep(pause.min(lease.ends_at.saturating_sub(clock.monotonic()))).await;
-        let sent_at = clock.monotonic();
-        let left = lease.ends_at.saturating_sub(sent_at);
-        if left.is_zero() {
-            return why;
-        }
-        // Half of the rest, so that a request without an answer can be repeated. The last one gets all of it.
-        let time = (left / 2).clamp(PAUSE.min(left), ANSWER_TIMEOUT.max(PAUSE));
-        match client.post(&lease.path, &lease.body, time).await {
-            Ok(response) if response.is_success() => {
-                lease.length = response.millis("lease_ms");
-                lease.ends_at = sent_at + lease.length;
-                pause = lease.length / 3;
-            }
-            Ok(response) if response.status == 409 => return response.problem(),
-            failed => {
-                why = failed.map_or_else(|error| format!("{error:#}"), |response| response.problem());
-                pause = (lease.length / 10).min(PAUSE);
-            }
-        }
-    }
-}
-
-/// Returns a nonce of 128 random bits.
-pub(super) fn nonce(entropy: &impl Entropy) -> String {
-    let half = || Nonce::from_bits(entropy.bits());
-    format!("{}{}", half().as_str(), half().as_str())
 }
 
 /// Prints a note, if a person may read it: programs such as cron would send it by mail.

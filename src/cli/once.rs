@@ -4,18 +4,19 @@ use std::io::Read;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use oncegate_core::attempt::SystemEntropy;
+use oncegate_client::{Claimed, Contents, Duplicate, FOREVER, State, Terms};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::Retention;
-use serde_json::{Value, json};
 
-use super::failure::{Cause, because, usage};
-use super::gateway_client::Response;
+use super::failure::{Cause, because};
 use super::id::{CONTENTS_HELP, read_contents};
-use super::job::{Acquired, Ended, JobArgs, Lease, nonce, note, stopped, warn};
+use super::job::{Acquired, Ended, JobArgs, note, stopped, warn};
 
 /// Longest time for the report of an outcome. It is worth more than a release: without it, the command may run again.
 const REPORT_TIME: Duration = Duration::from_mins(1);
+
+const UNKNOWN: &str = "the outcome of an earlier attempt is unknown; the command was not run. Look its effect up, then repeat this with \
+     --take-over, or settle the claim with `oncegate claim settle`";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,41 +66,48 @@ enum OnError {
 
 pub(super) fn run(args: OnceArgs, input: &mut impl Read) -> anyhow::Result<u8> {
     let OnceArgs { operation, contents, retention, on_error, take_over, job } = args;
-    let contents = read_contents(&contents, input)?;
-    let contents: Value = serde_json::from_str(contents.as_str()).map_err(|error| usage(error.to_string()))?;
-    job.run(async |job, args| {
-        let mut body = json!({ "operation": operation, "contents": contents, "attempt_nonce": nonce(&SystemEntropy) });
-        if let Some(lease) = args.lease {
-            body["lease"] = lease.to_string().into();
+    let contents = Contents::Json(read_contents(&contents, input)?.as_str().to_owned());
+    job.run(REPORT_TIME, async |job, args| {
+        let mut terms = Terms::new().wait(args.wait());
+        if let Some(lease) = args.lease() {
+            terms = terms.lease(lease);
         }
         if let Some(retention) = retention {
-            body["retention"] = retention.to_string().into();
+            terms = terms.retention(retention.duration().unwrap_or(FOREVER));
         }
         if take_over {
-            body["take_over"] = true.into();
+            terms = terms.take_over();
         }
-        let is_in_progress =
-            |response: &Response| response.code() == "duplicate" && response.body["state"] == "in_progress";
-        let acquired = job.acquire("/v1/claims", &body, args.wait(), is_in_progress).await?;
-        let (granted, began_at) = match acquired {
-            Acquired::Granted(granted, began_at) => (granted, began_at),
-            Acquired::Held => return args.held("another attempt is doing this operation"),
+        let client = job.client();
+        let claim = client.claim_with(operation.as_ref(), contents, terms);
+        let grant = match job.acquire(args, claim).await? {
+            Acquired::Granted(Claimed::Grant(grant)) => grant,
+            Acquired::Granted(Claimed::Duplicate(Duplicate { state: State::Succeeded, .. })) => {
+                note("the operation has been done before; the command was not run");
+                return Ok(0);
+            }
+            Acquired::Granted(Claimed::Duplicate(Duplicate { state: State::Unknown, .. })) => {
+                return Err(because(Cause::OutcomeUnknown, UNKNOWN));
+            }
+            Acquired::Granted(Claimed::Duplicate(_)) | Acquired::Held => {
+                return args.held("another attempt is doing this operation");
+            }
+            Acquired::Granted(Claimed::Mismatch(mismatch)) => {
+                let why = format!("the operation was claimed with other contents ({})", mismatch.code);
+                return Err(because(Cause::Usage, why));
+            }
             Acquired::Stopped(signal) => return Ok(stopped(signal)),
-            Acquired::Refused(response) => return refused(&response),
         };
-        let path = |call: &str| anyhow::Ok(format!("/v1/claims/{}/{call}", granted.text("global_id")?));
-        let lease = Lease::new(&granted, began_at, path("renewal")?, args.lease)?;
-        let ended = job.run(args, lease).await?;
+        let ended = job.run(args, grant.fence(), grant.until_lost()).await?;
         let outcome = outcome(&ended, on_error);
-        let report = json!({ "attempt": granted.text("attempt")?, "outcome": outcome, "operation": operation });
-        let reported = match job.report(&path("outcome")?, &report, REPORT_TIME).await {
-            Ok(response) if response.is_success() => Ok(()),
-            Ok(response) => Err(response.refusal()),
-            Err(error) => Err(error),
+        let reported = match outcome {
+            "success" => job.report(grant.succeed(())).await,
+            "failure" => job.report(grant.fail()).await,
+            _ => job.report(grant.give_up()).await,
         };
         let code = ended.code(args);
         if let Err(why) = reported {
-            let why = format!("the outcome `{outcome}` could not be reported, so the command may run again: {why:#}");
+            let why = format!("the outcome `{outcome}` could not be reported, so the command may run again: {why}");
             // The error or the exit code of the command says more than this one.
             if !matches!(code, Ok(0)) {
                 warn(why);
@@ -118,22 +126,6 @@ fn outcome(ended: &Ended, on_error: OnError) -> &'static str {
         Ended::NotStarted(_) => "failure",
         Ended::Exited(_) if on_error == OnError::Failure => "failure",
         Ended::Exited(_) | Ended::LeaseLost(_) => "unknown",
-    }
-}
-
-/// Returns the exit code for an operation that is not claimed.
-fn refused(response: &Response) -> anyhow::Result<u8> {
-    match (response.code(), response.body["state"].as_str()) {
-        ("duplicate", Some("succeeded")) => {
-            note("the operation has been done before; the command was not run");
-            Ok(0)
-        }
-        ("duplicate", Some("unknown")) => Err(because(
-            Cause::OutcomeUnknown,
-            "the outcome of an earlier attempt is unknown; the command was not run. Look its effect up, then repeat this with \
-             --take-over, or settle the claim with `oncegate claim settle`",
-        )),
-        _ => Err(response.refusal()),
     }
 }
 

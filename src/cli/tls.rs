@@ -45,7 +45,8 @@ impl TlsArgs {
         stream.context("the TLS handshake failed; is --ca the authority of its certificate?")
     }
 
-    fn config(&self) -> anyhow::Result<ClientConfig> {
+    /// Returns the configuration for `https://` URLs.
+    pub(super) fn config(&self) -> anyhow::Result<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
         let config = match &self.ca {

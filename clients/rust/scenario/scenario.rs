@@ -98,7 +98,7 @@ async fn one(client: &Client, settings: &Settings) -> Result<(), Failed> {
         Err(OnceError::Call { error, result }) => (error, result),
     };
     match error {
-        Error::Unavailable { causes } => {
+        Error::Unavailable { causes, .. } => {
             let kinds: Vec<_> = causes.iter().map(|cause| cause.kind.name()).collect();
             println!("unavailable {}", kinds.join(" "));
         }

@@ -59,11 +59,12 @@ impl Answer {
         self.body.code.as_deref().unwrap_or_default()
     }
 
-    /// Returns the end of the lease. The gateway counts it from the end of its wait.
-    pub(crate) fn lease_ends(&self) -> Instant {
-        let after = self.body.waited_ms.unwrap_or(0).saturating_add(self.body.lease_ms.unwrap_or(0));
+    /// Returns the end of the lease. The gateway counts it from the end of its wait, which was not longer than the call.
+    pub(crate) fn lease_ends(&self, now: Instant) -> Instant {
+        let waited = Duration::from_millis(self.body.waited_ms.unwrap_or(0));
         // Longer leases count as a century.
-        self.sent + Duration::from_millis(after.min(100 * 365 * 86_400_000))
+        let lease = Duration::from_millis(self.body.lease_ms.unwrap_or(0).min(100 * 365 * 86_400_000));
+        self.sent + waited.min(now.saturating_duration_since(self.sent)) + lease
     }
 
     pub(crate) fn retry_after(&self) -> Duration {

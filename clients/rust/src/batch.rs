@@ -206,7 +206,7 @@ impl Client {
                 let Some((status, body)) = item.and_then(|body| Some((body.status?, body))) else {
                     let url = &self.0.servers[answer.at].url;
                     let cause = Cause::of(url, Kind::NotAGateway, "an item of a batch is no answer");
-                    failed[*at] = Some(Error::Unavailable { causes: vec![cause] });
+                    failed[*at] = Some(Error::unavailable(vec![cause]));
                     continue;
                 };
                 if status == 429 || status >= 500 {
@@ -225,10 +225,10 @@ impl Client {
             (_, Some(error)) => Err(error),
             (Some(answer), None) if answer.status == 429 => Err(answer.rejection()),
             (Some(answer), None) if answer.status >= 500 => {
-                Err(Error::Unavailable { causes: vec![answer.cause(&self.0.servers[answer.at].url)] })
+                Err(Error::unavailable(vec![answer.cause(&self.0.servers[answer.at].url)]))
             }
             (Some(answer), None) => Ok(answer),
-            (None, None) => Err(Error::Unavailable { causes: Vec::new() }),
+            (None, None) => Err(Error::unavailable(Vec::new())),
         });
         Ok(answered.collect())
     }

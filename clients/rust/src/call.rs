@@ -50,7 +50,7 @@ impl Client {
         let servers = &self.0.servers;
         let ends = self.end_after(call.within.saturating_add(call.wait));
         let mut causes: Vec<Option<Cause>> = vec![None; servers.len()];
-        let (mut resent, mut shortest, mut tries) = (false, FOREVER, 0_usize);
+        let (mut resent, mut acted, mut shortest, mut tries) = (false, false, FOREVER, 0_usize);
         loop {
             tries += 1;
             if call.stop.as_ref().is_some_and(|stop| stop.has_changed().is_err()) {
@@ -79,7 +79,8 @@ impl Client {
                 }
                 Err(cause) => (cause, None, None),
             };
-            *uncertain |= cause.may_have_acted();
+            acted |= cause.may_have_acted();
+            *uncertain |= acted;
             self.event(call.about, "retry", Level::Info, || vec![("cause", cause_field(&cause))]);
             let kind = cause.kind;
             // A try that was cut short adds no information.
@@ -101,7 +102,7 @@ impl Client {
             if !pause.is_zero() && ends.is_some_and(|ends| self.now() + pause > ends) {
                 return Err(match refused {
                     Some((_, rejected)) => rejected,
-                    None => unavailable(causes, call.first),
+                    None => unavailable(causes, call.first, acted),
                 });
             }
             if !sleep(pause, call.stop.as_mut()).await {
@@ -138,15 +139,15 @@ pub(crate) fn jitter(round: usize) -> Duration {
 }
 
 /// Returns the causes in the order of the tries.
-fn unavailable(mut causes: Vec<Option<Cause>>, first: usize) -> Error {
+fn unavailable(mut causes: Vec<Option<Cause>>, first: usize, may_have_acted: bool) -> Error {
     let count = causes.len();
     causes.rotate_left(first % count);
-    Error::Unavailable { causes: causes.into_iter().flatten().collect() }
+    Error::Unavailable { causes: causes.into_iter().flatten().collect(), may_have_acted }
 }
 
 /// Returns the result of a call whose caller has left. It is not read.
 fn stopped() -> Error {
-    Error::Unavailable { causes: Vec::new() }
+    Error::unavailable(Vec::new())
 }
 
 /// Pauses, and returns false if it was stopped.

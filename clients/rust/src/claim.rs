@@ -11,6 +11,7 @@ use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
@@ -380,7 +381,7 @@ impl Client {
         let (staying, stop) = watch::channel(());
         let (answered, answer) = oneshot::channel();
         let (client, background) = (self.clone(), Arc::clone(&claim));
-        tokio::spawn(async move {
+        self.spawn(&Handle::current(), async move {
             let claimed = client.claim_and_wait(&background, stop).await;
             // If the caller no longer waits, the result is dropped, which releases the grant.
             drop(answered.send(Undelivered(Some(claimed))));
@@ -391,17 +392,17 @@ impl Client {
         };
         drop(staying);
         match claimed {
-            Some(Err(Error::Unavailable { causes })) => {
+            Some(Err(Error::Unavailable { causes, may_have_acted })) => {
                 let fields = || vec![("causes", causes.iter().map(cause_field).collect())];
                 if self.0.on_unavailable == OnUnavailable::Proceed {
                     self.event(&claim.about, "proceeded", Level::Warn, fields);
                     return Ok(Claimed::Grant(Grant::of_caller(self, &claim, "caller")));
                 }
                 self.event(&claim.about, "unavailable", Level::Warn, fields);
-                Err(Error::Unavailable { causes })
+                Err(Error::Unavailable { causes, may_have_acted })
             }
             Some(claimed) => claimed,
-            None => Err(Error::Unavailable { causes: Vec::new() }),
+            None => Err(Error::unavailable(Vec::new())),
         }
     }
 
@@ -491,9 +492,7 @@ impl Client {
                 grant.stop();
                 drop(grant.fail().await);
                 let detail = "the grant arrived after its lease had ended, and was released";
-                return Err(Error::Unavailable {
-                    causes: vec![Cause::of(&self.0.servers[at].url, Kind::TooLate, detail)],
-                });
+                return Err(Error::unavailable(vec![Cause::of(&self.0.servers[at].url, Kind::TooLate, detail)]));
             }
             _ => self.event_of(&claim.about, &claimed),
         }
@@ -588,8 +587,8 @@ pub(crate) struct Undelivered(pub(crate) Option<Result<Claimed, Error>>);
 impl Drop for Undelivered {
     fn drop(&mut self) {
         if let Some(Ok(Claimed::Grant(grant))) = self.0.take() {
-            let runtime = grant.0.runtime.clone();
-            runtime.spawn(async move { drop(grant.fail().await) });
+            let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
+            client.spawn(&runtime, async move { drop(grant.fail().await) });
         }
     }
 }
@@ -610,8 +609,8 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(grant) = self.0.take() {
-            let runtime = grant.0.runtime.clone();
-            runtime.spawn(async move { drop(grant.give_up().await) });
+            let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
+            client.spawn(&runtime, async move { drop(grant.give_up().await) });
         }
     }
 }

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::contents::{Contents, global_id, hex};
 use crate::error::{Error, Harmless, NotCanonical};
 use crate::event::Event;
+use crate::runs::Runs;
 #[cfg(feature = "testing")]
 use crate::testing::MemoryGateway;
 use crate::transport::Server;
@@ -52,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) is_enabled: bool,
     pub(crate) harmless: Harmless,
     ahead: Option<Ahead>,
+    background: Runs,
 }
 
 /// The caller's own policy when no gateway answers.
@@ -273,6 +277,7 @@ impl Client {
             is_enabled,
             harmless: options.harmless,
             ahead: options.ahead,
+            background: Runs::new(),
         })))
     }
 
@@ -304,6 +309,30 @@ impl Client {
     /// Contents that are not canonical.
     pub fn global_id(&self, operation: &str, contents: impl Into<Contents>) -> Result<String, NotCanonical> {
         global_id(&self.0.app, operation, &contents.into())
+    }
+
+    /// Returns false if the client is switched off: see [`Options::enabled`].
+    pub fn is_enabled(&self) -> bool {
+        self.0.is_enabled
+    }
+
+    /// Waits for what continues in the background after its future was dropped: calls in flight, reports, releases and withdrawals.
+    /// Returns true once all have ended, or false if some have not after this time. Call it before the runtime stops.
+    pub async fn drain(&self, within: Duration) -> bool {
+        self.0.background.end_within(within).await
+    }
+
+    /// Runs what must be finished also if its caller goes away.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let running = self.0.background.begin();
+        runtime.spawn(async move {
+            let _running = running;
+            task.await
+        })
     }
 
     pub(crate) fn now(&self) -> Instant {

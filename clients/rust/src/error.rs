@@ -16,6 +16,9 @@ pub enum Error {
     Unavailable {
         /// In the order of the tries.
         causes: Vec<Cause>,
+        /// True if a try may have had an effect although its answer did not come: what it asked for may be granted, and then blocks
+        /// others until its lease ends.
+        may_have_acted: bool,
     },
     /// A mistake of the caller, a quota that stayed exhausted until time was over, or a gateway that names the
     /// operation differently.
@@ -266,7 +269,7 @@ impl<T> StdError for OnceError<T> {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable { causes } => {
+            Self::Unavailable { causes, .. } => {
                 f.write_str("no gateway answered")?;
                 for (at, cause) in causes.iter().enumerate() {
                     write!(f, "{} {cause}", if at == 0 { ":" } else { ";" })?;
@@ -293,6 +296,14 @@ impl StdError for Error {
             Self::NotSettled { cause, .. } => Some(cause),
             _ => None,
         }
+    }
+}
+
+impl Error {
+    /// Returns the error of a call that these causes tell all of.
+    pub(crate) fn unavailable(causes: Vec<Cause>) -> Self {
+        let may_have_acted = causes.iter().any(Cause::may_have_acted);
+        Self::Unavailable { causes, may_have_acted }
     }
 }
 

@@ -52,7 +52,7 @@ impl Drop for Granted {
 
 impl Grant {
     pub(crate) fn of(client: &Client, claim: &Arc<ClaimCall>, answer: Answer) -> Self {
-        let ends = answer.lease_ends();
+        let ends = answer.lease_ends(client.now());
         let body = answer.body;
         let attempt = body.attempt.unwrap_or_default();
         let global_id = body.global_id.unwrap_or_default();

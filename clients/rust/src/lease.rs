@@ -131,7 +131,7 @@ impl Lease {
             return Err(answer.rejection());
         }
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        *ends = answer.lease_ends().max(*ends);
+        *ends = answer.lease_ends(renewal.client.now()).max(*ends);
         drop(ends);
         renewal.client.event(&renewal.about, "renewed", Level::Debug, Vec::new);
         Ok(())

@@ -27,6 +27,7 @@ pub mod middleware;
 mod outcome;
 mod problem;
 mod report;
+mod runs;
 #[cfg(feature = "reqwest")]
 pub mod sender;
 #[cfg(feature = "testing")]

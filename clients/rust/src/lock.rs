@@ -256,7 +256,7 @@ impl Locker {
             genuine: |body| body.lease_ms.is_some(),
             event: "lock_lost",
         };
-        let lease = Lease::keep(renewal, answer.lease_ends());
+        let lease = Lease::keep(renewal, answer.lease_ends(self.client.now()));
         let fence = answer.body.fence.unwrap_or_default();
         let hold = Hold {
             held: Some(Held {
@@ -278,7 +278,7 @@ impl Locker {
         let url = &self.client.0.servers[answer.at].url;
         let late = Cause::of(url, Kind::TooLate, "the hold arrived after its lease had ended, and was released");
         drop(hold.release().await);
-        Err(Error::Unavailable { causes: vec![late] })
+        Err(Error::unavailable(vec![late]))
     }
 
     fn path(&self, call: &str) -> String {
@@ -371,7 +371,7 @@ impl Drop for Request<'_> {
         if self.open {
             let (locker, about) = (self.locker.clone(), self.about.clone());
             let (nonce, at) = (std::mem::take(&mut self.nonce), self.at);
-            runtime.spawn(async move {
+            self.locker.client.spawn(&runtime, async move {
                 let within = locker.client.0.timeout;
                 drop(locker.release("attempt_nonce", &nonce, at, within, &about).await);
             });
@@ -442,12 +442,13 @@ impl Hold {
     /// No gateway answered.
     pub async fn release(mut self) -> Result<(), Error> {
         let Some(held) = self.held.take() else { return Ok(()) };
-        match tokio::spawn(held.release()).await {
+        let (client, runtime) = (held.locker.client.clone(), held.runtime.clone());
+        match client.spawn(&runtime, held.release()).await {
             Ok(released) => released,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 // The runtime is shutting down.
-                Err(_) => Err(Error::Unavailable { causes: Vec::new() }),
+                Err(_) => Err(Error::unavailable(Vec::new())),
             },
         }
     }
@@ -456,7 +457,8 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            held.runtime.clone().spawn(held.release());
+            let (client, runtime) = (held.locker.client.clone(), held.runtime.clone());
+            client.spawn(&runtime, held.release());
         }
     }
 }

@@ -14,7 +14,6 @@ mod receive;
 mod recorder;
 mod refusal;
 mod run;
-mod runs;
 mod status;
 mod stored;
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
 use crate::answer::Answer;
@@ -123,7 +124,7 @@ impl Grant {
         let kept = grant.report_of(outcome, result.clone());
         let span = traces::outcome(&self.0.claim.about.operation, outcome);
         let reporting = async move { grant.report_now(outcome, result, fallback).await };
-        match tokio::spawn(reporting.instrument(span.clone())).await {
+        match self.0.client.spawn(&Handle::current(), reporting.instrument(span.clone())).await {
             Ok(settled) => {
                 if let Ok(settled) = &settled {
                     traces::record(&span, settled.state.as_ref().map(State::name), settled.degraded.as_deref());
@@ -133,7 +134,7 @@ impl Grant {
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 // The runtime is shutting down.
-                Err(_) => Err(not_settled(&kept, Error::Unavailable { causes: Vec::new() })),
+                Err(_) => Err(not_settled(&kept, Error::unavailable(Vec::new()))),
             },
         }
     }

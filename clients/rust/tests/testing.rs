@@ -35,6 +35,36 @@ async fn a_unit_test_of_a_user() {
     assert_eq!(gateway.claims(), [], "the retention is over");
 }
 
+/// A process that ends drops its runtime, and with it what was not drained.
+#[tokio::test]
+async fn what_continues_in_the_background_has_ended_after_a_drain() {
+    let gateway = MemoryGateway::new();
+    let client = gateway.client(Options::default());
+    let held = client.lock("job").acquire(Duration::ZERO).await.expect("it is free");
+    let (lock, minute) = (client.lock("job").fair(), Duration::from_secs(60));
+    let waiting = tokio::time::timeout(Duration::from_millis(300), lock.acquire(minute)).await;
+    assert!(waiting.is_err(), "it is held");
+    assert!(client.drain(minute).await, "the request is withdrawn");
+    drop(held);
+    assert!(client.drain(minute).await);
+    assert!(lock.lookup().await.expect("an answer").is_none(), "the hold is released");
+    let endless = async |_| std::future::pending::<Result<(), WorkError>>().await;
+    tokio::select! {
+        ended = client.once("job", contents! { "number" => 1 }, endless) => panic!("{ended:?}"),
+        () = until(async || !gateway.claims().is_empty()) => {}
+    }
+    assert!(client.drain(minute).await);
+    let claims = gateway.claims();
+    let is_ended = claims.iter().all(|claim| claim.state != State::InProgress);
+    assert!(is_ended, "it is released, or reported as unknown");
+}
+
+async fn until(is_met: impl AsyncFn() -> bool) {
+    while !is_met().await {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[derive(Debug)]
 struct StockError(u32);
 

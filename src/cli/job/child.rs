@@ -20,7 +20,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    pub(super) fn start(command: &[OsString], fence: Option<u64>) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], fence: Option<i64>) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let has_group = !io::stdin().is_terminal();
         let mut command = Command::new(program);

@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use oncegate_core::attempt::SystemEntropy;
 use oncegate_core::lock::LockName;
-use serde_json::json;
 
 use crate::cli::arguments::number;
-use crate::cli::failure::{Cause, because};
-use crate::cli::job::{Acquired, Job, JobArgs, Lease, nonce, stopped, warn};
+use crate::cli::job::{Acquired, JobArgs, stopped, warn};
 
 /// Longest time for a release: without one, the lease ends.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
@@ -40,8 +37,8 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long)]
     shared: bool,
     /// Share the lock with at most so many holders at once, 2 to 1000; all of them must name the same number
-    #[arg(long, value_name = "N", value_parser = number::<u64>(2..=1000))]
-    limit: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = number::<u32>(2..=1000))]
+    limit: Option<u32>,
     /// Queue: requests are granted in the order in which they first asked
     #[arg(long)]
     fair: bool,
@@ -51,47 +48,30 @@ pub(in crate::cli) struct RunArgs {
 
 pub(super) fn run(args: RunArgs) -> anyhow::Result<u8> {
     let RunArgs { name, shared, limit, fair, job } = args;
-    job.run(async |job, args| {
-        let nonce = nonce(&SystemEntropy);
-        let path = |call: &str| format!("/v1/locks/{name}/{call}");
-        let mode = if shared || limit.is_some() { "shared" } else { "exclusive" };
-        let mut body = json!({ "mode": mode, "fair": fair, "attempt_nonce": nonce });
+    job.run(RELEASE_TIME, async |job, args| {
+        let mut lock = job.client().lock(name.as_ref());
+        if shared || limit.is_some() {
+            lock = lock.shared();
+        }
         if let Some(limit) = limit {
-            body["limit"] = limit.into();
+            lock = lock.limit(limit);
         }
-        if let Some(lease) = args.lease {
-            body["lease"] = lease.to_string().into();
+        if fair {
+            lock = lock.fair();
         }
-        let is_held = |response: &crate::cli::gateway_client::Response| response.code() == "lock_held";
-        let acquired = job.acquire(&path("holds"), &body, args.wait(), is_held).await;
-        let (granted, began_at) = match acquired {
-            Ok(Acquired::Granted(granted, began_at)) => (granted, began_at),
-            Ok(Acquired::Refused(response)) => return Err(response.refusal()),
-            given_up => {
-                // A ticket in the queue, or a hold whose answer was lost, would block others.
-                let withdrawn = json!({ "attempt_nonce": nonce });
-                let _ = job.report(&path("release"), &withdrawn, Duration::from_secs(1)).await;
-                return match given_up? {
-                    Acquired::Stopped(signal) => Ok(stopped(signal)),
-                    _ => args.held(&format!("others hold the lock {name}")),
-                };
-            }
+        if let Some(lease) = args.lease() {
+            lock = lock.lease(lease);
+        }
+        let request = Box::pin(lock.acquire(args.wait()));
+        let hold = match job.acquire(args, request).await? {
+            Acquired::Granted(hold) => hold,
+            Acquired::Held => return args.held(&format!("others hold the lock {name}")),
+            Acquired::Stopped(signal) => return Ok(stopped(signal)),
         };
-        let attempt = granted.text("attempt")?.to_owned();
-        let lease = Lease::new(&granted, began_at, path("renewal"), args.lease)?;
-        let ended = job.run(args, lease).await?;
-        release(job, &path("release"), &attempt).await;
+        let ended = job.run(args, Some(hold.fence()), hold.until_lost()).await?;
+        if let Err(why) = job.report(hold.release()).await {
+            warn(format!("the lock was not released, and is held until its lease ends: {why}"));
+        }
         ended.code(args)
     })
-}
-
-async fn release(job: &mut Job, path: &str, attempt: &str) {
-    let released = job.report(path, &json!({ "attempt": attempt }), RELEASE_TIME).await;
-    let why = match released {
-        Ok(response) if response.is_success() || response.code() == "not_held" => return,
-        Ok(response) => response.refusal(),
-        Err(error) => error,
-    };
-    let why = because(Cause::Gateway, format!("the lock was not released, and is held until its lease ends: {why:#}"));
-    warn(why.to_string());
 }

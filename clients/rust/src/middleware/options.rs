@@ -10,13 +10,13 @@ use http::{HeaderName, Method, Response};
 
 use super::fields::{StoredFields, not_storable};
 use super::fingerprint::FingerprintPart;
-use super::runs::Runs;
 use super::status::{Meaning, Statuses, rules};
 use crate::call::written;
 use crate::claim::Terms;
 use crate::client::{Client, OnUnavailable};
 use crate::error::Error;
 use crate::problem::Problem;
+use crate::runs::Runs;
 
 /// Methods without an effect: they are never protected.
 const SAFE: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"];

@@ -13,7 +13,6 @@ use super::fingerprint::{self, Parts};
 use super::key;
 use super::options::{Idempotent, Settings, is_safe};
 use super::refusal::Refusal;
-use super::runs::{Running, Runs};
 use super::stored::Stored;
 use crate::claim::{Claimed as Answer, Duplicate, State, WAIT_MAX};
 use crate::contents;
@@ -21,6 +20,7 @@ use crate::error::Error;
 use crate::event::Level;
 use crate::grant::Grant;
 use crate::problem::Problem;
+use crate::runs::{Running, Runs};
 
 /// Decision about a request, by its head.
 pub(crate) enum Admission {

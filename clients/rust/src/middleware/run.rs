@@ -19,10 +19,10 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::body::{Piece, ResponseBody, Sent};
 use super::options::Settings;
 use super::recorder::{Recorder, Run};
-use super::runs::Running;
 use crate::error::BoxError;
 use crate::grant::Grant;
 use crate::outcome::Outcome;
+use crate::runs::Running;
 
 /// Bytes that wait for a slow caller. More than the stored part of a response, so such a caller does not delay the
 /// record.

@@ -93,7 +93,7 @@ pub(crate) fn of_grant(grant: &Grant) -> Value {
 
 pub(crate) fn of_error(error: &Error) -> Value {
     match error {
-        Error::Unavailable { causes } => {
+        Error::Unavailable { causes, .. } => {
             json!({ "error": "unavailable", "causes": causes.iter().map(of_cause).collect::<Vec<_>>() })
         }
         Error::Rejected(rejected) => json!({
@@ -165,12 +165,14 @@ pub(crate) fn end_of(end: &Value) -> Result<Once<()>, OnceError<()>> {
             request_id: None,
             retry_after: after(end),
         }),
-        Some("unavailable") => Error::Unavailable { causes: Vec::new() },
+        Some("unavailable") => unavailable(),
         Some("outcome_refused") => Error::OutcomeRefused { code: text(&end["code"]) },
-        Some("not_settled") => {
-            Error::NotSettled { report: "{}".to_owned(), cause: Box::new(Error::Unavailable { causes: Vec::new() }) }
-        }
+        Some("not_settled") => Error::NotSettled { report: "{}".to_owned(), cause: Box::new(unavailable()) },
         Some(other) => panic!("unknown end {other}"),
     };
     Err(error.into())
+}
+
+fn unavailable() -> Error {
+    Error::Unavailable { causes: Vec::new(), may_have_acted: false }
 }
