@@ -20,6 +20,7 @@ COPY crates/coordination/Cargo.toml crates/coordination/
 COPY crates/etcd/Cargo.toml crates/etcd/
 COPY crates/folder/Cargo.toml crates/folder/
 COPY crates/gateway/Cargo.toml crates/gateway/
+COPY crates/outage/Cargo.toml crates/outage/
 COPY crates/postgres/Cargo.toml crates/postgres/
 COPY crates/proxy/Cargo.toml crates/proxy/
 COPY crates/redis/Cargo.toml crates/redis/

@@ -96,7 +96,7 @@ fuzz: ## look for bytes that have not the properties of the fuzzing modules; nee
 # the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.
 # Crates whose code no piece runs stay unoptimised, which takes less time to compile.
 INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev \
-	$(foreach package,oncegate oncegate-api oncegate-core oncegate-driver oncegate-gateway oncegate-redis oncegate-telemetry oncegate-transport oncegate-web,$(addprefix \
+	$(foreach package,oncegate oncegate-api oncegate-core oncegate-driver oncegate-gateway oncegate-outage oncegate-redis oncegate-telemetry oncegate-transport oncegate-web,$(addprefix \
 	--config profile.dev.package.$(package).,opt-level=3 debug=false debug-assertions=false overflow-checks=false))
 
 bench: test-deps ## count the instructions and system calls of a call's pieces, and fail where they take more than is recorded

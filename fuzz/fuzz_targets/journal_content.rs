@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| oncegate_gateway::resilience::journal::fuzzing::content(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| oncegate_outage::journal::fuzzing::content(bytes));

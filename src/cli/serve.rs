@@ -16,7 +16,7 @@ const CRASH_VARIABLE: &str = "ONCEGATE_CRASH_AT";
 pub(super) fn run(flags: Flags) -> anyhow::Result<()> {
     #[cfg(feature = "fault-points")]
     if let Some((_, point)) = environment().find(|(name, _)| name == CRASH_VARIABLE) {
-        oncegate_gateway::crash::arm(&point.to_string_lossy())?;
+        oncegate_outage::crash::arm(&point.to_string_lossy())?;
     }
     // Taken before the files are read, so that a change in between is noticed.
     let known = flags.fingerprint(environment());

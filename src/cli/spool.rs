@@ -19,9 +19,9 @@ use oncegate_core::terms::{OnDataLoss, Span};
 use oncegate_folder::{FolderLock, LockError};
 use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{Chain, Setup, Times};
-use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
-use oncegate_gateway::resilience::degrade::{OutageJournal, OutagePolicies};
-use oncegate_gateway::resilience::journal::Bounds;
+use oncegate_outage::deadline::DELIVERY_DEADLINE;
+use oncegate_outage::{OutageJournal, OutagePolicies};
+use oncegate_outage::journal::Bounds;
 use serde_json::{Value, json};
 
 use super::admin_client::{QueryArgs, filters};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, bail};
 use oncegate_core::clock::Clock;
 use oncegate_folder::{FolderLock, LockError};
-use oncegate_gateway::resilience::degrade::OutageJournal;
-use oncegate_gateway::resilience::journal::Bounds;
+use oncegate_outage::OutageJournal;
+use oncegate_outage::journal::Bounds;
 
 use crate::config::Config;
 

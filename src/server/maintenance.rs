@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_gateway::Gateway;
-use oncegate_gateway::resilience::degrade::OutageJournal;
+use oncegate_outage::OutageJournal;
 use oncegate_telemetry::Telemetry;
 use oncegate_telemetry::metrics::Metrics;
 use oncegate_telemetry::metrics::disk::DiskMetrics;

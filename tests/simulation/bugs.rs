@@ -24,8 +24,8 @@ use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_core::terms::Retention;
 use oncegate_gateway::claim::{ClaimAnswer, Granted};
 use oncegate_gateway::resilience::chain::Times;
-use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
-use oncegate_gateway::resilience::journal::memory::Flaw;
+use oncegate_outage::deadline::DELIVERY_DEADLINE;
+use oncegate_outage::journal::memory::Flaw;
 use oncegate_gateway::{ClaimView, Failure};
 
 use crate::clock::{StoreClock, instant, micros};

@@ -15,7 +15,7 @@ use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
 use oncegate_core::terms::Retention;
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::outcome::{OutcomeCall, Reported};
-use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_outage::deadline::DELIVERY_DEADLINE;
 use oncegate_gateway::{Failure, RenewalAnswer};
 use tokio::time::sleep;
 

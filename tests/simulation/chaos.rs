@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_gateway::resilience::journal::memory::Trouble;
+use oncegate_outage::journal::memory::Trouble;
 use tokio::time::sleep;
 
 use crate::network::NetworkState;

@@ -10,7 +10,7 @@ use oncegate_core::claim::{
 use oncegate_core::engine::{Engine, EngineError};
 use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
-use oncegate_gateway::resilience::deadline_budget::DELIVERY_DEADLINE;
+use oncegate_outage::deadline::DELIVERY_DEADLINE;
 
 use crate::reference::{Broken, Reference};
 use crate::trace::Name;

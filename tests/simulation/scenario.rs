@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_gateway::resilience::journal::Bounds;
+use oncegate_outage::journal::Bounds;
 use tokio::time::sleep;
 
 use crate::bugs::Bug;

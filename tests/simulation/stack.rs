@@ -17,9 +17,9 @@ use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{
     Chain, FailoverMode, FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times,
 };
-use oncegate_gateway::resilience::degrade::{OutageJournal, OutagePolicies};
-use oncegate_gateway::resilience::journal::memory::{Disk, Flaw};
-use oncegate_gateway::resilience::journal::{Bounds, Journal, Recovered};
+use oncegate_outage::{OutageJournal, OutagePolicies};
+use oncegate_outage::journal::memory::{Disk, Flaw};
+use oncegate_outage::journal::{Bounds, Journal, Recovered};
 use oncegate_gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use tokio_util::sync::CancellationToken;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use oncegate_core::record::Key;
 use oncegate_core::suspect::{Suspect, SuspectFilter, SuspectKind};
-use oncegate_gateway::resilience::degrade::OutageJournal;
-use oncegate_gateway::resilience::journal::Bounds;
+use oncegate_outage::OutageJournal;
+use oncegate_outage::journal::Bounds;
 
 use crate::clock::{StoreClock, Time};
 use crate::ledger::Ledger;

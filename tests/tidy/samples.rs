@@ -30,15 +30,15 @@ fn passes(rule: Rule, path: &str, text: &str) {
 
 #[test]
 fn an_import_of_a_higher_room_is_caught() {
-    caught(rules::rooms, "crates/gateway/src/crash.rs", "\nuse crate::tenants::App;", 2);
+    caught(rules::rooms, "crates/gateway/src/roster.rs", "\nuse crate::tenants::App;", 2);
     caught(rules::rooms, "crates/gateway/src/resilience/chain.rs", "fn f(g: &crate::Gateway) {}", 1);
     caught(rules::rooms, "crates/gateway/src/tenants/file.rs", "use super::super::resilience::chain::Chain;", 1);
     caught(rules::rooms, "crates/gateway/src/tenants/file.rs", "use crate::{\n    tenants::App,\n    Gateway,\n};", 3);
     caught(rules::rooms, "src/config/server.rs", "use super::super::server::run;", 1);
     caught(rules::rooms, "src/main.rs", "fn main() { oncegate::server::run() }", 1);
     caught(rules::rooms, "src/sidedoor.rs", "", 1);
-    passes(rules::rooms, "crates/gateway/src/claim.rs", "use crate::{resilience::chain::Chain, tenants::App, crash};");
-    passes(rules::rooms, "crates/gateway/src/resilience/journal.rs", "use super::chain::Chain;\nuse crate::crash;");
+    passes(rules::rooms, "crates/gateway/src/claim.rs", "use crate::{resilience::chain::Chain, tenants::App, roster};");
+    passes(rules::rooms, "crates/gateway/src/resilience/retry.rs", "use super::chain::Chain;\nuse crate::roster;");
     passes(
         rules::rooms,
         "src/server/live.rs",

@@ -43,7 +43,7 @@ use oncegate_core::clock::Clock;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_gateway::Gateway;
-use oncegate_gateway::resilience::degrade::OutageJournal;
+use oncegate_outage::OutageJournal;
 use oncegate_gateway::tenants::Registry;
 use oncegate_gateway::tenants::auth_throttle::AuthThrottle;
 use oncegate_gateway::tenants::stored::Catalog;

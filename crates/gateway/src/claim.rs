@@ -21,9 +21,9 @@ use tracing::field::Empty;
 
 use super::result_memory::KeptResults;
 use super::{ClaimView, Failure, Gateway, batch, failure, within};
-use crate::crash::{self, Point};
+use oncegate_outage::crash::{self, Point};
 use crate::resilience::deadline_budget;
-use crate::resilience::degrade::PolicyClaim;
+use oncegate_outage::PolicyClaim;
 use crate::tenants::App;
 
 /// A claim call.

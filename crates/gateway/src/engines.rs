@@ -21,7 +21,7 @@ use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
 use crate::resilience::chain::Setup;
-use crate::resilience::degrade::OutagePolicies;
+use oncegate_outage::OutagePolicies;
 use crate::tenants::App;
 
 /// Time limit of a health check.

@@ -5,7 +5,6 @@ mod batch;
 mod batch_permits;
 pub mod chains;
 pub mod claim;
-pub mod crash;
 mod engines;
 pub mod fleet;
 mod granted;

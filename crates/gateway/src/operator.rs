@@ -17,7 +17,7 @@ use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
 
 use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failure, read_failure, within};
-use crate::resilience::degrade::OutcomeAnswer;
+use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
 
 /// Time limit of a list, which may read many claims.

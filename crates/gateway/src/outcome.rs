@@ -22,8 +22,8 @@ use tracing::field::Empty;
 use super::claim::{check_retention, observed_label};
 use super::quota::refund_contents;
 use super::{Failure, Gateway, batch, failure, within};
-use crate::crash::{self, Point};
-use crate::resilience::degrade::OutcomeAnswer;
+use oncegate_outage::crash::{self, Point};
+use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
 
 /// A late outcome is not recorded if its attempt is older than its retention plus this.

@@ -8,7 +8,7 @@ use oncegate_core::engine::EngineError;
 use oncegate_telemetry::metrics::quota::Quota;
 
 use super::{Failure, Gateway};
-use crate::resilience::degrade::OutcomeAnswer;
+use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
 

@@ -1,13 +1,11 @@
-//! Wrappers around engines: the call guard (deadline, breaker, one retry, metrics), the chain over several engines, and the
-//! outage policies above it. Each is an engine itself, and none names one.
+//! Wrappers around engines: the call guard (deadline, breaker, one retry, metrics), and the chain over several engines. Each is an
+//! engine itself, and none names one. The outage policies above them are the crate `oncegate-outage`.
 
 pub mod batch_part;
 pub mod breaker;
 pub mod call_guard;
 pub mod chain;
 pub mod deadline_budget;
-pub mod degrade;
-pub mod journal;
 pub mod meter;
 pub mod per_shard;
 pub mod requirement;

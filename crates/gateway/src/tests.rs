@@ -23,7 +23,7 @@ use crate::operator::{Changed, Filter, READ_MAX};
 use crate::outcome::{OutcomeCall, Reported};
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup};
-use crate::resilience::degrade::OutagePolicies;
+use oncegate_outage::OutagePolicies;
 use crate::resilience::requirement::Requirement;
 use crate::resilience::tests::{PausedClock, Unlike, metric};
 use crate::tenants::OperationTerms;

@@ -13,7 +13,7 @@ use super::super::late;
 use super::super::result_memory::{AppMemory, KeptResults};
 use super::answers::{Answers, FittedAnswer};
 use super::{Order, in_order, too_late};
-use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
+use oncegate_outage::{OutagePolicies, PolicyClaim};
 
 /// Makes the claims of a batch, under the rules of [`run`](super::run). Chunks are as large as the results that they may load
 /// have room in the app's memory. A result is kept only if all kept ones fit into `results_max` and into that memory;

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use super::answers::FittedAnswer;
 use super::*;
-use crate::resilience::degrade::{OutagePolicies, PolicyClaim};
+use oncegate_outage::{OutagePolicies, PolicyClaim};
 use crate::result_memory::ResultMemory;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,15 +1,13 @@
 //! The deadline of a call, divided among the layers that wait for one another.
 //!
 //! All shares are of the deadline that a layer is given, and each layer answers before the one above stops waiting: the
-//! journal's disk, a retry and the reply need time, too. The page is `docs/adr/0044-one-deadline-budget.md`.
+//! journal's disk, a retry and the reply need time, too. The share of the outage policies is in `oncegate_outage::deadline`. The page
+//! is `docs/adr/0044-one-deadline-budget.md`.
 
 use std::time::Duration;
 
 /// Calls that take less are never held against the store: a caller may ask for the impossible.
 pub const LATE_MIN: Duration = Duration::from_millis(100);
-
-/// Deadline of a call that delivers an entry of the journal: its own caller was answered long ago.
-pub const DELIVERY_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Timeout of a probe: a store that takes longer counts as unavailable.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -36,22 +34,6 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Returns the deadline of a claim call: at least half of the lease is left when it is answered.
 pub fn of_claim(deadline: Duration, lease: Duration) -> Duration {
     deadline.min(lease / 2)
-}
-
-/// The shares of a deadline at the outage policies.
-#[derive(Clone, Copy, Debug)]
-pub struct PolicyBudget {
-    /// Deadline that the store is given. The rest is for the policy and its journal.
-    pub store: Duration,
-    /// Time that the policies wait for the store: a little longer, since the store's own failure says more.
-    pub wait: Duration,
-}
-
-impl PolicyBudget {
-    /// Divides the deadline of a call.
-    pub fn of(deadline: Duration) -> Self {
-        Self { store: deadline * 4 / 5, wait: deadline * 17 / 20 }
-    }
 }
 
 /// The shares of a deadline at the call guard of an engine.
@@ -116,8 +98,6 @@ mod tests {
     fn each_layer_answers_before_the_one_above_stops_waiting() {
         for ms in [10, 100, 1000, 30_000] {
             let deadline = Duration::from_millis(ms);
-            let policy = PolicyBudget::of(deadline);
-            assert!(policy.store < policy.wait && policy.wait < deadline, "{policy:?}");
             let guard = GuardBudget::of(deadline);
             assert!(guard.undisturbed <= guard.first_try, "{guard:?}");
             for guard in [guard, GuardBudget::of_waiting(deadline)] {
@@ -131,9 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_shared_between_the_store_and_the_policy() {
-        let budget = PolicyBudget::of(Duration::from_secs(1));
-        assert_eq!((budget.store, budget.wait), (Duration::from_millis(800), Duration::from_millis(850)));
+    fn half_of_the_lease_is_left_when_a_claim_is_answered() {
         assert_eq!(
             (
                 of_claim(Duration::from_secs(1), Duration::from_millis(1500)),

@@ -30,8 +30,8 @@ mod tests {
     use super::*;
 
     const CONTENTS: [&[u8]; 2] = [
-        include_bytes!("../../../../../fuzz/seeds/journal_content/delivered"),
-        include_bytes!("../../../../../fuzz/seeds/journal_content/renewed"),
+        include_bytes!("../../../../fuzz/seeds/journal_content/delivered"),
+        include_bytes!("../../../../fuzz/seeds/journal_content/renewed"),
     ];
 
     #[test]

@@ -12,9 +12,9 @@ use oncegate_core::outage::policy::{self, Decision, Known, OutcomeAnswer, Record
 use oncegate_core::record::Key;
 use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 
-use super::super::journal::JournalError;
-use super::Core;
-use super::local_claims::LocalEffect;
+use crate::Core;
+use crate::journal::JournalError;
+use crate::local_claims::LocalEffect;
 
 /// Returns the failure of the store, with the reason why no policy answers instead.
 fn no_answer(failure: EngineError, why: &str) -> EngineError {

@@ -13,7 +13,7 @@ use oncegate_core::tenant::AppKey;
 use oncegate_telemetry::metrics::outage::{OutageMetrics, Policy};
 use tokio::sync::OnceCell;
 
-use super::super::journal::{self, Bounds, Journal, JournalError, JournalOpenError, Recovered, Waiting};
+use super::journal::{self, Bounds, Journal, JournalError, JournalOpenError, Recovered, Waiting};
 use super::suspects::{Added, Suspects};
 use oncegate_core::outage::entry::{Entry, Seq};
 

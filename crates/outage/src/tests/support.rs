@@ -1,6 +1,7 @@
 //! A store that becomes unavailable and comes back, and its gateways.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
@@ -21,11 +22,19 @@ use oncegate_core::record::Contents;
 pub(super) use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::suspect::{Cause, Suspect, SuspectFilter, SuspectKind};
 pub(super) use oncegate_core::terms::OutcomeOnOutage;
+use oncegate_telemetry::metrics::Metrics;
 use tempfile::TempDir;
 
 use super::super::*;
-use crate::resilience::journal::memory::Disk;
-use crate::resilience::journal::{Bounds, Journal};
+use crate::journal::memory::Disk;
+use crate::journal::{Bounds, Journal};
+
+/// Returns a metric of this process, by its name and labels as they are exported. Call it once before the metric is registered.
+pub(super) fn metric(labelled: &str) -> Option<f64> {
+    static METRICS: OnceLock<Metrics> = OnceLock::new();
+    let text = METRICS.get_or_init(Metrics::install).render();
+    text.lines().find_map(|line| line.strip_prefix(labelled)?.trim().parse().ok())
+}
 
 /// Returns the policy of an overlap.
 pub(super) fn policy_of(overlap: &Suspect) -> Option<OutagePolicy> {

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::super::*;
 use super::support::*;
-use crate::resilience::journal::memory::{Disk, Flaw, Trouble};
+use crate::journal::memory::{Disk, Flaw, Trouble};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
@@ -350,7 +350,7 @@ async fn the_same_try_at_another_gateway_is_no_overlap() {
 
 #[tokio::test]
 async fn a_full_journal_fails_closed() {
-    let world = World::with(crate::resilience::journal::Bounds { bytes: 1500, app_bytes: 1500 }).await;
+    let world = World::with(journal::Bounds { bytes: 1500, app_bytes: 1500 }).await;
     world.line.set(Way::Gone);
     let mut granted = Vec::new();
     let refused = loop {

@@ -2,8 +2,11 @@
 //! the store later. While the store is available this costs one atomic read per call.
 
 mod calls;
+pub mod crash;
+pub mod deadline;
 mod decide;
 mod deliver;
+pub mod journal;
 mod key_locks;
 mod local_claims;
 mod outage_journal;
@@ -77,7 +80,7 @@ impl OutagePolicies {
     /// Returns policies whose journal takes no entries, for tests of apps without policies. Needs no runtime.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_journal(engine: Arc<dyn Engine>, clock: &Arc<dyn Clock>) -> Self {
-        use super::journal::Bounds;
+        use self::journal::Bounds;
         use oncegate_core::attempt::SystemEntropy;
 
         let bounds = Bounds { bytes: 0, app_bytes: 0 };

@@ -8,10 +8,9 @@ use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::spool::SpoolFilter;
 
 use super::support::*;
-use crate::resilience::degrade::OutageJournal;
-use crate::resilience::journal::memory::{Disk, Flaw};
-use crate::resilience::journal::{Bounds, Journal, Recovered};
-use crate::resilience::tests::metric;
+use crate::OutageJournal;
+use crate::journal::memory::{Disk, Flaw};
+use crate::journal::{Bounds, Journal, Recovered};
 use oncegate_core::outage::entry::{Entry, JournaledOperation};
 
 fn entry(chain: &str, app: &str) -> Entry {

@@ -16,7 +16,7 @@ use oncegate_core::terms::{ClaimOnOutage, OutcomeOnOutage};
 use tokio::time::timeout;
 
 use super::{AnswerSink, Core, OutagePolicies, OutcomeAnswer, PolicyClaim};
-use crate::resilience::deadline_budget::PolicyBudget;
+use crate::deadline::PolicyBudget;
 
 /// Longest wait of a lookup or a release for deliveries on its key.
 const DELIVERY_BEFORE_READ: Duration = Duration::from_millis(300);

@@ -8,7 +8,7 @@ use oncegate_core::record::ClaimState;
 
 use super::super::*;
 use super::support::*;
-use crate::resilience::journal::memory::{Disk, Flaw};
+use crate::journal::memory::{Disk, Flaw};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 

@@ -8,9 +8,9 @@ use oncegate_core::outage::delivery::{Delivery, Report, Step, StoreAnswer, next_
 use oncegate_core::outage::grants::{DegradedGrant, Grants};
 use oncegate_core::record::Key;
 
-use super::super::deadline_budget::DELIVERY_DEADLINE;
-use super::Core;
+use crate::Core;
 use crate::crash::{self, Point};
+use crate::deadline::DELIVERY_DEADLINE;
 
 /// Maximum number of tries to change the record of degraded grants. A try fails if another gateway has changed it since the last one.
 const CHANGES_MAX: usize = 8;
