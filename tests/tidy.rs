@@ -73,11 +73,7 @@ const HOMES: &[(&str, &[&str], &str)] = &[
         &["crates/postgres", "crates/gateway/src/tenants", "crates/database"],
         "keep SQL next to the code of its table",
     ),
-    (
-        "oncegate_gateway::resilience",
-        &["crates/admin", "src"],
-        "call a use case of `gateway`: chains are below them",
-    ),
+    ("oncegate_gateway::resilience", &["crates/admin", "src"], "call a use case of `gateway`: chains are below them"),
 ];
 
 /// Maximum number of `//!` lines at the top of a file. `lib.rs` is the map of the modules and may be longer.

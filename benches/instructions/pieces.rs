@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use futures_util::FutureExt as _;
 use oncegate_api::{Api, ApiService, ClaimBody, ConcurrencyLimit, granted, success};
 use oncegate_core::attempt::{Attempt, Entropy, Issuer};
+use oncegate_core::call::Answered;
 use oncegate_core::canonical::{Canonical, canonicalize};
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
@@ -198,9 +199,8 @@ fn answer_granted(times: usize) {
             lease_ms: 29_999,
             lease_expires_at: NOON.plus(Duration::from_secs(30)),
             would_be: None,
-            degraded: None,
         };
-        let body = granted(black_box(ClaimAnswer::Granted(grant))).expect("it was granted");
+        let body = granted(black_box(Answered::by_store(ClaimAnswer::Granted(grant)))).expect("it was granted");
         black_box(success(&body));
     }
 }
@@ -212,8 +212,9 @@ fn answer_duplicate(times: usize) {
     for _ in 0..times {
         let (left, ends_at) = (Some(Duration::from_hours(1)), Some(NOON.plus(Duration::from_hours(1))));
         let claim = LiveClaim { record: record.clone(), left, ends_at, fence: Some(7) };
-        let found = ClaimView { global_id: request.key.global_id, claim, degraded: None, result_omitted: false };
-        let problem = granted(black_box(ClaimAnswer::Duplicate(found))).err().expect("it is a duplicate");
+        let found = ClaimView { global_id: request.key.global_id, claim, result_omitted: false };
+        let problem =
+            granted(black_box(Answered::by_store(ClaimAnswer::Duplicate(found)))).err().expect("it is a duplicate");
         let mut text = Vec::with_capacity(768);
         problem.document("0123456789abcdef", &base).write(&mut text).expect("it can be written");
         black_box(text);
@@ -296,7 +297,7 @@ fn gateway_claim(times: usize) {
     within_runtime(async {
         for request in requests.into_iter().take(times) {
             let answer = black_box(&gateway).claim(&app, request).await;
-            assert!(matches!(black_box(answer), Ok(ClaimAnswer::Granted(_))));
+            assert!(matches!(black_box(answer), Ok(Answered { answer: ClaimAnswer::Granted(_), .. })));
         }
     });
 }

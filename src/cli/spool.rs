@@ -20,8 +20,8 @@ use oncegate_folder::{FolderLock, LockError};
 use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{Chain, Setup, Times};
 use oncegate_outage::deadline::DELIVERY_DEADLINE;
-use oncegate_outage::{OutageJournal, OutagePolicies};
 use oncegate_outage::journal::Bounds;
+use oncegate_outage::{OutageJournal, OutagePolicies};
 use serde_json::{Value, json};
 
 use super::admin_client::{QueryArgs, filters};

@@ -10,9 +10,9 @@ use oncegate_core::engine::Engine;
 use oncegate_core::terms::OnDataLoss;
 use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, Times};
-use oncegate_outage::{OutageJournal, OutagePolicies};
 use oncegate_gateway::resilience::requirement::Requirement;
 use oncegate_gateway::{Engines, NamedChain, NamedEngine};
+use oncegate_outage::{OutageJournal, OutagePolicies};
 use tokio::runtime::Handle;
 
 use crate::config::{Config, FailoverModeOption, FailoverOptions};

@@ -103,7 +103,7 @@ impl Stage {
             caller: None,
             unknown_on_lease_end: false,
         };
-        gateway.claim(&self.app, request).await.unwrap()
+        gateway.claim(&self.app, request).await.unwrap().answer
     }
 
     async fn granted(&self, gateway: &Gateway, contents: &str) -> Granted {
@@ -127,7 +127,7 @@ impl Stage {
     async fn settle(&self, gateway: &Gateway, granted: &Granted, outcome: Outcome) -> OutcomeResponse {
         let (id, attempt) = (ClaimId::of_api(granted.global_id), granted.attempt.clone());
         let report = OutcomeCall { id, attempt, outcome, operation: None, contents: None };
-        match gateway.settle(&self.app, report).await.unwrap() {
+        match gateway.settle(&self.app, report).await.unwrap().answer {
             Reported::Settled { settled, .. } => settled,
             other => panic!("{other:?}"),
         }
@@ -194,7 +194,7 @@ async fn an_old_attempt_never_touches_a_newer_claim_whatever_their_timestamps_sa
                 .renew(&stage.app, ClaimId::of_api(old.global_id), old.attempt.clone(), Some(HOUR))
                 .await
                 .unwrap();
-            assert!(matches!(renewed.renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
+            assert!(matches!(renewed.answer.renewed, RenewalResponse::Superseded { .. }), "{renewed:?}");
         }
         assert_eq!(stage.holder(older, contents).await, new.attempt);
         let done = stage.settle(older, &new, Outcome::Success { result: None, retention: None }).await;
@@ -244,7 +244,7 @@ async fn attempts_never_repeat_and_rise_over_a_clock_that_is_set_back(stage: &St
                 ClaimAnswer::Granted(granted) => granted,
                 // The other gateway's.
                 ClaimAnswer::Duplicate(_) => stage.granted(gateway, &format!("{contents} too")).await,
-                ClaimAnswer::Mismatch(mismatch, _) => panic!("{mismatch:?}"),
+                ClaimAnswer::Mismatch(mismatch) => panic!("{mismatch:?}"),
             };
             assert!(attempts.insert(granted.attempt.to_string()), "{:?} came twice", granted.attempt);
             let timestamp = Some(granted.attempt.timestamp());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::call::Answered;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -22,11 +23,11 @@ use oncegate_core::outage::grants::{DegradedGrant, Grants};
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Key, LiveClaim};
 use oncegate_core::terms::Retention;
+use oncegate_gateway::Failure;
 use oncegate_gateway::claim::{ClaimAnswer, Granted};
 use oncegate_gateway::resilience::chain::Times;
 use oncegate_outage::deadline::DELIVERY_DEADLINE;
 use oncegate_outage::journal::memory::Flaw;
-use oncegate_gateway::{ClaimView, Failure};
 
 use crate::clock::{StoreClock, instant, micros};
 use crate::locks;
@@ -193,19 +194,17 @@ impl Bug {
     /// Returns the answer to a claim call, with the bug if it is one of the policies. `granted` is a possible grant.
     pub(crate) fn in_answer(
         self,
-        answer: Result<ClaimAnswer, Failure>,
-        granted: impl FnOnce(OutagePolicy) -> Granted,
-    ) -> Result<ClaimAnswer, Failure> {
+        answer: Result<Answered<ClaimAnswer>, Failure>,
+        granted: impl FnOnce() -> Granted,
+    ) -> Result<Answered<ClaimAnswer>, Failure> {
+        let grant = |policy| Ok(Answered::by_policy(policy, ClaimAnswer::Granted(granted())));
         match (self, answer) {
-            (Self::LocalForgets, Ok(ClaimAnswer::Duplicate(found))) if found.degraded == Some(OutagePolicy::Local) => {
-                Ok(ClaimAnswer::Granted(granted(OutagePolicy::Local)))
-            }
-            (Self::PolicyNotReported, Ok(answer)) => Ok(match answer {
-                ClaimAnswer::Granted(own) => ClaimAnswer::Granted(Granted { degraded: None, ..own }),
-                ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { degraded: None, ..found }),
-                ClaimAnswer::Mismatch(mismatch, _) => ClaimAnswer::Mismatch(mismatch, None),
-            }),
-            (Self::PolicyNotChosen, Err(_)) => Ok(ClaimAnswer::Granted(granted(OutagePolicy::FailOpen))),
+            (
+                Self::LocalForgets,
+                Ok(Answered { answer: ClaimAnswer::Duplicate(_), policy: Some(OutagePolicy::Local) }),
+            ) => grant(OutagePolicy::Local),
+            (Self::PolicyNotReported, Ok(Answered { answer, .. })) => Ok(Answered::by_store(answer)),
+            (Self::PolicyNotChosen, Err(_)) => grant(OutagePolicy::FailOpen),
             (_, answer) => answer,
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use oncegate_core::attempt::{Attempt, Nonce};
+use oncegate_core::call::Answered;
 use oncegate_core::canonical::canonicalize_any;
 use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::operator::ReleaseRequest;
@@ -15,8 +16,8 @@ use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
 use oncegate_core::terms::Retention;
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::outcome::{OutcomeCall, Reported};
-use oncegate_outage::deadline::DELIVERY_DEADLINE;
 use oncegate_gateway::{Failure, RenewalAnswer};
+use oncegate_outage::deadline::DELIVERY_DEADLINE;
 use tokio::time::sleep;
 
 use crate::business::{Business, Target};
@@ -68,7 +69,9 @@ impl Caller {
             let plan = ClaimPlan { nonce: self.nonce(), ..ClaimPlan::default() };
             let answer = self.claim(&target, &plan, self.gateway()).await;
             let of_the_dead = match &answer {
-                Some(Ok(ClaimAnswer::Duplicate(found))) => found.claim.record.state == ClaimState::InProgress,
+                Some(Ok(Answered { answer: ClaimAnswer::Duplicate(found), .. })) => {
+                    found.claim.record.state == ClaimState::InProgress
+                }
                 _ => false,
             };
             self.world.check(target.number, ensure(!of_the_dead, "L1", || format!("{answer:?}, and nobody is left")));
@@ -114,7 +117,7 @@ impl Caller {
         for _ in 0..rng.between(1, 4) {
             sleep(lease / 2 + rng.millis(0, 100)).await;
             let longer = rng.percent(50).then(|| rng.millis(200, 9_000));
-            match self.renew(target, attempt, longer).await {
+            match self.renew(target, attempt, longer).await.map(|answer| answer.map(|answered| answered.answer)) {
                 // The last answer counts.
                 Some(Ok(RenewalAnswer { renewed: RenewalResponse::Renewed { left, .. }, .. })) => lease = left,
                 Some(Ok(_)) => return,
@@ -210,7 +213,7 @@ impl Caller {
             if self.world.is_done() {
                 return None;
             }
-            match answer {
+            match answer.map(|answer| answer.map(|answered| answered.answer)) {
                 Some(Ok(ClaimAnswer::Granted(granted))) => {
                     if rng.percent(5) {
                         let _repeated = self.claim(target, &plan, self.gateway()).await;
@@ -240,7 +243,7 @@ impl Caller {
         let rng = &self.world.rng;
         for _ in 0..TRIES_MAX {
             if let Some(Ok(reported)) = self.report(target, attempt, outcome).await {
-                return Some(reported);
+                return Some(reported.answer);
             }
             if self.world.is_done() || rng.percent(10) {
                 return None;
@@ -250,7 +253,12 @@ impl Caller {
         None
     }
 
-    async fn claim(&self, target: &Target, plan: &ClaimPlan, gateway: usize) -> Option<Result<ClaimAnswer, Failure>> {
+    async fn claim(
+        &self,
+        target: &Target,
+        plan: &ClaimPlan,
+        gateway: usize,
+    ) -> Option<Result<Answered<ClaimAnswer>, Failure>> {
         let (lease, deadline) = plan.lease_and_deadline(target);
         let name = plan.name();
         let wait = plan.wait();
@@ -300,14 +308,19 @@ impl Caller {
             let lease = plan.lease_and_deadline(target).0;
             let answer = running.plant(answer, target, plan, lease);
             self.world.claimed(call, lease, &answer);
-            if let Ok(ClaimAnswer::Granted(own)) = answer {
+            if let Ok(Answered { answer: ClaimAnswer::Granted(own), .. }) = answer {
                 granted.push((target.clone(), own));
             }
         }
         granted
     }
 
-    async fn report(&self, target: &Target, attempt: &Attempt, outcome: &Outcome) -> Option<Result<Reported, Failure>> {
+    async fn report(
+        &self,
+        target: &Target,
+        attempt: &Attempt,
+        outcome: &Outcome,
+    ) -> Option<Result<Answered<Reported>, Failure>> {
         let rng = &self.world.rng;
         let operation = rng.percent(70).then(|| target.operation.clone());
         let contents = operation.as_ref().and_then(|_| rng.percent(30).then(|| target.contents.clone()));
@@ -336,7 +349,7 @@ impl Caller {
         target: &Target,
         attempt: &Attempt,
         lease: Option<Duration>,
-    ) -> Option<Result<RenewalAnswer, Failure>> {
+    ) -> Option<Result<Answered<RenewalAnswer>, Failure>> {
         let gateway = self.gateway();
         let deadline = target.app.terms.deadline;
         let name = Name::of(attempt);

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::call::Answered;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, Grant, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -374,7 +375,9 @@ impl World {
     }
 
     /// Checks the answer to a claim call with this lease.
-    pub(crate) fn claimed(&self, call: &Call, lease: Duration, answer: &Result<ClaimAnswer, Failure>) {
+    pub(crate) fn claimed(&self, call: &Call, lease: Duration, answered: &Result<Answered<ClaimAnswer>, Failure>) {
+        let answer = answered.as_ref().map(|answered| &answered.answer);
+        let policy = answered.as_ref().ok().and_then(|answered| answered.policy);
         let (said, other) = match answer {
             Ok(ClaimAnswer::Granted(granted)) if granted.taken_over => ("taken over", Name::of(&granted.attempt)),
             Ok(ClaimAnswer::Granted(granted)) if granted.repeated => ("repeated", Name::of(&granted.attempt)),
@@ -391,9 +394,8 @@ impl World {
             Err(failure) => (failure_name(failure), Name::default()),
         };
         let lease_ms = if let Ok(ClaimAnswer::Granted(granted)) = answer { granted.lease_ms } else { 0 };
-        self.finish(call, (said, other, lease_ms), answer.as_ref().err(), |now, known, open| match answer {
+        self.finish(call, (said, other, lease_ms), answer.err(), |now, known, open| match answer {
             Ok(answer) => {
-                let policy = policy_of(answer);
                 match policy {
                     Some(policy) => check_answer_of_policy(known, call, policy, answer)?,
                     None => check_claim((self.store_clock.now(), now), known, call, &open, lease, answer)?,
@@ -422,15 +424,17 @@ impl World {
     }
 
     /// Checks the answer to an outcome call.
-    pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answer: &Result<Reported, Failure>) {
+    pub(crate) fn settled(&self, call: &Call, outcome: &Outcome, answered: &Result<Answered<Reported>, Failure>) {
+        let answer = answered.as_ref().map(|answered| &answered.answer);
+        let degraded = answered.as_ref().ok().and_then(|answered| answered.policy);
         let said = match answer {
             Ok(Reported::Settled { settled, .. }) => <Timed<OutcomeRequest> as EngineCall>::summary(settled).0,
             Ok(Reported::Spooled { .. }) => "spooled",
             Ok(Reported::Observed { .. }) => "observed",
             Err(failure) => failure_name(failure),
         };
-        self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
-            Ok(Reported::Settled { settled, degraded, .. }) => {
+        self.finish(call, (said, Name::default(), 0), answer.err(), |now, known, open| match answer {
+            Ok(Reported::Settled { settled, .. }) => {
                 if degraded.is_none() {
                     check_settled(known, call, &open, outcome, settled)?;
                     let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
@@ -446,7 +450,7 @@ impl World {
                     of_key.ledger.succeed(call.process(), name, until, (now, degraded.is_some()));
                 }
                 let Some(policy) = degraded else { return Ok(()) };
-                ensure(allows(of_key.ledger.choice, *policy), "S12", || format!("no app has chosen {policy:?}"))?;
+                ensure(allows(of_key.ledger.choice, policy), "S12", || format!("no app has chosen {policy:?}"))?;
                 let is_accepted = match settled {
                     // The end of the lease may have set the state to unknown already.
                     OutcomeResponse::Done { late, state, .. }
@@ -474,15 +478,17 @@ impl World {
     }
 
     /// Checks the answer to a renewal.
-    pub(crate) fn renewed(&self, call: &Call, answer: &Result<RenewalAnswer, Failure>) {
+    pub(crate) fn renewed(&self, call: &Call, answered: &Result<Answered<RenewalAnswer>, Failure>) {
+        let answer = answered.as_ref().map(|answered| &answered.answer);
+        let degraded = answered.as_ref().ok().and_then(|answered| answered.policy);
         let said = match answer {
             Ok(answer) => <Timed<RenewalRequest> as EngineCall>::summary(&answer.renewed).0,
             Err(failure) => failure_name(failure),
         };
-        self.finish(call, (said, Name::default(), 0), answer.as_ref().err(), |now, known, open| match answer {
+        self.finish(call, (said, Name::default(), 0), answer.err(), |now, known, open| match answer {
             Ok(answer) => {
                 let instants = self.instants(now);
-                match answer.degraded {
+                match degraded {
                     Some(policy) => {
                         let choice = known.of(call.key).ledger.choice;
                         ensure(allows(choice, policy), "S12", || format!("no app has chosen {policy:?}"))?;
@@ -494,7 +500,7 @@ impl World {
                         call.process(),
                         call.name,
                         instants.plus(left),
-                        answer.degraded.is_some(),
+                        degraded.is_some(),
                     );
                 }
                 Ok(())
@@ -636,8 +642,7 @@ fn check_granted(
     grant: &Grant,
     (left, executed_at, at): (Duration, u64, Duration),
 ) -> Result<(), Broken> {
-    let Granted { attempt, fence, repeated, taken_over, lease_ms, degraded, .. } = granted;
-    ensure(degraded.is_none(), "S12", || format!("the store granted, and the answer names {degraded:?}"))?;
+    let Granted { attempt, fence, repeated, taken_over, lease_ms, .. } = granted;
     let name = Name::of(attempt);
     ensure(name.nonce == call.name.nonce, "S1", || format!("granted as another's attempt {name:?}"))?;
     let same = *attempt == grant.attempt && *repeated == grant.repeated && *taken_over == grant.taken_over;
@@ -765,14 +770,6 @@ fn allows(choice: Option<Choice>, policy: OutagePolicy) -> bool {
         OutagePolicy::Local => choice.claims == ClaimOnOutage::Local,
         OutagePolicy::FailOpen => choice.claims == ClaimOnOutage::FailOpen,
         OutagePolicy::Spool => choice.spools,
-    }
-}
-
-fn policy_of(answer: &ClaimAnswer) -> Option<OutagePolicy> {
-    match answer {
-        ClaimAnswer::Granted(granted) => granted.degraded,
-        ClaimAnswer::Duplicate(found) => found.degraded,
-        ClaimAnswer::Mismatch(_, policy) => *policy,
     }
 }
 

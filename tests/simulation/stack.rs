@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use oncegate_core::attempt::{Attempt, Entropy, Issuer};
+use oncegate_core::call::Answered;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::sharded::Sharded;
@@ -17,10 +18,10 @@ use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{
     Chain, FailoverMode, FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times,
 };
-use oncegate_outage::{OutageJournal, OutagePolicies};
+use oncegate_gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
 use oncegate_outage::journal::memory::{Disk, Flaw};
 use oncegate_outage::journal::{Bounds, Journal, Recovered};
-use oncegate_gateway::{Engines, Failure, Gateway, NamedChain, NamedEngine};
+use oncegate_outage::{OutageJournal, OutagePolicies};
 use tokio_util::sync::CancellationToken;
 
 use crate::bugs::{Bug, Layer};
@@ -93,12 +94,12 @@ impl Running {
     /// Returns the answer to a claim call, with this gateway's bug if it is one of the policies.
     pub(crate) fn plant(
         &self,
-        answer: Result<ClaimAnswer, Failure>,
+        answer: Result<Answered<ClaimAnswer>, Failure>,
         target: &Target,
         plan: &ClaimPlan,
         lease: Duration,
-    ) -> Result<ClaimAnswer, Failure> {
-        let granted = |policy| Granted {
+    ) -> Result<Answered<ClaimAnswer>, Failure> {
+        let granted = || Granted {
             global_id: target.global_id,
             attempt: Attempt::new(self.clock.wall(), plan.nonce.clone()),
             fence: None,
@@ -107,7 +108,6 @@ impl Running {
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
             lease_expires_at: self.clock.wall().plus(lease),
             would_be: None,
-            degraded: Some(policy),
         };
         match self.bug {
             Some(bug) => bug.in_answer(answer, granted),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
+use oncegate_core::call::Answered;
 use oncegate_core::claim::{Mismatch, OutcomeResponse, RenewalResponse};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
@@ -116,12 +117,14 @@ impl Success for RenewalBody {
 }
 
 /// Returns the body of a grant, or the problem if it was not granted.
-pub fn granted(answer: ClaimAnswer) -> Result<GrantedBody, Problem> {
-    match answer {
-        ClaimAnswer::Granted(granted) => Ok(GrantedBody::from(granted)),
-        ClaimAnswer::Duplicate(found) => Err(duplicate(found)),
-        ClaimAnswer::Mismatch(mismatch, degraded) => Err(Problem { degraded, ..mismatched(mismatch) }),
-    }
+pub fn granted(answered: Answered<ClaimAnswer>) -> Result<GrantedBody, Problem> {
+    let Answered { answer, policy: degraded } = answered;
+    let problem = match answer {
+        ClaimAnswer::Granted(granted) => return Ok(GrantedBody::new(&granted, degraded)),
+        ClaimAnswer::Duplicate(found) => duplicate(found),
+        ClaimAnswer::Mismatch(mismatch) => mismatched(mismatch),
+    };
+    Err(Problem { degraded, ..problem })
 }
 
 fn mismatched(mismatch: Mismatch) -> Problem {
@@ -140,7 +143,7 @@ fn mismatched(mismatch: Mismatch) -> Problem {
 }
 
 fn duplicate(found: ClaimView) -> Problem {
-    let ClaimView { global_id, claim, degraded, result_omitted } = found;
+    let ClaimView { global_id, claim, result_omitted } = found;
     let record = claim.record;
     let detail = match record.state {
         ClaimState::InProgress => {
@@ -170,23 +173,21 @@ fn duplicate(found: ClaimView) -> Problem {
         operation: record.operation,
     };
     let members = Members::Duplicate(Box::new(members));
-    Problem { retry_after, members, degraded, ..Problem::new(Code::Duplicate, detail) }
+    Problem { retry_after, members, ..Problem::new(Code::Duplicate, detail) }
 }
 
 /// Returns the body of a recorded outcome, or the problem if it was not recorded.
-pub(super) fn reported(answer: &Reported) -> Result<OutcomeBody, Problem> {
-    let (global_id, settled, expires_at, degraded) = match *answer {
-        Reported::Settled { global_id, ref settled, expires_at, degraded } => {
-            (global_id, settled, expires_at, degraded)
-        }
+pub(super) fn reported(answered: &Answered<Reported>) -> Result<OutcomeBody, Problem> {
+    let degraded = answered.policy;
+    let (global_id, settled, expires_at) = match answered.answer {
+        Reported::Settled { global_id, ref settled, expires_at } => (global_id, settled, expires_at),
         Reported::Spooled { global_id } => {
-            let degraded = Some(OutagePolicy::Spool);
             let state = SPOOLED;
             return Ok(OutcomeBody { global_id, state, expires_at: None, late: None, degraded, ran_twice: None });
         }
         Reported::Observed { global_id, ran_twice } => {
             let (state, late) = ("observed", None);
-            return Ok(OutcomeBody { global_id, state, expires_at: None, late, degraded: None, ran_twice });
+            return Ok(OutcomeBody { global_id, state, expires_at: None, late, degraded, ran_twice });
         }
     };
     let problem = match settled {
@@ -223,8 +224,9 @@ fn superseded(state: ClaimState, left: Option<Duration>) -> Problem {
 }
 
 /// Returns the body of a renewal, or the problem if nothing was renewed.
-pub(super) fn renewed(answer: &RenewalAnswer) -> Result<RenewalBody, Problem> {
-    let degraded = answer.degraded;
+pub(super) fn renewed(answered: &Answered<RenewalAnswer>) -> Result<RenewalBody, Problem> {
+    let Answered { answer, policy: degraded } = answered;
+    let degraded = *degraded;
     let problem = match &answer.renewed {
         RenewalResponse::Renewed { left, .. } => {
             return Ok(RenewalBody {

@@ -32,4 +32,9 @@ impl<Answer> Answered<Answer> {
     pub fn by_policy(policy: OutagePolicy, answer: Answer) -> Self {
         Self { answer, policy: Some(policy) }
     }
+
+    /// Changes the answer, and keeps who gave it.
+    pub fn map<Other>(self, change: impl FnOnce(Answer) -> Other) -> Answered<Other> {
+        Answered { answer: change(self.answer), policy: self.policy }
+    }
 }

@@ -11,7 +11,6 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Key, Realm, fingerprint_digest};
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{ClaimOnOutage, LeaseEnd, Mode, Retention, Terms};
@@ -21,10 +20,10 @@ use tracing::field::Empty;
 
 use super::result_memory::KeptResults;
 use super::{ClaimView, Failure, Gateway, batch, failure, within};
-use oncegate_outage::crash::{self, Point};
 use crate::resilience::deadline_budget;
-use oncegate_outage::PolicyClaim;
 use crate::tenants::App;
+use oncegate_outage::PolicyClaim;
+use oncegate_outage::crash::{self, Point};
 
 /// A claim call.
 #[derive(Debug)]
@@ -59,9 +58,8 @@ pub enum ClaimAnswer {
     Granted(Granted),
     /// There is a live claim.
     Duplicate(ClaimView),
-    /// A live claim has the same ID and other contents, or another fingerprint. With the policy that answered instead of the
-    /// store.
-    Mismatch(Mismatch, Option<OutagePolicy>),
+    /// A live claim has the same ID and other contents, or another fingerprint.
+    Mismatch(Mismatch),
 }
 
 /// A granted claim, for its holder.
@@ -83,8 +81,6 @@ pub struct Granted {
     pub lease_expires_at: Timestamp,
     /// In observe mode, the answer that enforcing would have given. The attempt holds nothing.
     pub would_be: Option<WouldBe>,
-    /// The policy that answered instead of the store.
-    pub degraded: Option<OutagePolicy>,
 }
 
 /// The request to the store, and the parameters of its call.
@@ -95,7 +91,7 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no answer; a duplicate is an answer.
-    pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<ClaimAnswer, Failure> {
+    pub async fn claim(&self, app: &App, call: ClaimCall) -> Result<Answered<ClaimAnswer>, Failure> {
         let started = self.clock.monotonic();
         let (request, context) = self.prepare(app, call)?;
         let span = traces::child!(
@@ -119,7 +115,12 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no answer.
-    pub async fn claim_again(&self, app: &App, call: ClaimCall, nonce: Nonce) -> Result<ClaimAnswer, Failure> {
+    pub async fn claim_again(
+        &self,
+        app: &App,
+        call: ClaimCall,
+        nonce: Nonce,
+    ) -> Result<Answered<ClaimAnswer>, Failure> {
         let call = ClaimCall { nonce: Some(nonce.clone()), ..call };
         self.claim(app, call).await.map_err(|_| Failure::OutcomeUnknown(Some(nonce)))
     }
@@ -131,7 +132,7 @@ impl Gateway {
         app: &App,
         calls: Vec<Result<ClaimCall, Rejection>>,
         results_max: usize,
-    ) -> (Vec<Result<ClaimAnswer, Rejection>>, KeptResults) {
+    ) -> (Vec<Result<Answered<ClaimAnswer>, Rejection>>, KeptResults) {
         let started = self.clock.monotonic();
         let prepare = |call: Result<_, _>| call.and_then(|call| self.prepare(app, call).map_err(Rejection::from));
         let prepared: Vec<Result<Prepared, Rejection>> = calls.into_iter().map(prepare).collect();
@@ -154,10 +155,10 @@ impl Gateway {
             let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
             let omitted = answer.as_ref().is_ok_and(|fitted| fitted.result_omitted);
             let answer = self.answer_claim(app, &request, answer.map(|fitted| fitted.answered), started)?;
-            Ok(match answer {
+            Ok(answer.map(|answer| match answer {
                 ClaimAnswer::Duplicate(found) => ClaimAnswer::Duplicate(ClaimView { result_omitted: omitted, ..found }),
                 other => other,
-            })
+            }))
         };
         (prepared.into_iter().map(answer).collect(), kept)
     }
@@ -219,7 +220,7 @@ impl Gateway {
         request: &ClaimRequest,
         answer: Result<Answered<ClaimResponse>, EngineError>,
         started: Duration,
-    ) -> Result<ClaimAnswer, Failure> {
+    ) -> Result<Answered<ClaimAnswer>, Failure> {
         if answer.as_ref().is_ok_and(|answered| is_granted(answered) || answered.policy.is_some()) {
             crash::here(Point::Claimed);
         }
@@ -228,12 +229,14 @@ impl Gateway {
         let would_be = answer.as_ref().ok().and_then(|answered| WouldBe::of(&answered.answer)).filter(|_| observing);
         let answer = match answer {
             Ok(Answered { policy, .. }) if let Some(would_be) = would_be => {
-                Ok(self.let_through(request, would_be, policy))
+                Ok(Answered { answer: self.let_through(request, would_be), policy })
             }
-            Ok(answered) => self.claim_answer(request, answered, took),
+            Ok(Answered { answer, policy }) => {
+                self.claim_answer(request, answer, took).map(|answer| Answered { answer, policy })
+            }
             Err(error) => Err(failure(error, Some(request.attempt.nonce().clone()))),
         };
-        match &answer {
+        match answer.as_ref().map(|answered| &answered.answer) {
             Ok(ClaimAnswer::Granted(granted)) => {
                 self.granted.add(app, &request.key, &request.operation);
                 if granted.taken_over {
@@ -257,18 +260,13 @@ impl Gateway {
     fn claim_answer(
         &self,
         request: &ClaimRequest,
-        answered: Answered<ClaimResponse>,
+        answer: ClaimResponse,
         took: Duration,
     ) -> Result<ClaimAnswer, Failure> {
-        let degraded = answered.policy;
-        Ok(match answered.answer {
-            ClaimResponse::Granted(grant) => {
-                ClaimAnswer::Granted(Granted { degraded, ..self.granted(request, grant, took)? })
-            }
-            ClaimResponse::Duplicate(claim) => {
-                ClaimAnswer::Duplicate(ClaimView { degraded, ..self.view(request.key.global_id, claim) })
-            }
-            ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch, degraded),
+        Ok(match answer {
+            ClaimResponse::Granted(grant) => ClaimAnswer::Granted(self.granted(request, grant, took)?),
+            ClaimResponse::Duplicate(claim) => ClaimAnswer::Duplicate(self.view(request.key.global_id, claim)),
+            ClaimResponse::Mismatch(mismatch) => ClaimAnswer::Mismatch(mismatch),
         })
     }
 
@@ -289,12 +287,11 @@ impl Gateway {
             lease_ms,
             lease_expires_at: grant.lease_ends_at.unwrap_or_else(|| self.clock.wall().plus(left)),
             would_be: None,
-            degraded: None,
         })
     }
 
     /// In observe mode, lets through a claim that enforcing would stop, with an attempt that holds nothing.
-    fn let_through(&self, request: &ClaimRequest, would_be: WouldBe, degraded: Option<OutagePolicy>) -> ClaimAnswer {
+    fn let_through(&self, request: &ClaimRequest, would_be: WouldBe) -> ClaimAnswer {
         ClaimAnswer::Granted(Granted {
             global_id: request.key.global_id,
             attempt: self.issuer.issue_observed(would_be),
@@ -304,7 +301,6 @@ impl Gateway {
             lease_ms: u64::try_from(request.terms.lease.as_millis()).unwrap_or(u64::MAX),
             lease_expires_at: self.clock.wall().plus(request.terms.lease),
             would_be: Some(would_be),
-            degraded,
         })
     }
 }
@@ -320,8 +316,8 @@ fn holds_string(json: &Canonical, nonce: &Nonce) -> bool {
     json.as_str().match_indices(&quoted).any(|(at, _)| !json.as_str()[..at].ends_with('\\'))
 }
 
-fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
-    match answer {
+fn claim_result(answer: &Result<Answered<ClaimAnswer>, Failure>) -> ClaimResult {
+    match answer.as_ref().map(|answered| &answered.answer) {
         Ok(ClaimAnswer::Granted(Granted { would_be: Some(WouldBe::Duplicate(_)), .. })) => {
             ClaimResult::ObservedDuplicate
         }
@@ -334,10 +330,8 @@ fn claim_result(answer: &Result<ClaimAnswer, Failure>) -> ClaimResult {
             ClaimState::Succeeded => ClaimResult::DuplicateSucceeded,
             ClaimState::Unknown => ClaimResult::DuplicateUnknown,
         },
-        Ok(ClaimAnswer::Mismatch(Mismatch::Contents, _)) | Err(Failure::NotItsContents) => {
-            ClaimResult::ContentsMismatch
-        }
-        Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint, _)) => ClaimResult::FingerprintMismatch,
+        Ok(ClaimAnswer::Mismatch(Mismatch::Contents)) | Err(Failure::NotItsContents) => ClaimResult::ContentsMismatch,
+        Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint)) => ClaimResult::FingerprintMismatch,
         Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
         Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
         Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => ClaimResult::StoreUnavailable,

@@ -21,8 +21,8 @@ use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::Chain;
 #[cfg(any(test, feature = "test-util"))]
 use crate::resilience::chain::Setup;
-use oncegate_outage::OutagePolicies;
 use crate::tenants::App;
+use oncegate_outage::OutagePolicies;
 
 /// Time limit of a health check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -37,7 +37,6 @@ use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimId, Key, LiveClaim};
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::Retention;
@@ -83,8 +82,6 @@ pub struct ClaimView {
     pub global_id: GlobalId,
     /// The claim, with the end of its lease or retention by the store's clock; by this gateway's clock if a policy answers.
     pub claim: LiveClaim,
-    /// The policy that answered instead of the store.
-    pub degraded: Option<OutagePolicy>,
     /// Its result was left out, because the batch has no room for it.
     pub result_omitted: bool,
 }
@@ -176,7 +173,7 @@ impl Gateway {
 
     fn view(&self, global_id: GlobalId, claim: LiveClaim) -> ClaimView {
         let claim = LiveClaim { ends_at: self.expires_at(claim.left, claim.ends_at), ..claim };
-        ClaimView { global_id, claim, degraded: None, result_omitted: false }
+        ClaimView { global_id, claim, result_omitted: false }
     }
 
     /// Returns the end that an answer names: the store's, by its clock. Without one it is computed by this gateway's clock.

@@ -17,8 +17,8 @@ use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
 
 use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failure, read_failure, within};
-use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
+use oncegate_outage::OutcomeAnswer;
 
 /// Time limit of a list, which may read many claims.
 const LIST_DEADLINE: Duration = Duration::from_secs(15);

@@ -10,7 +10,6 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimId, ClaimState, Contents, Key};
 use oncegate_core::suspect::{Cause, MaskedAttempt, Superseded, Suspect};
 use oncegate_core::tenant::Operation;
@@ -22,9 +21,9 @@ use tracing::field::Empty;
 use super::claim::{check_retention, observed_label};
 use super::quota::refund_contents;
 use super::{Failure, Gateway, batch, failure, within};
-use oncegate_outage::crash::{self, Point};
-use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
+use oncegate_outage::OutcomeAnswer;
+use oncegate_outage::crash::{self, Point};
 
 /// A late outcome is not recorded if its attempt is older than its retention plus this.
 const LATE_GRACE: Duration = Duration::from_hours(24);
@@ -58,8 +57,6 @@ pub enum Reported {
         settled: OutcomeResponse,
         /// End of the retention, by the same clock as in [`ClaimView`](super::ClaimView).
         expires_at: Option<Timestamp>,
-        /// The policy that answered instead of the store.
-        degraded: Option<OutagePolicy>,
     },
     /// The store is unavailable. The outcome is in the journal and will be delivered.
     Spooled {
@@ -88,9 +85,9 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no answer; a superseded outcome is an answer.
-    pub async fn settle(&self, app: &App, report: OutcomeCall) -> Result<Reported, Failure> {
+    pub async fn settle(&self, app: &App, report: OutcomeCall) -> Result<Answered<Reported>, Failure> {
         if report.attempt.nonce().is_observed() {
-            return Ok(self.observed(app, &report));
+            return Ok(Answered::by_store(self.observed(app, &report)));
         }
         let (request, context) = self.prepare_settle(app, &report)?;
         let span = traces::child!(
@@ -117,7 +114,7 @@ impl Gateway {
         &self,
         app: &App,
         reports: Vec<Result<OutcomeCall, Refusal>>,
-    ) -> Vec<Result<Reported, Refusal>> {
+    ) -> Vec<Result<Answered<Reported>, Refusal>> {
         let started = self.clock.monotonic();
         let prepare = |report: Result<OutcomeCall, Refusal>| {
             let report = report?;
@@ -153,7 +150,7 @@ impl Gateway {
         let mut answers = answers.into_iter();
         let mut suspects = Vec::new();
         let answer = |item: Result<Prepared, Refusal>| match item? {
-            Prepared::Observed(reported) => Ok(reported),
+            Prepared::Observed(reported) => Ok(Answered::by_store(reported)),
             Prepared::Request(request, _, operation) => {
                 let answer = answers.next().unwrap_or_else(|| Err(EngineError::no_answer()));
                 let answer = self.answer_settle(app, &request, operation.as_ref(), answer);
@@ -238,13 +235,13 @@ impl Gateway {
         request: &OutcomeRequest,
         operation: Option<&Operation>,
         answer: Result<Answered<OutcomeAnswer>, EngineError>,
-    ) -> Result<Reported, Failure> {
+    ) -> Result<Answered<Reported>, Failure> {
         if answer.is_ok() {
             crash::here(Point::Settled);
         }
         refund_contents(app, request, answer.as_ref().map(|answered| &answered.answer));
         let global_id = request.key.global_id;
-        let answer = answer.map_err(|error| failure(error, None)).map(|Answered { answer, policy }| {
+        let reported = |answer| {
             let OutcomeAnswer::Response(settled) = answer else { return Reported::Spooled { global_id } };
             let expires_at = match &settled {
                 OutcomeResponse::Done { left, ends_at, .. } => self.expires_at(*left, *ends_at),
@@ -257,8 +254,9 @@ impl Gateway {
                 OutcomeResponse::Done { .. } => self.met_unknowns.remove(&request.key),
                 _ => {}
             }
-            Reported::Settled { global_id, settled, expires_at, degraded: policy }
-        });
+            Reported::Settled { global_id, settled, expires_at }
+        };
+        let answer = answer.map_err(|error| failure(error, None)).map(|answered| answered.map(reported));
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             let (outcome, result) = (reported_outcome(&request.outcome), outcome_result(&answer));
             metrics.settled(operation.map(AsRef::as_ref), outcome, result);
@@ -272,9 +270,10 @@ impl Gateway {
         app: &App,
         request: &OutcomeRequest,
         operation: Option<Operation>,
-        answer: &Result<Reported, Failure>,
+        answer: &Result<Answered<Reported>, Failure>,
     ) -> Option<Suspect> {
-        let Ok(Reported::Settled { settled: OutcomeResponse::Superseded { state, .. }, .. }) = answer else {
+        let reported = answer.as_ref().ok().map(|answered| &answered.answer);
+        let Some(Reported::Settled { settled: OutcomeResponse::Superseded { state, .. }, .. }) = reported else {
             return None;
         };
         let outcome = match request.outcome {
@@ -314,8 +313,8 @@ fn reported_outcome(outcome: &Outcome) -> ReportedOutcome {
     }
 }
 
-fn outcome_result(answer: &Result<Reported, Failure>) -> OutcomeResult {
-    match answer {
+fn outcome_result(answer: &Result<Answered<Reported>, Failure>) -> OutcomeResult {
+    match answer.as_ref().map(|answered| &answered.answer) {
         Ok(Reported::Observed { .. }) => OutcomeResult::Observed,
         Ok(Reported::Spooled { .. }) => OutcomeResult::Spooled,
         Ok(Reported::Settled { settled, .. }) => match settled {

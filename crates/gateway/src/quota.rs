@@ -8,9 +8,9 @@ use oncegate_core::engine::EngineError;
 use oncegate_telemetry::metrics::quota::Quota;
 
 use super::{Failure, Gateway};
-use oncegate_outage::OutcomeAnswer;
 use crate::tenants::App;
 use crate::tenants::quota::{Exceeded, Permit, Purpose, QuotaName};
+use oncegate_outage::OutcomeAnswer;
 
 impl Gateway {
     /// Takes a permit for one of the app's requests in flight. Drop it once the answer is known.

@@ -7,7 +7,6 @@ use oncegate_core::call::Answered;
 use oncegate_core::claim::{RenewalRequest, RenewalResponse};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimId, Key};
 use oncegate_telemetry::traces;
 
@@ -23,8 +22,6 @@ pub struct RenewalAnswer {
     pub renewed: RenewalResponse,
     /// End of the lease, by the same clock as in [`ClaimView`](super::ClaimView); for display.
     pub expires_at: Option<Timestamp>,
-    /// The policy that answered instead of the store.
-    pub degraded: Option<OutagePolicy>,
 }
 
 impl Gateway {
@@ -38,14 +35,14 @@ impl Gateway {
         id: ClaimId,
         attempt: Attempt,
         lease: Option<Duration>,
-    ) -> Result<RenewalAnswer, Failure> {
+    ) -> Result<Answered<RenewalAnswer>, Failure> {
         let global_id = id.global_id;
         if attempt.nonce().is_observed() {
             // The attempt holds nothing, but observe mode must not stop its caller.
             let left = lease.unwrap_or(app.terms.terms.lease);
             let expires_at = Some(self.clock.wall().plus(left));
             let renewed = RenewalResponse::Renewed { left, ends_at: None };
-            return Ok(RenewalAnswer { global_id, renewed, expires_at, degraded: None });
+            return Ok(Answered::by_store(RenewalAnswer { global_id, renewed, expires_at }));
         }
         let started = self.clock.monotonic();
         let deadline = app.terms.deadline;
@@ -53,7 +50,7 @@ impl Gateway {
         let call = async { self.policies(app)?.renew(&request, deadline).await };
         let span = traces::child!("renewal", oncegate.app = %app.key, oncegate.global_id = %global_id);
         let answer = traces::in_span!(span, within(deadline, call)).map_err(|error| failure(error, None))?;
-        let Answered { answer: mut renewed, policy: degraded } = answer;
+        let Answered { answer: mut renewed, policy } = answer;
         let mut expires_at = None;
         if let RenewalResponse::Renewed { left, ends_at } = &mut renewed {
             *left = left.saturating_sub(self.since(started));
@@ -62,6 +59,6 @@ impl Gateway {
             }
             expires_at = self.expires_at(Some(*left), *ends_at);
         }
-        Ok(RenewalAnswer { global_id, renewed, expires_at, degraded })
+        Ok(Answered { answer: RenewalAnswer { global_id, renewed, expires_at }, policy })
     }
 }

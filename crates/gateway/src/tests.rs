@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
 use oncegate_core::attempt::{Attempt, SystemEntropy};
+use oncegate_core::call::Answered;
 use oncegate_core::canonical::canonicalize;
 use oncegate_core::claim::Outcome;
 use oncegate_core::engine::Engine;
@@ -23,11 +24,11 @@ use crate::operator::{Changed, Filter, READ_MAX};
 use crate::outcome::{OutcomeCall, Reported};
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup};
-use oncegate_outage::OutagePolicies;
 use crate::resilience::requirement::Requirement;
 use crate::resilience::tests::{PausedClock, Unlike, metric};
 use crate::tenants::OperationTerms;
 use crate::tenants::quota::{Purpose, Quota, QuotaName};
+use oncegate_outage::OutagePolicies;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -53,7 +54,7 @@ impl World {
     /// Grants the claim of these contents, and returns its holder.
     async fn granted(&self, contents: &str) -> (GlobalId, Attempt) {
         match self.gateway.claim(&self.app, call(contents)).await {
-            Ok(ClaimAnswer::Granted(granted)) => (granted.global_id, granted.attempt),
+            Ok(Answered { answer: ClaimAnswer::Granted(granted), .. }) => (granted.global_id, granted.attempt),
             other => panic!("a grant was expected: {other:?}"),
         }
     }
@@ -61,7 +62,8 @@ impl World {
     async fn settled(&self, contents: &str, result: &str) -> (GlobalId, Attempt) {
         let (global_id, attempt) = self.granted(contents).await;
         let report = report(global_id, &attempt, success(Some(result)));
-        assert!(matches!(self.gateway.settle(&self.app, report).await, Ok(Reported::Settled { .. })));
+        let settled = self.gateway.settle(&self.app, report).await.map(|answered| answered.answer);
+        assert!(matches!(settled, Ok(Reported::Settled { .. })));
         (global_id, attempt)
     }
 
@@ -137,6 +139,7 @@ async fn an_uncertain_claim_stays_uncertain_until_its_repeat_is_answered() {
     }
     faulty.set(Fault::None);
     let again = gateway.claim_again(&world.app, call("a"), nonce).await;
+    let again = again.map(|answered| answered.answer);
     assert!(matches!(&again, Ok(ClaimAnswer::Granted(granted)) if granted.repeated), "{again:?}");
 }
 
@@ -173,7 +176,7 @@ async fn a_batch_leaves_out_results_beyond_its_room() {
     for (room, omitted) in [(100, vec![false, false]), (15, vec![false, true]), (0, vec![true, true])] {
         let (answers, _kept) = world.gateway.claim_many(&world.app, calls(), room).await;
         let duplicates = answers.iter().filter_map(|answer| match answer {
-            Ok(ClaimAnswer::Duplicate(view)) => Some(view),
+            Ok(Answered { answer: ClaimAnswer::Duplicate(view), policy: None }) => Some(view),
             _ => None,
         });
         let left_out: Vec<_> = duplicates.clone().map(|view| view.result_omitted).collect();
@@ -192,6 +195,7 @@ async fn a_batch_of_outcomes_is_answered_in_order() {
         Ok(report(second.0, &second.1, Outcome::Failure)),
     ];
     let answers = world.gateway.settle_many(&world.app, reports).await;
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.map(|answered| answered.answer)).collect();
     let [Ok(Reported::Settled { global_id, .. }), Err(Failure::NonceReserved), Ok(Reported::Settled { .. })] =
         &*answers
     else {
@@ -219,7 +223,7 @@ async fn an_outcome_is_recorded_late_until_its_attempt_is_older_than_its_retenti
         tokio::time::sleep(SECOND * wait).await;
         let _ = world.gateway.release(&world.app, ClaimId::of_api(global_id), attempt.clone(), true).await;
         let answer = world.gateway.settle(&world.app, late()).await;
-        let Ok(Reported::Settled { settled, .. }) = answer else { panic!("{answer:?}") };
+        let Ok(Answered { answer: Reported::Settled { settled, .. }, .. }) = answer else { panic!("{answer:?}") };
         recorded.push(settled != oncegate_core::claim::OutcomeResponse::Expired);
     }
     let other = OutcomeCall { contents: Some(contents("b")), ..late() };
@@ -307,10 +311,11 @@ async fn observing_grants_what_enforcing_would_stop() {
     world.app.terms.mode = Mode::Observe;
     let (global_id, attempt) = world.granted("a").await;
     let reported = world.gateway.settle(&world.app, report(global_id, &attempt, success(None))).await;
-    assert!(matches!(reported, Ok(Reported::Observed { .. })), "{reported:?}");
+    assert!(matches!(reported, Ok(Answered { answer: Reported::Observed { .. }, policy: None })), "{reported:?}");
     let reports = vec![Ok::<_, Failure>(report(global_id, &attempt, success(None)))];
     let reported = world.gateway.settle_many(&world.app, reports).await;
-    assert!(matches!(&reported[..], [Ok(Reported::Observed { .. })]), "{reported:?}");
+    let is_observed = matches!(&reported[..], [Ok(Answered { answer: Reported::Observed { .. }, policy: None })]);
+    assert!(is_observed, "{reported:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,7 +353,8 @@ async fn a_page_of_claims_of_an_operation_or_a_time_reads_a_bounded_part_of_the_
     let mut rare = Vec::new();
     for contents in ["x", "y"] {
         let call = ClaimCall { operation: operation.clone(), ..call(contents) };
-        let Ok(ClaimAnswer::Granted(granted)) = world.gateway.claim(&world.app, call).await else { panic!() };
+        let claimed = world.gateway.claim(&world.app, call).await.map(|answered| answered.answer);
+        let Ok(ClaimAnswer::Granted(granted)) = claimed else { panic!() };
         rare.push(granted.global_id);
     }
     rare.sort();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{Extensions, HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
+use oncegate_core::call;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::Mode;
@@ -60,7 +61,7 @@ struct Held {
 
 /// The answer to the claim of a key.
 struct AnsweredClaim {
-    answer: Result<ClaimAnswer, Failure>,
+    answer: Result<call::Answered<ClaimAnswer>, Failure>,
     /// Start of the lease of a grant, by the monotonic clock.
     claimed_at: Duration,
     /// The wait that the caller preferred and got.
@@ -228,7 +229,7 @@ impl Proxy {
         let mut answered = self.claim_or_wait(&route, &app, || call(false), &mut held, client, reply).await?;
         let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
         let is_repeat = route.options.on_unknown == OnUnknown::Forward
-            && matches!(&answered.answer, Ok(ClaimAnswer::Duplicate(found)) if is_unknown(found));
+            && matches!(&answered.answer, Ok(call::Answered { answer: ClaimAnswer::Duplicate(found), .. }) if is_unknown(found));
         if is_repeat {
             // Rare parts are boxed: the future of an exchange has room for all of its parts.
             let taken_over = Box::pin(self.gateway.claim(&app, call(true))).await;
@@ -236,7 +237,7 @@ impl Proxy {
         }
         let AnsweredClaim { answer, claimed_at, applied } = answered;
         let Held { permit, exchange, mut request, upload } = held;
-        let answer = match answer {
+        let call::Answered { answer, policy: degraded } = match answer {
             // A caller that waited has given up its body.
             Err(failure) if is_observed && exchange.is_some() => {
                 return Ok(Claimed::unclaimed(failure, request, client));
@@ -245,14 +246,14 @@ impl Proxy {
         };
         let granted = match self.repeated(&route, answer) {
             Err(granted) => granted,
-            Ok((response, degraded)) => {
+            Ok(response) => {
                 drop((permit, exchange, std::mem::take(request.body_mut())));
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
                 Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
                 return with_fields(response, degraded, applied).map(Claimed::Replay);
             }
         };
-        let Granted { global_id, attempt, lease_ms, degraded, .. } = granted;
+        let Granted { global_id, attempt, lease_ms, .. } = granted;
         let request = self.for_upstream(request, client, is_repeat, degraded);
         let exchange = Box::new(Exchange {
             proxy: self.clone(),
@@ -313,9 +314,9 @@ impl Proxy {
     async fn repeat_uncertain(
         &self,
         app: &App,
-        first: Result<ClaimAnswer, Failure>,
+        first: Result<call::Answered<ClaimAnswer>, Failure>,
         call: impl Fn() -> ClaimCall,
-    ) -> Result<ClaimAnswer, Failure> {
+    ) -> Result<call::Answered<ClaimAnswer>, Failure> {
         match first {
             Err(Failure::OutcomeUnknown(Some(nonce))) => Box::pin(self.gateway.claim_again(app, call(), nonce)).await,
             first => first,

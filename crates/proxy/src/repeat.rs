@@ -23,19 +23,16 @@ use super::route::Route;
 use super::stored_response::StoredResponse;
 use super::upload::Upload;
 
-/// The answer to a repeat, and the policy that gave it instead of the store.
-type Repeated = (Result<Response, Refusal>, Option<OutagePolicy>);
-
 impl Proxy {
     /// Returns the answer to a repeat.
     ///
     /// # Errors
     /// The claim is granted: the request is no repeat.
-    pub(super) fn repeated(&self, route: &Route, answer: ClaimAnswer) -> Result<Repeated, Granted> {
+    pub(super) fn repeated(&self, route: &Route, answer: ClaimAnswer) -> Result<Result<Response, Refusal>, Granted> {
         match answer {
             ClaimAnswer::Granted(granted) => Err(granted),
-            ClaimAnswer::Duplicate(found) => Ok((self.replay(route, &found), found.degraded)),
-            ClaimAnswer::Mismatch(_, degraded) => Ok((Err(Refusal::Mismatch), degraded)),
+            ClaimAnswer::Duplicate(found) => Ok(self.replay(route, &found)),
+            ClaimAnswer::Mismatch(_) => Ok(Err(Refusal::Mismatch)),
         }
     }
 

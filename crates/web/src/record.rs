@@ -49,7 +49,7 @@ impl RecordBody {
 
 impl From<ClaimView> for RecordBody {
     fn from(found: ClaimView) -> Self {
-        let ClaimView { global_id, claim, degraded: _, result_omitted: _ } = found;
+        let ClaimView { global_id, claim, result_omitted: _ } = found;
         let record = claim.record;
         let (contents, contents_sha256, contents_bytes) = match &record.contents {
             Contents::Canonical(contents) => (raw(contents.as_str().into()), None, None),

@@ -131,8 +131,9 @@ impl Success for GrantedBody {
     }
 }
 
-impl From<Granted> for GrantedBody {
-    fn from(granted: Granted) -> Self {
+impl GrantedBody {
+    /// Returns the body of a grant, by the store or by this policy.
+    pub(super) fn new(granted: &Granted, degraded: Option<OutagePolicy>) -> Self {
         let timestamp = granted.attempt.timestamp();
         Self {
             global_id: granted.global_id,
@@ -146,7 +147,7 @@ impl From<Granted> for GrantedBody {
             claimed_at: timestamp,
             lease_ms: granted.lease_ms,
             lease_expires_at: granted.lease_expires_at,
-            degraded: granted.degraded,
+            degraded,
         }
     }
 }

@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep};
 
 use super::answers::FittedAnswer;
 use super::*;
-use oncegate_outage::{OutagePolicies, PolicyClaim};
 use crate::result_memory::ResultMemory;
+use oncegate_outage::{OutagePolicies, PolicyClaim};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -22,7 +22,7 @@ use crate::{Failure, Gateway, within};
 #[derive(Debug)]
 pub struct WaitedClaim {
     /// The answer.
-    pub answer: ClaimAnswer,
+    pub answer: Answered<ClaimAnswer>,
     /// Time that it has waited; `None` if it was answered at once.
     pub waited: Option<Duration>,
 }
@@ -30,7 +30,7 @@ pub struct WaitedClaim {
 impl WaitedClaim {
     /// Reports whether the claim is granted.
     pub fn is_granted(&self) -> bool {
-        matches!(self.answer, ClaimAnswer::Granted(_))
+        matches!(self.answer.answer, ClaimAnswer::Granted(_))
     }
 }
 

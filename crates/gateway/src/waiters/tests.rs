@@ -172,7 +172,7 @@ impl World {
     }
 
     async fn hold(&self) -> Attempt {
-        granted(self.gateway.claim(&self.app, call()).await.unwrap())
+        granted(self.gateway.claim(&self.app, call()).await.unwrap().answer)
     }
 
     async fn report(&self, attempt: &Attempt, outcome: Outcome) {
@@ -192,7 +192,9 @@ impl World {
         let before = self.waiting();
         let (gateway, app) = (self.gateway.clone(), self.app.clone());
         let waits =
-            tokio::spawn(async move { gateway.claim_or_wait(&app, call, time, pending()).await.unwrap().answer });
+            tokio::spawn(
+                async move { gateway.claim_or_wait(&app, call, time, pending()).await.unwrap().answer.answer },
+            );
         while self.waiting() == before && !waits.is_finished() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -333,7 +335,7 @@ async fn a_caller_that_has_gone_is_not_granted() {
     let (gateway, app) = (world.gateway.clone(), world.app.clone());
     let first = tokio::spawn(async move {
         let gone = async { drop(gone.await) };
-        gateway.claim_or_wait(&app, call(), LONG, gone).await.unwrap().answer
+        gateway.claim_or_wait(&app, call(), LONG, gone).await.unwrap().answer.answer
     });
     while world.waiting() == 0 {
         sleep(Duration::from_millis(1)).await;
@@ -485,7 +487,7 @@ async fn a_wait_that_ends_with_a_mismatch_is_not_counted_as_granted() {
     let waits = world.wait(call(), LONG).await;
     world.report(&holder, Outcome::Failure).await;
     let other = ClaimCall { fingerprint: Some(contents()), ..call() };
-    granted(world.gateway.claim(&world.app, other).await.unwrap());
+    granted(world.gateway.claim(&world.app, other).await.unwrap().answer);
     assert!(matches!(answered(waits).await, ClaimAnswer::Mismatch(..)));
     assert_eq!((ended("granted"), ended("settled")), (None, Some(1.0)));
 }

@@ -98,9 +98,9 @@ impl Exchange {
             .renew(&self.app, ClaimId::of_proxy(self.global_id), self.attempt.clone(), Some(lease))
             .await
         {
-            Ok(answer) => {
-                let left =
-                    if let RenewalResponse::Renewed { left, .. } = answer.renewed { left } else { Duration::ZERO };
+            Ok(renewal) => {
+                let renewed = renewal.answer.renewed;
+                let left = if let RenewalResponse::Renewed { left, .. } = renewed { left } else { Duration::ZERO };
                 let lease_end = self.proxy.clock.monotonic() + left;
                 *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner) = lease_end;
                 !left.is_zero()
