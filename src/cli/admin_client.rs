@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use clap::Args;
+use clap::{Args, Command, CommandFactory as _};
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Response};
 use oncegate_core::engine::{Backup, EngineError};
 use oncegate_core::tenant::AppKey;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::arguments::number;
@@ -20,37 +20,19 @@ use super::failure::Cause;
 use super::http_client::{HttpClient, collected, read_token};
 use super::listener::{AdminListener, Listener};
 use super::output::{Out, OutputArgs, escaped};
-use super::{ConfigFile, variable};
+use super::{Cli, ConfigFile, variable};
 use crate::config::TOKEN_VARIABLE;
 
 /// Longer than a gateway waits for its store and its disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// API terms in the details of problems, and their names on the command line.
-const TERMS: [(&str, &str); 23] = [
+/// API terms in the details of problems that are no fields, and their names on the command line.
+const TERMS: [(&str, &str); 5] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
     ("\"even_succeeded\": true", "--even-succeeded"),
     ("GET /admin/v1/apps lists them", "`oncegate app list` lists them"),
     ("GET /admin/v1/proxy/routes lists them", "`oncegate proxy routes` lists them"),
-    ("`action`", "--action"),
-    ("`after`", "--after"),
-    ("`answer`", "--answer"),
-    ("`attempt_hash`", "--attempt-hash"),
-    ("`chain`", "--chain"),
-    ("`claimed_after`", "--claimed-after"),
-    ("`claimed_before`", "--claimed-before"),
-    ("`contents`", "CONTENTS"),
-    ("`global_id`", "--global-id"),
-    ("`key` is the key", "KEY is the key"),
-    ("`operation`", "--operation"),
-    ("`outcome`", "--outcome"),
-    ("`principal`", "--principal"),
-    ("`reason`", "--reason"),
-    ("`result`", "--result"),
-    ("`retention`", "--retention"),
-    ("`route`", "--route"),
-    ("`secret_id`", "SECRET_ID"),
 ];
 
 const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [admin.tokens] of its configuration, in \
@@ -97,10 +79,12 @@ pub(super) struct AdminClient {
 
 /// Problem document of a gateway.
 #[derive(Debug, Deserialize, thiserror::Error)]
-#[error("{} ({}, request {})", in_cli_terms(detail), escaped(code), escaped(request_id))]
+#[error("{detail} ({}, request {})", escaped(code), escaped(request_id))]
 pub(super) struct Refusal {
     status: u16,
     code: String,
+    /// In the terms of the command line.
+    #[serde(deserialize_with = "in_terms_of_command")]
     detail: String,
     request_id: String,
 }
@@ -120,7 +104,7 @@ impl QueryArgs {
     pub(super) fn post<O: Out>(
         self,
         path: &str,
-        body: &Value,
+        body: &impl Serialize,
         out: &mut O,
         human: impl FnOnce(&Value, &mut O) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
@@ -182,12 +166,13 @@ impl AdminClient {
     }
 
     /// Sends a POST request.
-    pub(super) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.call(Method::POST, path, Some(body))
+    pub(super) fn post(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Value> {
+        self.call(Method::POST, path, Some(serde_json::to_string(body)?))
     }
 
     /// Sends a POST request, and returns the body of its response as it comes.
-    pub(super) async fn download(&self, path: &str, body: &Value) -> anyhow::Result<Backup> {
+    pub(super) async fn download(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Backup> {
+        let body = serde_json::to_string(body)?;
         let response = self.http.post_streaming(path, body, TIMEOUT).await.with_context(|| self.unreachable())?;
         let (status, body) = (response.status(), response.into_body());
         if status.is_success() {
@@ -200,7 +185,7 @@ impl AdminClient {
         Err(refusal.map_or_else(|_| self.is_elsewhere(false), Into::into))
     }
 
-    fn call(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    fn call(&self, method: Method, path: &str, body: Option<String>) -> anyhow::Result<Value> {
         let response = self.send(method, path, body)?;
         if response.status().is_success() {
             return serde_json::from_slice(response.body()).map_err(|_| self.is_elsewhere(false));
@@ -216,7 +201,7 @@ impl AdminClient {
         Err(refusal.into())
     }
 
-    fn send(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Bytes>> {
+    fn send(&self, method: Method, path: &str, body: Option<String>) -> anyhow::Result<Response<Bytes>> {
         self.http.send_alone(method, path, body, TIMEOUT).with_context(|| self.unreachable())
     }
 
@@ -231,9 +216,29 @@ impl AdminClient {
     }
 }
 
-/// Returns the detail of a problem in the terms of the command line.
-fn in_cli_terms(detail: &str) -> String {
-    TERMS.iter().fold(escaped(detail), |detail, (api, cli)| detail.replace(api, cli))
+/// Reads the detail of a problem in the terms of the command that runs.
+fn in_terms_of_command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let detail = String::deserialize(deserializer)?;
+    Ok(in_terms_of(&command(std::env::args().skip(1)), &detail))
+}
+
+/// Returns the command that these words name.
+fn command(words: impl IntoIterator<Item = String>) -> Command {
+    let deeper = |command: Command, word: String| command.find_subcommand(word).cloned().unwrap_or(command);
+    words.into_iter().fold(Cli::command(), deeper)
+}
+
+/// Returns the detail of a problem in the terms of a command: a field is its argument of that name.
+fn in_terms_of(command: &Command, detail: &str) -> String {
+    let detail = TERMS.iter().fold(escaped(detail), |detail, (api, cli)| detail.replace(api, cli));
+    command.get_arguments().fold(detail, |detail, argument| {
+        let name = match (argument.get_long(), argument.get_value_names()) {
+            (Some(long), _) => format!("--{long}"),
+            (None, Some([name, ..])) => name.to_string(),
+            (None, _) => return detail,
+        };
+        detail.replace(&format!("`{}`", argument.get_id()), &name)
+    })
 }
 
 fn token_variable() -> anyhow::Result<String> {
@@ -250,7 +255,9 @@ mod tests {
     use super::*;
 
     fn refusal(status: u16, code: &str, detail: &str) -> Refusal {
-        Refusal { status, code: code.to_owned(), detail: detail.to_owned(), request_id: "r-1".to_owned() }
+        let words = ["claim", "release"].map(str::to_owned);
+        let detail = in_terms_of(&command(words), detail);
+        Refusal { status, code: code.to_owned(), detail, request_id: "r-1".to_owned() }
     }
 
     #[test]
@@ -260,6 +267,8 @@ mod tests {
         assert_eq!(succeeded.to_string(), expected);
         let reason = refusal(400, "invalid_request", "`reason`: a reason is one line\u{1b}[31m.");
         assert!(reason.to_string().starts_with("--reason: a reason is one line\\u{1b}[31m."), "{reason}");
+        let other = refusal(400, "invalid_request", "`contents` and `global_id`, not `lease`.").to_string();
+        assert!(other.starts_with("CONTENTS and --global-id, not `lease`."), "{other}");
     }
 
     #[test]

@@ -6,9 +6,10 @@ mod show;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use oncegate_admin::bodies::{CreateApp, Reason, RevokeScope, RevokeSecret, RotateSecret, WithReason};
 use oncegate_core::attempt::Entropy;
 use oncegate_core::tenant::AppKey;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::{AdminArgs, AdminClient, QueryArgs};
 use super::claim::json_of;
@@ -89,7 +90,7 @@ pub(super) struct Switch {
 pub(super) struct Change {
     /// Reason for the audit trail: one line; required for a change through a gateway
     #[arg(long)]
-    reason: Option<String>,
+    reason: Option<Reason>,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -98,13 +99,11 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> 
     match action {
         Action::New { name, settings, chain, change } => {
             let Some(gateway) = change.gateway()? else { return file::new(&name, chain.as_deref(), entropy, out) };
-            let mut body = json!({ "app": name, "reason": gateway.reason });
-            if let Some(settings) = settings {
-                body["settings"] = json_of("--settings", &settings)?;
-            }
-            if let Some(chain) = chain {
-                body["chain"] = chain.into();
-            }
+            let settings = settings.map(|settings| json_of("--settings", &settings)).transpose()?;
+            let settings = settings.as_deref();
+            let chain =
+                chain.map(|chain| chain.parse()).transpose().map_err(|error| usage(format!("--chain: {error}")))?;
+            let body = CreateApp { app: name, settings, chain, reason: gateway.reason };
             print_secret(&gateway.client.post("/admin/v1/apps", &body)?, out)
         }
         Action::List(query) if uses_gateway(&query.admin)? => query.show("/admin/v1/apps", out, show::list),
@@ -121,13 +120,13 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> 
             let Some(gateway) = change.gateway()? else {
                 return file::rotate(&change, &name, revoke_all, entropy, out);
             };
-            let revoke = if revoke_all { "all" } else { "older" };
-            let body = json!({ "revoke": revoke, "reason": gateway.reason });
+            let revoke = if revoke_all { RevokeScope::All } else { RevokeScope::Older };
+            let body = RotateSecret { revoke, reason: gateway.reason };
             print_secret(&gateway.client.post(&format!("/admin/v1/apps/{name}/rotate"), &body)?, out)
         }
         Action::Revoke { name, secret_id, change } => {
             let Some(gateway) = change.gateway()? else { return file::revoke(&change, &name, &secret_id, out) };
-            let body = json!({ "secret_id": secret_id, "reason": gateway.reason });
+            let body = RevokeSecret { secret_id: secret_id.clone(), reason: gateway.reason };
             gateway.client.post(&format!("/admin/v1/apps/{name}/revoke"), &body)?;
             Ok(writeln!(
                 out,
@@ -142,7 +141,7 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Out) -> 
 fn switch(change: &Change, name: &AppKey, disabled: bool, out: &mut impl Out) -> anyhow::Result<()> {
     let Some(gateway) = change.gateway()? else { return file::switch(change, name, disabled, out) };
     let verb = if disabled { "disable" } else { "enable" };
-    gateway.client.post(&format!("/admin/v1/apps/{name}/{verb}"), &json!({ "reason": gateway.reason }))?;
+    gateway.client.post(&format!("/admin/v1/apps/{name}/{verb}"), &WithReason { reason: gateway.reason })?;
     Ok(writeln!(out, "The app `{name}` is {verb}d. It takes effect at every gateway within seconds.")?)
 }
 
@@ -152,18 +151,18 @@ fn uses_gateway(admin: &AdminArgs) -> anyhow::Result<bool> {
 }
 
 /// The gateway to use, and the reason to send.
-struct Gateway<'a> {
+struct Gateway {
     client: AdminClient,
-    reason: &'a str,
+    reason: Reason,
 }
 
 impl Change {
     /// Returns the gateway to use; none if the apps are in the configuration file and no gateway is named.
-    fn gateway(&self) -> anyhow::Result<Option<Gateway<'_>>> {
+    fn gateway(&self) -> anyhow::Result<Option<Gateway>> {
         if !uses_gateway(&self.admin)? {
             return Ok(None);
         }
-        let Some(reason) = self.reason.as_deref() else {
+        let Some(reason) = self.reason.clone() else {
             return Err(usage(
                 "a change through a gateway needs a reason for its audit trail. Add --reason, such as --reason \"INC-42: new checkout\"",
             ));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use futures_util::StreamExt as _;
+use oncegate_admin::bodies::{Reason, WithReason};
 use oncegate_core::clock::SystemClock;
 use oncegate_core::engine::Backup;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub(super) struct BackupArgs {
     engine: Option<String>,
     /// Reason for the audit trail: one line
     #[arg(long, default_value = "oncegate backup")]
-    reason: String,
+    reason: Reason,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -78,13 +79,13 @@ pub(super) fn run(args: BackupArgs, out: &mut impl Out) -> anyhow::Result<()> {
 /// Source of a backup.
 enum Source {
     /// An engine of this name at a gateway, and the reason for the audit trail.
-    Gateway(AdminClient, String, String),
+    Gateway(AdminClient, String, Reason),
     /// The store of this URL, which no gateway uses.
     Stopped(String),
 }
 
 impl Source {
-    fn find(engine: Option<String>, reason: String, admin: AdminArgs) -> anyhow::Result<Self> {
+    fn find(engine: Option<String>, reason: Reason, admin: AdminArgs) -> anyhow::Result<Self> {
         match engine {
             Some(url) if url.contains(':') => Ok(Self::Stopped(url)),
             engine => {
@@ -100,7 +101,7 @@ async fn write(mut partial: Partial, source: Source) -> anyhow::Result<Summary> 
     let pieces = match source {
         Source::Stopped(url) => stopped(url).await?,
         Source::Gateway(client, engine, reason) => {
-            client.download(&format!("/admin/v1/engines/{engine}/backup"), &json!({ "reason": reason })).await?
+            client.download(&format!("/admin/v1/engines/{engine}/backup"), &WithReason { reason }).await?
         }
     };
     partial.fill(pieces).await?;

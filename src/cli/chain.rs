@@ -1,8 +1,9 @@
 //! `oncegate chain`: the chains of a running gateway, the active engine of each, and switching to another one.
 
 use clap::Subcommand;
+use oncegate_admin::bodies::{Reason, SwitchChain};
 use oncegate_core::name::Name;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::{AdminClient, QueryArgs};
 use super::failure::state;
@@ -43,7 +44,7 @@ pub(super) enum Action {
         accept_loss: bool,
         /// Reason for the audit trail: one line, such as "INC-42: its disk is failing"
         #[arg(long)]
-        reason: String,
+        reason: Reason,
         #[command(flatten)]
         query: QueryArgs,
     },
@@ -72,7 +73,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             query.output.print(found, out, show)
         }
         Action::Switch { chain, engine, accept_loss, reason, query } => {
-            let body = json!({ "to": engine.as_ref(), "accept_loss": accept_loss, "reason": reason });
+            let body = SwitchChain { to: engine, accept_loss, reason };
             query.post(&format!("/admin/v1/chains/{chain}/switch"), &body, out, |answer, out| {
                 let [chain, from, active, epoch] = ["chain", "from", "active", "epoch"].map(|name| cell(&answer[name]));
                 writeln!(out, "Chain `{chain}` was switched from {from} to {active} (epoch {epoch}).")?;
@@ -147,6 +148,7 @@ fn status(chain: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
+    use serde_json::json;
 
     use super::*;
 

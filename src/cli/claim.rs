@@ -7,10 +7,13 @@ use std::io::Read;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate_admin::bodies::{OutcomeName, Reason, ReleaseClaim, SettleClaim, ShowClaim};
 use oncegate_core::global_id::GlobalId;
+use oncegate_core::record;
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::Retention;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::admin_client::{AdminClient, QueryArgs, filters};
 use super::arguments::number;
@@ -103,10 +106,10 @@ pub(super) enum Action {
 pub(super) struct ClaimName {
     /// Key of the app, such as shop
     #[arg(long)]
-    app: AppKey,
+    pub(super) app: AppKey,
     /// Operation, such as order.submit [default: default]
     #[arg(long, conflicts_with = "global_id")]
-    operation: Option<Operation>,
+    pub(super) operation: Option<Operation>,
     /// Global ID of the claim, in place of operation and contents
     #[arg(long, value_name = "ID", conflicts_with = "contents")]
     global_id: Option<GlobalId>,
@@ -139,10 +142,10 @@ pub(super) struct FilterArgs {
 pub(super) struct Change {
     /// Reason for the audit trail: one line, such as "INC-42: paid by hand"
     #[arg(long)]
-    reason: String,
+    pub(super) reason: Reason,
     /// Change the claim only if the attempt with this hash holds it; `oncegate claim show` prints the hash
     #[arg(long, value_name = "HASH")]
-    attempt_hash: Option<String>,
+    pub(super) attempt_hash: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
@@ -174,14 +177,20 @@ pub(super) enum State {
 pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
     match action {
         Action::Show { claim, query } => {
-            let body = claim.body(input)?;
-            query.post("/admin/v1/claims/show", &body.into(), out, show::record)
+            let contents = claim.contents(input)?;
+            let (realm, global_id) = (claim.realm(), claim.global_id());
+            let ClaimName { app, operation, .. } = claim;
+            let body = ShowClaim { app, operation, contents: contents.as_deref(), realm, global_id };
+            query.post("/admin/v1/claims/show", &body, out, show::record)
         }
         Action::Release { claim, change, even_succeeded, query } => {
-            let mut body = claim.body(input)?;
-            change.fill(&mut body);
-            body.insert("even_succeeded".into(), even_succeeded.into());
-            query.post("/admin/v1/claims/release", &body.into(), out, show::changed)
+            let contents = claim.contents(input)?;
+            let (realm, global_id) = (claim.realm(), claim.global_id());
+            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (claim, change);
+            let (contents, even_succeeded) = (contents.as_deref(), Some(even_succeeded));
+            let body =
+                ReleaseClaim { app, operation, contents, realm, global_id, attempt_hash, even_succeeded, reason };
+            query.post("/admin/v1/claims/release", &body, out, show::changed)
         }
         Action::Settle { claim, change, outcome, result, retention, query } => {
             if outcome != Outcome::Success && (result.is_some() || retention.is_some()) {
@@ -189,16 +198,29 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
                     "--result and --retention need --outcome success: nothing else is kept. Leave them out",
                 ));
             }
-            let mut body = claim.body(input)?;
-            change.fill(&mut body);
-            body.insert("outcome".into(), word(&outcome).into());
-            if let Some(result) = result {
-                body.insert("result".into(), json_of("--result", &result)?);
-            }
-            if let Some(retention) = retention {
-                body.insert("retention".into(), retention.to_string().into());
-            }
-            query.post("/admin/v1/claims/settle", &body.into(), out, show::changed)
+            let outcome = match outcome {
+                Outcome::Success => OutcomeName::Success,
+                Outcome::Failure => OutcomeName::Failure,
+                Outcome::Unknown => OutcomeName::Unknown,
+            };
+            let result = result.map(|result| json_of("--result", &result)).transpose()?;
+            let contents = claim.contents(input)?;
+            let (realm, global_id) = (claim.realm(), claim.global_id());
+            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (claim, change);
+            let (contents, result) = (contents.as_deref(), result.as_deref());
+            let body = SettleClaim {
+                app,
+                operation,
+                contents,
+                realm,
+                global_id,
+                attempt_hash,
+                outcome,
+                result,
+                retention,
+                reason,
+            };
+            query.post("/admin/v1/claims/settle", &body, out, show::changed)
         }
         Action::List { app, realm, filter, after, limit, query } => {
             let client = AdminClient::new(query.admin)?;
@@ -239,28 +261,28 @@ fn word(choice: &impl ValueEnum) -> String {
 }
 
 /// Parses the JSON of a flag.
-pub(super) fn json_of(flag: &str, text: &str) -> anyhow::Result<Value> {
+pub(super) fn json_of(flag: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     serde_json::from_str(text)
         .map_err(|error| usage(format!("{flag} is not JSON: {error}. Text needs its own quotes: '\"done\"'")))
 }
 
 impl ClaimName {
-    pub(super) fn body(&self, input: &mut impl Read) -> anyhow::Result<Map<String, Value>> {
-        let mut body = Map::from_iter([("app".to_owned(), Value::from(self.app.as_ref()))]);
-        if let Some(global_id) = &self.global_id {
-            body.insert("global_id".into(), global_id.to_string().into());
-            let realm = self.realm.as_ref().map(|realm| ("realm".to_owned(), Value::from(word(realm))));
-            body.extend(realm);
-        }
-        if let Some(contents) = &self.contents {
-            let contents = read_contents(contents, input)?;
-            let contents = serde_json::from_str(contents.as_str()).context("the contents cannot be sent")?;
-            body.insert("contents".into(), contents);
-        }
-        if let Some(operation) = &self.operation {
-            body.insert("operation".into(), operation.as_ref().into());
-        }
-        Ok(body)
+    /// Returns the contents in canonical form.
+    pub(super) fn contents(&self, input: &mut impl Read) -> anyhow::Result<Option<Box<RawValue>>> {
+        let Some(contents) = &self.contents else { return Ok(None) };
+        let contents = read_contents(contents, input)?.as_str().to_owned();
+        RawValue::from_string(contents).map(Some).context("the contents cannot be sent")
+    }
+
+    fn realm(&self) -> Option<record::Realm> {
+        self.realm.map(|realm| match realm {
+            Realm::Api => record::Realm::Api,
+            Realm::Proxy => record::Realm::Proxy,
+        })
+    }
+
+    pub(super) fn global_id(&self) -> Option<String> {
+        self.global_id.map(|global_id| global_id.to_string())
     }
 }
 
@@ -275,14 +297,5 @@ impl FilterArgs {
             ("claimed_after", self.claimed_after.clone()),
             ("claimed_before", self.claimed_before.clone()),
         ])
-    }
-}
-
-impl Change {
-    pub(super) fn fill(&self, body: &mut Map<String, Value>) {
-        body.insert("reason".into(), self.reason.as_str().into());
-        if let Some(hash) = &self.attempt_hash {
-            body.insert("attempt_hash".into(), hash.as_str().into());
-        }
     }
 }

@@ -12,7 +12,6 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -39,7 +38,7 @@ impl HttpClient {
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Option<String>,
         timeout: Duration,
     ) -> anyhow::Result<Response<Bytes>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -51,7 +50,7 @@ impl HttpClient {
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Option<String>,
         timeout: Duration,
     ) -> anyhow::Result<Response<Bytes>> {
         within(timeout, async {
@@ -65,14 +64,14 @@ impl HttpClient {
     pub(super) async fn post_streaming(
         &self,
         path: &str,
-        body: &Value,
+        body: String,
         timeout: Duration,
     ) -> anyhow::Result<Response<Incoming>> {
         within(timeout, self.begin(Method::POST, path, Some(body))).await
     }
 
     /// Sends one request over a new connection, and returns the response as soon as it begins.
-    async fn begin(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<Response<Incoming>> {
+    async fn begin(&self, method: Method, path: &str, body: Option<String>) -> anyhow::Result<Response<Incoming>> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
@@ -80,7 +79,7 @@ impl HttpClient {
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        let mut request: Request<Full<Bytes>> = request.body(body.map_or_else(String::new, Value::to_string).into())?;
+        let mut request: Request<Full<Bytes>> = request.body(body.unwrap_or_default().into())?;
         let wrong_url = || {
             let example = self.listener.example();
             usage(format!(

@@ -3,9 +3,10 @@
 mod run;
 
 use clap::Subcommand;
+use oncegate_admin::bodies::{Reason, ReleaseLock, ShowLock};
 use oncegate_core::lock::LockName;
 use oncegate_core::tenant::AppKey;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::QueryArgs;
 use super::output::{Column, Out, cell, record, rows, table};
@@ -55,7 +56,7 @@ pub(super) enum Action {
         holder: Option<String>,
         /// Reason for the audit trail: one line, such as "INC-44: its host has failed"
         #[arg(long)]
-        reason: String,
+        reason: Reason,
         #[command(flatten)]
         query: QueryArgs,
     },
@@ -90,7 +91,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
     match action {
         Action::Run(args) => return run::run(args),
         Action::Show { app, name, query } => {
-            let body = json!({ "app": app.as_ref(), "name": name.as_ref() });
+            let body = ShowLock { app, name: name.to_string() };
             query.post("/admin/v1/locks/show", &body, out, |lock, out| {
                 let fields = ["name", "mode", "fence", "limit", "waiting"].map(|field| (field, cell(&lock[field])));
                 record(&fields, out)?;
@@ -107,10 +108,7 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<u8> {
             table(rows(page, "locks"), LOCKS, out)
         }),
         Action::Release { app, name, holder, reason, query } => {
-            let mut body = json!({ "app": app.as_ref(), "name": name.as_ref(), "reason": reason });
-            if let Some(holder) = holder {
-                body["holder"] = holder.into();
-            }
+            let body = ReleaseLock { app, name: name.to_string(), holder, reason };
             query.post("/admin/v1/locks/release", &body, out, |done: &Value, out| {
                 Ok(writeln!(out, "Ended {} holds of {}", cell(&done["released"]), cell(&done["name"]))?)
             })

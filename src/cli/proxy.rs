@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use oncegate_admin::bodies::{FindKey, ForgetResponse};
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::tenant::AppKey;
 use oncegate_proxy::explain::{Explanation, Sample, explain};
 use oncegate_web::recent::keys::ANSWERS;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
@@ -183,10 +184,8 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             query.show(&format!("/admin/v1/proxy/recent?limit={limit}{filters}"), out, recent)
         }
         Action::Find(FindArgs { route, principal, key, query }) => {
-            let mut body = json!({ "route": route, "key": read_key(key, input)? });
-            if let Some(principal) = principal {
-                body["principal"] = principal.into();
-            }
+            let (key, is_named) = (read_key(key, input)?, principal.is_some());
+            let body = FindKey { route, key, principal };
             query.post("/admin/v1/proxy/find", &body, out, |answer, out| {
                 recent(answer, out)?;
                 match answer["claim"]["state"].as_str() {
@@ -196,17 +195,17 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
                         let command = format!("oncegate claim show --app {app} --global-id {global_id} --realm proxy");
                         Ok(writeln!(out, "The claim of this key and caller is {}: {command}", escaped(state))?)
                     }
-                    None if body["principal"].is_string() => {
-                        Ok(writeln!(out, "The store has no claim of this key and caller.")?)
-                    }
+                    None if is_named => Ok(writeln!(out, "The store has no claim of this key and caller.")?),
                     None => Ok(()),
                 }
             })
         }
         Action::Forget(ForgetArgs { claim, change, query }) => {
-            let mut body = claim.body(input)?;
-            change.fill(&mut body);
-            query.post("/admin/v1/proxy/forget", &body.into(), out, |answer: &Value, out| {
+            let (contents, global_id) = (claim.contents(input)?, claim.global_id());
+            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (claim, change);
+            let contents = contents.as_deref();
+            let body = ForgetResponse { app, operation, contents, global_id, attempt_hash, reason };
+            query.post("/admin/v1/proxy/forget", &body, out, |answer: &Value, out| {
                 let [app, global_id] = ["app", "global_id"].map(|name| answer[name].as_str().unwrap_or_default());
                 let effect = "is erased. Its key stays blocked: repeats get 409 response_not_stored";
                 Ok(writeln!(out, "The response of claim {global_id} of app `{app}` {effect}.")?)

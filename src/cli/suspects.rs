@@ -1,9 +1,11 @@
 //! `oncegate suspects`: operations that may have been executed twice. `oncegate overlaps` lists those of one kind.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand, ValueEnum};
+use oncegate_admin::bodies::{CheckSuspect, Reason};
 use oncegate_core::suspect::Found;
 use oncegate_core::tenant::AppKey;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
@@ -46,11 +48,11 @@ pub(super) enum Action {
         #[arg(value_parser = number::<u64>(1..=u64::MAX))]
         id: u64,
         /// Number of times that the operation has had its effect
-        #[arg(long, value_parser = Found::ALL.map(Found::name))]
-        found: String,
+        #[arg(long, value_parser = PossibleValuesParser::new(Found::ALL.map(Found::name)).map(|name| found(&name)))]
+        found: Found,
         /// Reason for the audit trail: one line, such as "INC-44: one payment in the ledger"
         #[arg(long)]
-        reason: String,
+        reason: Reason,
         #[command(flatten)]
         query: QueryArgs,
     },
@@ -114,13 +116,18 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             list(page, "suspects", &format!("{kind}{checked}"), out)
         }
         Action::Check { id, found, reason, query } => {
-            let body = json!({ "found": found, "reason": reason });
+            let body = CheckSuspect { found, reason };
             query.post(&format!("/admin/v1/suspects/{id}/check"), &body, out, |suspect, out| {
                 let (id, found) = (cell(&suspect["id"]), cell(&suspect["checked"]["found"]));
                 Ok(writeln!(out, "Checked {id} ({}): found {found}.", cell(&suspect["global_id"]))?)
             })
         }
     }
+}
+
+/// Returns the finding of this name, which is one of the possible ones.
+fn found(name: &str) -> Found {
+    Found::ALL.into_iter().find(|found| found.name() == name).unwrap_or(Found::Once)
 }
 
 /// Lists overlaps.

@@ -9,21 +9,20 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use oncegate_core::name::Name;
 use oncegate_core::tenant::AppKey;
 use oncegate_gateway::tenants::secret::Secret;
 use oncegate_gateway::tenants::stored::{CatalogError, ListedApp, RevokeScope};
 use oncegate_web::body::JsonBytes;
-use oncegate_web::choice;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::in_force::InForce;
 use super::Admin;
-use super::audit::{Change, Reason};
+use super::audit::Change;
 use super::auth::Operator;
+use super::bodies::{CreateApp, RevokeSecret, RotateSecret, WithReason};
 
 #[derive(Serialize)]
 struct AppsBody {
@@ -87,23 +86,13 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> 
     Ok(json(&AppBody { app, changeable: admin.apps.is_changeable(), in_force }))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CreateBody<'a> {
-    app: AppKey,
-    #[serde(borrow)]
-    settings: Option<&'a RawValue>,
-    chain: Option<Name>,
-    reason: Reason,
-}
-
 /// `POST /admin/v1/apps`: a new app, and its first secret.
 pub(super) async fn create(
     State(admin): State<Arc<Admin>>,
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let CreateBody { app, settings, chain, reason } = body.parse()?;
+    let CreateApp { app, settings, chain, reason } = body.parse()?;
     let settings = settings.map_or("{}", RawValue::get).to_owned();
     let chain = chain.map(String::from);
     let detail = chain.as_ref().map(|chain| format!("chain: {chain}"));
@@ -117,19 +106,6 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, json(&NewSecretBody::new(app, &secret))).into_response())
 }
 
-/// Reads which secrets a rotation revokes.
-fn revoke_scope<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RevokeScope, D::Error> {
-    choice::one_of(deserializer, &[("older", RevokeScope::Older), ("all", RevokeScope::All)])
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RotateBody {
-    #[serde(default, deserialize_with = "revoke_scope")]
-    revoke: RevokeScope,
-    reason: Reason,
-}
-
 /// `POST /admin/v1/apps/{app}/rotate`: a new secret. Revokes all older ones but the newest, or all.
 pub(super) async fn rotate(
     State(admin): State<Arc<Admin>>,
@@ -137,7 +113,7 @@ pub(super) async fn rotate(
     Named(app): Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let RotateBody { revoke, reason } = body.parse()?;
+    let RotateSecret { revoke, reason } = body.parse()?;
     let detail = match revoke {
         RevokeScope::Older => "revoke: older",
         RevokeScope::All => "revoke: all",
@@ -153,13 +129,6 @@ pub(super) async fn rotate(
     Ok(json(&NewSecretBody::new(app, &secret)))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RevokeOneBody {
-    secret_id: String,
-    reason: Reason,
-}
-
 /// `POST /admin/v1/apps/{app}/revoke`: revokes one secret.
 pub(super) async fn revoke(
     State(admin): State<Arc<Admin>>,
@@ -167,7 +136,7 @@ pub(super) async fn revoke(
     Named(app): Named,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let RevokeOneBody { secret_id, reason } = body.parse()?;
+    let RevokeSecret { secret_id, reason } = body.parse()?;
     if secret_id.len() != 8 || !secret_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Problem::invalid(
             "`secret_id`: it is the 8 hex digits that the list of apps shows, not the secret.",
@@ -181,12 +150,6 @@ pub(super) async fn revoke(
     Ok(json(&admin.audit.execute(&operator, change, action).await?))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReasonBody {
-    reason: Reason,
-}
-
 /// `POST /admin/v1/apps/{app}/disable` refuses its callers, `…/enable` accepts them again.
 pub(super) async fn set_disabled(
     State(admin): State<Arc<Admin>>,
@@ -195,7 +158,7 @@ pub(super) async fn set_disabled(
     body: JsonBytes,
     disabled: bool,
 ) -> Result<Response, Problem> {
-    let ReasonBody { reason } = body.parse()?;
+    let WithReason { reason } = body.parse()?;
     let (name, word) = if disabled { ("app.disable", "disabled") } else { ("app.enable", "enabled") };
     let change = Change { app: Some(app.clone()), ..Change::new(name, reason) };
     let apps = admin.apps.clone();

@@ -5,6 +5,7 @@ mod trail;
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::{RawQuery, State};
@@ -39,12 +40,20 @@ const SHOWN_MAX: usize = 200;
 /// The reason for a change: one line of 1 to 500 characters.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Reason(String);
+pub struct Reason(String);
 
 impl Reason {
     /// Returns its text.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for Reason {
+    type Err = InvalidReason;
+
+    fn from_str(text: &str) -> Result<Self, InvalidReason> {
+        text.to_owned().try_into()
     }
 }
 
@@ -64,7 +73,7 @@ impl TryFrom<String> for Reason {
 #[error(
     "a reason is one line of 1 to 500 characters, for readers of the audit trail, such as \"INC-42: paid by hand\""
 )]
-pub(crate) struct InvalidReason;
+pub struct InvalidReason;
 
 /// A change as the audit trail records it. Members that do not apply are left out.
 #[derive(Clone, Debug, Serialize)]

@@ -11,18 +11,12 @@ use futures_util::StreamExt as _;
 use oncegate_gateway::operator::BackupError;
 use oncegate_web::body::JsonBytes;
 use oncegate_web::problem::{Code, Problem};
-use serde::Deserialize;
 
 use super::Admin;
-use super::audit::{Change, Reason};
+use super::audit::Change;
 use super::auth::Operator;
+use super::bodies::WithReason;
 use super::health::Stage;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BackupBody {
-    reason: Reason,
-}
 
 /// A gateway that stops does not wait for a backup.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +30,7 @@ pub(super) async fn backup(
     Path(engine): Path<String>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let BackupBody { reason } = body.parse()?;
+    let WithReason { reason } = body.parse()?;
     admin.gateway.check_engine(&engine).map_err(|error| not_backed_up(&error))?;
     let change = Change { detail: Some(format!("engine: {engine}")), ..Change::new("engine.backup", reason) };
     let gateway = admin.gateway.clone();

@@ -8,29 +8,20 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use oncegate_core::name::Name;
 use oncegate_gateway::chains::{COUNTED_MAX, ChainStatus, ChainSwitchError, ClaimCount, ShownChain, SwitchError};
 use oncegate_web::body::JsonBytes;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Admin;
-use super::audit::{Change, Reason};
+use super::audit::Change;
 use super::auth::Operator;
+use super::bodies::SwitchChain;
 
 #[derive(Serialize)]
 struct ChainsBody {
     chains: Vec<ShownChain>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SwitchBody {
-    to: Name,
-    #[serde(default)]
-    accept_loss: bool,
-    reason: Reason,
 }
 
 /// 200 to a switch.
@@ -54,7 +45,7 @@ pub(super) async fn switch(
     chain: Result<Path<String>, axum::extract::rejection::PathRejection>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let SwitchBody { to, accept_loss, reason } = body.parse()?;
+    let SwitchChain { to, accept_loss, reason } = body.parse()?;
     let to = String::from(to);
     let Ok(Path(chain)) = chain else { return Err(Problem::invalid("The path must name a chain.")) };
     let status = admin.gateway.chain_status(&chain).map_err(not_switched)?;

@@ -16,17 +16,18 @@ use oncegate_core::terms::{Retention, Span};
 use oncegate_gateway::operator::{Filter, ListError};
 use oncegate_gateway::tenants::App;
 use oncegate_gateway::{ClaimView, Gateway};
-use oncegate_web::body::{self, JsonBytes};
+use oncegate_web::body::JsonBytes;
 use oncegate_web::fields::{parsed, required_contents};
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::record::RecordBody;
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use self::change::superseded;
 use super::Admin;
 use super::auth::Operator;
+use super::bodies::ShowClaim;
 use super::query::Query;
 use super::role::Role;
 
@@ -128,17 +129,6 @@ pub(super) fn app(admin: &Admin, key: &AppKey) -> Result<Arc<App>, Problem> {
     Err(Problem::new(Code::NotFound, detail))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ShowBody<'a> {
-    app: AppKey,
-    operation: Option<Operation>,
-    #[serde(borrow, default, deserialize_with = "body::present")]
-    contents: Option<&'a RawValue>,
-    realm: Option<Realm>,
-    global_id: Option<String>,
-}
-
 /// A claim with its app, chain and engine.
 #[derive(Serialize)]
 pub(super) struct ShownBody {
@@ -157,7 +147,7 @@ pub(super) async fn show(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let ShowBody { app, operation, contents, realm, global_id } = body.parse()?;
+    let ShowClaim { app, operation, contents, realm, global_id } = body.parse()?;
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, None).await?;
     Ok(json(&shown(&admin, operator.role, &target.app, found)))

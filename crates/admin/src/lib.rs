@@ -5,6 +5,7 @@ mod attention;
 mod audit;
 mod auth;
 mod backup;
+pub mod bodies;
 mod chains;
 mod claims;
 mod config;

@@ -12,33 +12,18 @@ use oncegate_web::fields::parsed;
 use oncegate_web::lock::{LockBody, QueuedLockBody, free};
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Admin;
-use super::audit::{Change, Reason};
+use super::audit::Change;
 use super::auth::Operator;
+use super::bodies::{ReleaseLock, ShowLock};
 use super::claims::{app, not_listed};
 use super::query::{Query, page};
 
 /// Default and largest number of locks on a page.
 const PAGE: usize = 50;
 const PAGE_MAX: usize = 100;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ShowBody {
-    app: AppKey,
-    name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReleaseBody {
-    app: AppKey,
-    name: String,
-    holder: Option<String>,
-    reason: Reason,
-}
 
 #[derive(Serialize)]
 struct ReleasedBody {
@@ -56,7 +41,7 @@ struct ListBody<'a> {
 
 /// `POST /admin/v1/locks/show`: the holders of a lock, and its queue.
 pub(super) async fn show(State(admin): State<Arc<Admin>>, body: JsonBytes) -> Result<Response, Problem> {
-    let ShowBody { app: key, name } = body.parse()?;
+    let ShowLock { app: key, name } = body.parse()?;
     let found = admin.gateway.view_lock(&*app(&admin, &key)?, &parsed("name", &name)?).await?;
     Ok(json(&QueuedLockBody::from(found.ok_or_else(free)?)))
 }
@@ -81,7 +66,7 @@ pub(super) async fn release(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let ReleaseBody { app: key, name, holder, reason } = body.parse()?;
+    let ReleaseLock { app: key, name, holder, reason } = body.parse()?;
     let (app, name) = (app(&admin, &key)?, parsed::<LockName>("name", &name)?);
     let found = admin.gateway.view_lock(&app, &name).await?.ok_or_else(free)?;
     if let Some(holder) = &holder

@@ -14,10 +14,11 @@ use oncegate_web::body::JsonBytes;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::recent::keys::{ANSWERS, HiddenKey, KeyedRequest, WantedKeys};
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Admin;
 use super::auth::Operator;
+use super::bodies::FindKey;
 use super::claims::{ShownBody, shown_of_proxy};
 use super::proxy_routes::ProxyRoute;
 use super::query::{ID_MAX, Query, page};
@@ -43,14 +44,6 @@ struct RecentBody {
     next: Option<u64>,
     /// Requests that were lost since the start, since too many came at once.
     lost: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FindBody {
-    route: String,
-    key: String,
-    principal: Option<String>,
 }
 
 /// The requests with a key, and its claim if the caller is named.
@@ -87,7 +80,7 @@ pub(super) async fn find(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let FindBody { route: name, key, principal } = body.parse()?;
+    let FindKey { route: name, key, principal } = body.parse()?;
     let route = route(&admin, &name)?;
     let key = (admin.proxy.read_key)(&key).ok_or_else(|| {
         Problem::invalid(

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use oncegate_core::suspect::{Check, Found, Suspect, SuspectFilter, SuspectKind};
+use oncegate_core::suspect::{Check, Suspect, SuspectFilter, SuspectKind};
 use oncegate_core::tenant::AppKey;
 use oncegate_web::body::JsonBytes;
-use oncegate_web::choice::one_of;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
 use super::Admin;
-use super::audit::{Change, Reason};
+use super::audit::Change;
 use super::auth::Operator;
+use super::bodies::CheckSuspect;
 use super::query::{ID_MAX, Query, page};
 
 /// Default and largest number of suspects on a page.
@@ -33,14 +33,6 @@ struct SuspectsBody {
 struct OverlapsBody {
     overlaps: Vec<Suspect>,
     next: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CheckBody {
-    #[serde(deserialize_with = "found")]
-    found: Found,
-    reason: Reason,
 }
 
 /// `GET /admin/v1/suspects`: the suspects that this gateway has found, newest first, in pages.
@@ -64,7 +56,7 @@ pub(super) async fn check(
     Path(id): Path<String>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let CheckBody { found, reason } = body.parse()?;
+    let CheckSuspect { found, reason } = body.parse()?;
     let is_canonical = !id.starts_with(['+', '0']);
     let id = id.parse().ok().filter(|id| is_canonical && (1..=ID_MAX).contains(id));
     let id: u64 = id.ok_or_else(|| Problem::invalid("The ID of a suspect is a whole number, such as 42."))?;
@@ -110,10 +102,6 @@ fn kinds(text: &str) -> Result<Vec<SuspectKind>, Problem> {
         _ => Err(Problem::invalid("`kind` is double, overlap, or double,overlap.")),
     };
     text.split(',').map(kind).collect()
-}
-
-fn found<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Found, D::Error> {
-    one_of(deserializer, &Found::ALL.map(|found| (found.name(), found)))
 }
 
 fn unknown() -> Problem {

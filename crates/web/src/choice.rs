@@ -5,6 +5,7 @@ use std::fmt;
 use oncegate_core::claim::Outcome;
 use oncegate_core::nearest::nearest;
 use oncegate_core::terms::Retention;
+use serde::Serialize;
 use serde::de::{self, Deserialize, Deserializer, Expected, Visitor};
 
 use super::problem::Problem;
@@ -35,7 +36,8 @@ impl<T: Copy> Visitor<'_> for OneOf<'_, T> {
 }
 
 /// Outcome that a caller or an operator reports.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Debug)]
+#[serde(rename_all = "snake_case")]
 pub enum OutcomeName {
     /// Done.
     Success,

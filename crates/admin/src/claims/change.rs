@@ -9,54 +9,21 @@ use axum::response::Response;
 use oncegate_core::claim::Outcome;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
-use oncegate_core::record::{ClaimState, Realm};
-use oncegate_core::tenant::{AppKey, Operation};
-use oncegate_core::terms::Retention;
+use oncegate_core::record::ClaimState;
+use oncegate_core::tenant::AppKey;
 use oncegate_gateway::ClaimView;
 use oncegate_gateway::operator::Changed;
 use oncegate_web::body::{self, JsonBytes};
-use oncegate_web::choice::OutcomeName;
 use oncegate_web::fields::check_retention;
 use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
 use super::{Named, Target};
 use crate::Admin;
 use crate::audit::{Change, Done, Reason};
 use crate::auth::Operator;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReleaseBody<'a> {
-    app: AppKey,
-    operation: Option<Operation>,
-    #[serde(borrow, default, deserialize_with = "body::present")]
-    contents: Option<&'a RawValue>,
-    realm: Option<Realm>,
-    global_id: Option<String>,
-    attempt_hash: Option<String>,
-    even_succeeded: Option<bool>,
-    reason: Reason,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SettleBody<'a> {
-    app: AppKey,
-    operation: Option<Operation>,
-    #[serde(borrow, default, deserialize_with = "body::present")]
-    contents: Option<&'a RawValue>,
-    realm: Option<Realm>,
-    global_id: Option<String>,
-    attempt_hash: Option<String>,
-    outcome: OutcomeName,
-    #[serde(borrow, default, deserialize_with = "body::present")]
-    result: Option<&'a RawValue>,
-    retention: Option<Retention>,
-    reason: Reason,
-}
+use crate::bodies::{ReleaseClaim, SettleClaim};
 
 /// 200 to a change.
 #[derive(Serialize)]
@@ -73,7 +40,7 @@ pub(crate) async fn release(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let ReleaseBody { app, operation, contents, realm, global_id, attempt_hash, even_succeeded, reason } =
+    let ReleaseClaim { app, operation, contents, realm, global_id, attempt_hash, even_succeeded, reason } =
         body.parse()?;
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let even_succeeded = even_succeeded.unwrap_or(false);
@@ -98,8 +65,8 @@ pub(crate) async fn settle(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let body: SettleBody<'_> = body.parse()?;
-    let SettleBody { app, operation, contents, realm, global_id, attempt_hash, result, retention, reason, .. } = body;
+    let body: SettleClaim<'_> = body.parse()?;
+    let SettleClaim { app, operation, contents, realm, global_id, attempt_hash, result, retention, reason, .. } = body;
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     check_retention(retention, &admin.limits)?;
     let result = result.map(|result| body::result(result, admin.limits.result_bytes)).transpose()?;

@@ -8,30 +8,17 @@ use axum::response::Response;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::ReleaseResponse;
 use oncegate_core::record::Realm;
-use oncegate_core::tenant::{AppKey, Operation};
-use oncegate_web::body::{self, JsonBytes};
+use oncegate_core::tenant::AppKey;
+use oncegate_web::body::JsonBytes;
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
 use super::Named;
 use super::change::{change_of, superseded};
 use crate::Admin;
-use crate::audit::Reason;
 use crate::auth::Operator;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForgetBody<'a> {
-    app: AppKey,
-    operation: Option<Operation>,
-    #[serde(borrow, default, deserialize_with = "body::present")]
-    contents: Option<&'a RawValue>,
-    global_id: Option<String>,
-    attempt_hash: Option<String>,
-    reason: Reason,
-}
+use crate::bodies::ForgetResponse;
 
 /// 200 to an erased response.
 #[derive(Serialize)]
@@ -47,7 +34,7 @@ pub(crate) async fn forget(
     Extension(operator): Extension<Operator>,
     body: JsonBytes,
 ) -> Result<Response, Problem> {
-    let ForgetBody { app, operation, contents, global_id, attempt_hash, reason } = body.parse()?;
+    let ForgetResponse { app, operation, contents, global_id, attempt_hash, reason } = body.parse()?;
     let realm = global_id.is_some().then_some(Realm::Proxy);
     let target = Named { app, operation, contents, realm, global_id }.find(&admin)?;
     let found = target.inspect(&admin, attempt_hash.as_deref()).await?;
