@@ -104,8 +104,8 @@ impl Waiters {
     ) -> Option<Ticket<'_>> {
         let mut state = self.state();
         let queue = state.queues.get(&request.key)?;
-        let judged = claim::claim(Some(&queue.live), request, None);
-        matches!(judged, (Effect::Keep, ClaimResponse::Duplicate(_))).then_some(())?;
+        let decided = claim::claim(Some(&queue.live), request, None);
+        matches!(decided, (Effect::Keep, ClaimResponse::Duplicate(_))).then_some(())?;
         self.add(&mut state, request, context, since)
     }
 
@@ -229,7 +229,7 @@ impl Waiters {
         let left = live.left.unwrap_or(Duration::MAX);
         (queue.live, queue.found_at) = (live, asked_at);
         if is_other {
-            queue.judge(asked_at);
+            queue.recheck(asked_at);
         }
         Some(left)
     }
@@ -252,7 +252,7 @@ impl Waiters {
 impl Queue {
     /// Checks each caller against the present claim. A mismatch is answered at once; a caller with the nonce of that
     /// claim must call the store.
-    fn judge(&mut self, at: Duration) {
+    fn recheck(&mut self, at: Duration) {
         for entry in std::mem::take(&mut self.entries) {
             match claim::claim(Some(&self.live), &entry.request, None) {
                 (Effect::Keep, ClaimResponse::Duplicate(_)) => self.entries.push_back(entry),

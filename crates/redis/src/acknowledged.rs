@@ -92,7 +92,7 @@ impl Room {
                 () = sleep(TICK) => self.give_up_unanswered(&mut callers, reply_due),
             }
         };
-        let acknowledged = self.acknowledgement.judge(values.split_off(count), marker.is_some());
+        let acknowledged = self.acknowledgement.read_replies(values.split_off(count), marker.is_some());
         let fitness = if matches!(acknowledged, Acknowledged::Never(_)) { READONLY } else { fitness(&values) };
         let waiting = answer_at_once(callers, values);
         if self.conclude(acknowledged, covered, waiting) { self.repeat(fitness).await } else { Ok(fitness) }
@@ -120,7 +120,7 @@ impl Room {
                     () = sleep(TICK) => self.answer_late(),
                 }
             };
-            let acknowledged = self.acknowledgement.judge(replies, marker.is_some());
+            let acknowledged = self.acknowledgement.read_replies(replies, marker.is_some());
             let is_replica = matches!(acknowledged, Acknowledged::Never(_));
             self.conclude(acknowledged, covered, Vec::new());
             if is_replica {

@@ -59,8 +59,8 @@ impl Acknowledgement {
         commands
     }
 
-    /// Judges the replies to [`Self::commands`], by the last two: whether the marker had to be written again does not matter.
-    pub(super) fn judge(&self, mut replies: Vec<Value>, has_marker: bool) -> Acknowledged {
+    /// Reads the replies to [`Self::commands`], by the last two: whether the marker had to be written again does not matter.
+    pub(super) fn read_replies(&self, mut replies: Vec<Value>, has_marker: bool) -> Acknowledged {
         let waited = replies.pop();
         match replies.pop() {
             Some(Value::Int(1)) => {}
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn fewer_replicas_or_any_error_is_a_shortfall() {
-        let judged = |replies: Vec<Value>| TWO.judge(replies, true);
+        let read = |replies: Vec<Value>| TWO.read_replies(replies, true);
         for enough in [2, 3] {
-            assert_eq!(judged(vec![Value::Int(1), Value::Int(enough)]), Acknowledged::Yes);
+            assert_eq!(read(vec![Value::Int(1), Value::Int(enough)]), Acknowledged::Yes);
         }
         let short = [
             vec![Value::Int(1), Value::Int(1)],
@@ -136,27 +136,28 @@ mod tests {
             vec![Value::Int(1), Value::Nil],
         ];
         for replies in short {
-            assert!(matches!(judged(replies.clone()), Acknowledged::Short(_)), "{replies:?}");
+            assert!(matches!(read(replies.clone()), Acknowledged::Short(_)), "{replies:?}");
         }
-        assert!(matches!(judged(vec![error("READONLY x"), Value::Int(2)]), Acknowledged::Never(_)));
-        assert_eq!(TWO.judge(vec![Value::Int(2)], false), Acknowledged::Yes);
+        assert!(matches!(read(vec![error("READONLY x"), Value::Int(2)]), Acknowledged::Never(_)));
+        assert_eq!(TWO.read_replies(vec![Value::Int(2)], false), Acknowledged::Yes);
     }
 
     #[test]
     fn with_aof_the_disks_here_and_there_count() {
         let aof = Acknowledgement { aof: true, ..TWO };
-        let judged =
-            |here, there| aof.judge(vec![Value::Int(1), Value::Array(vec![Value::Int(here), Value::Int(there)])], true);
-        assert_eq!(judged(1, 2), Acknowledged::Yes);
-        assert!(matches!(judged(0, 2), Acknowledged::Short(_)));
-        assert!(matches!(judged(1, 1), Acknowledged::Short(_)));
+        let read = |here, there| {
+            aof.read_replies(vec![Value::Int(1), Value::Array(vec![Value::Int(here), Value::Int(there)])], true)
+        };
+        assert_eq!(read(1, 2), Acknowledged::Yes);
+        assert!(matches!(read(0, 2), Acknowledged::Short(_)));
+        assert!(matches!(read(1, 1), Acknowledged::Short(_)));
     }
 
     #[test]
     fn a_shortfall_has_the_reason_of_the_server() {
-        let refused = TWO.judge(vec![error("MISCONF x"), Value::Int(2)], true);
+        let refused = TWO.read_replies(vec![error("MISCONF x"), Value::Int(2)], true);
         assert!(matches!(&refused, Acknowledged::Short(why) if why.contains("MISCONF")), "{refused:?}");
-        let demoted = TWO.judge(vec![error("READONLY x"), Value::Int(2)], true);
+        let demoted = TWO.read_replies(vec![error("READONLY x"), Value::Int(2)], true);
         assert!(matches!(&demoted, Acknowledged::Never(why) if why.contains("READONLY")), "{demoted:?}");
     }
 }

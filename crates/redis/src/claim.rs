@@ -66,7 +66,7 @@ impl Redis {
                 Ok(Value::Nil) => return Ok(self.granted(claim)),
                 Ok(found) => {
                     if let Some(found) = reply::snapshot(found)?
-                        && let Some(answer) = self.judge(claim, found).await?
+                        && let Some(answer) = self.answer_from(claim, found).await?
                     {
                         return Ok(answer);
                     }
@@ -166,7 +166,7 @@ impl Redis {
             })?;
             match (found, outcome) {
                 (Some(found), _) => {
-                    if let Some(answer) = self.judge(claim, found).await? {
+                    if let Some(answer) = self.answer_from(claim, found).await? {
                         return Ok(answer);
                     }
                 }
@@ -187,7 +187,7 @@ impl Redis {
 
     /// Answers a claim from the existing claim, or takes that one over if the table allows it. `None` if it has changed
     /// since.
-    async fn judge(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
+    async fn answer_from(&self, claim: &Prepared<'_>, found: Snapshot) -> Result<Option<ClaimResponse>, EngineError> {
         let (effect, answer) = claim::claim(Some(&found.held), claim.request, None);
         let Effect::Put(record, _) = effect else {
             return if claim.time.wait.is_none() || is_given_at_once(&answer) {

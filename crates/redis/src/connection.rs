@@ -183,8 +183,8 @@ impl oncegate_driver::Connection for Connection {
         let replies = self.wire.exchange(self.health.marker_commands().into_iter().collect());
         let health = self.health.clone();
         Box::pin(async move {
-            let judged = health.judge_marker(replies.await?, marker.as_deref());
-            judged.map_err(|why| Lost::from(why.reason().to_owned()))?;
+            let checked = health.check_marker(replies.await?, marker.as_deref());
+            checked.map_err(|why| Lost::from(why.reason().to_owned()))?;
             Ok(Fitness::Good)
         })
     }
@@ -216,7 +216,7 @@ impl Connection {
         let marker = self.health.marker();
         let replies = self.wire.exchange(self.health.commands().into_iter().collect());
         let health = self.health.clone();
-        async move { health.judge(replies.await.map_err(Determinate::Unavailable)?, marker.as_deref()) }
+        async move { health.check_replies(replies.await.map_err(Determinate::Unavailable)?, marker.as_deref()) }
     }
 }
 

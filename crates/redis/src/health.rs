@@ -93,8 +93,8 @@ impl Health {
         }
     }
 
-    /// Judges the replies to a health check. An error means that the server must not be used at all now.
-    pub(super) fn judge(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
+    /// Checks the replies to a health check. An error means that the server must not be used at all now.
+    pub(super) fn check_replies(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
         let Ok([server, memory, persistence, replication, cluster, config, set_marker, found]) =
             <[Value; 8]>::try_from(replies)
         else {
@@ -112,16 +112,16 @@ impl Health {
         if let Some(acknowledgement) = &self.url.acknowledgement {
             persistence.check(acknowledgement, version)?;
         }
-        self.judge_eviction(&memory);
+        self.warn_of_eviction(&memory);
         let replication = Replication::read(&text(replication));
         self.warn(replication.warnings(&self.url, &persistence));
         self.replicas_max.fetch_max(replication.replicas.len(), Ordering::Relaxed);
         self.replication.store(Arc::new(replication));
-        self.judge_marker(vec![set_marker, found], marker)
+        self.check_marker(vec![set_marker, found], marker)
     }
 
-    /// Judges the replies to [`Self::marker_commands`]. An error means that the server must not be used at all now.
-    pub(super) fn judge_marker(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
+    /// Checks the replies to [`Self::marker_commands`]. An error means that the server must not be used at all now.
+    pub(super) fn check_marker(&self, replies: Vec<Value>, marker: Option<&Marker>) -> Result<(), Determinate> {
         let Ok([set_marker, found]) = <[Value; 2]>::try_from(replies) else { return Err(unfit()) };
         let is_cluster = matches!(self.url.layout, Layout::Cluster { .. });
         // In a cluster the slot may be moving, or the server may be a replica by now. Neither shows anything about its
@@ -147,7 +147,7 @@ impl Health {
         Ok(())
     }
 
-    fn judge_eviction(&self, memory: &str) {
+    fn warn_of_eviction(&self, memory: &str) {
         let why = if self.url.allow_eviction { None } else { eviction(memory) };
         let was_refused = self.evicts.swap(why.clone().map(Into::into)).is_some();
         let server = self.server.address();
@@ -278,9 +278,9 @@ mod tests {
     #[test]
     fn old_servers_are_refused() {
         for (version, fit) in [("7.0.15", true), ("8.2.1", true), ("10.0.0", true), ("6.2.14", false), ("x", false)] {
-            let judged = health("redis://h").judge(answers(version, FIT, Value::Nil, "a"), Some(&marker()));
-            assert_eq!(judged.is_ok(), fit, "{version}: {judged:?}");
-            assert!(judged.err().is_none_or(|why| matches!(why, Determinate::Incompatible(_))));
+            let checked = health("redis://h").check_replies(answers(version, FIT, Value::Nil, "a"), Some(&marker()));
+            assert_eq!(checked.is_ok(), fit, "{version}: {checked:?}");
+            assert!(checked.err().is_none_or(|why| matches!(why, Determinate::Incompatible(_))));
         }
     }
 
@@ -291,11 +291,11 @@ mod tests {
         for (memory, refused) in
             [(FIT, false), (evicting, true), ("maxmemory:1000\r\nmaxmemory_policy:noeviction\r\n", false), ("", true)]
         {
-            health.judge(answers("7.0.0", memory, Value::Nil, "a"), Some(&marker())).unwrap();
+            health.check_replies(answers("7.0.0", memory, Value::Nil, "a"), Some(&marker())).unwrap();
             assert_eq!(health.refusal_of_grants().is_some(), refused, "{memory}");
         }
         let allowing = self::health("redis://h?allow_eviction=true");
-        allowing.judge(answers("7.0.0", evicting, Value::Nil, "a"), Some(&marker())).unwrap();
+        allowing.check_replies(answers("7.0.0", evicting, Value::Nil, "a"), Some(&marker())).unwrap();
         assert_eq!(allowing.refusal_of_grants(), None);
     }
 
@@ -306,10 +306,10 @@ mod tests {
             for enabled in ["0", "1"] {
                 let mut replies = answers("7.0.0", FIT, Value::Nil, "a");
                 replies[4] = bulk(&format!("# Cluster\r\ncluster_enabled:{enabled}\r\n"));
-                let judged = health(url).judge(replies, Some(&marker()));
+                let checked = health(url).check_replies(replies, Some(&marker()));
                 let is_refused =
-                    matches!(&judged, Err(Determinate::Incompatible(why)) if why.contains("redis+cluster://"));
-                assert_eq!(is_refused, enabled == "1" && !is_cluster, "{url}: {judged:?}");
+                    matches!(&checked, Err(Determinate::Incompatible(why)) if why.contains("redis+cluster://"));
+                assert_eq!(is_refused, enabled == "1" && !is_cluster, "{url}: {checked:?}");
             }
         }
     }
@@ -325,7 +325,7 @@ mod tests {
         for (count, most, warnings) in [(0, 0, 1), (2, 2, 1), (1, 2, 0)] {
             let mut replies = answers("7.0.0", FIT, Value::Nil, "a");
             replies[3] = attached(count);
-            health.judge(replies, Some(&marker())).unwrap();
+            health.check_replies(replies, Some(&marker())).unwrap();
             assert_eq!((health.replication().replicas.len(), health.replicas_max()), (count, most));
             assert_eq!(health.warnings().len(), warnings, "{:?}", health.warnings());
         }
@@ -349,7 +349,7 @@ mod tests {
     fn another_marker_means_lost_data() {
         let health = health("redis://h");
         for (found, lost) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("a", 2)] {
-            health.judge(answers("7.0.0", FIT, bulk(found), found), Some(&marker())).unwrap();
+            health.check_replies(answers("7.0.0", FIT, bulk(found), found), Some(&marker())).unwrap();
             assert_eq!(health.server.data_losses(), lost);
         }
     }
@@ -358,26 +358,26 @@ mod tests {
     fn a_slot_on_its_way_says_nothing_about_the_data() {
         let health = health("redis+cluster://h");
         let marker = Marker { key: "og:{1}:marker".into(), place: Some((9842, 0)) };
-        let judge = |set: Value, found: Value| health.judge_marker(vec![set, found], Some(&marker));
+        let check = |set: Value, found: Value| health.check_marker(vec![set, found], Some(&marker));
         let moved = redis::parse_redis_value(b"-MOVED 9842 h:1\r\n").unwrap();
         let loading = redis::parse_redis_value(b"-LOADING x\r\n").unwrap();
-        judge(Value::Nil, bulk("a")).unwrap();
+        check(Value::Nil, bulk("a")).unwrap();
         for (set, found) in [(&moved, &moved), (&moved, &bulk("b")), (&Value::Nil, &moved)] {
-            judge(set.clone(), found.clone()).unwrap();
+            check(set.clone(), found.clone()).unwrap();
         }
         assert_eq!(health.server.data_losses(), 0);
-        assert!(judge(loading.clone(), loading).is_err());
-        judge(Value::Okay, bulk("b")).unwrap();
+        assert!(check(loading.clone(), loading).is_err());
+        check(Value::Okay, bulk("b")).unwrap();
         assert_eq!(health.server.data_losses(), 1);
     }
 
     #[test]
     fn answers_that_are_refusals_make_the_server_unavailable() {
         let error = redis::parse_redis_value(b"-LOADING Redis is loading the dataset in memory\r\n").unwrap();
-        let judged = health("redis://h").judge(answers("7.0.0", FIT, error.clone(), "a"), Some(&marker()));
-        assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
-        let judged = health("redis://h").judge(vec![error; 8], Some(&marker()));
-        assert!(matches!(judged, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
-        assert!(health("redis://h").judge(vec![], Some(&marker())).is_err());
+        let checked = health("redis://h").check_replies(answers("7.0.0", FIT, error.clone(), "a"), Some(&marker()));
+        assert!(matches!(checked, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
+        let checked = health("redis://h").check_replies(vec![error; 8], Some(&marker()));
+        assert!(matches!(checked, Err(Determinate::Unavailable(why)) if why.contains("LOADING")));
+        assert!(health("redis://h").check_replies(vec![], Some(&marker())).is_err());
     }
 }

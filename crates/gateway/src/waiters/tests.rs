@@ -407,7 +407,7 @@ fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
     let mismatch = ClaimRequest { contents: canonicalize(b"2").unwrap(), ..again(fresh_claim()) };
     let callers = [again(fresh_claim()), mismatch, again(fresh_claim()), holder.clone()];
     let (mut queue, mut verdicts) = queued(&live, &callers);
-    queue.judge(Duration::from_secs(2));
+    queue.recheck(Duration::from_secs(2));
     assert_eq!(queue.entries.iter().map(|entry| entry.number).collect::<Vec<_>>(), [0, 2]);
     let at = Duration::from_secs(2);
     assert!(matches!(

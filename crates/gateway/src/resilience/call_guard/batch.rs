@@ -59,7 +59,7 @@ impl Guard {
             replace(&mut first_tries.lock().unwrap_or_else(PoisonError::into_inner)[position], next)
         };
         let receive = |position: usize, answer| match set(position, FirstTry::Done) {
-            FirstTry::InFlight(pass) => match self.judged(tasks[position], pass, answer) {
+            FirstTry::InFlight(pass) => match self.first_try_ended(tasks[position], pass, answer) {
                 ControlFlow::Break(answer) => sink(position, answer),
                 ControlFlow::Continue(failure) => drop(set(position, FirstTry::Failed(failure))),
             },

@@ -87,7 +87,7 @@ impl Guard {
     }
 
     /// Records the answer of a first try. Returns it if the call ends with it, or the failure if a retry follows.
-    pub(super) fn judged<Answer>(
+    pub(super) fn first_try_ended<Answer>(
         self: &Arc<Self>,
         task: Task,
         pass: Pass<'_>,
@@ -139,7 +139,7 @@ where
 
     /// Continues a call whose first try was answered.
     async fn first_answered(&self, pass: Pass<'_>, answer: Result<Answer, EngineError>) -> Result<Answer, EngineError> {
-        match self.guard.judged(self.task, pass, answer) {
+        match self.guard.first_try_ended(self.task, pass, answer) {
             ControlFlow::Break(answer) => answer,
             ControlFlow::Continue(failure) => self.retried(failure).await,
         }
