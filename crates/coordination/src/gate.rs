@@ -23,6 +23,8 @@ pub struct Gate {
     bound: &'static str,
     bytes_used: AtomicU64,
     bytes_max: AtomicU64,
+    /// The alarm that the server has raised because its room is used up.
+    alarm: AtomicBool,
     is_clock_fast: AtomicBool,
     looks: Mutex<VecDeque<Look>>,
 }
@@ -43,6 +45,7 @@ impl Gate {
             bound,
             bytes_used: AtomicU64::new(0),
             bytes_max: AtomicU64::new(u64::MAX),
+            alarm: AtomicBool::new(false),
             is_clock_fast: AtomicBool::new(false),
             looks: Mutex::default(),
         }
@@ -57,6 +60,13 @@ impl Gate {
             );
             return Some(Determinate::Paused(why));
         }
+        if self.alarm.load(Ordering::Relaxed) {
+            let why = format!(
+                "{} has raised an alarm, since its room is used up; make room, and disarm the alarm",
+                self.engine
+            );
+            return Some(Determinate::Full(why));
+        }
         let (used, max) = (self.bytes_used.load(Ordering::Relaxed), self.bytes_max.load(Ordering::Relaxed));
         let mib = |bytes: u64| bytes >> 20;
         (used >= max).then(|| {
@@ -69,6 +79,11 @@ impl Gate {
     pub fn report_size(&self, used: u64, max: u64) {
         self.bytes_max.store(max, Ordering::Relaxed);
         self.bytes_used.store(used, Ordering::Relaxed);
+    }
+
+    /// Records whether the server has raised an alarm because its room is used up. It may go on writing all the same.
+    pub fn report_alarm(&self, is_raised: bool) {
+        self.alarm.store(is_raised, Ordering::Relaxed);
     }
 
     /// Returns whether the clock gains more than it may, by this gateway's own clock.
@@ -125,6 +140,11 @@ mod tests {
         gate.report_size(900 << 20, 800 << 20);
         let Some(Determinate::Full(why)) = gate.refusal() else { panic!("it is full") };
         assert_eq!(why, "etcd uses 900 MiB, and grants end at 800 MiB (grant_until)");
+        gate.report_size(0, 800 << 20);
+        gate.report_alarm(true);
+        assert!(matches!(gate.refusal(), Some(Determinate::Full(why)) if why.contains("disarm the alarm")));
+        gate.report_alarm(false);
+        assert_eq!(gate.refusal(), None);
     }
 
     #[test]

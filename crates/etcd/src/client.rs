@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
@@ -19,11 +19,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
+use super::authentication::{Authentication, Token};
 use super::failure::{Failure, Remedy};
 use super::proto::{AuthenticateRequest, AuthenticateResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse};
 
@@ -40,21 +41,20 @@ const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
-type Token = MetadataValue<Ascii>;
-
 /// An open connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Client {
     grpc: Grpc<Http2>,
-    credentials: Option<Credentials>,
-    token: Arc<Mutex<Option<Token>>>,
-    /// Held by the one call that authenticates for all others.
-    authenticating: Arc<tokio::sync::Mutex<()>>,
+    authentication: Option<Arc<Authentication>>,
 }
 
 impl Client {
-    /// Connects to a member, and authenticates if the URL has a user.
-    pub(super) async fn connect(url: &Url, member: &Address) -> Result<Self, Determinate> {
+    /// Connects to a member, and gets a token if the URL has a user and none is known.
+    pub(super) async fn connect(
+        url: &Url,
+        authentication: Option<Arc<Authentication>>,
+        member: &Address,
+    ) -> Result<Self, Determinate> {
         let down = |error: std::io::Error| Determinate::Unavailable(format!("no connection to {member}: {error}"));
         let stream = TcpStream::connect((member.host.as_str(), member.port)).await.map_err(down)?;
         stream.set_nodelay(true).map_err(down)?;
@@ -66,9 +66,8 @@ impl Client {
         let origin = Uri::try_from(format!("{scheme}://{member}"));
         let origin = origin.map_err(|_| Determinate::Incompatible(format!("{member} is no address")))?;
         let grpc = Grpc::with_origin(Http2(sender), origin).max_decoding_message_size(REPLY_BYTES_MAX);
-        let credentials = url.credentials.clone();
-        let client = Self { grpc, credentials, token: Arc::default(), authenticating: Arc::default() };
-        if client.credentials.is_some() {
+        let client = Self { grpc, authentication };
+        if client.token().is_none() {
             client.authenticate(None).await.map_err(|failure| failure.answer.without_effect())?;
         }
         Ok(client)
@@ -87,8 +86,9 @@ impl Client {
     {
         let used = self.token();
         match self.send(path, build(), used.clone()).await {
-            Err(Failure { remedy: Remedy::Authenticate, .. }) if self.credentials.is_some() => {
-                self.authenticate(used).await?;
+            Err(Failure { remedy: Remedy::Authenticate, .. }) if self.authentication.is_some() => {
+                // Boxed: every call would take memory for this.
+                Box::pin(self.authenticate(used)).await?;
                 self.send(path, build(), self.token()).await
             }
             answer => answer,
@@ -131,25 +131,24 @@ impl Client {
         request
     }
 
-    /// Gets a new token, unless another call has got one since `used`.
+    /// Gets a token other than `used`, unless there is one already, or the URL has no user.
     async fn authenticate(&self, used: Option<Token>) -> Result<(), Failure> {
-        let _one_at_a_time = self.authenticating.lock().await;
-        if self.token() != used {
-            return Ok(());
-        }
-        let Some(Credentials { user, password }) = self.credentials.clone() else { return Ok(()) };
-        let request = AuthenticateRequest { name: user, password };
-        let reply: AuthenticateResponse = self.send(AUTHENTICATE, request, None).await.map_err(|failure| {
-            // A refusal of the password is no refusal of a call among others.
-            Failure { remedy: Remedy::Leave, ..failure }
-        })?;
-        let token = Token::try_from(reply.token).map_err(|_| Failure::unfit("etcd gave a token that is no text"))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
-        Ok(())
+        let Some(authentication) = &self.authentication else { return Ok(()) };
+        let Credentials { user, password } = authentication.credentials.clone();
+        let client = self.clone();
+        let request = async move {
+            let asking = client.send(AUTHENTICATE, AuthenticateRequest { name: user, password }, None);
+            let reply: AuthenticateResponse = asking.await.map_err(|failure| {
+                // A refusal of the password is no refusal of a call among others.
+                Failure { remedy: Remedy::Leave, ..failure }
+            })?;
+            Token::try_from(reply.token).map_err(|_| Failure::unfit("etcd gave a token that is no text"))
+        };
+        authentication.renew(used, request).await
     }
 
     fn token(&self) -> Option<Token> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.authentication.as_ref().and_then(|authentication| authentication.token())
     }
 }
 

@@ -81,7 +81,7 @@ async fn learn(store: &Store, answers: &[(Address, Option<(Client, StatusRespons
 async fn status_of(store: &Store, address: &Address, client: Option<Client>) -> Option<(Client, StatusResponse)> {
     let client = match client {
         Some(client) => client,
-        None => Client::connect(&store.url.common, address).await.ok()?,
+        None => Client::connect(&store.url.common, store.authentication.clone(), address).await.ok()?,
     };
     let status = client.call(STATUS, || StatusRequest {}).await.ok()?;
     Some((client, status))

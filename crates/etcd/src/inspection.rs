@@ -10,6 +10,7 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::scheme::Inspection;
 use tokio::time::timeout;
 
+use super::authentication::Authentication;
 use super::client::Client;
 use super::cluster::{self, LEARNER, PROXY};
 use super::compaction::{is_compacted, range_at};
@@ -118,7 +119,9 @@ async fn check_listed(url: &Url, listed: &MemberListResponse, found: &mut Inspec
 
 async fn connect(url: &Url, member: &Address) -> Result<Client, Determinate> {
     let silent = || Determinate::Unavailable(format!("no connection within {TIMEOUT:?}"));
-    timeout(TIMEOUT, Client::connect(&url.common, member)).await.unwrap_or_else(|_elapsed| Err(silent()))
+    timeout(TIMEOUT, Client::connect(&url.common, Authentication::of(&url.common), member))
+        .await
+        .unwrap_or_else(|_elapsed| Err(silent()))
 }
 
 async fn look(url: &Url, member: &Address) -> Result<Look, String> {

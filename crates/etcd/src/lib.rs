@@ -4,6 +4,7 @@
 //! that calls share), `step` (a write and its guards as messages), and `session` (the member in use). Reasons:
 //! `docs/adr/0152-one-transaction-for-many-claims.md`.
 
+mod authentication;
 mod batch;
 mod client;
 mod cluster;

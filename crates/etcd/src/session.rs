@@ -20,6 +20,7 @@ use oncegate_core::engine::Determinate;
 use oncegate_driver::Server;
 use tokio::time::{sleep, timeout};
 
+use super::authentication::Authentication;
 use super::client::Client;
 use super::cluster;
 use super::failure::Failure;
@@ -50,6 +51,7 @@ pub(super) struct Store {
     pub(super) keys: Keys,
     pub(super) server: Arc<Server>,
     pub(super) state: Arc<State>,
+    pub(super) authentication: Option<Arc<Authentication>>,
     known: Mutex<Known>,
 }
 
@@ -91,6 +93,7 @@ impl Store {
             keys: Keys::new(&url.prefix),
             server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
             state: Arc::new(state),
+            authentication: Authentication::of(&url.common),
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
             options,
@@ -151,6 +154,8 @@ impl Store {
     fn report_size(&self, status: &StatusResponse) {
         let (used, quota) = (status.bytes_used(), status.quota());
         self.state.gate.report_size(used, self.url.grant_until.unwrap_or(quota / 5 * 4));
+        // etcd counts no bytes of nested transactions, which all writes of an engine are, and takes them beyond its quota.
+        self.state.gate.report_alarm(status.errors.iter().any(|error| error.contains("NOSPACE")));
     }
 
     /// Records the marker of the store.
@@ -199,7 +204,7 @@ impl Session {
 
     async fn open_at(store: Arc<Store>, member: &Address) -> Result<Self, Determinate> {
         let hint = |why| with_tls_hint(&store.url.common, "etcd", why);
-        let client = Client::connect(&store.url.common, member).await.map_err(hint)?;
+        let client = Client::connect(&store.url.common, store.authentication.clone(), member).await.map_err(hint)?;
         let refused = |failure: Failure| failure.answer.without_effect();
         let status = client.call(STATUS, || StatusRequest {}).await;
         let status: StatusResponse = status.map_err(refused).map_err(hint)?;

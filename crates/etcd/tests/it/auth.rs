@@ -1,14 +1,22 @@
 //! Users, roles and tokens.
 
+use std::time::Duration;
+
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_etcd::Options;
 use oncegate_testkit::etcd_cluster::EtcdCluster;
 
-use super::{granted, open, serves_again, soon};
+use super::{granted, open, options, serves_again, soon};
 
 /// Starts a cluster whose user `gateway` may use only the prefix of gateways.
 pub(super) async fn with_users() -> Option<EtcdCluster> {
     let cluster = EtcdCluster::start_one().await?;
+    add_users(&cluster);
+    Some(cluster)
+}
+
+fn add_users(cluster: &EtcdCluster) {
     for arguments in [
         &["user", "add", "root:secret"][..],
         &["user", "grant-role", "root", "root"],
@@ -20,7 +28,6 @@ pub(super) async fn with_users() -> Option<EtcdCluster> {
     ] {
         cluster.ctl(arguments);
     }
-    Some(cluster)
 }
 
 pub(super) fn with_user(cluster: &EtcdCluster, user: &str) -> String {
@@ -53,6 +60,23 @@ async fn a_user_with_the_prefix_is_served_also_after_its_token_is_gone() {
     // Any change of users or roles makes the tokens old.
     cluster.ctl(&["--user", "root:secret", "role", "add", "other"]);
     granted(&engine, &fresh_claim()).await;
+}
+
+/// As on a member that is busy: connections that each asked for a token, and gave up, would never get one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_may_take_longer_than_a_connection_to_its_member() {
+    let Some(mut cluster) = EtcdCluster::start_with(1, &["--bcrypt-cost=13"]).await else { return };
+    add_users(&cluster);
+    let url = with_user(&cluster, "gateway:hunter2");
+    let options = || Options { connect_timeout: Duration::from_millis(500), ..options() };
+    let engines = [(); 3].map(|()| oncegate_etcd::open(&url, options()).unwrap());
+    for engine in &engines {
+        serves_again(engine).await;
+    }
+    cluster.restart(0);
+    for engine in &engines {
+        serves_again(engine).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

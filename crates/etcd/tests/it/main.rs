@@ -10,6 +10,7 @@ mod layout;
 mod measure;
 mod members;
 mod quorum;
+mod room;
 mod tls;
 
 use std::time::Duration;
