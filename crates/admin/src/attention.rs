@@ -1,14 +1,21 @@
 //! Items that need a person now, as far as this gateway knows. Each kind has its runbook in `docs/operations.md`.
 
+use std::time::Duration;
+
 use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::{Node, NodeRole};
 use oncegate_core::spool::SpoolStatus;
 use oncegate_core::suspect::{SuspectKind, UncheckedSuspects};
 use oncegate_core::tenant::AppKey;
 use oncegate_gateway::chains::KnownChain;
-use oncegate_gateway::{KnownEngine, MetUnknownsOf};
+use oncegate_gateway::resilience::chain::SwitchCause;
+use oncegate_gateway::{KnownEngine, MetUnknownsOf, Refusal, RefusalKind};
 use serde::Serialize;
 
 use super::Admin;
+
+/// Time for which a loss of data or an automatic switch is among the items. Nothing else says when a person has dealt with it.
+const EVENT_SHOWN: Duration = Duration::from_hours(24);
 
 /// Most entries of a list. Those of apps are the only ones without a bound of their own.
 const ENTRIES_MAX: usize = 1000;
@@ -35,6 +42,18 @@ pub(super) struct Attention {
 pub(super) enum Kind {
     /// An engine does not answer.
     StoreDown,
+    /// A store has no room for new claims.
+    StoreFull,
+    /// A store must not be used in its present state, or a record in it cannot be read.
+    StoreIncompatible,
+    /// A store has lost its data, or was restored from a backup.
+    DataLost,
+    /// A server of a store that has several is down.
+    NodeDown,
+    /// The witness of a chain does not answer, so the chain would not be switched automatically.
+    WitnessDown,
+    /// A chain was switched automatically.
+    Switched,
     /// A chain grants nothing for a time, because its store lost its data.
     GrantsFrozen,
     /// A chain grants nothing, because its engine does not meet the chain's requirements.
@@ -79,8 +98,10 @@ pub(super) fn attention(
     chains: &[KnownChain],
     spool: &SpoolStatus,
 ) -> Vec<Attention> {
-    let mut found: Vec<_> = engines.iter().filter_map(|engine| store_down(engine, chains)).collect();
+    let now = admin.clock.wall();
+    let mut found: Vec<_> = engines.iter().flat_map(|engine| of_engine(engine, chains, now)).collect();
     found.extend(chains.iter().filter_map(no_grants));
+    found.extend(chains.iter().flat_map(|chain| of_failover(chain, now)));
     found.extend(of_spool(spool));
     found.extend(admin.journal.unchecked_suspects().into_iter().map(unchecked));
     found.extend(admin.gateway.met_unknowns().into_iter().map(unknown));
@@ -107,20 +128,116 @@ fn sorted(mut found: Vec<Attention>) -> Vec<Attention> {
 }
 
 /// Leaves out an engine that no chain has: it serves no callers.
-fn store_down(engine: &KnownEngine, chains: &[KnownChain]) -> Option<Attention> {
-    let is_down = engine.up == Some(false) && !engine.chains.is_empty();
-    let serving: Vec<_> =
-        chains.iter().filter(|chain| chain.status.active == engine.name).map(|chain| &*chain.name).collect();
-    let (severity, effect) = if serving.is_empty() {
-        (Severity::Warning, format!("No chain uses it now. It cannot take over for {}.", engine.chains.join(", ")))
-    } else {
-        let effect = format!("Callers of chain {} get 503, or the answers of outage policies.", serving.join(", "));
-        (Severity::Critical, effect)
+fn of_engine(engine: &KnownEngine, chains: &[KnownChain], now: Timestamp) -> Vec<Attention> {
+    if engine.chains.is_empty() {
+        return Vec::new();
+    }
+    let active_in = chains.iter().filter(|chain| chain.status.active == engine.name);
+    let served: Vec<_> = active_in.map(|chain| &*chain.name).collect();
+    let severity = if served.is_empty() { Severity::Warning } else { Severity::Critical };
+    let served = (!served.is_empty()).then(|| served.join(", "));
+    let of_kind = |kind, since, text| Attention {
+        subject: Some(engine.name.clone()),
+        ..Attention::new(kind, severity, since, text)
     };
-    let why = engine.detail.as_deref().unwrap_or("no reason is known");
-    let text = format!("Engine `{}` does not answer: {why}. {effect}", engine.name);
-    let subject = Some(engine.name.clone());
-    is_down.then(|| Attention { subject, ..Attention::new(Kind::StoreDown, severity, engine.since, text) })
+    let name = &engine.name;
+    let mut found = Vec::new();
+    match &engine.refusal {
+        Some(Refusal { kind: RefusalKind::Incompatible, reason, since, .. }) => {
+            let effect = match &served {
+                Some(served) => {
+                    format!("Calls of chain {served} get 503 `store_incompatible`, whatever the outage policy.")
+                }
+                None => unused(engine),
+            };
+            let text = format!("The store of engine `{name}` cannot be used, or not all of it: {reason}. {effect}");
+            found.push(of_kind(Kind::StoreIncompatible, Some(*since), text));
+        }
+        _ if engine.up == Some(false) => {
+            let why = engine.detail.as_deref().unwrap_or("no reason is known");
+            let effect = match &served {
+                Some(served) => format!("Callers of chain {served} get 503, or the answers of outage policies."),
+                None => unused(engine),
+            };
+            let text = format!("Engine `{name}` does not answer: {why}. {effect}");
+            found.push(of_kind(Kind::StoreDown, engine.since, text));
+        }
+        Some(Refusal { kind: RefusalKind::Full, reason, since, .. }) => {
+            let effect = match &served {
+                Some(served) => format!("New claims of chain {served} get 503 `store_full`."),
+                None => unused(engine),
+            };
+            found.push(of_kind(Kind::StoreFull, Some(*since), format!("Engine `{name}` is full: {reason}. {effect}")));
+        }
+        None => {}
+    }
+    if let Some(at) = engine.data_lost_at.filter(|at| now.since(*at) < EVENT_SHOWN) {
+        let text = format!(
+            "The store of engine `{name}` has lost its data, or was restored from a backup. Operations that were done before can be \
+             granted again."
+        );
+        found.push(of_kind(Kind::DataLost, Some(at), text));
+    }
+    if engine.up != Some(false) && !engine.nodes_down.is_empty() {
+        found.push(node_down(engine, severity));
+    }
+    found
+}
+
+/// Without a primary, its shard answers no calls. Without another server, one fault more may stop the store.
+fn node_down(engine: &KnownEngine, of_engine: Severity) -> Attention {
+    let name = &engine.name;
+    let addresses = |nodes: &[&Node]| nodes.iter().map(|node| &*node.address).collect::<Vec<_>>().join(", ");
+    let all: Vec<_> = engine.nodes_down.iter().collect();
+    let primaries: Vec<_> = all.iter().filter(|node| node.role == NodeRole::Primary).copied().collect();
+    let (severity, text) = if primaries.is_empty() {
+        let text = format!("Servers of engine `{name}` do not answer: {}. The others do its work.", addresses(&all));
+        (Severity::Warning, text)
+    } else {
+        let text = format!(
+            "Primaries of engine `{name}` do not answer: {}. Callers whose claims are there get 503, or the answers of outage policies.",
+            addresses(&primaries)
+        );
+        (of_engine, text)
+    };
+    let count = engine.nodes_down.len();
+    Attention {
+        subject: Some(name.clone()),
+        count,
+        ..Attention::new(Kind::NodeDown, severity, engine.checked_at, text)
+    }
+}
+
+/// Returns what needs a person about the automatic switch of a chain.
+fn of_failover(chain: &KnownChain, now: Timestamp) -> Vec<Attention> {
+    let Some(failover) = &chain.status.failover else { return Vec::new() };
+    let name = &chain.name;
+    let of_kind = |kind, since, text| Attention {
+        subject: Some(name.clone()),
+        ..Attention::new(kind, Severity::Warning, since, text)
+    };
+    let mut found = Vec::new();
+    if !failover.witness.up {
+        let text = format!(
+            "The witness `{}` of chain `{name}` does not answer: {}. The chain would not be switched automatically.",
+            failover.witness.engine, failover.witness.detail
+        );
+        found.push(of_kind(Kind::WitnessDown, None, text));
+    }
+    let last = failover.last_switch.as_ref().filter(|last| last.cause == SwitchCause::Automatic);
+    if let Some(last) = last.filter(|last| now.since(last.at) < EVENT_SHOWN) {
+        let text = format!(
+            "Chain `{name}` was switched from `{}` to `{}` automatically: {}. The new engine knows nothing of what was done on the old one.",
+            last.from, last.to, last.reason
+        );
+        found.push(of_kind(Kind::Switched, Some(last.at), text));
+    }
+    found
+}
+
+/// Returns the meaning of a fault in an engine that no chain uses now.
+fn unused(engine: &KnownEngine) -> String {
+    format!("No chain uses it now. It cannot take over for {}.", engine.chains.join(", "))
 }
 
 fn no_grants(chain: &KnownChain) -> Option<Attention> {
@@ -198,6 +315,9 @@ mod tests {
             detail: Some("connection refused".to_owned()),
             checked_at: None,
             breaker: BreakerHealth { state: BreakerState::Closed, since: Timestamp::from_micros(7) },
+            refusal: None,
+            data_lost_at: None,
+            nodes_down: Vec::new(),
             chains: chains.iter().map(|chain| (*chain).to_owned()).collect(),
         }
     }
@@ -218,13 +338,57 @@ mod tests {
     #[test]
     fn an_engine_that_serves_callers_is_more_urgent_than_a_spare_one() {
         let severity = |up, active: &str, of: &[&str]| {
-            store_down(&engine(up, of), &[chain(active, None, true)]).map(|found| found.severity)
+            let found = of_engine(&engine(up, of), &[chain(active, None, true)], Timestamp::default());
+            found.first().map(|found| (found.kind, found.severity))
         };
-        assert_eq!(severity(Some(false), "primary", &["default"]), Some(Severity::Critical));
-        assert_eq!(severity(Some(false), "spare", &["default"]), Some(Severity::Warning));
+        let down = |severity| Some((Kind::StoreDown, severity));
+        assert_eq!(severity(Some(false), "primary", &["default"]), down(Severity::Critical));
+        assert_eq!(severity(Some(false), "spare", &["default"]), down(Severity::Warning));
         assert_eq!(severity(Some(false), "spare", &[]), None, "no chain has it");
         assert_eq!(severity(Some(true), "primary", &["default"]), None);
         assert_eq!(severity(None, "primary", &["default"]), None, "not known yet");
+    }
+
+    #[test]
+    fn a_store_that_answers_may_need_a_person_too() {
+        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+        let kinds = |engine: &KnownEngine, now| {
+            let found = of_engine(engine, &[chain("primary", None, true)], at(now));
+            found.into_iter().map(|found| (found.kind, found.since)).collect::<Vec<_>>()
+        };
+        let refusing = |up, kind| {
+            let refusal = Some(Refusal::new(kind, "why", at(9)));
+            KnownEngine { refusal, ..engine(Some(up), &["default"]) }
+        };
+        assert_eq!(kinds(&refusing(true, RefusalKind::Full), 9), [(Kind::StoreFull, Some(at(9)))]);
+        let incompatible = [(Kind::StoreIncompatible, Some(at(9)))];
+        assert_eq!(kinds(&refusing(true, RefusalKind::Incompatible), 9), incompatible);
+        assert_eq!(kinds(&refusing(false, RefusalKind::Incompatible), 9), incompatible, "its probes are refused too");
+        let down = [(Kind::StoreDown, Some(Timestamp::from_micros(7)))];
+        assert_eq!(kinds(&refusing(false, RefusalKind::Full), 9), down, "it was full before");
+        let lost = KnownEngine { data_lost_at: Some(at(9)), ..engine(Some(true), &["default"]) };
+        assert_eq!(kinds(&lost, 9 + 86_399), [(Kind::DataLost, Some(at(9)))]);
+        assert_eq!(kinds(&lost, 9 + 86_400), []);
+    }
+
+    #[test]
+    fn a_primary_that_is_down_is_as_urgent_as_its_engine_and_another_server_a_warning() {
+        let found = |role| {
+            let node = Node {
+                address: "a:1".into(),
+                role,
+                version: None,
+                shard: 0,
+                up: false,
+                breaker: None,
+                warnings: Vec::new(),
+            };
+            let engine = KnownEngine { nodes_down: vec![node], ..engine(Some(true), &["default"]) };
+            let found = of_engine(&engine, &[chain("primary", None, true)], Timestamp::default());
+            found.into_iter().map(|found| (found.kind, found.severity)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(NodeRole::Primary), [(Kind::NodeDown, Severity::Critical)]);
+        assert_eq!(found(NodeRole::Replica), [(Kind::NodeDown, Severity::Warning)]);
     }
 
     #[test]

@@ -68,13 +68,16 @@ impl Engines {
 pub struct EngineHealth {
     /// True if the engine answers.
     pub up: bool,
-    /// The reason if it does not.
+    /// The reason if it does not, or if its store has refused a call within the last minute.
     pub detail: String,
     /// The breaker in front of it.
     pub breaker: BreakerHealth,
     /// The servers of the store, where it has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<Node>,
+    /// Number of times that the store has lost its data since the engine was opened.
+    #[serde(skip)]
+    pub losses: u64,
 }
 
 /// State of the breaker in front of an engine.
@@ -92,8 +95,13 @@ impl Gateway {
         let probe = async |(name, NamedEngine { engine, .. }): (&String, &NamedEngine)| {
             let answer = within(PROBE_TIMEOUT, engine.probe()).await;
             let up = answer.is_ok();
-            let detail = answer.map_or_else(|error| error.to_string(), |()| "answers".into());
-            (name.clone(), EngineHealth { up, detail, breaker: self.breaker(engine), nodes: engine.nodes() })
+            let detail = match (answer, engine.refusal()) {
+                (Err(error), _) => error.to_string(),
+                (Ok(()), None) => "answers".into(),
+                (Ok(()), Some(refusal)) => format!("answers, but refuses calls: {}", refusal.reason),
+            };
+            let (breaker, nodes, losses) = (self.breaker(engine), engine.nodes(), engine.data_lost());
+            (name.clone(), EngineHealth { up, detail, breaker, nodes, losses })
         };
         let health = join_all(self.engines.by_name.iter().map(probe)).await.into_iter().collect();
         self.known_health.checked(&health, self.clock.wall());

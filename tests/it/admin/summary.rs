@@ -156,3 +156,26 @@ async fn a_chain_that_grants_nothing_needs_a_person() {
     server.query::<String>("CONFIG SET appendfsync everysec");
     needs(&gateway, json!([["critical", "requirements_unmet", null, "default", 1]])).await;
 }
+
+#[tokio::test]
+async fn a_store_that_is_full_or_has_lost_its_data_needs_a_person() {
+    let Some(server) = RedisServer::start().await else { return };
+    let gateway = operated(&server.url()).start().await;
+    gateway.client().claim(fresh::contents()).await.expect(201);
+    needs(&gateway, json!([])).await;
+    server.query::<String>("CONFIG SET maxmemory 1");
+    let refused = gateway.client().claim(fresh::contents()).await;
+    assert_eq!(refused.code(), (503, "store_full"));
+    let full = json!(["critical", "store_full", null, "primary", 1]);
+    needs(&gateway, json!([full])).await;
+    until("the list of engines names the reason", TIMEOUT, async || {
+        let printed = Terminal::at(&gateway).run(&["engine", "list"]).expect(0).out;
+        printed.contains("answers, but refuses calls: ")
+    })
+    .await;
+    server.query::<String>("CONFIG SET maxmemory 0");
+    server.query::<String>("FLUSHALL");
+    let lost = json!(["critical", "data_lost", null, "primary", 1]);
+    until("the loss needs a person", TIMEOUT, async || attention(&gateway).await.contains(&lost)).await;
+    assert!(summary(&gateway).await["engines"][0]["data_lost_at"].is_string());
+}

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::context::{Answer, Context};
 use super::gateways::Gateways;
 use super::parts::{address, health, path, table};
-use super::texts::{Text, Texts};
+use super::texts::{Advice, Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
@@ -46,7 +46,22 @@ struct Engine {
     up: Option<bool>,
     since: Option<String>,
     detail: Option<Untrusted>,
+    refusal: Option<Refusal>,
     chains: Vec<Untrusted>,
+}
+
+/// The last refusal of a store that answers.
+#[derive(Deserialize)]
+struct Refusal {
+    reason: Untrusted,
+}
+
+impl Engine {
+    /// Returns why it does not answer, or refuses calls.
+    fn trouble(&self) -> Option<&Untrusted> {
+        let reason = self.refusal.as_ref().map(|refusal| &refusal.reason);
+        self.detail.as_ref().filter(|_| self.up == Some(false)).or(reason)
+    }
 }
 
 /// A chain.
@@ -174,16 +189,22 @@ fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
     let chain =
         || thing.subject.as_ref().map_or_else(|| "/console/engines".into(), |chain| path(&["chains", chain.raw()]));
     match thing.kind.as_str() {
-        "store_down" => (Text::Store, Some(Text::DoStoreDown), "/console/engines".into()),
-        "grants_frozen" => (Text::Chain, Some(Text::DoGrantsFrozen), chain()),
-        "requirements_unmet" => (Text::Chain, Some(Text::DoRequirementsUnmet), chain()),
-        "journal_failing" => (Text::Journal, Some(Text::DoJournalFailing), "/console/spool".into()),
-        "spool_waiting" => (Text::Journal, Some(Text::DoSpoolWaiting), "/console/spool".into()),
-        "audit_failing" => (Text::Audit, Some(Text::DoAuditFailing), "/console/audit".into()),
+        "store_down" => (Text::Store, Some(Text::Do(Advice::StoreDown)), "/console/engines".into()),
+        "store_full" => (Text::Store, Some(Text::Do(Advice::StoreFull)), "/console/engines".into()),
+        "store_incompatible" => (Text::Store, Some(Text::Do(Advice::StoreIncompatible)), "/console/engines".into()),
+        "data_lost" => (Text::Store, Some(Text::Do(Advice::DataLost)), "/console/engines".into()),
+        "node_down" => (Text::Store, Some(Text::Do(Advice::NodeDown)), "/console/engines".into()),
+        "witness_down" => (Text::Chain, Some(Text::Do(Advice::WitnessDown)), chain()),
+        "switched" => (Text::Chain, Some(Text::Do(Advice::Switched)), chain()),
+        "grants_frozen" => (Text::Chain, Some(Text::Do(Advice::GrantsFrozen)), chain()),
+        "requirements_unmet" => (Text::Chain, Some(Text::Do(Advice::RequirementsUnmet)), chain()),
+        "journal_failing" => (Text::Journal, Some(Text::Do(Advice::JournalFailing)), "/console/spool".into()),
+        "spool_waiting" => (Text::Journal, Some(Text::Do(Advice::SpoolWaiting)), "/console/spool".into()),
+        "audit_failing" => (Text::Audit, Some(Text::Do(Advice::AuditFailing)), "/console/audit".into()),
         "overlap" => (Text::Check, Some(Text::CheckAdvice), list("overlap")),
         "double" => (Text::Check, Some(Text::CheckAdvice), list("double")),
         "unknown" => (Text::SettleIt, Some(Text::SettleAdvice), list("unknown")),
-        "reload_failed" => (Text::Configuration, Some(Text::DoReloadFailed), "/console/config".into()),
+        "reload_failed" => (Text::Configuration, Some(Text::Do(Advice::ReloadFailed)), "/console/config".into()),
         _ => (Text::Gateway, None, "/console/engines".into()),
     }
 }
@@ -205,7 +226,7 @@ fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain]) -> Markup {
                         @if let Some(epoch) = active(engine, name) { " " (t.of(Text::ActiveInEpoch(epoch))) }
                     }
                 }
-                td { @if let Some(detail) = engine.detail.as_ref().filter(|_| engine.up == Some(false)) { (detail) } }
+                td { @if let Some(trouble) = engine.trouble() { (trouble) } }
             }
         }
     };

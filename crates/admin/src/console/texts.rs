@@ -1,12 +1,14 @@
 //! The texts of the console. One enum has them all, and each language must have every text, so a missing text does not
 //! compile.
 
+mod advice;
 mod chinese;
 mod english;
 mod language;
 
 use std::borrow::Cow;
 
+pub(in crate::console) use self::advice::Advice;
 pub(in crate::console) use self::language::Language;
 
 /// The texts in one language.
@@ -290,13 +292,7 @@ pub(super) enum Text<'a> {
     Gateway,
     Configuration,
     WhatToDo,
-    DoStoreDown,
-    DoGrantsFrozen,
-    DoRequirementsUnmet,
-    DoJournalFailing,
-    DoSpoolWaiting,
-    DoAuditFailing,
-    DoReloadFailed,
+    Do(Advice),
     Choose,
     ChooseAll(usize),
     ChooseSome,

@@ -26,7 +26,7 @@ use tokio::time::{Timeout, timeout};
 
 use super::breaker::{Breaker, CallResult, Pass};
 use super::deadline_budget::{GuardBudget, LATE_MIN};
-use super::meter::Meter;
+use super::meter::{Meter, Refusal};
 use super::per_shard::PerShard;
 use super::retry_budget::RetryBudget;
 
@@ -89,6 +89,11 @@ impl CallGuard {
     pub fn breaker(&self) -> (BreakerState, Duration) {
         let (state, since) = self.0.worst_breaker();
         (state, self.0.clock.monotonic().saturating_sub(since))
+    }
+
+    /// Returns the last call that the store has refused, if that was within the last minute.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.0.meter.refusal(self.0.clock.wall())
     }
 }
 
@@ -158,7 +163,7 @@ impl Guard {
     ) {
         let now = self.clock.monotonic();
         let took = now.saturating_sub(started);
-        self.meter.called(task.call, answer, took);
+        self.meter.called(task.call, answer, took, || self.clock.wall());
         self.set_up(task.shard, answer.as_ref().err());
         let result = match answer {
             Err(failure) if failure.is_unavailable() => CallResult::Failed,
@@ -264,7 +269,8 @@ impl Guard {
     ) -> Result<Answer, EngineError> {
         let started = self.clock.monotonic();
         let answer = timeout(limit, answer).await.unwrap_or_else(|_| timed_out(limit));
-        self.meter.called(call, &answer, self.clock.monotonic().saturating_sub(started));
+        let took = self.clock.monotonic().saturating_sub(started);
+        self.meter.called(call, &answer, took, || self.clock.wall());
         if let Some(shard) = shard.or_else(|| self.shards.is_one().then_some(0)) {
             self.set_up(shard, answer.as_ref().err());
         }

@@ -1,18 +1,88 @@
-//! Metrics of an engine's calls and shards, and log lines when a shard goes down or comes up.
+//! Metrics of an engine's calls and shards, and log lines when a shard goes down or comes up, or the store refuses calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::breaker::BreakerState;
 use oncegate_core::engine::{Determinate, EngineError, Node, NodeRole};
 use oncegate_telemetry::metrics::shards::{ShardMetrics, ShardState};
 use oncegate_telemetry::metrics::{EngineCall, EngineMetrics, EngineResult};
+use serde::Serialize;
+
+/// Time after which a refusal says nothing about the present. Longer than some probes, which a store that must not be used
+/// refuses too.
+const REFUSAL_LASTS: Duration = Duration::from_mins(1);
+
+/// Shortest time between two log lines about refusals: each call may have a reason of its own.
+const REFUSAL_LOG_PAUSE: Duration = Duration::from_secs(1);
+
+/// Refusal of calls by a store that answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Refusal {
+    /// Kind of the last one.
+    pub kind: RefusalKind,
+    /// Reason of the last one, for operators.
+    pub reason: String,
+    /// Time of the first one of this kind, with less than a minute between each and the next.
+    pub since: Timestamp,
+    /// Time of the last one.
+    pub last_at: Timestamp,
+    #[serde(skip)]
+    logged_at: Timestamp,
+}
+
+/// Kind of a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The store has no room for a new claim.
+    Full,
+    /// The store must not be used in its present state, or a record in it cannot be read.
+    Incompatible,
+}
+
+impl Refusal {
+    /// Returns the first refusal of its kind.
+    pub fn new(kind: RefusalKind, reason: &str, at: Timestamp) -> Self {
+        Self { kind, reason: reason.to_owned(), since: at, last_at: at, logged_at: at }
+    }
+
+    /// Returns the reason and kind of a failure, if the store refused the call for a reason that is no outage.
+    fn of(failure: &EngineError) -> Option<(RefusalKind, &str)> {
+        match failure {
+            EngineError::Determinate(Determinate::Full(reason)) => Some((RefusalKind::Full, reason)),
+            EngineError::Determinate(Determinate::Incompatible(reason)) => Some((RefusalKind::Incompatible, reason)),
+            EngineError::Determinate(Determinate::Unavailable(_) | Determinate::Paused(_))
+            | EngineError::Indeterminate(_) => None,
+        }
+    }
+
+    /// Returns the refusal after another one, and whether it is to be logged.
+    fn next(before: Option<&Self>, kind: RefusalKind, reason: &str, now: Timestamp) -> (Self, bool) {
+        let same_kind = before.filter(|before| before.kind == kind && before.is_present(now));
+        let is_new = same_kind.is_none_or(|before| before.reason != reason);
+        let is_logged = is_new && before.is_none_or(|before| now.since(before.logged_at) >= REFUSAL_LOG_PAUSE);
+        let refusal = Self {
+            since: same_kind.map_or(now, |before| before.since),
+            logged_at: before.filter(|_| !is_logged).map_or(now, |before| before.logged_at),
+            ..Self::new(kind, reason, now)
+        };
+        (refusal, is_logged)
+    }
+
+    fn is_present(&self, now: Timestamp) -> bool {
+        now.since(self.last_at) < REFUSAL_LASTS
+    }
+}
 
 /// The meter of one engine.
 pub struct Meter {
     name: String,
     metrics: EngineMetrics,
     shards: ShardMetrics,
+    refusal: Mutex<Option<Refusal>>,
     /// The engine was closed on purpose, so nothing about it is logged.
     closed: AtomicBool,
 }
@@ -24,19 +94,40 @@ impl Meter {
             name: name.to_owned(),
             metrics: EngineMetrics::new(name),
             shards: ShardMetrics::new(name),
+            refusal: Mutex::default(),
             closed: AtomicBool::new(false),
         }
     }
 
-    /// Records the answer of a call, and its time.
-    pub fn called<Answer>(&self, call: EngineCall, answer: &Result<Answer, EngineError>, took: Duration) {
+    /// Records the answer of a call, and its time. `now` is the wall clock.
+    pub fn called<Answer>(
+        &self,
+        call: EngineCall,
+        answer: &Result<Answer, EngineError>,
+        took: Duration,
+        now: impl FnOnce() -> Timestamp,
+    ) {
         self.metrics.called(call, engine_result(answer), took);
-        // These are no outage, which is logged when it begins and ends. Callers do not get the reason.
-        if let Err(EngineError::Determinate(Determinate::Full(reason) | Determinate::Incompatible(reason))) = answer
-            && !self.is_closed()
-        {
+        if let Some((kind, reason)) = answer.as_ref().err().and_then(Refusal::of) {
+            self.refused(call, kind, reason, now());
+        }
+    }
+
+    /// Records a refusal, and logs it: it is no outage, which is logged when it begins and ends, and callers do not get the
+    /// reason.
+    fn refused(&self, call: EngineCall, kind: RefusalKind, reason: &str, now: Timestamp) {
+        let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        let (refusal, is_logged) = Refusal::next(last.as_ref(), kind, reason, now);
+        *last = Some(refusal);
+        drop(last);
+        if is_logged && !self.is_closed() {
             tracing::error!(engine.name = %self.name, call = call.label(), reason, "The store refused a call");
         }
+    }
+
+    /// Returns the last refusal, if it was within the last minute.
+    pub fn refusal(&self, now: Timestamp) -> Option<Refusal> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|last| last.is_present(now))
     }
 
     /// Records how often the store came back without its data.
@@ -101,6 +192,47 @@ mod tests {
     use crate::resilience::tests::metric;
 
     #[test]
+    fn refusals_are_one_until_a_minute_passes_without_any() {
+        let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+        let meter = Meter::new("refusing");
+        let refuse = |failure: EngineError, second| {
+            meter.called(EngineCall::Claim, &Err::<(), _>(failure), Duration::ZERO, || at(second));
+        };
+        let (full, incompatible) = (|| Determinate::Full("full".into()).into(), EngineError::incompatible);
+        let known = |second| meter.refusal(at(second)).map(|refusal| (refusal.kind, refusal.since, refusal.last_at));
+        for failure in [EngineError::unavailable("down"), EngineError::paused("frozen"), EngineError::no_answer()] {
+            refuse(failure, 1);
+        }
+        assert_eq!(known(1), None, "these are no refusals by the store");
+        refuse(full(), 10);
+        refuse(full(), 69);
+        assert_eq!(known(128), Some((RefusalKind::Full, at(10), at(69))));
+        assert_eq!(known(129), None);
+        refuse(full(), 129);
+        assert_eq!(known(129), Some((RefusalKind::Full, at(129), at(129))));
+        refuse(incompatible("too old"), 130);
+        assert_eq!(known(130), Some((RefusalKind::Incompatible, at(130), at(130))));
+    }
+
+    #[test]
+    fn a_refusal_is_logged_once_for_its_reason_and_at_most_each_second() {
+        let at = |ms: u64| Timestamp::from_micros(ms * 1000);
+        let mut last: Option<Refusal> = None;
+        let mut is_logged = |reason, ms| {
+            let (next, is_logged) = Refusal::next(last.as_ref(), RefusalKind::Incompatible, reason, at(ms));
+            last = Some(next);
+            is_logged
+        };
+        assert!(is_logged("a", 1000));
+        assert!(!is_logged("a", 5000), "the same");
+        assert!(is_logged("b", 5001));
+        assert!(!is_logged("c", 5002), "too soon");
+        assert!(is_logged("b", 6001));
+        assert!(!is_logged("b", 66_000));
+        assert!(is_logged("b", 126_000), "a minute without any");
+    }
+
+    #[test]
     fn an_engine_its_calls_and_its_shards_are_measured() {
         let named = |name: &str| metric(&format!("oncegate_{name}"));
         named("");
@@ -110,7 +242,12 @@ mod tests {
         assert_eq!(named("engine_up{engine=\"measured\"}"), Some(0.0));
         meter.lost_data(3);
         assert_eq!(named("engine_data_lost_total{engine=\"measured\"}"), Some(3.0));
-        meter.called(EngineCall::Claim, &Err::<(), _>(EngineError::no_answer()), Duration::from_millis(3));
+        meter.called(
+            EngineCall::Claim,
+            &Err::<(), _>(EngineError::no_answer()),
+            Duration::from_millis(3),
+            Timestamp::default,
+        );
         let counted = "engine_call_duration_seconds_count{engine=\"measured\",call=\"claim\",result=\"indeterminate\"}";
         assert_eq!(named(counted), Some(1.0));
         let node = |shard, role, up| Node {
