@@ -224,7 +224,7 @@ impl Server {
         let (telemetry, watch) = (Telemetry { log, traces: traces.clone() }, ClockWatch::new(clock));
         let (folder, stop) = (config.server.data_dir.clone(), stop_admin.clone());
         tokio::spawn(maintenance::run(gateway.clone(), journal.clone(), metrics, telemetry, folder, watch, stop));
-        descriptors::check(config.limits.connections);
+        descriptors::check(config);
         log_start(enter_service(&lifecycle, registry.is_loading()), config, api_address, admin_address, open);
         systemd::notify(&[systemd::State::Ready]);
         Ok(Self {

@@ -1,17 +1,37 @@
 //! The process's limit of open files, which also bounds its connections.
 
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Warns if the process may have fewer open files than connections.
-pub(super) fn check(connections: usize) {
+use crate::config::Config;
+
+/// Files besides the connections of callers and upstreams: the admin listener, stores, logs, data.
+const OTHERS: usize = 512;
+
+/// Raises the limit to the highest that the process may have, and warns if it may have fewer open files than it may need.
+pub(super) fn check(config: &Config) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        // Where it is refused, the limit stays as it is.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
-    if u64::try_from(connections).unwrap_or(u64::MAX) >= files {
+    let needed = needed(config);
+    if u64::try_from(needed).unwrap_or(u64::MAX) > files {
         tracing::warn!(
-            connections,
+            needed,
             files,
-            "limits.connections is not below the number of files that this process may open, so connections will fail \
-             before that limit is reached. Raise the limit of open files (`ulimit -n`, LimitNOFILE= of systemd), or lower \
-             limits.connections"
+            "limits.connections, and the exchanges and WebSockets of upstreams, may need more files than this process may open. Then \
+             connections fail before these limits are reached, those to stores too. Raise the limit of open files (`ulimit -n`, \
+             LimitNOFILE= of systemd), or lower limits.connections"
         );
     }
+}
+
+/// Returns the number of files that are open if each bound on connections is reached.
+fn needed(config: &Config) -> usize {
+    let (listeners, upstreams) = match config.proxy.listen {
+        Some(_) => (2, config.proxy.upstreams.values().map(|of| of.exchanges.saturating_add(of.websockets)).sum()),
+        None => (1, 0),
+    };
+    config.limits.connections.saturating_mul(listeners).saturating_add(upstreams).saturating_add(OTHERS)
 }

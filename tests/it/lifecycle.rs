@@ -45,7 +45,7 @@ async fn more_connections_than_files_that_may_be_open_are_warned_of() {
     for (connections, is_warned) in [(900_000_000, true), (100, false)] {
         let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__CONNECTIONS", connections).start().await;
         gateway.admin_client().get("/readyz").await.expect(200);
-        let warned = gateway.log().contains("limits.connections is not below the number of files");
+        let warned = gateway.log().contains("may need more files than this process may open");
         assert_eq!(warned, is_warned, "{connections}: {}", gateway.log());
     }
 }

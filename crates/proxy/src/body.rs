@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::HttpBody;
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use hyper::body::{Frame, SizeHint};
 use oncegate_core::clock::Clock;
 use oncegate_telemetry::metrics::proxy::BoundMetrics;
@@ -118,16 +117,43 @@ impl HttpBody for Arriving {
     }
 }
 
-/// Counts the accepted pieces of a body, so that a long upload does not count as a slow upstream. Removes the trailers
-/// that the upstream must not get.
-pub(super) fn counted(body: Body, pieces: Arc<AtomicU64>, peer_fields: Arc<PeerFields>) -> Body {
-    Body::new(body.map_frame(move |mut frame| {
-        pieces.fetch_add(1, Ordering::Relaxed);
-        if let Some(trailers) = frame.trailers_mut() {
-            peer_fields.remove_from_trailers(trailers);
+/// A body whose accepted pieces are counted, so that a long upload does not count as a slow upstream. Leaves out the trailers
+/// that the upstream must not get. Keeps the length: some servers read no body without one.
+pub(super) struct Counted {
+    body: Arriving,
+    pieces: Arc<AtomicU64>,
+    peer_fields: Arc<PeerFields>,
+}
+
+impl Counted {
+    pub(super) fn new(body: Arriving, pieces: Arc<AtomicU64>, peer_fields: Arc<PeerFields>) -> Self {
+        Self { body, pieces, peer_fields }
+    }
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        let this = &mut *self;
+        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled {
+            this.pieces.fetch_add(1, Ordering::Relaxed);
+            if let Some(trailers) = frame.trailers_mut() {
+                this.peer_fields.remove_from_trailers(trailers);
+            }
         }
-        frame
-    }))
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Waits for the response to a request: for this time, and longer as long as pieces of its body are taken.

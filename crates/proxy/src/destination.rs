@@ -1,4 +1,5 @@
-//! An upstream as one app uses it: with the app's part of its exchanges, and of the memory for the bodies of requests.
+//! An upstream as one app uses it: with the app's part of its exchanges and `WebSockets`, and of the memory for the bodies of
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -17,6 +18,7 @@ use super::upstream::Upstream;
 pub(super) struct Destination {
     upstream: Arc<Upstream>,
     exchanges: Arc<Account>,
+    websockets: Arc<Account>,
     /// Memory for bodies.
     pub(super) bytes: Arc<Account>,
 }
@@ -36,11 +38,13 @@ impl Destination {
         let mut all = BTreeMap::new();
         for (name, options) in &options.upstreams {
             let upstream = Arc::new(Upstream::new(options, clock.clone())?);
-            let payers = uses.iter().filter(|(used, _)| used == name).map(|(_, payer)| payer.clone()).collect();
-            let exchanges = divide(options.exchanges, payers, BoundMetrics::new(Bound::Exchanges));
+            let payers: BTreeSet<Payer> =
+                uses.iter().filter(|(used, _)| used == name).map(|(_, payer)| payer.clone()).collect();
+            let exchanges = divide(options.exchanges, payers.clone(), BoundMetrics::new(Bound::Exchanges));
+            let websockets = divide(options.websockets, payers, BoundMetrics::new(Bound::WebSockets));
             for (payer, exchanges) in exchanges {
-                let bytes = bytes.get(&payer)?.clone();
-                let destination = Self { upstream: upstream.clone(), exchanges, bytes };
+                let (bytes, websockets) = (bytes.get(&payer)?.clone(), websockets.get(&payer)?.clone());
+                let destination = Self { upstream: upstream.clone(), exchanges, websockets, bytes };
                 all.insert((name.as_str(), payer), Arc::new(destination));
             }
         }
@@ -60,6 +64,17 @@ impl Destination {
         self.exchanges.take(1).ok_or_else(|| {
             let detail = "All exchanges with the upstream are in use (proxy.upstreams.<name>.exchanges): it answers too \
                           slowly. Nothing was done: send the request again.";
+            Problem::new(Code::Overloaded, detail).retry_soon()
+        })
+    }
+
+    /// Opens a `WebSocket`, which lasts until the share is dropped.
+    ///
+    /// # Errors
+    /// The app has too many.
+    pub(super) fn open_websocket(&self) -> Result<Share, Problem> {
+        self.websockets.take(1).ok_or_else(|| {
+            let detail = "The gateway has as many WebSockets open as it may have (proxy.upstreams.<name>.websockets).";
             Problem::new(Code::Overloaded, detail).retry_soon()
         })
     }

@@ -64,7 +64,7 @@ use oncegate_web::response::{contain, finish};
 use oncegate_web::{head, rejection};
 use tokio_util::task::TaskTracker;
 
-use self::body::{Arriving, Timed, counted, response_within};
+use self::body::{Arriving, Counted, Timed, response_within};
 use self::cors::{CrossOrigin, FromUpstream};
 use self::destination::Destination;
 pub use self::dialect::Dialect;
@@ -240,9 +240,8 @@ impl Proxy {
     }
 
     async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, target: Target, client: Client) -> Response {
-        // Every other offer to upgrade is ignored (RFC 9110, 7.8): after a switch, requests could pass that no route
-        // has seen.
-        if websocket::is_named(request.headers()) {
+        // Every other offer to upgrade is ignored: after a switch, requests could pass that no route has seen.
+        if websocket::is_offered(&request) {
             let accept = match *request.method() {
                 Method::GET => match websocket::accept_of(request.headers()) {
                     Ok(accept) => Some(accept),
@@ -298,14 +297,18 @@ impl Proxy {
         fields::to_upstream(&mut parts.headers, client, &self.via);
         let accept = parts.extensions.remove::<WebSocket>().and_then(|offered| offered.accept);
         let caller = Some(caller).zip(accept).filter(|_| !upstream.options.http2);
+        let caller = match caller.map(|(caller, accept)| Ok((caller, accept, upstream.open_websocket()?))).transpose() {
+            Ok(caller) => caller,
+            Err(problem) => return Problem::into_response(problem),
+        };
         if caller.is_some() {
             websocket::ask(&mut parts.headers);
         }
-        // The length of the body that is read counts, not the field.
+        // The length of the body that is read counts, not the field. It is written again.
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.version = Version::HTTP_11;
         let pieces = Arc::new(AtomicU64::new(0));
-        let body = counted(Body::new(body), pieces.clone(), self.peer_fields.clone());
+        let body = Body::new(Counted::new(body, pieces.clone(), self.peer_fields.clone()));
         let request = Request::from_parts(parts, body);
         let forwarding = pin!(upstream.forward(request, &Always));
         let forwarded = response_within(upstream.options.timeout.0, forwarding, &pieces).await;
@@ -313,8 +316,9 @@ impl Proxy {
         let failed = match forwarded.map(|sent| sent.unwrap_or(Err(Failed::NotConnected(String::new())))) {
             Ok(Ok(response)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let idle = upstream.options.websocket_idle.0;
-                let switched =
-                    caller.and_then(|(caller, accept)| websocket::switch(response, caller, &accept, idle, &self.via));
+                let switched = caller.and_then(|(caller, accept, share)| {
+                    websocket::switch(response, caller, &accept, idle, &self.via, share)
+                });
                 if let Some(switched) = switched {
                     return switched;
                 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Extensions, HeaderMap, HeaderValue, Response, Version, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Request, Response, Version, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::upgrade::{self, OnUpgrade};
@@ -19,6 +19,7 @@ use tokio_util::io::InspectReader;
 use super::body::response_within;
 use super::cors::FromUpstream;
 use super::fields;
+use super::shares::Share;
 use super::upstream::Received;
 
 /// Bytes of the nonce that is the key of a handshake.
@@ -50,8 +51,17 @@ pub(super) fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Problem> {
     })
 }
 
+/// Reports whether a request offers to switch to `websocket`, and to nothing else. Any other offer is ignored, and one of
+/// HTTP/1.0 or without `Connection: upgrade` is none (RFC 9110, 7.8).
+pub(super) fn is_offered<Body>(request: &Request<Body>) -> bool {
+    let mut options = fields::items(request.headers(), &header::CONNECTION);
+    request.version() == Version::HTTP_11
+        && options.any(|option| option.eq_ignore_ascii_case(UPGRADE.as_bytes()))
+        && is_named(request.headers())
+}
+
 /// Reports whether a message names only `websocket` as the protocol to switch to.
-pub(super) fn is_named(headers: &HeaderMap) -> bool {
+fn is_named(headers: &HeaderMap) -> bool {
     fields::only(headers, &header::UPGRADE)
         .is_some_and(|name| name.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()))
 }
@@ -62,14 +72,15 @@ pub(super) fn ask(headers: &mut HeaderMap) {
     headers.insert(header::UPGRADE, WEBSOCKET);
 }
 
-/// Turns an upstream's response that switches protocols into that for the caller, and connects them. `None` if it
-/// does not answer the handshake.
+/// Turns an upstream's response that switches protocols into that for the caller, and connects them. `share` counts the
+/// `WebSocket` among those of its app. `None` if the upstream does not answer the handshake.
 pub(super) fn switch(
     mut response: Response<Received>,
     caller: OnUpgrade,
     accept: &HeaderValue,
     idle: Duration,
     via: &HeaderValue,
+    share: Share,
 ) -> Option<Response<Body>> {
     let is_accepted = fields::only(response.headers(), &header::SEC_WEBSOCKET_ACCEPT) == Some(accept);
     if !is_accepted || !is_named(response.headers()) {
@@ -81,12 +92,12 @@ pub(super) fn switch(
     fields::to_caller(&mut head.headers, via);
     ask(&mut head.headers);
     head.extensions.insert(FromUpstream);
-    head.extensions.insert(SwitchedProtocol::new(connect(caller, upstream, idle)));
+    head.extensions.insert(SwitchedProtocol::new(connect(caller, upstream, idle, share)));
     Some(Response::from_parts(head, Body::empty()))
 }
 
-/// Passes bytes both ways until both sides have closed, or none has sent anything for this time.
-async fn connect(caller: OnUpgrade, upstream: OnUpgrade, idle: Duration) {
+/// Passes bytes both ways until both sides have closed, or none has sent anything for this time. Keeps the share until then.
+async fn connect(caller: OnUpgrade, upstream: OnUpgrade, idle: Duration, _share: Share) {
     let (Ok(caller), Ok(upstream)) = (caller.await, upstream.await) else { return };
     let pieces = Arc::new(AtomicU64::new(0));
     let count = |_: &[u8]| {

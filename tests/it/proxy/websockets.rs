@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -101,6 +102,23 @@ async fn a_silent_websocket_and_those_of_a_gateway_that_stops_are_closed() {
     assert!(gateway.ended().await.success());
 }
 
+/// Each takes two file descriptors for as long as it is open, so callers without a credential could take all.
+#[tokio::test]
+async fn open_websockets_are_bounded() {
+    let (port, _requests) = echo(SWITCH).await;
+    let gateway = in_front_of(port, "websockets = 2\n", "").await;
+    let mut sockets = Vec::new();
+    for _ in 0..2 {
+        let (socket, head) = open(&gateway).await;
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        sockets.push(socket);
+    }
+    let (_refused, head) = open(&gateway).await;
+    assert!(head.starts_with("http/1.1 503 "), "{head}");
+    sockets.pop().unwrap().shutdown().await.unwrap();
+    until("one that has closed leaves room", SOON, async || open(&gateway).await.1.starts_with("http/1.1 101 ")).await;
+}
+
 #[tokio::test]
 async fn other_protocols_are_not_switched_to() {
     let (port, mut requests) =
@@ -111,6 +129,13 @@ async fn other_protocols_are_not_switched_to() {
         assert!(answer.starts_with("HTTP/1.1 426"), "{method} {protocol}: {answer}");
         let request = requests.recv().await.unwrap();
         assert!(!request.contains("upgrade"), "{method} {protocol}: {request}");
+    }
+    // An offer in HTTP/1.0, and one that `Connection` does not name, are none.
+    let whole = handshake("GET", "websocket");
+    for (from, to) in [("HTTP/1.1", "HTTP/1.0"), ("connection: keep-alive, Upgrade", "connection: keep-alive")] {
+        let answer = framing::exchange(&address(&gateway), &whole.replace(from, to)).await;
+        assert!(answer.contains(" 426"), "{to}: {answer}");
+        assert!(!requests.recv().await.unwrap().contains("upgrade"), "{to}");
     }
     // On a protected route.
     let answer = framing::exchange(&address(&gateway), &handshake("POST", "websocket")).await;

@@ -37,6 +37,9 @@ pub struct UpstreamOptions {
     /// caller has disconnected.
     #[serde(default = "default_exchanges")]
     pub exchanges: usize,
+    /// `WebSockets` with all of its servers that are open at once.
+    #[serde(default = "default_websockets")]
+    pub websockets: usize,
     /// Requests with a key use only connections that were idle for less than this.
     #[serde(default = "span::<4>")]
     pub idle: Span,
@@ -56,6 +59,10 @@ pub fn server_of(url: &str) -> Option<(Scheme, Authority)> {
 
 fn default_exchanges() -> usize {
     512
+}
+
+fn default_websockets() -> usize {
+    1024
 }
 
 impl UpstreamOptions {

@@ -31,6 +31,7 @@ labels! {
     Bound {
         RequestBytes = "request_bytes",
         Exchanges = "exchanges",
+        WebSockets = "websockets",
         BodyRate = "body_rate",
     }
 }
