@@ -15,6 +15,12 @@ use tokio::time::timeout;
 /// Bytes of a response that wait for a slow caller, beyond the bytes that are stored anyway.
 pub(super) const BYTES_MAX: u32 = 64 << 10;
 
+/// Bytes that a short piece counts as: it takes about as much besides its bytes.
+const PIECE_BYTES: u32 = 64;
+
+/// Pieces of a response that wait for a slow caller, if they are stored anyway.
+const PIECES_MAX: usize = 16 << 10;
+
 /// Time that a caller may leave a piece unread.
 const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -30,6 +36,8 @@ pub(super) struct Caller {
     /// `None` once the caller has left.
     parts: Option<mpsc::UnboundedSender<Part>>,
     room: Arc<Semaphore>,
+    /// Room for pieces that are stored anyway.
+    kept: Arc<Semaphore>,
     /// The last piece so far.
     held: Option<Frame<Bytes>>,
 }
@@ -46,25 +54,28 @@ impl Caller {
                 None => Some((Err("the response broke off"), None)),
             }
         });
-        let caller = Self { parts: Some(sender), room: Arc::new(Semaphore::new(BYTES_MAX as usize)), held: None };
+        let (room, kept) = [BYTES_MAX as usize, PIECES_MAX].map(|permits| Arc::new(Semaphore::new(permits))).into();
+        let caller = Self { parts: Some(sender), room, kept, held: None };
         (caller, Body::new(StreamBody::new(body)))
     }
 
     /// Passes on the piece before this one. With `is_kept` the piece is in memory anyway, and nothing waits for the caller.
-    /// Otherwise a caller that does not read loses its response.
+    /// A caller that does not read loses its response, otherwise, or if the pieces are too many.
     pub(super) async fn pass(&mut self, frame: Frame<Bytes>, is_kept: bool) {
         let before = self.held.replace(frame);
         let (Some(before), Some(_)) = (before, &self.parts) else { return };
-        let mut room = None;
-        if !is_kept {
+        let room = if is_kept {
+            self.kept.clone().try_acquire_owned().ok()
+        } else {
             let bytes = before.data_ref().map_or(0, Bytes::len);
-            let bytes = u32::try_from(bytes).unwrap_or(BYTES_MAX).clamp(1, BYTES_MAX);
-            match timeout(READER_TIMEOUT, self.room.clone().acquire_many_owned(bytes)).await {
-                Ok(Ok(permit)) => room = Some(permit),
-                _ => return self.parts = None,
-            }
+            let bytes = u32::try_from(bytes).unwrap_or(BYTES_MAX).clamp(PIECE_BYTES, BYTES_MAX);
+            let room = timeout(READER_TIMEOUT, self.room.clone().acquire_many_owned(bytes)).await;
+            room.ok().and_then(Result::ok)
+        };
+        match room {
+            Some(room) => self.send(Part::Frame(before, Some(room))),
+            None => self.parts = None,
         }
-        self.send(Part::Frame(before, room));
     }
 
     /// Passes on the last piece and the end; without `is_complete` the response breaks off there.

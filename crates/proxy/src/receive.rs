@@ -1,6 +1,7 @@
 //! Receives the bodies of requests with keys: whole, or as uploads if they are too long to be read before their key is claimed.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::body::HttpBody as _;
@@ -35,7 +36,7 @@ impl Proxy {
             return Read::TooLarge(body.into());
         }
         let Some(mut share) = memory.take(declared) else { return Read::Failed(no_memory()) };
-        let (mut read, mut bytes) = (VecDeque::new(), 0);
+        let (mut read, mut bytes) = (Blocks::new(declared), 0);
         let all = async {
             while let Some(frame) = body.frame().await {
                 let Ok(frame) = frame else { return Err(broken_off()) };
@@ -45,7 +46,11 @@ impl Proxy {
                 if bytes > taken && !share.grow(bytes - taken) {
                     return Err(no_memory());
                 }
-                read.push_back(data);
+                if body.is_end_stream() && read.is_empty() {
+                    read.all_at_once(data);
+                    break;
+                }
+                read.push(&data);
                 if bytes > bytes_max {
                     break;
                 }
@@ -53,8 +58,8 @@ impl Proxy {
             Ok(())
         };
         match timeout(self.limits.body_read_timeout.0, all).await {
-            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Arriving::resumed(read, body, share)),
-            Ok(Ok(())) => Read::Whole(Bytes::from_owner(Held { bytes: joined(read, bytes), _share: share })),
+            Ok(Ok(())) if bytes > bytes_max => Read::TooLarge(Arriving::resumed(read.into_pieces(), body, share)),
+            Ok(Ok(())) => Read::Whole(Bytes::from_owner(Held { bytes: read.joined(bytes), _share: share })),
             Ok(Err(problem)) => Read::Failed(problem),
             Err(_late) => {
                 let within = self.limits.body_read_timeout;
@@ -91,14 +96,87 @@ fn broken_off() -> Problem {
     Problem::invalid("The body broke off; send as many bytes as the head says.")
 }
 
-/// Returns the pieces in one. Each is freed when it is copied.
-fn joined(mut pieces: VecDeque<Bytes>, bytes: usize) -> Bytes {
-    if pieces.len() <= 1 {
-        return pieces.pop_front().unwrap_or_default();
+/// Bytes of a body that have arrived, in blocks of their own: a body may come in pieces of one byte, of which each would take
+/// far more memory, and keep the buffer that it was read into.
+struct Blocks {
+    full: VecDeque<Bytes>,
+    last: BytesMut,
+}
+
+/// Smallest and largest size of a block of a body that has not announced its length.
+const BLOCK_BYTES: RangeInclusive<usize> = (4 << 10)..=(64 << 10);
+
+impl Blocks {
+    /// Returns no bytes yet of a body that has announced this many, or 0.
+    fn new(declared: usize) -> Self {
+        Self { full: VecDeque::new(), last: BytesMut::with_capacity(declared) }
     }
-    let mut all = BytesMut::with_capacity(bytes);
-    while let Some(piece) = pieces.pop_front() {
-        all.extend_from_slice(&piece);
+
+    fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.last.is_empty()
     }
-    all.freeze()
+
+    /// Keeps a whole body that came in one piece.
+    fn all_at_once(&mut self, body: Bytes) {
+        self.last = BytesMut::new();
+        self.full.push_back(body);
+    }
+
+    fn push(&mut self, piece: &[u8]) {
+        let room = self.last.capacity() - self.last.len();
+        let (fits, rest) = piece.split_at(piece.len().min(room));
+        self.last.extend_from_slice(fits);
+        if !rest.is_empty() {
+            let so_far = self.full.iter().map(Bytes::len).sum::<usize>() + self.last.len();
+            let block = BytesMut::with_capacity(so_far.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()).max(rest.len()));
+            let before = std::mem::replace(&mut self.last, block);
+            if !before.is_empty() {
+                self.full.push_back(before.freeze());
+            }
+            self.last.extend_from_slice(rest);
+        }
+    }
+
+    fn into_pieces(mut self) -> VecDeque<Bytes> {
+        if !self.last.is_empty() {
+            self.full.push_back(self.last.freeze());
+        }
+        self.full
+    }
+
+    /// Returns all bytes in one piece. Each block is freed when it is copied.
+    fn joined(self, bytes: usize) -> Bytes {
+        let mut blocks = self.into_pieces();
+        if blocks.len() <= 1 {
+            return blocks.pop_front().unwrap_or_default();
+        }
+        let mut all = BytesMut::with_capacity(bytes);
+        while let Some(block) = blocks.pop_front() {
+            all.extend_from_slice(&block);
+        }
+        all.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_takes_as_many_blocks_as_its_length_needs_whatever_its_pieces() {
+        for (declared, piece, blocks) in [(0, 1, 6), (0, 7, 6), (100_000, 1, 1), (100_000, 99_999, 1), (0, 100_000, 1)]
+        {
+            let body: Vec<u8> = (0..100_000_u32).map(|at| at.to_le_bytes()[0]).collect();
+            let fill = || {
+                let mut read = Blocks::new(declared);
+                body.chunks(piece).for_each(|piece| read.push(piece));
+                read
+            };
+            let pieces = fill().into_pieces();
+            assert_eq!(pieces.len(), blocks, "{declared} {piece}");
+            assert_eq!(pieces.iter().flatten().copied().collect::<Vec<_>>(), body);
+            assert_eq!(fill().joined(body.len()), body);
+        }
+        assert_eq!(Blocks::new(7).joined(0), Bytes::new());
+    }
 }

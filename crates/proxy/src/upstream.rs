@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
-use axum::http::{Request, Response, Uri, header};
+use axum::http::{HeaderValue, Method, Request, Response, Uri, header};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -146,7 +146,8 @@ impl Upstream {
         mut request: Request<Bytes>,
         permission: &impl Permission,
     ) -> Option<Result<Response<Received>, Failed>> {
-        *request.uri_mut() = server.uri(request.uri());
+        let length = Some(request.body().len() as u64);
+        server.prepare(&mut request, length);
         if let Some(http2) = &server.http2 {
             return Box::pin(http2.send(request.map(Body::from), permission)).await;
         }
@@ -189,7 +190,9 @@ impl Upstream {
         mut request: Request<Body>,
         permission: &impl Permission,
     ) -> Option<Result<Response<Received>, Failed>> {
-        *request.uri_mut() = server.uri(request.uri());
+        let body = request.body();
+        let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+        server.prepare(&mut request, length);
         if let Some(http2) = &server.http2 {
             return Box::pin(http2.send(request, permission)).await;
         }
@@ -236,6 +239,24 @@ impl Upstream {
 }
 
 impl Server {
+    /// Gives a request the target of this server, and the framing that the library leaves out. `length` is that of its body,
+    /// if it is known.
+    fn prepare<Body>(&self, request: &mut Request<Body>, length: Option<u64>) {
+        *request.uri_mut() = self.uri(request.uri());
+        let usually_has_body = [Method::POST, Method::PUT, Method::PATCH].contains(request.method());
+        match length {
+            // Some servers refuse a POST without a length (RFC 9110, 8.6).
+            Some(0) if usually_has_body => {
+                request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+            }
+            // Without it the library sends no body of a GET.
+            None if self.http2.is_none() => {
+                request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            }
+            Some(_) | None => {}
+        }
+    }
+
     fn uri(&self, of: &Uri) -> Uri {
         let path = of.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let parts = Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone()).path_and_query(path);
