@@ -21,6 +21,7 @@ use super::head_guard::HeadGuard;
 use super::incoming::Incoming;
 use super::library::{self, LibrarySocket};
 use super::limits::Limits;
+use super::reset::{Reset, ResetSocket};
 use super::service::{HttpService, Peer, Rejection};
 use super::socket::{LINGER, Progress, TimedSocket};
 use super::tls::{self, Handshake, Tls};
@@ -80,12 +81,14 @@ impl<Service: HttpService> ConnectionServer<Service> {
     }
 
     /// Answers requests until either side ends the connection.
-    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer) {
+    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Reset + Unpin + Send + 'static, peer: Peer) {
         let (progress, state) = (Arc::new(Progress::default()), Arc::new(Service::Connection::default()));
-        let mut socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
         if Service::STREAMS {
+            let stream = ResetSocket::new(stream, progress.clone());
+            let socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
             return self.serve_streaming(socket, &progress, &state, peer).await;
         }
+        let mut socket = TimedSocket::new(stream, progress.clone(), self.limits, self.unread.clone(), state.clone());
         let call = |request| self.call(request, &state, &progress);
         let ended = match fast_path::serve(&mut socket, self.limits.head_bytes, &self.stop, &call).await {
             Ok(Ended::Closed) => Ok(()),

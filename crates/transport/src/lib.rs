@@ -13,6 +13,7 @@ mod length;
 mod library;
 mod limits;
 pub mod listener;
+mod reset;
 mod service;
 mod socket;
 mod streaming;

@@ -35,6 +35,7 @@ pub(super) struct Progress {
     /// Bytes of the response that wait behind the socket.
     buffered: AtomicUsize,
     lingers: AtomicBool,
+    is_broken: AtomicBool,
     writer: AtomicWaker,
 }
 
@@ -57,6 +58,16 @@ impl Progress {
     /// Keeps the connection open for a while after the next response, because the client may still be sending.
     pub(super) fn linger(&self) {
         self.lingers.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a response broke off whose end the connection's end is: the client must not take it for whole.
+    pub(super) fn break_off(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// Reports whether such a response broke off.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken.load(Ordering::Relaxed)
     }
 
     /// Announces the length of the next response's body to the socket.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::{HeaderValue, Request, header};
+use axum::http::{HeaderValue, Request, Version, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
@@ -34,6 +34,7 @@ impl<Service: HttpService> ConnectionServer<Service> {
         let switched = Mutex::new(None);
         let service = service_fn(|request: Request<hyper::body::Incoming>| {
             progress.begin();
+            let is_old = request.version() == Version::HTTP_10;
             let mut request = Incoming::streamed(request);
             request.extensions_mut().insert(peer);
             let (served, rest) = (Served(progress.clone()), request.body().rest());
@@ -56,7 +57,10 @@ impl<Service: HttpService> ConnectionServer<Service> {
                     }
                     None => Some(served),
                 };
-                Ok::<_, std::convert::Infallible>(response.map(|body| Tracked { body, _served: served }))
+                Ok::<_, std::convert::Infallible>(response.map(|body| {
+                    let ends_with_connection = is_old && body.size_hint().exact().is_none();
+                    Tracked { ending: ends_with_connection.then(|| progress.clone()), body, _served: served }
+                }))
             }
         });
         let mut connection = self.http.serve_connection(TokioIo::new(socket), service).with_upgrades();
@@ -117,6 +121,8 @@ impl Drop for Served {
 /// A body whose request is in service until its end.
 struct Tracked {
     body: Body,
+    /// Set if only the end of the connection is the end of this body.
+    ending: Option<Arc<Progress>>,
     _served: Option<Served>,
 }
 
@@ -125,7 +131,11 @@ impl HttpBody for Tracked {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let (Poll::Ready(Some(Err(_))), Some(progress)) = (&polled, &self.ending) {
+            progress.break_off();
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
