@@ -18,6 +18,7 @@ mod lost_replies;
 mod principals;
 mod realm;
 mod records;
+mod repeats;
 mod routes;
 mod running;
 mod servers;
@@ -100,6 +101,10 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
         "slow-nothing" => {
             upstream.gate.acquire().await.unwrap().forget();
             return build.status(500).header("oncegate-outcome", "failure").body(Body::from("nothing")).unwrap();
+        }
+        "slow-broken" => {
+            upstream.gate.acquire().await.unwrap().forget();
+            return build.status(500).body(Body::from("broken")).unwrap();
         }
         "slow" | "late" => upstream.gate.acquire().await.unwrap().forget(),
         "broken" => return build.status(500).body(Body::from("broken")).unwrap(),

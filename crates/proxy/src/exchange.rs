@@ -2,6 +2,7 @@
 //! reports the outcome, and only then passes on the last piece of the response. `claim` has the part about the claim.
 
 mod claim;
+mod outgoing;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,8 @@ pub(super) struct Exchange {
     pub(super) request: Request<Bytes>,
     /// Its body, if that is not read yet.
     pub(super) upload: Option<Upload>,
+    /// True if the request repeats one whose outcome is unknown.
+    pub(super) is_repeat: bool,
     /// Held until the exchange is over: it bounds the exchanges of an app with the upstream.
     pub(super) share: Option<Share>,
 }

@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::http::{Extensions, HeaderValue, Request, Version, header};
+use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use oncegate_core::call;
-use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Realm};
 use oncegate_core::terms::Mode;
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
@@ -19,7 +18,6 @@ use oncegate_web::prefer;
 use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::recent::keys::KeyedRequest;
 use oncegate_web::request_id::RequestId;
-use oncegate_web::response::DEGRADED;
 
 use super::body::Arriving;
 use super::dialect::{Answered, Refusal};
@@ -103,8 +101,12 @@ impl Proxy {
             Err(refusal) => return refuse(route, refusal),
         };
         let is_observed = app.terms_of(&route.operation).mode == Mode::Observe;
+        let hidden = IdempotencyKey::of_connection(request.headers(), &route.key_headers);
         fields::end_hop(request.headers_mut());
         let (parts, body) = request.into_parts();
+        if let Some(why) = hidden.filter(|_| !is_observed) {
+            return refuse(route, Refusal::Key(why.to_string()));
+        }
         let early = route.options.key_in_body.is_none().then(|| self.identify(route, &parts, None, client));
         let early = match early {
             Some(Err(NoKey::Refused(refusal))) if !is_observed => return refuse(route, refusal),
@@ -230,6 +232,10 @@ impl Proxy {
         let is_unknown = |found: &ClaimView| found.claim.record.state == ClaimState::Unknown;
         let is_repeat = route.options.on_unknown == OnUnknown::Forward
             && matches!(&answered.answer, Ok(call::Answered { answer: ClaimAnswer::Duplicate(found), .. }) if is_unknown(found));
+        if is_repeat && held.exchange.is_none() {
+            // A caller that waited has given up its body, so there is nothing to forward: it has to send it again.
+            return Err(Refusal::InProgress);
+        }
         if is_repeat {
             // Rare parts are boxed: the future of an exchange has room for all of its parts.
             let taken_over = Box::pin(self.gateway.claim(&app, call(true))).await;
@@ -266,6 +272,7 @@ impl Proxy {
             lease_end: Mutex::new(claimed_at + Duration::from_millis(lease_ms)),
             request,
             upload,
+            is_repeat,
             share: exchange,
         });
         Ok(if exchange.share.is_some() { Claimed::Granted(exchange) } else { Claimed::TooLate(exchange) })
@@ -328,34 +335,6 @@ impl Proxy {
         let permit = self.gateway.acquire_permit(app, Purpose::New)?;
         self.gateway.charge_request(app, Purpose::New)?;
         Ok(permit)
-    }
-
-    /// Returns a request whose claim is granted as the upstream gets it.
-    fn for_upstream(
-        &self,
-        mut request: Request<Bytes>,
-        client: Client,
-        is_repeat: bool,
-        degraded: Option<OutagePolicy>,
-    ) -> Request<Bytes> {
-        *request.version_mut() = Version::HTTP_11;
-        *request.extensions_mut() = Extensions::new();
-        let headers = request.headers_mut();
-        fields::to_upstream(headers, client, &self.via);
-        headers.remove(header::CONTENT_LENGTH);
-        // A replay must fit every caller.
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.remove(header::RANGE);
-        headers.remove(header::IF_RANGE);
-        // Those of the request are not sent on.
-        headers.remove(header::TRAILER);
-        if is_repeat {
-            headers.insert(fields::REPEAT, HeaderValue::from_static("unknown"));
-        }
-        if let Some(degraded) = degraded {
-            headers.insert(DEGRADED, HeaderValue::from_static(degraded.name()));
-        }
-        request
     }
 }
 

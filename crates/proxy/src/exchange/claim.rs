@@ -24,8 +24,9 @@ use crate::status::Meaning;
 use crate::stored_response::StoredResponse;
 use crate::upstream::Permission;
 
-/// Delays between reports of an outcome that no store has taken yet.
-const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+/// Delays between reports of an outcome that no store has taken yet. Short, so that repeats get the response soon after the
+/// store is back.
+const REPORT: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
 
 impl Permission for Exchange {
     /// Returns whether the lease outlasts a connect. Another attempt may run a request that is sent after its end a
@@ -127,6 +128,8 @@ impl Exchange {
     /// Reports the outcome until it is taken, however long the store is out: the permit of the exchange bounds how many do.
     pub(super) async fn report(&self, outcome: Outcome) {
         let mut failures = 0;
+        // That a repeat had no effect says nothing about the request before: it may have had one.
+        let outcome = if self.is_repeat && outcome == Outcome::Failure { Outcome::Unknown } else { outcome };
         loop {
             let call = OutcomeCall {
                 id: ClaimId::of_proxy(self.global_id),
