@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::number::NumberFault;
+use self::parser::InexactNumber;
 
 /// Maximum nesting of arrays and objects.
 pub const DEPTH_MAX: usize = 32;
@@ -41,13 +42,19 @@ impl fmt::Debug for Canonical {
 /// Returns the canonical form of `contents`. Rejects contents without a value, such as `{"order_id": null}`: one unset variable
 /// would make all operations the same.
 pub fn canonicalize(json: &[u8]) -> Result<Canonical, NotCanonical> {
-    let parsed = parser::canonicalize(json, "contents")?;
+    let parsed = parser::canonicalize(json, "contents", InexactNumber::Refused)?;
     if parsed.holds_value { Ok(Canonical(parsed.text.into())) } else { Err(NotCanonical::Empty) }
 }
 
 /// Returns the canonical form of any JSON value. Errors call it `root`.
 pub fn canonicalize_any(json: &[u8], root: &'static str) -> Result<Canonical, NotCanonical> {
-    parser::canonicalize(json, root).map(|parsed| Canonical(parsed.text.into()))
+    parser::canonicalize(json, root, InexactNumber::Refused).map(|parsed| Canonical(parsed.text.into()))
+}
+
+/// Returns the same, with `0` for each number that has no canonical form: for readers of other members, which are as
+/// unambiguous as in a canonical form. Texts with different numbers may have the same result, so it identifies nothing.
+pub fn canonicalize_but_numbers(json: &[u8], root: &'static str) -> Result<String, NotCanonical> {
+    parser::canonicalize(json, root, InexactNumber::Zero).map(|parsed| parsed.text)
 }
 
 /// Error: the text has no canonical form. Contains the position, and the correction. Repeats keys, but never values.

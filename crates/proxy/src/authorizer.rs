@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::Empty;
 use oncegate_web::problem::{Code, Problem};
 use rustls::RootCertStore;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::fields;
@@ -16,8 +17,11 @@ use super::peer_fields::{METHOD_OVERRIDES, normal};
 use super::upstream::connector::Connector;
 use super::upstream::pools::Pools;
 
-/// Time limit of an answer.
+/// Time limit of an answer, with the wait for a permit.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests that the server of a route gets at once. More wait.
+const REQUESTS_MAX: usize = 64;
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -43,6 +47,7 @@ static OF_REQUEST: [HeaderName; 12] = [
 pub(super) struct Authorizer {
     uri: Uri,
     pools: Pools<Empty<Bytes>>,
+    permits: Semaphore,
 }
 
 impl Authorizer {
@@ -56,7 +61,7 @@ impl Authorizer {
         let authorities = if is_https { authorities(&upstream.ca_file)? } else { RootCertStore::empty() };
         let connector = Connector::new(authorities, upstream.connect_timeout.0, false);
         let connector = connector.ok_or("TLS cannot be used")?;
-        Ok(Some(Self { uri, pools: Pools::new(&connector, upstream.idle.0) }))
+        Ok(Some(Self { uri, pools: Pools::new(&connector, upstream.idle.0), permits: Semaphore::new(REQUESTS_MAX) }))
     }
 
     /// Asks with the fields of a request, as the upstream would get them.
@@ -83,7 +88,11 @@ impl Authorizer {
                 || about.iter().any(|(about, _)| about.as_str() == normal)
         });
         fields.extend(about.into_iter().filter_map(|(name, value)| Some((name, value?))));
-        let status = match timeout(TIMEOUT, self.pools.here().request(request)).await {
+        let asking = async {
+            let _permit = self.permits.acquire().await;
+            self.pools.here().request(request).await
+        };
+        let status = match timeout(TIMEOUT, asking).await {
             Ok(Ok(response)) if !response.status().is_server_error() => response.status(),
             failed => {
                 let reason = match failed {

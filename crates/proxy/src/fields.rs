@@ -48,6 +48,11 @@ pub(super) struct Client {
     pub(super) certificate: Option<[u8; 32]>,
 }
 
+/// Reports whether a field is about one connection or one message, so that no upstream gets it from its caller.
+pub(super) fn is_of_connection(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name) || [header::EXPECT, header::CONTENT_LENGTH, header::TRAILER].contains(name)
+}
+
 /// Removes the fields of a request's connection, and the fields that only the gateway and upstreams use. The upstream
 /// will see the remaining fields, so identities are made from them.
 pub(super) fn end_hop(headers: &mut HeaderMap) {

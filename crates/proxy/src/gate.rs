@@ -15,7 +15,7 @@ use super::Proxy;
 use super::destination::Destination;
 use super::options::{OnUnmatchedKey, RouteOptions};
 use super::route::{Route, Routes, Way};
-use super::target::{Target, is_misspelt, overrides_method};
+use super::target::{self, Target, is_misspelt, overrides_method};
 
 /// Time between two log lines about keys without protection.
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
@@ -35,7 +35,7 @@ pub(super) struct Objection<'a> {
     reason: OffRoute,
     /// The route that its path takes.
     route: Option<&'a Arc<Route>>,
-    /// True if other routes could be meant: observing this one alone does not let the request pass.
+    /// True if any route could be meant: observing some of them does not let the request pass.
     concerns_all: bool,
     pub(super) problem: Problem,
 }
@@ -55,7 +55,7 @@ impl Proxy {
         let way = self.routes.find(&target.host, &target.path, method);
         if let Some(objection) = self.routes.objection(&way, target, method, headers) {
             let is_observed = match objection.route.filter(|_| !objection.concerns_all) {
-                Some(route) if route.is_protected() => self.is_observed(route),
+                Some(route) if route.is_protected() => self.is_observed(route) && !self.may_mean_enforced(target),
                 _ => self.are_all_observed(),
             };
             off_route(objection.reason, is_observed);
@@ -91,6 +91,12 @@ impl Proxy {
     fn is_observed(&self, route: &Route) -> bool {
         let app = self.registry.app(route.options.app.as_ref());
         app.is_some_and(|app| app.terms_of(&route.operation).mode == Mode::Observe)
+    }
+
+    /// Reports whether some server could take a request for one to an enforced route.
+    fn may_mean_enforced(&self, target: &Target) -> bool {
+        let path = target::plainest(&target.path);
+        self.routes.protected().any(|route| route.matches(&target.host, &path) && !self.is_observed(route))
     }
 
     fn are_all_observed(&self) -> bool {
@@ -131,7 +137,7 @@ impl Routes {
             return is_doubtful.then(|| ambiguous(detail.to_owned(), false)).flatten();
         }
         let allowed = route.map_or(&self.allow_in_path, |route| &route.options.allow_in_path);
-        if let Some((what, name)) = target.form_beside(allowed).map(super::target::PathForm::names) {
+        if let Some((what, name)) = target.form_beside(allowed).map(target::PathForm::names) {
             let detail = format!(
                 "The path has {what}: servers do not agree on what it names. Send the path without it; if it is part of the API, \
                  let an operator add \"{name}\" to allow_in_path."

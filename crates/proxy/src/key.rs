@@ -1,10 +1,12 @@
 //! The key of a request: 1 to 255 visible ASCII characters, bare or as a string of structured fields (RFC 8941, 3.3.3).
 
 use axum::http::{HeaderMap, HeaderName, header};
-use oncegate_core::canonical::{NotCanonical, canonicalize_any};
+use oncegate_core::canonical::canonicalize_but_numbers;
 use serde_json::Value;
 
+use super::fields::items;
 use super::options::JsonPointer;
+use super::peer_fields::normal;
 use super::route::Route;
 
 /// Longest key in characters.
@@ -31,6 +33,10 @@ pub(super) enum InvalidKey {
     Twice(HeaderName),
     #[error("the request has several keys that differ; send one")]
     Several,
+    #[error("`Connection` names {0}, so that it ends here; send the key without that")]
+    OfConnection(HeaderName),
+    #[error("the field {0} is not {1}, though some servers read it so; write {1}")]
+    Underscored(HeaderName, HeaderName),
     #[error("the key is in the body, which cannot be read: {0}; send JSON")]
     Body(String),
     #[error("the key is in the body, which has a Content-Encoding; send it without")]
@@ -58,6 +64,13 @@ impl IdempotencyKey {
         Ok(found)
     }
 
+    /// Returns the problem of a request whose `Connection` names a field of the key, which would be removed with the connection's.
+    pub(super) fn of_connection(headers: &HeaderMap, names: &[HeaderName]) -> Option<InvalidKey> {
+        let mut options = items(headers, &header::CONNECTION);
+        let key_of = |option: &[u8]| names.iter().find(|name| option.eq_ignore_ascii_case(name.as_str().as_bytes()));
+        options.find_map(|option| key_of(option).cloned()).map(InvalidKey::OfConnection)
+    }
+
     /// Returns the key of a request to a route: in its fields, or in its body if the route says where. `body` is none if the route does
     /// not.
     pub(super) fn of_request(
@@ -66,6 +79,9 @@ impl IdempotencyKey {
         body: Option<&[u8]>,
     ) -> Result<Option<Self>, InvalidKey> {
         let in_field = Self::of(headers, &route.key_headers)?;
+        if in_field.is_none() {
+            refuse_hidden(headers, &route.key_headers)?;
+        }
         let Some((pointer, body)) = route.options.key_in_body.as_ref().zip(body) else { return Ok(in_field) };
         let in_body = Self::in_body(pointer, headers, body)?;
         if in_field.is_some() && in_body.is_some() && in_field != in_body {
@@ -82,13 +98,9 @@ impl IdempotencyKey {
         if headers.contains_key(header::CONTENT_ENCODING) {
             return Err(InvalidKey::Encoded);
         }
-        let json: Value = match canonicalize_any(body, "body") {
-            Ok(canonical) => serde_json::from_str(canonical.as_str()),
-            // No digits are lost in a key.
-            Err(NotCanonical::Number { .. }) => serde_json::from_slice(body),
-            Err(why) => return Err(InvalidKey::Body(why.to_string())),
-        }
-        .map_err(|why| InvalidKey::Body(why.to_string()))?;
+        // No digits are lost in a key.
+        let readable = canonicalize_but_numbers(body, "body").map_err(|why| InvalidKey::Body(why.to_string()))?;
+        let json: Value = serde_json::from_str(&readable).map_err(|why| InvalidKey::Body(why.to_string()))?;
         match pointer.find(&json) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) if is_key(text.as_bytes()) => Ok(Some(Self(text.as_str().into()))),
@@ -123,6 +135,16 @@ impl IdempotencyKey {
 
     pub(super) fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Refuses a request without a key that has one in a spelling which only some servers read.
+fn refuse_hidden(headers: &HeaderMap, names: &[HeaderName]) -> Result<(), InvalidKey> {
+    let is_twin = |name: &&HeaderName, own: &HeaderName| *name != own && normal(name) == normal(own);
+    let twin = |own: &HeaderName| headers.keys().find(|name| is_twin(name, own)).cloned();
+    match names.iter().find_map(|own| Some((twin(own)?, own.clone()))) {
+        Some((twin, own)) => Err(InvalidKey::Underscored(twin, own)),
+        None => Ok(()),
     }
 }
 
@@ -193,11 +215,21 @@ mod tests {
             found,
             "digits of others are not its own"
         );
+        for number in ["12345678901234567890", "0.1234567890123456789", "1e400", "1e-400"] {
+            assert_eq!(of(&format!(r#"{{"n": {number}, "input": {{"key": "k-1"}}}}"#)), found, "{number}");
+            for twice in [r#""input": {"key": "a", "key": "k-1"}"#, r#""input": {"key": "a"}, "input": {"key": "k-1"}"#]
+            {
+                let body = format!(r#"{{"n": {number}, {twice}}}"#);
+                assert!(matches!(of(&body), Err(InvalidKey::Body(_))), "{body}: a key is chosen");
+            }
+        }
         for none in ["", "{}", r#"{"input": null}"#, r#"{"input": {"key": null}}"#, "[1]", "1"] {
             assert_eq!(of(none), Ok(None), "{none}");
         }
         let member = Err(InvalidKey::Member(pointer.clone()));
-        for text in ["1", "\"\"", "\"a b\"", "\"ä\"", "[\"a\"]", &format!("\"{}\"", "a".repeat(256))] {
+        for text in
+            ["1", "12345678901234567890", "\"\"", "\"a b\"", "\"ä\"", "[\"a\"]", &format!("\"{}\"", "a".repeat(256))]
+        {
             assert_eq!(of(&format!(r#"{{"input": {{"key": {text}}}}}"#)), member, "{text}");
         }
         for unreadable in ["k-1", "{", r#"{"input": {"key": "a", "key": "b"}}"#, "\u{feff}{}"] {
@@ -205,6 +237,23 @@ mod tests {
         }
         let encoded = HeaderMap::from_iter([(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
         assert_eq!(IdempotencyKey::in_body(&pointer, &encoded, b"x"), Err(InvalidKey::Encoded));
+    }
+
+    #[test]
+    fn a_key_that_only_some_servers_would_read_is_refused() {
+        let names = [NAME, OTHER];
+        let fields =
+            |name: &'static str| HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("a"))]);
+        for twin in ["idempotency_key", "x_idempotency-key"] {
+            assert!(matches!(refuse_hidden(&fields(twin), &names), Err(InvalidKey::Underscored(..))), "{twin}");
+        }
+        assert_eq!(refuse_hidden(&fields("idempotency-keys"), &names), Ok(()));
+        let connection = |value| {
+            let headers = HeaderMap::from_iter([(header::CONNECTION, HeaderValue::from_static(value))]);
+            IdempotencyKey::of_connection(&headers, &names)
+        };
+        assert_eq!(connection("close, Idempotency-Key"), Some(InvalidKey::OfConnection(NAME)));
+        assert_eq!(connection("close, te"), None);
     }
 
     #[test]

@@ -12,14 +12,60 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
 use super::dialect::Refusal;
-use super::fields::{CLIENT_CERT, only};
+use super::fields::{self, CLIENT_CERT, only};
 use super::token::{Issuers, NoOwner};
 
 /// Text of [`PrincipalSource::Token`].
 const TOKEN: &str = "jwt:iss+sub";
 
-/// Schemes of `Authorization` that sign each request (Amazon, RFC 7616, RFC 9449, Hawk, HTTP signatures): a repeat has another value.
-const SIGNING_SCHEMES: [&str; 5] = ["aws4-hmac-sha256", "digest", "dpop", "hawk", "signature"];
+/// Schemes of `Authorization` whose credentials differ in each request or on each connection: they sign the request, answer a
+/// challenge, or are used once. From the registry of IANA, and of cloud providers.
+const SIGNING_SCHEMES: [&str; 18] = [
+    "aws",
+    "concealed",
+    "digest",
+    "dpop",
+    "edgegrid",
+    "hawk",
+    "hmac",
+    "hoba",
+    "mac",
+    "mutual",
+    "negotiate",
+    "ntlm",
+    "oauth",
+    "privatetoken",
+    "sharedkey",
+    "sharedkeylite",
+    "signature",
+    "vapid",
+];
+
+/// Parts of the names of such schemes: `AWS4-HMAC-SHA256`, `EG1-HMAC-SHA256`, `GOOG4-RSA-SHA256`, `SCRAM-SHA-256`.
+const SIGNING_PARTS: [&str; 2] = ["hmac-", "-sha"];
+
+/// Fields that differ from try to try of a request: they name the try, or sign it.
+const OF_ONE_TRY: [&str; 16] = [
+    "b3",
+    "content-digest",
+    "date",
+    "dpop",
+    "request-id",
+    "signature",
+    "signature-input",
+    "traceparent",
+    "tracestate",
+    "x-amz-date",
+    "x-amzn-trace-id",
+    "x-b3-spanid",
+    "x-b3-traceid",
+    "x-cloud-trace-context",
+    "x-correlation-id",
+    "x-request-id",
+];
+
+/// Longest name of a scheme.
+const SCHEME_LENGTH_MAX: usize = 32;
 
 /// Source of a part of the principal.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,11 +99,11 @@ pub(super) enum NoPrincipal {
     )]
     Cookie(String),
     #[error(
-        "the scheme `{0}` of `authorization` signs each request, so a repeat would be another caller, and run again. Operators: \
-         name in `principal` what stays the same, such as \"jwt:iss+sub\", \"cookie:NAME\", \"client-cert\", or another field that the \
+        "credentials of the scheme `{0}` in `authorization` differ in each request, so a repeat would be another caller, and run again. \
+         Operators: name in `principal` what stays the same, such as \"jwt:iss+sub\", \"cookie:NAME\", \"client-cert\", or another field that the \
          upstream verifies"
     )]
-    Signed(&'static str),
+    Signed(String),
     #[error(
         "the field `{0}` is believed only from the addresses of proxy.trusted_peers, and this client has none of them"
     )]
@@ -146,11 +192,17 @@ pub(super) fn of(
     Ok(digest.finalize().into())
 }
 
-/// Refuses credentials that sign each request.
+/// Refuses credentials that differ in each request. A value without a space is a token without a scheme.
 fn refuse_signed(name: &HeaderName, value: &[u8]) -> Result<(), NoPrincipal> {
-    let scheme = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
-    let is_own = |known: &&str| *name == header::AUTHORIZATION && scheme.eq_ignore_ascii_case(known.as_bytes());
-    SIGNING_SCHEMES.into_iter().find(is_own).map_or(Ok(()), |known| Err(NoPrincipal::Signed(known)))
+    let scheme = value.split(u8::is_ascii_whitespace).next().filter(|scheme| scheme.len() <= SCHEME_LENGTH_MAX);
+    let Some(Ok(scheme)) = scheme.filter(|_| *name == header::AUTHORIZATION).map(std::str::from_utf8) else {
+        return Ok(());
+    };
+    let small = scheme.to_ascii_lowercase();
+    let has_credentials = scheme.len() < value.len();
+    let signs =
+        SIGNING_SCHEMES.contains(&&*small) || has_credentials && SIGNING_PARTS.iter().any(|part| small.contains(part));
+    if signs { Err(NoPrincipal::Signed(scheme.to_owned())) } else { Ok(()) }
 }
 
 /// Returns the digest of the certificate that a trusted peer passes on.
@@ -229,7 +281,18 @@ impl FromStr for PrincipalSource {
                     "{text:?} takes all cookies, and one that changes would make a repeat run again; name the one that says who \
                      calls: \"cookie:NAME\""
                 );
-                if name == header::COOKIE { Err(whole) } else { Ok(name) }
+                if name == header::COOKIE {
+                    Err(whole)
+                } else if OF_ONE_TRY.contains(&name.as_str()) {
+                    Err(format!(
+                        "{text:?} differs from try to try, so that a repeat would be another caller, and run again; name what says who \
+                         calls, such as \"authorization\""
+                    ))
+                } else if fields::is_of_connection(&name) {
+                    Err(format!("{text:?} is about a connection, and not who calls; name a field such as \"authorization\""))
+                } else {
+                    Ok(name)
+                }
             })
         };
         if text == "client-cert" {
@@ -412,7 +475,21 @@ mod tests {
 
     #[test]
     fn credentials_that_sign_each_request_are_refused() {
-        for scheme in ["AWS4-HMAC-SHA256", "Digest", "DPoP", "hawk", "SIGNATURE"] {
+        for scheme in [
+            "AWS4-HMAC-SHA256",
+            "AWS4-ECDSA-P256-SHA256",
+            "AWS",
+            "Digest",
+            "DPoP",
+            "EG1-HMAC-SHA256",
+            "GOOG4-RSA-SHA256",
+            "hawk",
+            "Negotiate",
+            "OAuth",
+            "SCRAM-SHA-256",
+            "SharedKey",
+            "SIGNATURE",
+        ] {
             let value = HeaderValue::try_from(format!("{scheme} x=1")).unwrap();
             let headers: HeaderMap = [(header::AUTHORIZATION, value)].into_iter().collect();
             for source in ["authorization", "authorization?", "trusted:authorization"] {
@@ -420,7 +497,7 @@ mod tests {
                 assert!(matches!(refused, Err(NoPrincipal::Signed(_))), "{scheme} {source}: {refused:?}");
             }
         }
-        for usual in ["Bearer a", "Basic a", "digests a", "a"] {
+        for usual in ["Bearer a", "Basic a", "GNAP a", "Token a", "digests a", "a", "token-sha-1"] {
             assert!(digest(&["authorization"], &[("authorization", usual)]).is_ok(), "{usual}");
         }
         assert!(digest(&["x-signed"], &[("x-signed", "Digest a")]).is_ok(), "no credentials of HTTP");
@@ -431,6 +508,14 @@ mod tests {
         for whole in ["cookie", "Cookie", "cookie?", "trusted:cookie"] {
             let why = whole.parse::<PrincipalSource>().unwrap_err();
             assert!(why.contains("\"cookie:NAME\""), "{whole}: {why}");
+        }
+        for of_one_try in ["date", "X-Request-Id", "traceparent?", "trusted:dpop"] {
+            let why = of_one_try.parse::<PrincipalSource>().unwrap_err();
+            assert!(why.contains("differs from try to try"), "{of_one_try}: {why}");
+        }
+        for of_connection in ["te", "Connection?", "expect", "proxy-authorization", "trusted:upgrade"] {
+            let why = of_connection.parse::<PrincipalSource>().unwrap_err();
+            assert!(why.contains("about a connection"), "{of_connection}: {why}");
         }
         assert!("cookie:cookie".parse::<PrincipalSource>().is_ok());
         for wrong in ["", "a b", "cookie:", "trusted:", "jwt:sub", "ä"] {

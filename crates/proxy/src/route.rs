@@ -86,7 +86,7 @@ impl Route {
         self.options.key != KeyRequirement::Off
     }
 
-    fn matches(&self, host: &str, path: &str) -> bool {
+    pub(super) fn matches(&self, host: &str, path: &str) -> bool {
         self.options.has_host(host) && self.path.at(path).is_ok()
     }
 }

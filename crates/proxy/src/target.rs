@@ -216,6 +216,26 @@ impl Spelling {
     }
 }
 
+/// Returns the path that the most lenient of servers would see: without parameters, empty segments and dots, and with all
+/// escaped separators.
+pub(super) fn plainest(path: &str) -> String {
+    let mut text = path.replace("%25", "%");
+    for (escape, separator) in
+        [("%2F", "/"), ("%2f", "/"), ("%5C", "/"), ("%5c", "/"), ("\\", "/"), ("%3B", ";"), ("%3b", ";")]
+    {
+        text = text.replace(escape, separator);
+    }
+    let mut segments = Vec::new();
+    for segment in text.split('/') {
+        match segment.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

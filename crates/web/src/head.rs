@@ -15,6 +15,10 @@ pub fn check<Body>(request: &Request<Body>, limits: &Limits, loopback_only: bool
         let detail = "The gateway takes bodies without a content coding only; send no `Content-Encoding`.";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
+    let mut credentials = request.headers().get_all(header::AUTHORIZATION).iter();
+    if credentials.next().is_some() && credentials.next().is_some() {
+        return Err(Problem::invalid("The request has more than one `Authorization` field; send one."));
+    }
     let host = check_framing(request, limits)?;
     check_host(request, host, loopback_only)
 }
@@ -180,6 +184,15 @@ mod tests {
         assert_eq!(checked(Version::HTTP_11, "http://127.0.0.1:1/", &own, true), 200);
         assert_eq!(checked(Version::HTTP_11, "http://evil.example/", &own, true), 400);
         assert_eq!(checked(Version::HTTP_11, "http://localhost/", &[("host", "evil.example")], true), 400);
+    }
+
+    #[test]
+    fn a_request_has_one_credential() {
+        let with = |fields: &[(&'static str, &'static str)]| {
+            checked(Version::HTTP_11, "/", &[&[("host", "a")], fields].concat(), false)
+        };
+        assert_eq!(with(&[("authorization", "Bearer a")]), 200);
+        assert_eq!(with(&[("authorization", "Bearer a"), ("Authorization", "Bearer b")]), 400);
     }
 
     #[test]

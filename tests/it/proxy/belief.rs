@@ -305,6 +305,45 @@ async fn an_observed_route_lets_no_target_through_that_could_be_anothers() {
 }
 
 #[tokio::test]
+async fn an_observed_route_lets_no_request_through_that_an_enforced_one_of_its_paths_would_refuse() {
+    let (recorder, port) = Recorder::start(false).await;
+    let route = |name: &str, path: &str, method: &str| {
+        format!(
+            "[[proxy.routes]]\nname = \"{name}\"\napp = \"default\"\npath = \"{path}\"\nmethods = [\"{method}\"]\nupstream = \"u\"\n\
+             principal = [\"authorization\"]\n"
+        )
+    };
+    let observed = |name: &str| format!("[apps.default.operations.\"proxy:{name}\"]\nmode = \"observe\"\n");
+    let config = [
+        format!("[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.u]\nurls = [\"http://127.0.0.1:{port}\"]\n"),
+        route("put", "/v1/orders", "PUT"),
+        route("orders", "/v1/orders", "POST"),
+        route("rest", "/v1/{*rest}", "POST"),
+        format!("[apps.default]\nsecrets = [\"sha256:{}\"]\n", "0f".repeat(32)),
+        observed("put"),
+        observed("rest"),
+    ];
+    let gateway = gateway::on_memory().config(&config.concat()).start().await;
+    for (method, path, expected) in [
+        ("POST", "/v1/orders;x=1", "ambiguous_target"),
+        ("POST", "/v1//orders", "ambiguous_target"),
+        ("POST", "/v1/%2Forders", "ambiguous_target"),
+        ("post", "/v1/orders", "ambiguous_target"),
+        ("PATCH", "/v1/orders", "no_route_for_key"),
+        ("POST", "/v1/other;x=1", "201"),
+        ("post", "/v1/other", "201"),
+        ("PATCH", "/v1/other", "201"),
+    ] {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: a\r\nauthorization: alice\r\nidempotency-key: k-1\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
+        );
+        let answer = exchange(&address(&gateway), &request).await;
+        assert_eq!(code(&answer), expected, "{method} {path}: {answer}");
+        assert_eq!(recorder.take().len(), usize::from(expected == "201"), "{method} {path}");
+    }
+}
+
+#[tokio::test]
 async fn a_host_has_one_name_on_every_way() {
     for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {
         for way in WAYS {

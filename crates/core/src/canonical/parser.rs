@@ -19,15 +19,25 @@ pub(super) struct Parsed {
     pub(super) holds_value: bool,
 }
 
+/// Treatment of a number that has no canonical form.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum InexactNumber {
+    /// It is an error.
+    Refused,
+    /// It is written as `0`.
+    Zero,
+}
+
 /// Returns the canonical form of a text. Errors call it `root`.
-pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Parsed, NotCanonical> {
+pub(super) fn canonicalize(json: &[u8], root: &'static str, inexact: InexactNumber) -> Result<Parsed, NotCanonical> {
     let text = std::str::from_utf8(json).map_err(|error| NotCanonical::Syntax {
         root,
         offset: error.valid_up_to(),
         expected: "UTF-8",
     })?;
     let out = String::with_capacity(text.len());
-    let mut parser = Parser { root, text, at: 0, out, holds_value: false, members: Vec::new(), path: Vec::new() };
+    let mut parser =
+        Parser { root, inexact, text, at: 0, out, holds_value: false, members: Vec::new(), path: Vec::new() };
     parser.space();
     parser.value()?;
     parser.space();
@@ -40,6 +50,7 @@ pub(super) fn canonicalize(json: &[u8], root: &'static str) -> Result<Parsed, No
 /// The state of a parse.
 pub(super) struct Parser<'a> {
     root: &'static str,
+    inexact: InexactNumber,
     pub(super) text: &'a str,
     /// Position in bytes.
     pub(super) at: usize,
@@ -175,8 +186,14 @@ impl Parser<'_> {
             Ok((number, length)) => {
                 self.at += length;
                 self.holds_value = true;
-                let written = number.write(&mut self.out);
-                written.map_err(|fault| NotCanonical::Number { path: self.path(), fault })
+                match number.write(&mut self.out) {
+                    // Nothing of it is written.
+                    Err(_) if self.inexact == InexactNumber::Zero => {
+                        self.out.push('0');
+                        Ok(())
+                    }
+                    written => written.map_err(|fault| NotCanonical::Number { path: self.path(), fault }),
+                }
             }
             Err(length) => {
                 self.at += length;

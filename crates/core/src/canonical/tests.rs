@@ -120,6 +120,14 @@ fn equal_keys_are_rejected_also_if_they_are_escaped_differently() {
 }
 
 #[test]
+fn numbers_without_a_canonical_form_hide_no_other_fault() {
+    let read = |json: &str| canonicalize_but_numbers(json.as_bytes(), "body");
+    assert_eq!(read(r#"{"b":-1e400,"a":[12345678901234567890,1.50]}"#).unwrap(), r#"{"a":[0,1.5],"b":0}"#);
+    assert_eq!(read(r#"[1e400,{"a":1,"a":1}]"#), Err(NotCanonical::DuplicateKey { path: "body[1].a".into() }));
+    assert!(matches!(read("[1e400,-]"), Err(NotCanonical::Syntax { .. })));
+}
+
+#[test]
 fn half_of_a_surrogate_pair_is_rejected() {
     for half in [r"\ud800", r"\udc00", r"\ud83d\u0041", r"\ud83d\ud83d\ude00", r"\ude00\ud83d", r"\ud83d\n"] {
         let refused = Err(NotCanonical::LoneSurrogate { path: "contents.a[1]".to_owned() });

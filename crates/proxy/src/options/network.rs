@@ -34,7 +34,11 @@ impl FromStr for Network {
             let address: IpAddr = address.parse().ok()?;
             let width = if address.is_ipv4() { 32 } else { 128 };
             let bits = bits.map_or(Some(width), |bits| bits.parse().ok()).filter(|bits| *bits <= width)?;
-            Some(Self { address, bits })
+            // Peers are compared by their addresses of IPv4, where they have one.
+            match address.to_canonical() {
+                canonical if canonical.is_ipv4() == address.is_ipv4() => Some(Self { address, bits }),
+                mapped => Some(Self { address: mapped, bits: bits.checked_sub(96)? }),
+            }
         };
         parse().ok_or_else(|| {
             format!("{text:?} is no address; write one like \"10.0.0.7\", or a network like \"10.0.0.0/8\"")

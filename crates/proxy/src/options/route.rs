@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Bytes, JsonPointer, PrincipalSource, span};
 use crate::authorizer::Authorizer;
 use crate::dialect::Dialect;
-use crate::fields::StoredFields;
+use crate::fields::{self, StoredFields};
 use crate::options::UpstreamOptions;
 use crate::status::{self, Meaning, StatusRule};
 use crate::target::{self, PathForm};
@@ -206,6 +206,16 @@ impl RouteOptions {
         if path.contains(['?', '#']) {
             return Some("has a query or a fragment, which are no part of a path; leave it out".to_owned());
         }
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let escaped: String = path.bytes().fold(String::new(), |mut escaped, byte| {
+                match byte {
+                    byte if byte.is_ascii_graphic() => escaped.push(byte.into()),
+                    byte => escaped.extend(["%", &format!("{byte:02X}")]),
+                }
+                escaped
+            });
+            return Some(format!("has characters that requests escape; write {escaped:?}"));
+        }
         for segment in path.split('/') {
             if segment.starts_with(':') || segment == "*" {
                 let name = segment.trim_start_matches([':', '*']);
@@ -251,10 +261,10 @@ impl RouteOptions {
         Some(if parent.is_empty() { "/" } else { parent })
     }
 
-    /// Returns the names of the fields of the key; `None` if one of them is not valid.
+    /// Returns the names of the fields of the key; `None` if one of them is not valid, or is about a connection.
     pub fn key_headers(&self) -> Option<Vec<HeaderName>> {
         let Some(names) = &self.key_headers else { return Some(vec![self.dialect.key_header()]) };
-        names.iter().map(|name| name.parse().ok()).collect()
+        names.iter().map(|name| name.parse().ok().filter(|name| !fields::is_of_connection(name))).collect()
     }
 
     /// Returns the URL that is asked before each replay.
