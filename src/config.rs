@@ -94,3 +94,19 @@ pub struct ChainOptions {
     #[serde(default)]
     pub failover: Option<FailoverOptions>,
 }
+
+impl ChainOptions {
+    /// Reports whether an engine of this name stores its claims, or is its witness.
+    fn has(&self, engine: &str) -> bool {
+        let witness = self.failover.as_ref().map(|failover| &failover.witness);
+        self.engines.iter().chain(witness).any(|name| name == engine)
+    }
+}
+
+impl Config {
+    /// Returns the engines in no chain: nothing is stored there.
+    pub fn unused_engines(&self) -> impl Iterator<Item = &str> {
+        let is_unused = move |name: &&String| !self.chains.values().any(|chain| chain.has(name));
+        self.engines.keys().filter(is_unused).map(String::as_str)
+    }
+}

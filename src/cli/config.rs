@@ -62,6 +62,13 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             for (name, url) in &config.engines {
                 writeln!(out, "Engine {name}: {}", promise_of(url)?.text)?;
             }
+            for name in config.unused_engines() {
+                writeln!(
+                    out,
+                    "Warning: the engine {name} is in no chain, so nothing is stored there: write engines = [\"{name}\"] in \
+                     [chains.default]."
+                )?;
+            }
             if config.proxy.listen.is_some() && config.proxy.encryption.keys.is_empty() {
                 writeln!(out, "Warning: the proxy stores responses in clear text; name a key in [proxy.encryption].")?;
             }
@@ -193,6 +200,30 @@ mod tests {
         assert!(error.to_string().contains("is not a folder; name a folder"), "{error}");
         assert!(said.contains("Engine primary cannot be used."), "{said}");
         assert!(answer(check(flags(&disk))).contains("is valid"), "without --connect, nothing is opened");
+    }
+
+    #[test]
+    fn an_engine_in_no_chain_is_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("oncegate.toml");
+        let chain = |engine: &str| format!("[chains.default]\nengines = [\"{engine}\"]\n");
+        let unused = |name: &str| {
+            format!(
+                "Warning: the engine {name} is in no chain, so nothing is stored there: write engines = [\"{name}\"] in \
+                 [chains.default].\n"
+            )
+        };
+        for (engine, chain, warning) in [
+            ("main", String::new(), Some(unused("main"))),
+            ("main", chain("primary"), Some(unused("main"))),
+            ("main", chain("main"), None),
+            ("primary", String::new(), None),
+        ] {
+            std::fs::write(&file, format!("[engines]\n{engine} = \"memory:\"\n{chain}")).expect("written");
+            let said = answer(check(Flags { config: Some(file.clone()), ..Flags::default() }));
+            assert_eq!(said.matches("Warning").count(), usize::from(warning.is_some()), "{said}");
+            assert!(warning.is_none_or(|warning| said.contains(&warning)), "{engine}, {chain}: {said}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::file::File;
 use super::layers::{Layer, Layers};
 use super::path::KeyPath;
 use super::problem::{Problem, Problems};
-use super::{ChainOptions, Config, Flags, Loaded, Origins, secret_files};
+use super::{Config, Flags, Loaded, Origins, secret_files};
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
 
@@ -135,11 +135,7 @@ fn drop_unused_defaults(mut config: Config, layers: &Layers) -> Config {
         config.chains.remove(chain);
     }
     let engine = default_engine();
-    let names = |chain: &ChainOptions| {
-        let witness = chain.failover.as_ref().map(|failover| &failover.witness);
-        chain.engines.iter().chain(witness).any(|name| name == engine.last())
-    };
-    if layers.is_default(&engine) && !config.chains.values().any(names) {
+    if layers.is_default(&engine) && !config.chains.values().any(|chain| chain.has(engine.last())) {
         config.engines.remove(engine.last());
     }
     config

@@ -38,6 +38,12 @@ pub(super) async fn open(
         let url = urls.remove(name).unwrap_or_default();
         engines.by_name.insert(name.clone(), NamedEngine { engine: Arc::new(guarded), url });
     }
+    for name in config.unused_engines() {
+        tracing::warn!(
+            engine.name = name,
+            "The engine is in no chain, so nothing is stored there: name it in `engines` of [chains.default]"
+        );
+    }
     for (chain, options) in &config.chains {
         let opened = |name: &String| {
             let named = engines.by_name.get(name).with_context(|| format!("chain `{chain}` has no engine `{name}`"))?;
