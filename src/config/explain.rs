@@ -6,6 +6,12 @@ use toml::Value;
 
 use super::path::KeyPath;
 
+/// Lists whose items are tables.
+const LISTS_OF_TABLES: &[&str] = &["routes", "issuers", "keys"];
+
+/// Tables for which a single value is often written, each with an example of its content.
+const TABLES: &[(&str, &str)] = &[("on_outage", "claim = \"fail_open\""), ("quota", "requests_per_second = 100")];
+
 /// Explains serde's message about a key, which has this default.
 pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> String {
     let message = message.trim();
@@ -18,7 +24,7 @@ pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> 
         let choices: Vec<_> = names(expected).iter().map(|name| format!("\"{name}\"")).collect();
         return format!("\"{}\" is not a valid choice; write {}", found.escape_debug(), choices.join(" or "));
     }
-    if let Some(field) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+    if let Some(field) = missing_field(message) {
         return format!("`{field}` is missing");
     }
     if message == "invalid socket address syntax" {
@@ -28,8 +34,13 @@ pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> 
         .strip_prefix("invalid type: ")
         .or_else(|| message.strip_prefix("invalid value: "))
         .and_then(|rest| rest.rsplit_once(", expected "))
-        .map_or_else(|| message.to_owned(), |(found, expected)| mismatch(found, expected));
+        .map_or_else(|| message.to_owned(), |(found, expected)| mismatch(key, found, expected));
     what + &default_shown(key, default)
+}
+
+/// Returns the key that is missing, if serde's message says so.
+pub(super) fn missing_field(message: &str) -> Option<&str> {
+    message.trim().strip_prefix("missing field `")?.strip_suffix('`')
 }
 
 /// Returns the default of a key as an example, where there is one.
@@ -58,8 +69,8 @@ pub(super) fn names(list: &str) -> Vec<&str> {
     list.split('`').skip(1).step_by(2).collect()
 }
 
-/// Describes a wrong type in TOML's terms.
-fn mismatch(found: &str, expected: &str) -> String {
+/// Describes a wrong type in TOML's terms, and says what to write.
+fn mismatch(key: &KeyPath, found: &str, expected: &str) -> String {
     let found = match found.split_once(' ').map_or(found, |(kind, _)| kind) {
         "string" => "a text",
         "integer" => &found.replace("integer", "the number").replace('`', ""),
@@ -80,7 +91,24 @@ fn mismatch(found: &str, expected: &str) -> String {
         text if let Some(example) = text.strip_prefix("a string such as ") => &format!("a text such as {example}"),
         other => other,
     };
-    format!("expected {expected}, found {found}")
+    format!("expected {expected}, found {found}{}", advice(key, found, expected))
+}
+
+/// Returns how to write a list or a table, where that is not the form that was found.
+fn advice(key: &KeyPath, found: &str, expected: &str) -> String {
+    let name = key.last();
+    let has_tables = LISTS_OF_TABLES.contains(&name);
+    match (expected, found) {
+        ("a list", "a table") if has_tables => {
+            format!("; write [[{key}]], with two brackets, above each of them, and its name as `name = \"…\"`")
+        }
+        ("a list", "a text") if !has_tables => format!("; write it in brackets: {name} = [\"…\"]"),
+        ("a table", _) => {
+            let example = TABLES.iter().find(|(table, _)| *table == name);
+            example.map(|(table, content)| format!("; write {table} = {{ {content} }}")).unwrap_or_default()
+        }
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -124,7 +152,15 @@ mod tests {
         );
         assert_eq!(
             explained("invalid type: string \"s3cret, expected\", expected a sequence", "secrets", None),
-            "expected a list, found a text"
+            "expected a list, found a text; write it in brackets: secrets = [\"…\"]"
+        );
+        assert_eq!(
+            explained("invalid type: map, expected a sequence", "proxy.routes", None),
+            "expected a list, found a table; write [[proxy.routes]], with two brackets, above each of them, and its name as `name = \"…\"`"
+        );
+        assert_eq!(
+            explained("invalid type: integer `100`, expected struct QuotaOptions", "apps.shop.quota", None),
+            "expected a table, found the number 100; write quota = { requests_per_second = 100 }"
         );
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::Table;
 use toml::de::DeTable;
 
-use super::path::KeyPath;
+use super::path::{Item, KeyPath};
 use super::problem::Problem;
 
 /// Text and name of a configuration file.
@@ -48,21 +48,40 @@ impl File {
 
     /// Returns file and line of a key, for messages.
     pub(super) fn origin(&self, path: &KeyPath) -> String {
-        match self.line_of(path) {
+        self.at(self.line_of(path, None))
+    }
+
+    /// Returns file and line of a place inside a list.
+    pub(super) fn origin_of_item(&self, list: &KeyPath, item: &Item) -> String {
+        self.at(self.line_of(list, Some(item)).or_else(|| self.line_of(list, None)))
+    }
+
+    fn at(&self, line: Option<usize>) -> String {
+        match line {
             Some(line) => format!("{}, line {line}", self.name),
             None => self.name.clone(),
         }
     }
 
-    fn line_of(&self, path: &KeyPath) -> Option<usize> {
+    fn line_of(&self, path: &KeyPath, item: Option<&Item>) -> Option<usize> {
         let document = DeTable::parse(&self.text).ok()?;
         let (last, tables) = path.names().split_last()?;
         let mut table = document.get_ref();
         for name in tables {
             table = table.get(name.as_str())?.get_ref().as_table()?;
         }
-        let (key, _) = table.get_key_value(last.as_str())?;
-        Some(self.place(key.span().start).0)
+        let (key, value) = table.get_key_value(last.as_str())?;
+        let mut span = key.span();
+        if let Some(item) = item {
+            let mut place = value.get_ref().get(item.index)?;
+            span = place.span();
+            for name in &item.names {
+                let (key, value) = place.get_ref().as_table()?.get_key_value(name.as_str())?;
+                span = key.span();
+                place = value;
+            }
+        }
+        Some(self.place(span.start).0)
     }
 
     /// Returns the line and column of a byte, counted from 1.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::file::File;
-use super::path::KeyPath;
+use super::path::{Item, KeyPath};
 
 /// Settings of one source.
 pub(super) struct Layer {
@@ -84,6 +84,16 @@ impl Layer {
             }
         }
     }
+
+    /// Returns the origin of a place inside a list.
+    fn origin_of_item(&self, list: &KeyPath, item: &Item) -> Option<String> {
+        match &self.source {
+            Source::File(file) if self.get(list).is_some() && !self.from_files.contains_key(list) => {
+                Some(file.origin_of_item(list, item))
+            }
+            _ => self.origin(list),
+        }
+    }
 }
 
 impl Layers {
@@ -108,6 +118,16 @@ impl Layers {
     /// Returns the origin of a key's effective value.
     pub(super) fn origin(&self, key: &KeyPath) -> Option<String> {
         self.0.iter().rev().find_map(|layer| layer.origin(key))
+    }
+
+    /// Returns the origin of a place inside a list.
+    pub(super) fn origin_of_item(&self, list: &KeyPath, item: &Item) -> Option<String> {
+        self.0.iter().rev().find_map(|layer| layer.origin_of_item(list, item))
+    }
+
+    /// Returns the topmost value of a key.
+    pub(super) fn value(&self, key: &KeyPath) -> Option<&Value> {
+        self.0.iter().rev().find_map(|layer| layer.get(key))
     }
 
     /// Reports whether a key has its embedded default.

@@ -7,11 +7,11 @@ use std::ffi::OsString;
 use toml::Value;
 
 use super::environment;
-use super::explain::explain;
+use super::explain::{explain, missing_field};
 use super::file::File;
 use super::layers::{Layer, Layers};
-use super::path::KeyPath;
-use super::problem::{Problem, Problems};
+use super::path::{Item, KeyPath};
+use super::problem::{DEFAULTS_NAME, Problem, Problems};
 use super::{Config, Flags, Loaded, Origins, secret_files};
 
 const DEFAULTS: &str = include_str!("../../oncegate.default.toml");
@@ -59,13 +59,16 @@ impl Config {
         let config = loop {
             match serde_path_to_error::deserialize(Value::Table(layers.merged())) {
                 Ok(config) if problems.is_empty() => break drop_unused_defaults(config, &layers),
-                Ok(_) => return Err(Problems(problems)),
+                Ok(_) => return Err(Problems::in_order(problems)),
                 Err(error) => {
-                    let key = KeyPath::of_error(error.path());
-                    problems.push(misread(&layers, key.clone(), error.inner().message()));
+                    let (key, item) = (KeyPath::of_error(error.path()), Item::of_error(error.path()));
+                    let message = error.inner().message();
+                    if !is_missing_since_removed(&problems, &key, message) {
+                        problems.push(misread(&layers, &key, item.as_ref(), message));
+                    }
                     // Without this key, further problems can be found in the same run.
                     if problems.len() == PROBLEMS_MAX || !layers.remove(&key) {
-                        return Err(Problems(problems));
+                        return Err(Problems::in_order(problems));
                     }
                 }
             }
@@ -75,7 +78,7 @@ impl Config {
             problem.source = problem.key.as_ref().and_then(|key| layers.origin(key));
         }
         if !problems.is_empty() {
-            return Err(Problems(problems));
+            return Err(Problems::in_order(problems));
         }
         let origins = Origins::of(&config, &layers);
         Ok(Loaded { config, origins })
@@ -84,7 +87,7 @@ impl Config {
 
 /// Returns the layer of the embedded defaults.
 pub(super) fn defaults() -> Result<Layer, Problem> {
-    let defaults = File::embedded("the embedded defaults", DEFAULTS);
+    let defaults = File::embedded(DEFAULTS_NAME, DEFAULTS);
     let table = defaults.parse()?;
     Ok(Layer::of_file(defaults, table))
 }
@@ -145,16 +148,61 @@ fn default_engine() -> KeyPath {
     KeyPath::of(["engines", "primary"])
 }
 
-/// Describes a value that could not be parsed.
-fn misread(layers: &Layers, key: KeyPath, message: &str) -> Problem {
-    let mut message = explain(message, &key, layers.default_of(&key));
+/// Reports whether a message is about a key that is missing only because it was removed with its own problem.
+fn is_missing_since_removed(problems: &[Problem], table: &KeyPath, message: &str) -> bool {
+    missing_field(message).is_some_and(|field| {
+        let removed = [table.child(field), table.child(format!("{field}_file"))];
+        problems.iter().any(|problem| problem.key.as_ref().is_some_and(|key| removed.contains(key)))
+    })
+}
+
+/// Describes a value that could not be parsed: that of a key, or a place inside its list.
+fn misread(layers: &Layers, key: &KeyPath, item: Option<&Item>, message: &str) -> Problem {
+    let message = match item {
+        None => {
+            let what = explain(message, key, layers.default_of(key));
+            what + &unquoted(layers, key, message).unwrap_or_default()
+        }
+        Some(item) => {
+            let inner = KeyPath::of(key.names().iter().chain(&item.names).cloned());
+            format!("{}{}", place_of(layers, key, item), explain(message, &inner, None))
+        }
+    };
     // A key without its table.
-    if let [name] = key.names()
-        && let Some(meant) = layers.known_keys().iter().find(|known| known.names().len() == 2 && known.last() == name)
-    {
-        message = format!("unknown key; {meant} is in the table [{}]", meant.names()[0]);
-    }
-    let source = layers.origin(&key);
-    let key = Some(key).filter(|key| !key.names().is_empty());
-    Problem { source, key, message }
+    let message = match key.names() {
+        [name] => {
+            let known = layers.known_keys();
+            let meant = known.iter().find(|known| known.names().len() == 2 && known.last() == name);
+            meant.map_or(message, |meant| format!("unknown key; {meant} is in the table [{}]", meant.names()[0]))
+        }
+        _ => message,
+    };
+    let source = match item {
+        None => layers.origin(key),
+        Some(item) => layers.origin_of_item(key, item),
+    };
+    Problem { source, key: Some(key.clone()).filter(|key| !key.names().is_empty()), message }
+}
+
+/// Returns how to write a name with a dot, if an unknown table may be the second half of one.
+fn unquoted(layers: &Layers, key: &KeyPath, message: &str) -> Option<String> {
+    let (tables, half, rest) = match key.names() {
+        [apps, app, rest] if apps == "apps" => (1, app, rest),
+        [apps, _, operations, operation, rest] if apps == "apps" && operations == "operations" => (3, operation, rest),
+        _ => return None,
+    };
+    let is_table = message.starts_with("unknown field") && layers.value(key).is_some_and(Value::is_table);
+    let whole = KeyPath::of(key.names()[..tables].iter().cloned()).child(format!("{half}.{rest}"));
+    is_table.then(|| format!(". A name with a dot is written in quotes: [{whole}]"))
+}
+
+/// Describes a place inside a list of tables, for the beginning of a message.
+fn place_of(layers: &Layers, key: &KeyPath, item: &Item) -> String {
+    let value = layers.value(key).and_then(Value::as_array).and_then(|list| list.get(item.index));
+    let Some(table) = value.and_then(Value::as_table) else { return String::new() };
+    let name = table.get("name").and_then(Value::as_str);
+    let name = name.map(|name| format!(" (`{}`)", name.escape_debug())).unwrap_or_default();
+    let what = if key.last() == "routes" { "route" } else { "item" };
+    let names: String = item.names.iter().map(|name| format!("{}: ", name.escape_debug())).collect();
+    format!("{what} {}{name}: {names}", item.index + 1)
 }

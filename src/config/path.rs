@@ -51,6 +51,26 @@ impl KeyPath {
     }
 }
 
+/// Place inside a list: an item, and the names of the keys below it.
+pub(super) struct Item {
+    /// Its position, from 0.
+    pub(super) index: usize,
+    pub(super) names: Vec<String>,
+}
+
+impl Item {
+    /// Returns the place of a serde error inside the list whose key [`KeyPath::of_error`] returns.
+    pub(super) fn of_error(path: &Path) -> Option<Self> {
+        let mut segments = path.iter().skip_while(|segment| matches!(segment, Segment::Map { .. }));
+        let Some(Segment::Seq { index }) = segments.next() else { return None };
+        let names = segments.map_while(|segment| match segment {
+            Segment::Map { key } => Some(key.clone()),
+            Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
+        });
+        Some(Self { index: *index, names: names.collect() })
+    }
+}
+
 impl fmt::Display for KeyPath {
     /// Writes the path in TOML syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

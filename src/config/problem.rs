@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::path::KeyPath;
 
+/// Origin of settings that nothing has set.
+pub(super) const DEFAULTS_NAME: &str = "the embedded defaults";
+
 /// Problem of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
@@ -25,6 +28,16 @@ impl Problem {
     pub(super) fn of_source(source: impl Into<String>, message: impl Into<String>) -> Self {
         Self { source: Some(source.into()), key: None, message: message.into() }
     }
+
+    /// Returns its place in the order of problems: those without a line first, those of the defaults last.
+    fn place(&self) -> (bool, Option<usize>) {
+        let source = self.source.as_deref().unwrap_or_default();
+        let line = source.split_once(", line ").and_then(|(_, line)| {
+            let digits = line.split(|character: char| !character.is_ascii_digit()).next()?;
+            digits.parse().ok()
+        });
+        (source.starts_with(DEFAULTS_NAME), line)
+    }
 }
 
 impl fmt::Display for Problem {
@@ -42,6 +55,14 @@ impl fmt::Display for Problem {
 /// All problems of a configuration that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    /// Returns these problems in the order of their lines.
+    pub(super) fn in_order(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(Problem::place);
+        Self(problems)
+    }
+}
 
 impl fmt::Display for Problems {
     /// Writes one line per problem.

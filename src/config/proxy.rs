@@ -178,7 +178,7 @@ impl Config {
             check(false, problem);
         }
         if let Some(problem) = methods_problem(route) {
-            check(false, problem.to_owned());
+            check(false, problem);
         }
         check(
             route.key_headers().is_some_and(|names| !names.is_empty()),
@@ -252,15 +252,19 @@ impl Config {
 }
 
 /// Returns the error in the methods of a route, if there is one.
-fn methods_problem(route: &RouteOptions) -> Option<&'static str> {
-    match route.methods() {
-        None => Some("a method is not valid; write \"POST\" or \"PATCH\""),
-        Some(methods) if methods.is_empty() => Some("no method is protected; write methods = [\"POST\"]"),
-        Some(methods) => methods
-            .iter()
-            .any(options::needs_no_key)
-            .then_some("safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE"),
+fn methods_problem(route: &RouteOptions) -> Option<String> {
+    if let Some(wrong) = route.wrong_method() {
+        return Some(format!(
+            "methods has {wrong:?}, which is no method; write it in capital letters, such as \"POST\""
+        ));
     }
+    let methods = route.methods()?;
+    if methods.is_empty() {
+        return Some("no method is protected; write methods = [\"POST\"]".to_owned());
+    }
+    let is_safe = methods.iter().any(options::needs_no_key);
+    let advice = "safe methods need no key, and are forwarded anyway; protect POST, PATCH, PUT or DELETE";
+    is_safe.then(|| advice.to_owned())
 }
 
 /// Returns the error in the path of a route.

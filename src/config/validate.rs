@@ -190,7 +190,7 @@ impl Config {
             for engine in &options.engines {
                 if !self.engines.contains_key(engine) {
                     let known = if self.engines.is_empty() {
-                        format!("none; add it there, such as {engine} = \"redis://localhost\"")
+                        format!("primary, the default; or add it there, such as {engine} = \"redis://localhost\"")
                     } else {
                         list(self.engines.keys())
                     };

@@ -14,8 +14,8 @@ fn an_unknown_key_names_its_origin_and_the_nearest_known_one() {
     insta::assert_snapshot!(refused, @r#"
     environment variable ONCEGATE_SERVER_LISTEN: unknown setting; did you mean ONCEGATE_SERVER__LISTEN? Separate tables and keys by `__`
     environment variable ONCEGATE_DEFAULTS__RETENSION: defaults.retension: unknown key; did you mean `retention`? Known keys: chain, mode, lease, retention, unknown_retention, on_lease_end, accept_loss, contents_stored_bytes, deadline, on_outage, retention_max, quota
-    oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, console, engines, chains, defaults, registry, apps, limits, proxy, log, traces
     oncegate.toml, line 2: server.listn: unknown key; did you mean `listen`? Known keys: listen, admin_listen, allow_open, data_dir, drain_delay, drain_timeout, problem_base, tls, admin_tls
+    oncegate.toml, line 4: serve: unknown key; did you mean `server`? Known keys: server, admin, console, engines, chains, defaults, registry, apps, limits, proxy, log, traces
     "#);
 }
 
@@ -30,21 +30,21 @@ fn a_wrong_value_names_its_origin_and_an_example() {
     );
     assert!(!refused.contains("hidden"));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 18: apps.Shop: an app key is 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, the first one a letter or a digit, such as `shop`
-    oncegate.toml, line 16: apps.shop.lease: expected a text such as "30s", found true or false; the default is `lease = "30s"`
-    oncegate.toml, line 17: apps.shop.operations."a b": an operation is 1 to 128 characters of A-Z, a-z, 0-9, `.`, `_`, `:`, `/` and `-`, the first one a letter or a digit, such as `order.submit`
-    oncegate.toml, line 15: apps.shop.secrets: expected a list, found a text
-    oncegate.toml, line 19: chains.x: `engines` is missing
-    oncegate.toml, line 9: defaults.contents_stored_bytes: expected a whole number from 0, found the number -1; the default is `contents_stored_bytes = 1024`
-    oncegate.toml, line 6: defaults.lease: expected a text such as "30s", found the number 30; the default is `lease = "30s"`
-    oncegate.toml, line 8: defaults.mode: "watch" is not a valid choice; write "enforce" or "observe"
-    oncegate.toml, line 7: defaults.retention: a retention is a duration or "forever": "24h", "30d", "forever"; the default is `retention = "24h"`
-    oncegate.toml, line 13: engines.primary: expected a text, found a list; the default is `primary = "disk:./oncegate-data/claims"`
-    oncegate.toml, line 11: limits.headers: expected a whole number from 0, found a text; the default is `headers = 64`
-    oncegate.toml, line 21: log.format: "xml" is not a valid choice; write "json" or "pretty" or "auto"
+    oncegate.toml, line 2: server.listen: an address is an IP address and a port; the default is `listen = "127.0.0.1:8080"`
     oncegate.toml, line 3: server.data_dir: expected a text, found the number 5; the default is `data_dir = "./oncegate-data"`
     oncegate.toml, line 4: server.drain_delay: a delay is "0s", or a whole number from 1 to 999999999 and a unit, ms, s, m, h or d: "5s"; the default is `drain_delay = "0s"`
-    oncegate.toml, line 2: server.listen: an address is an IP address and a port; the default is `listen = "127.0.0.1:8080"`
+    oncegate.toml, line 6: defaults.lease: expected a text such as "30s", found the number 30; the default is `lease = "30s"`
+    oncegate.toml, line 7: defaults.retention: a retention is a duration or "forever": "24h", "30d", "forever"; the default is `retention = "24h"`
+    oncegate.toml, line 8: defaults.mode: "watch" is not a valid choice; write "enforce" or "observe"
+    oncegate.toml, line 9: defaults.contents_stored_bytes: expected a whole number from 0, found the number -1; the default is `contents_stored_bytes = 1024`
+    oncegate.toml, line 11: limits.headers: expected a whole number from 0, found a text; the default is `headers = 64`
+    oncegate.toml, line 13: engines.primary: expected a text, found a list; the default is `primary = "disk:./oncegate-data/claims"`
+    oncegate.toml, line 15: apps.shop.secrets: expected a list, found a text; write it in brackets: secrets = ["…"]
+    oncegate.toml, line 16: apps.shop.lease: expected a text such as "30s", found true or false; the default is `lease = "30s"`
+    oncegate.toml, line 17: apps.shop.operations."a b": an operation is 1 to 128 characters of A-Z, a-z, 0-9, `.`, `_`, `:`, `/` and `-`, the first one a letter or a digit, such as `order.submit`
+    oncegate.toml, line 18: apps.Shop: an app key is 1 to 64 characters of a-z, 0-9, `.`, `_` and `-`, the first one a letter or a digit, such as `shop`
+    oncegate.toml, line 19: chains.x: `engines` is missing
+    oncegate.toml, line 21: log.format: "xml" is not a valid choice; write "json" or "pretty" or "auto"
     "#);
 }
 
@@ -55,10 +55,10 @@ fn names_must_refer_to_something() {
          engines = [\"primary\"]\n[defaults]\nchain = \"y\"\n[apps.shop]\nsecrets = [\"{DIGEST}\"]\nchain = \"z\""
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 5: chains."a/b": a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`
     oncegate.toml, line 2: chains.default.engines: chain `default` names engine `x`, which is not in [engines]; there are: primary
     oncegate.toml, line 2: chains.default.engines: chain `default` names engine `primary` twice; name it once
     oncegate.toml, line 4: chains.empty.engines: a chain needs an engine; name one of [engines], such as ["primary"]
+    oncegate.toml, line 5: chains."a/b": a name is 1 to 64 letters, digits, `.`, `_` and `-`, such as `primary`
     oncegate.toml, line 8: defaults.chain: there is no chain `y` in [chains]; there are: a/b, default, empty
     oncegate.toml, line 11: apps.shop.chain: there is no chain `z` in [chains]; there are: a/b, default, empty
     "#);
@@ -119,7 +119,6 @@ fn a_token_with_a_wrong_role_is_refused() {
     ));
     insta::assert_snapshot!(refused, @r#"
     oncegate.toml, line 2: admin.tokens.a.role: "admin" is not a valid choice; write "view" or "read" or "act"
-    oncegate.toml, line 2: admin.tokens.a: `role` is missing
     oncegate.toml, line 3: admin.tokens.b: `role` is missing
     oncegate.toml, line 4: admin.tokens.c: expected a digest, or a table such as { digest = "sha256:…", role = "view" }, found the number 5
     oncegate.toml, line 5: admin.tokens.d.rol: unknown key; did you mean `role`? Known keys: digest, role
@@ -200,10 +199,10 @@ fn quotas_are_numbers_or_none() {
          secrets = [\"{DIGEST}\"]\n[apps.shop.quota]\nrequests_in_flight = \"101%\"\nburst = \"2h\"\nrequests = 5"
     ));
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 9: apps.shop.quota.requests: unknown key; did you mean `requests_in_flight`? Known keys: requests_per_second, claim_bytes_per_second, burst, requests_in_flight, response_bytes_total
-    oncegate.toml, line 7: apps.shop.quota.requests_in_flight: expected a whole number from 1, a part of limits.requests_in_flight such as "50%", or "none", found a text; the default is `requests_in_flight = "50%"`
-    oncegate.toml, line 3: defaults.quota.claim_bytes_per_second: expected a whole number from 1 to 4294967295, or "none", found a text; the default is `claim_bytes_per_second = "none"`
     oncegate.toml, line 2: defaults.quota.requests_per_second: expected a whole number from 1 to 4294967295, or "none", found the number 0; the default is `requests_per_second = "none"`
+    oncegate.toml, line 3: defaults.quota.claim_bytes_per_second: expected a whole number from 1 to 4294967295, or "none", found a text; the default is `claim_bytes_per_second = "none"`
+    oncegate.toml, line 7: apps.shop.quota.requests_in_flight: expected a whole number from 1, a part of limits.requests_in_flight such as "50%", or "none", found a text; the default is `requests_in_flight = "50%"`
+    oncegate.toml, line 9: apps.shop.quota.requests: unknown key; did you mean `requests_in_flight`? Known keys: requests_per_second, claim_bytes_per_second, burst, requests_in_flight, response_bytes_total
     "#);
     let refused = self::refused("[defaults.quota]\nburst = \"61m\"");
     insta::assert_snapshot!(refused, @r#"oncegate.toml, line 2: defaults.quota.burst: 61m is longer than a burst may be; write 1ms to 1h"#);
@@ -238,12 +237,12 @@ fn chains_require_only_what_their_engines_offer() {
          requires = [\"durable\"]",
     );
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) serves a single gateway; use another one (redis://, postgres://, etcd://, zookeeper://), or leave `shared` out
     oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always), or leave `durable` out
     oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) cannot keep claims without a time limit; use another one (disk:, redis://, postgres://, etcd://, zookeeper://), or leave `forever` out
     oncegate.toml, line 7: chains.default.requires: engine `m` (memory:) serves a single gateway; use another one (redis://, postgres://, etcd://, zookeeper://), or leave `shared` out
-    oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always), or leave `durable` out
+    oncegate.toml, line 10: chains.d.requires: engine `d` (disk:) serves a single gateway; use another one (redis://, postgres://, etcd://, zookeeper://), or leave `shared` out
     oncegate.toml, line 13: chains.r.requires: engine `r` (redis:) has no fences; use another one (disk:, postgres://, etcd://, zookeeper://), or leave `strict_fence` out
+    oncegate.toml, line 16: chains.mixed.requires: engine `m` (memory:) keeps nothing across a restart; use another one (disk:, postgres://, etcd://, zookeeper:// from 3.9.4 on, redis:// with appendfsync always), or leave `durable` out
     "#);
     let refused = self::refused("[chains.default]\nengines = [\"primary\"]\nrequires = [\"speed\"]");
     insta::assert_snapshot!(refused, @r#"oncegate.toml, line 3: chains.default.requires: "speed" is not a valid choice; write "durable" or "strict_fence" or "forever" or "shared""#);
@@ -371,7 +370,10 @@ fn a_route_that_no_request_can_take_is_refused() {
         let refused = refused(&route("POST", host));
         assert!(refused.contains("which is no host; write it without scheme, port"), "{host}: {refused}");
     }
-    assert!(refused(&route("post", "shop.example")).contains("a method is not valid; write \"POST\""));
+    assert!(
+        refused(&route("post", "shop.example"))
+            .contains("methods has \"post\", which is no method; write it in capital letters")
+    );
 }
 
 #[test]
@@ -382,11 +384,43 @@ fn what_newcomers_write_gets_a_hint() {
         ("[engines]\nprimary = \"memory\"", "write memory: in place of memory"),
         ("[server]\nproblem_base = \"problems\"", "ends with `/`, `:`, `#` or `=`"),
         ("[defaults]\nretention = 1", "expected a text such as \"24h\" or \"forever\", found the number 1"),
-        ("[chains.default]\nengines = [\"other\"]", "there are: none; add it there, such as other = "),
+        ("[apps.shop]\non_outage = \"fail_open\"", "write on_outage = { claim = \"fail_open\" }"),
+        ("[apps.shop]\nquota = 100", "write quota = { requests_per_second = 100 }"),
+        (
+            "[apps.shop.operations.order.submit]\nlease = \"1m\"",
+            "A name with a dot is written in quotes: [apps.shop.operations.\"order.submit\"]",
+        ),
+        ("[apps.my.shop]\nlease = \"1m\"", "A name with a dot is written in quotes: [apps.\"my.shop\"]"),
+        ("[proxy.routes.orders]\npath = \"/\"", "found a table; write [[proxy.routes]], with two brackets"),
+        ("[[proxy.routes]]\nname = \"a\"", "proxy.routes: route 1 (`a`): `"),
+        (
+            "[chains.default]\nengines = [\"other\"]",
+            "there are: primary, the default; or add it there, such as other = ",
+        ),
     ] {
         let refused = refused(file);
         assert!(refused.contains(part), "{file}: {refused}");
     }
+}
+
+#[test]
+fn a_mistake_in_a_route_names_the_route_the_key_and_the_line() {
+    let route = |name: &str, principal: &str| {
+        format!(
+            "[[proxy.routes]]\nname = \"{name}\"\napp = \"default\"\npath = \"/{name}\"\nmethods = [\"POST\"]\nupstream = \"s\"\n\
+             principal = {principal}\n"
+        )
+    };
+    let (good, bad) = (route("orders", "[\"authorization\"]"), route("refunds", "\"authorization\""));
+    insta::assert_snapshot!(refused(&format!("{good}{bad}")), @r#"oncegate.toml, line 14: proxy.routes: route 2 (`refunds`): principal: expected a list, found a text; write it in brackets: principal = ["…"]"#);
+    let misspelt = route("refunds", "[\"authorization\"]\nmetods = [\"POST\"]");
+    let refused = refused(&misspelt);
+    assert!(
+        refused.starts_with(
+            "oncegate.toml, line 8: proxy.routes: route 1 (`refunds`): metods: unknown key; did you mean `methods`?"
+        ),
+        "{refused}"
+    );
 }
 
 /// A chain that switches automatically, with another text in place of a line of it.

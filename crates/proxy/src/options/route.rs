@@ -240,8 +240,12 @@ impl RouteOptions {
 
     /// Returns its methods; `None` if one of them is not valid. Methods are case-sensitive, so `post` would never match.
     pub fn methods(&self) -> Option<Vec<Method>> {
-        let method = |name: &String| Method::from_bytes(name.as_bytes()).ok().filter(|_| *name == name.to_uppercase());
-        self.methods.iter().map(method).collect()
+        self.methods.iter().map(|name| method(name)).collect()
+    }
+
+    /// Returns the first of its methods that is not valid.
+    pub fn wrong_method(&self) -> Option<&str> {
+        self.methods.iter().map(String::as_str).find(|name| method(name).is_none())
     }
 
     /// Reports whether the JSON of a body must be known before its key is claimed. Then no body may be longer than the
@@ -300,6 +304,10 @@ impl RouteOptions {
 /// Reports whether no request of this method needs a key: it is safe, or opens a tunnel.
 pub fn needs_no_key(method: &Method) -> bool {
     method.is_safe() || *method == Method::CONNECT
+}
+
+fn method(name: &str) -> Option<Method> {
+    Method::from_bytes(name.as_bytes()).ok().filter(|_| name == name.to_uppercase())
 }
 
 fn default_fingerprint() -> Vec<FingerprintPart> {
