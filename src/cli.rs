@@ -327,9 +327,14 @@ mod tests {
             (&["oncegate", "health", "--url", "http://127.0.0.1:9464"], "'--admin http"),
             (&["oncegate", "audit", "--token", "x"], "ONCEGATE_ADMIN_TOKEN"),
             (&["oncegate", "run"], "'oncegate serve'"),
+            (&["oncegate", "version"], "'oncegate --version'"),
+            (&["oncegate", "status"], "'oncegate summary'"),
+            (&["oncegate", "doctor"], "'oncegate config check --connect'"),
+            (&["oncegate", "check"], "'oncegate config check'"),
+            (&["oncegate", "config", "validate"], "'oncegate config check'"),
         ] {
             let tip = tip(words);
-            assert!(tip.contains("tip: ") && tip.contains(meant), "{tip}");
+            assert!(tip.matches("tip: ").count() == 1 && tip.contains(meant), "{tip}");
         }
     }
 }

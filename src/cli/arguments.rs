@@ -24,6 +24,10 @@ const TIPS: &[(&str, &str)] = &[
     ("start", "'oncegate serve' runs a gateway"),
     ("server", "'oncegate serve' runs a gateway"),
     ("version", "use 'oncegate --version'"),
+    ("status", "'oncegate summary' shows the state of a gateway, 'oncegate health' whether it is ready"),
+    ("doctor", "'oncegate summary' shows what needs a person, 'oncegate config check --connect' checks the stores"),
+    ("check", "'oncegate config check' checks the configuration, 'oncegate health' a gateway"),
+    ("validate", "use 'oncegate config check'"),
 ];
 
 /// Parses the arguments of the process. Ends the process if they are wrong.
@@ -54,6 +58,9 @@ fn with_tip(mut error: Error) -> Error {
         }
         None => return error,
     };
+    // The similar names would lead elsewhere.
+    error.remove(ContextKind::SuggestedSubcommand);
+    error.remove(ContextKind::SuggestedArg);
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     error
 }

@@ -133,6 +133,8 @@ async fn errors_of_invalid_requests_say_what_to_do() {
         ("/v1/claim", "{}", (404, "not_found"), "openapi.yaml"),
         ("/v1/claims/", "{}", (404, "not_found"), "did you mean /v1/claims?"),
         ("/claims", "{}", (404, "not_found"), "did you mean /v1/claims?"),
+        ("/v1/batch", "{}", (404, "not_found"), "did you mean /v1/claims/batch?"),
+        ("/v1/claims", "{\"contents\":1,\"nonce\":\"n\"}", (400, "invalid_request"), "did you mean `attempt_nonce`?"),
         ("/livez", "{}", (404, "not_found"), "a path of the admin listener: `server.admin_listen`"),
         ("/v1/claims", "", (400, "malformed_json"), "The body is empty; send a JSON object."),
         ("/v1/claims", "{\"contents\":", (400, "malformed_json"), "it ends too early (line 1, column 12)"),

@@ -196,14 +196,17 @@ fn wrong_method(method: &Method, path: &str) -> Response {
     response
 }
 
-/// Names the operations above and below a path that take the method, else all below it.
+/// Names the operations above and below a path that take the method, else the one that takes a body at this path, else all below
+/// it.
 fn meant(method: &Method, path: &str) -> String {
     let is_below = |lower: &str, upper: &str| lower.strip_prefix(upper).is_some_and(|rest| rest.starts_with('/'));
     let below = ROUTES.iter().filter(|route| is_below(route.path, path));
     let above = ROUTES.iter().filter(|route| is_below(path, route.path));
     let mut meant: Vec<&Route> = below.clone().chain(above).filter(|route| route.takes(method)).collect();
     if meant.is_empty() {
-        meant = below.collect();
+        let posts = |route: &&Route| route.path == path && route.method == Method::POST;
+        let own = ROUTES.iter().find(posts).filter(|_| *method == Method::PUT || *method == Method::PATCH);
+        meant = own.map_or_else(|| below.collect(), |own| vec![own]);
     }
     let meant: Vec<String> = meant.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
     if meant.is_empty() { String::new() } else { format!(" Did you mean {}?", meant.join(" or ")) }
@@ -284,7 +287,8 @@ mod tests {
             let meant = meant(&method.parse().unwrap(), path);
             assert!(meant.contains(advice), "{method} {path}: {meant}");
         }
-        assert_eq!(meant(&Method::PUT, "/v1/global-ids"), "");
+        assert_eq!(meant(&Method::PUT, "/v1/claims"), " Did you mean POST /v1/claims?");
+        assert_eq!(meant(&Method::DELETE, "/v1/global-ids"), "");
     }
 
     #[test]

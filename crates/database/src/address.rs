@@ -194,10 +194,21 @@ fn unknown_key(key: &str) -> InvalidUrl {
     if key == "password" || key == "user" {
         return InvalidUrl(format!("`{key}` belongs before the host: postgres://user:password@host/database"));
     }
-    let known = OUR_KEYS.into_iter().chain(THEIR_KEYS);
-    let nearest = known.max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
+    if key == "tls" || key == "ssl" {
+        return InvalidUrl(format!("it has no key `{key}`; write sslmode=verify-full for TLS"));
+    }
+    let known: Vec<&str> = OUR_KEYS.into_iter().chain(THEIR_KEYS).collect();
+    let nearest = known.iter().copied().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
+    // Another name is a suggestion only if it begins with the same letter, or shares most letters.
+    let nearest = nearest.filter(|name| {
+        let longest = key.chars().count().max(name.len());
+        key.chars().next() == name.chars().next() || 2 * strsim::osa_distance(key, name) < longest
+    });
     let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-    InvalidUrl(format!("it has no key `{key}`; did you mean `{}`?", nearest.unwrap_or_default()))
+    InvalidUrl(match nearest {
+        Some(nearest) => format!("it has no key `{key}`; did you mean `{nearest}`?"),
+        None => format!("it has no key `{key}`; there are: {}", known.join(", ")),
+    })
 }
 
 impl fmt::Debug for Address {
@@ -245,6 +256,8 @@ mod tests {
             ("postgres://u:hunter2@h/d?migrate=yes", "`empty`, `true` or `false`"),
             ("postgres://u:hunter2@h/d?pooler=transaction&migrate=true", "do not work through a pooler"),
             ("postgres://u:hunter2@h/d?pooller=transaction", "did you mean `pooler`"),
+            ("postgres://u:hunter2@h/d?tls=true", "write sslmode=verify-full for TLS"),
+            ("postgres://u:hunter2@h/d?zone=1", "no key `zone`; there are: connections, migrate, pooler, "),
             ("postgres://u@h/d?password=hunter2", "before the host"),
             ("postgres://u:hunter2@h/d?sslmode=maybe", "`prefer`, `require`, `verify-ca` or `verify-full`"),
             ("postgres://u:hunter2@h/d?sslmode=allow", "sslmode is `disable`"),

@@ -131,6 +131,7 @@ mod tests {
             ("etcd://u:hunter2@e1?ca=a.pem", "for etcds://"),
             ("etcds://u:hunter2@e1?client_key=a", "go together"),
             ("etcd://u:hunter2@e1?tik=50ms", "did you mean `tick`"),
+            ("etcd://u:hunter2@e1?tls=true", "the scheme asks for TLS: write etcds://"),
         ] {
             let error = Url::parse(url).expect_err(url).to_string();
             assert!(error.contains(hint), "{url}: {error}");

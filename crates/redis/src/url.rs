@@ -304,6 +304,8 @@ mod tests {
             ("redis://u:hunter2@h?alow_evictoin=true", "did you mean `allow_eviction`"),
             ("redis://u:hunter2@h?prefx=a", "did you mean `prefix`"),
             ("redis://u:hunter2@h?protocol=3", "has no key `protocol`"),
+            ("redis://u:hunter2@h?tls=true", "the scheme asks for TLS: write rediss://"),
+            ("redis://u:hunter2@h?db=1", "has no key `db`; there are: prefix, allow_eviction, "),
             ("redis://u:hunter2@h?ca=ca.pem", "for rediss://"),
             ("rediss://u:hunter2@h?client_key=a", "go together"),
             ("rediss://u:hunter2@h?cert=a", "did you mean `c"),

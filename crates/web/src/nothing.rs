@@ -25,7 +25,7 @@ pub fn hint<'t>(
     prefix: &str,
     elsewhere: &Elsewhere,
     is_path: impl Fn(&str) -> bool,
-    templates: impl Iterator<Item = &'t str>,
+    templates: impl Iterator<Item = &'t str> + Clone,
 ) -> String {
     let asked = path;
     let path = path.trim_end_matches('/');
@@ -35,7 +35,8 @@ pub fn hint<'t>(
     }
     let single = path.replace("//", "/");
     let meant = [single.clone(), format!("{prefix}{single}")].into_iter().find(|path| path != asked && is_path(path));
-    let meant = meant.or_else(|| similar(&single, templates).map(str::to_owned));
+    let template = || similar(&single, templates.clone()).or_else(|| with_end(&single, prefix, templates));
+    let meant = meant.or_else(|| template().map(str::to_owned));
     meant.map(|meant| format!("did you mean {meant}? ")).unwrap_or_default()
 }
 
@@ -48,6 +49,12 @@ fn similar<'t>(path: &str, mut templates: impl Iterator<Item = &'t str>) -> Opti
         path.split('/').count() == template.split('/').count()
             && path.split('/').zip(template.split('/')).all(|(found, meant)| is_similar(found, meant))
     })
+}
+
+/// Returns the first template that ends with the only segment of a path after the prefix: `/v1/claims/batch` for `/v1/batch`.
+fn with_end<'t>(path: &str, prefix: &str, mut templates: impl Iterator<Item = &'t str>) -> Option<&'t str> {
+    let end = path.strip_prefix(prefix).filter(|end| end.rfind('/') == Some(0) && end.len() > 1)?;
+    templates.find(|template| template.ends_with(end))
 }
 
 /// Short words are versions (`v2`), or stand for something else.
@@ -69,6 +76,8 @@ mod tests {
         }
         assert_eq!(hint("/v1/claim/8f/outcomes"), "did you mean /v1/claims/{global_id}/outcome? ");
         assert_eq!(hint("/v1/outcome/batch"), "did you mean /v1/outcomes/batch? ");
+        assert_eq!(hint("/v1/batch"), "did you mean /v1/outcomes/batch? ");
+        assert_eq!(hint("/v1/outcome"), "did you mean /v1/claims/{global_id}/outcome? ");
         for other in ["/livez", "/readyz/", "/admin/v1/engines", "/metrics"] {
             assert!(hint(other).starts_with("it is a path of the admin listener: `server.admin_listen`"), "{other}");
         }

@@ -81,16 +81,16 @@ fn a_problem_with_a_file_names_the_setting() {
     );
     assert!(!refused.contains("hidden"), "{refused}");
     insta::assert_snapshot!(refused, @r#"
+    environment variable ONCEGATE_ADMIN__TOKENS__BOB_FILE: admin.tokens.bob_file: cannot read DIR/none: No such file or directory (os error 2)
+    oncegate.toml, line 2: engines.primary_file: cannot read DIR/none: No such file or directory (os error 2)
     oncegate.toml, line 3: engines.a_file: DIR/empty is empty; it must hold the value
     oncegate.toml, line 4: engines.b_file: DIR/two has more than one line; it must hold the value alone
     oncegate.toml, line 5: engines.c_file: DIR/long is longer than 65536 bytes; it must hold the value alone
     oncegate.toml, line 6: engines.d_file: expected a text, the path of a file
     oncegate.toml, line 7: engines.e_file: not a path; a name that ends in `_file` names a file that holds the value
     oncegate.toml, line 8: engines.f_file: cannot read DIR: Is a directory (os error 21)
-    oncegate.toml, line 2: engines.primary_file: cannot read DIR/none: No such file or directory (os error 2)
     oncegate.toml, line 10: admin.tokens.alice_file: not a path; a name that ends in `_file` names a file that holds the value
     oncegate.toml, line 12: apps.shop.secrets_file: DIR/comment is empty; it must hold one value a line
-    environment variable ONCEGATE_ADMIN__TOKENS__BOB_FILE: admin.tokens.bob_file: cannot read DIR/none: No such file or directory (os error 2)
     "#);
 }
 
@@ -104,9 +104,9 @@ fn the_content_of_a_file_is_checked_and_not_shown() {
     );
     assert!(!refused.contains("hidden"), "{refused}");
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 4, admin.tokens.alice_file (DIR/value): admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     environment variable ONCEGATE_ENGINES__OTHER_FILE, engines.other_file (DIR/url): engines.other: not the URL of a Redis store: it has no key `prefx`; did you mean `prefix`?
     oncegate.toml, line 2, engines.primary_file (DIR/url): engines.primary: not the URL of a Redis store: it has no key `prefx`; did you mean `prefix`?
+    oncegate.toml, line 4, admin.tokens.alice_file (DIR/value): admin.tokens.alice: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     oncegate.toml, line 6, apps.shop.secrets_file (DIR/value): apps.shop.secrets: a secret is configured as "sha256:" and the 64 hex digits of its SHA-256; `oncegate app new NAME` makes one for an app, `oncegate admin-token new NAME` for an operator
     "#);
 }
@@ -119,8 +119,8 @@ fn a_value_and_its_file_in_one_layer_contradict_each_other() {
         &[("ONCEGATE_ENGINES__X", "memory:"), ("ONCEGATE_ENGINES__X_FILE", "DIR/value")],
     );
     insta::assert_snapshot!(refused, @r#"
-    oncegate.toml, line 3: engines.primary_file: set either this or `primary`, not both
     environment variable ONCEGATE_ENGINES__X_FILE: engines.x_file: set either this or `x`, not both
+    oncegate.toml, line 3: engines.primary_file: set either this or `primary`, not both
     "#);
 }
 

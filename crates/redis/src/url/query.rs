@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::nearest::may_be_meant;
 use oncegate_core::terms::Span;
 
 use super::{Layout, Url};
@@ -121,7 +122,16 @@ fn is_prefix(text: &str) -> bool {
 }
 
 fn unknown_key(key: &str) -> InvalidUrl {
+    if ["tls", "ssl"].contains(&key) {
+        return InvalidUrl::new(format!(
+            "it has no key `{key}`; the scheme asks for TLS: write rediss:// in place of redis://"
+        ));
+    }
     let nearest = KEYS.into_iter().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
+    let nearest = nearest.filter(|name| may_be_meant(key, name));
     let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-    InvalidUrl::new(format!("it has no key `{key}`; did you mean `{}`?", nearest.unwrap_or_default()))
+    InvalidUrl::new(match nearest {
+        Some(nearest) => format!("it has no key `{key}`; did you mean `{nearest}`?"),
+        None => format!("it has no key `{key}`; there are: {}", KEYS.join(", ")),
+    })
 }
