@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::arguments::number;
 use super::failure::Cause;
-use super::http_client::{HttpClient, collected, read_token};
+use super::http_client::{HttpClient, collected, read_secret};
 use super::listener::{AdminListener, Listener};
 use super::output::{Out, OutputArgs, escaped};
 use super::{Cli, ConfigFile, variable};
@@ -149,7 +149,7 @@ impl AdminClient {
     /// Returns the client that these arguments and the environment ask for. Opens no connection.
     pub(super) fn new(args: AdminArgs) -> anyhow::Result<Self> {
         let token = match &args.token_file {
-            Some(path) => read_token(path)?,
+            Some(path) => read_secret("token", "--token-file", path)?,
             None => token_variable()?,
         };
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -9,6 +9,7 @@ use oncegate_core::attempt::Entropy;
 use oncegate_core::name::Name;
 use oncegate_gateway::tenants::secret::Secret;
 
+use super::output::ADD_TO_FILE;
 use crate::config::KeyPath;
 
 const EXAMPLES: &str = "\
@@ -53,7 +54,7 @@ pub(super) fn run(action: Action, entropy: &dyn Entropy, out: &mut impl Write) -
         "`{name}` sends this as `Authorization: Bearer …`; commands read it from ONCEGATE_ADMIN_TOKEN. It is printed only \
          once: store it now."
     )?;
-    writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
+    writeln!(out, "{ADD_TO_FILE}")?;
     writeln!(out, "\n[{}]", KeyPath::of(["admin", "tokens"]))?;
     let (name, digest) = (KeyPath::of([name.as_ref()]), token.digest());
     let role = match role {
@@ -82,6 +83,7 @@ mod tests {
             run(action, &SystemEntropy, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             let token = out.lines().next().unwrap();
+            assert!(out.contains("start it again with --config FILE"), "{out}");
             let table: toml::Table = out[out.find("[admin").unwrap()..].parse().unwrap();
             let options: TokenOptions = table["admin"]["tokens"][name].clone().try_into().unwrap();
             assert_eq!(options.digest, SecretDigest::of(token).to_string());

@@ -9,7 +9,7 @@ use hyper::Method;
 use oncegate_client::{Client, Error, Kind, Options};
 
 use super::failure::{Cause, because, usage};
-use super::http_client::{HttpClient, read_token};
+use super::http_client::{HttpClient, read_secret};
 use super::listener::Listener;
 use super::output::escaped;
 use super::tls::TlsArgs;
@@ -40,22 +40,25 @@ pub(super) struct Gateway {
     pub(super) client: Client,
     http: HttpClient,
     config: ConfigFile,
+    has_credential: bool,
 }
 
 impl Gateway {
     /// Returns the gateway that these arguments and the environment name. Opens no connection.
     pub(super) fn new(args: GatewayArgs, options: Options) -> anyhow::Result<Self> {
         let credential = match &args.credential_file {
-            Some(path) => Some(read_token(path)?),
+            Some(path) => Some(read_secret("credential", "--credential-file", path)?),
             None => variable(CREDENTIAL_VARIABLE),
         };
         let url = Listener::Api.url(args.url.as_ref(), &args.config)?;
-        let options = options.credential(credential.unwrap_or_default());
+        let credential = credential.unwrap_or_default();
+        let has_credential = !credential.is_empty();
+        let options = options.credential(credential);
         let is_https = url.starts_with("https:");
         let options = if is_https { options.tls(Arc::new(args.tls.config()?)) } else { options };
         let client = Client::new([&url], options).map_err(|error| usage(escaped(&error.to_string())))?;
         let http = HttpClient { listener: Listener::Api, url, tls: args.tls, token: None };
-        Ok(Self { client, http, config: args.config })
+        Ok(Self { client, http, config: args.config, has_credential })
     }
 
     /// Returns the error of a call that was not granted, with its exit code.
@@ -70,8 +73,22 @@ impl Gateway {
                 let is_admin = live.is_ok_and(|live| live.status().is_success());
                 Listener::Api.is_not_at(&self.http.url, is_admin, &self.config)
             }
+            Error::Rejected(rejected) if rejected.code == "unauthenticated" => {
+                because(Cause::Gateway, format!("{} (unauthenticated)", credential_advice(self.has_credential)))
+            }
             error => refusal(&self.http.url, &error),
         }
+    }
+}
+
+/// Returns what to do about a credential that the gateway does not accept.
+fn credential_advice(has_credential: bool) -> &'static str {
+    if has_credential {
+        "the gateway does not know this credential: it is <app>.<secret>, in ONCEGATE_CREDENTIAL or in the file of \
+         --credential-file. `oncegate app rotate` makes a new one"
+    } else {
+        "the gateway needs the credential of an app: set ONCEGATE_CREDENTIAL, or name a file that holds it with \
+         --credential-file"
     }
 }
 
@@ -108,6 +125,14 @@ mod tests {
             let refused = refusal("http://h:1", &Error::Rejected(rejected));
             assert_eq!(exit_code(&refused), expected, "{status}");
             assert_eq!(refused.to_string(), "No. (x)");
+        }
+    }
+
+    #[test]
+    fn a_refused_credential_is_explained_in_terms_of_the_command_line() {
+        for (has_credential, part) in [(false, "set ONCEGATE_CREDENTIAL"), (true, "does not know this credential")] {
+            let advice = credential_advice(has_credential);
+            assert!(advice.contains(part) && advice.contains("--credential-file"), "{advice}");
         }
     }
 

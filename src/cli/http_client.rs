@@ -127,11 +127,12 @@ fn reachable(mut listen: SocketAddr) -> SocketAddr {
     listen
 }
 
-/// Reads a token or a credential from a file.
-pub(super) fn read_token(path: &Path) -> anyhow::Result<String> {
-    let token = std::fs::read_to_string(path);
-    let token = token.with_context(|| format!("cannot read the token from {}", path.display()))?;
-    Ok(token.trim_end_matches(['\r', '\n']).to_owned())
+/// Reads a secret from the file that `flag` names: `what` is a token or a credential.
+pub(super) fn read_secret(what: &str, flag: &str, path: &Path) -> anyhow::Result<String> {
+    let secret = std::fs::read_to_string(path);
+    let secret =
+        secret.with_context(|| format!("cannot read the {what} from {}, which {flag} names", path.display()))?;
+    Ok(secret.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 async fn exchange(

@@ -12,6 +12,10 @@ use serde_json::Value;
 pub(super) use self::escape::{cell, escaped};
 pub(super) use self::table::{Column, page, record, table};
 
+/// Introduces lines for the configuration file.
+pub(super) const ADD_TO_FILE: &str = "Add this to the configuration file. A gateway that was started with this file takes it within \
+     seconds, without a restart. One that was started without a file reads none: start it again with --config FILE.";
+
 /// The format of a command's output.
 #[derive(Args, Clone, Copy, Default, Debug)]
 pub(super) struct OutputArgs {

@@ -182,7 +182,7 @@ fn not_changed(not_done: &CatalogError) -> Problem {
             Code::AppsInConfiguration,
             format!(
                 "Nothing was changed: {not_done}. Change them there; it takes effect within seconds. `oncegate app` without \
-                 --admin prints what to write."
+                 --admin, and without ONCEGATE_ADMIN_URL, prints what to write."
             ),
         ),
         CatalogError::Unavailable(_) => Problem::new(

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::Change;
 use crate::cli::failure::state;
+use crate::cli::output::ADD_TO_FILE;
 use crate::config::{AppOptions, Config, KeyPath};
 
 /// Prints the secret and the table of a new app.
@@ -20,7 +21,7 @@ pub(super) fn new(
 ) -> anyhow::Result<()> {
     let secret = Secret::random(entropy);
     print_credential(name.as_ref(), secret.reveal(), out)?;
-    writeln!(out, "Add this to the configuration file. It takes effect within seconds, without a restart:")?;
+    writeln!(out, "{ADD_TO_FILE}")?;
     writeln!(out, "\n[{}]", table(name))?;
     if let Some(chain) = chain {
         writeln!(out, "chain = \"{}\"", chain.escape_debug())?;

@@ -91,7 +91,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NoTokens => "没有操作员可以登录".into(),
         Text::NoTokensWhy => "没有配置令牌，所以管理 API 和控制台都是关闭的。".into(),
         Text::NoTokensMake => "请创建令牌。第一个拥有全部权限，第二个只能查看状态：".into(),
-        Text::NoTokensThen => "每条命令都会输出一行，请写入配置文件的 [admin.tokens]。几秒内生效，然后重新加载本页。".into(),
+        Text::NoTokensThen => "每条命令都会输出一行，请写入配置文件的 [admin.tokens]。用该文件启动的网关几秒内生效；没有配置文件的网关请用 --config FILE 重新启动。然后重新加载本页。".into(),
         Text::FormIsOld => "此表单属于之前的会话。没有任何改动：请重新打开页面后再提交。".into(),
         Text::NotFromThisSite => "控制台只接受自己页面的表单。没有任何改动：请重新打开页面后再提交。".into(),
         Text::SignIn => "登录".into(),

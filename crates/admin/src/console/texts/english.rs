@@ -107,8 +107,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NoTokensWhy => "No token is configured, so the admin API and its console are closed.".into(),
         Text::NoTokensMake => "Make a token. The first one may do everything, the second one only sees states:".into(),
         Text::NoTokensThen => {
-            "Each command prints a line for [admin.tokens] of the configuration file. It takes effect within seconds; then load \
-             this page again.".into()
+            "Each command prints a line for [admin.tokens] of the configuration file. A gateway that was started with the file takes \
+             it within seconds; start one without a file again, with --config FILE. Then load this page again.".into()
         }
         Text::FormIsOld => "This form belongs to an earlier session. Nothing was changed: open the page again, then repeat it.".into(),
         Text::NotFromThisSite => {
