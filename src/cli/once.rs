@@ -30,7 +30,8 @@ Exit codes: that of the command, or 128 and the number of the signal that ended 
     0  The operation has been done before, or is being done with --if-held skip
     2  The command line is wrong
    75  Another attempt is doing the operation
-   76  The outcome of an earlier attempt is unknown: look its effect up, then run this with --take-over
+   76  The outcome of an earlier attempt is unknown: look its effect up, then run this with --take-over. Also if the
+       command of a --take-over cannot be executed
   124  The lease was lost while the command ran
   125  No gateway answers, or it refuses the call; or the command succeeded, and that could not be reported
   126  The command cannot be executed
@@ -99,13 +100,20 @@ pub(super) fn run(args: OnceArgs, input: &mut impl Read) -> anyhow::Result<u8> {
             Acquired::Stopped(signal) => return Ok(stopped(signal)),
         };
         let ended = job.run(args, grant.fence(), grant.until_lost()).await?;
-        let outcome = outcome(&ended, on_error);
+        let outcome = outcome(&ended, on_error, grant.taken_over());
+        let is_still_unknown = outcome == "unknown" && matches!(ended, Ended::NotStarted(_));
         let reported = match outcome {
             "success" => job.report(grant.succeed(())).await,
             "failure" => job.report(grant.fail()).await,
             _ => job.report(grant.give_up()).await,
         };
-        let code = ended.code(args);
+        let code = match ended.code(args) {
+            Err(why) if is_still_unknown => Err(because(
+                Cause::OutcomeUnknown,
+                format!("{why}; the outcome of the earlier attempt is still unknown"),
+            )),
+            code => code,
+        };
         if let Err(why) = reported {
             let why = format!("the outcome `{outcome}` could not be reported, so the command may run again: {why}");
             // The error or the exit code of the command says more than this one.
@@ -119,10 +127,11 @@ pub(super) fn run(args: OnceArgs, input: &mut impl Read) -> anyhow::Result<u8> {
     })
 }
 
-/// Returns the outcome to report.
-fn outcome(ended: &Ended, on_error: OnError) -> &'static str {
+/// Returns the outcome to report. That a command was not started says nothing about an earlier attempt whose claim was taken over.
+fn outcome(ended: &Ended, on_error: OnError, taken_over: bool) -> &'static str {
     match ended {
         Ended::Exited(status) if status.success() => "success",
+        Ended::NotStarted(_) if taken_over => "unknown",
         Ended::NotStarted(_) => "failure",
         Ended::Exited(_) if on_error == OnError::Failure => "failure",
         Ended::Exited(_) | Ended::LeaseLost(_) => "unknown",
@@ -139,10 +148,18 @@ mod tests {
     #[test]
     fn an_error_is_no_failure_unless_the_command_promises_that_it_had_no_effect() {
         let exited = |code: i32| Ended::Exited(ExitStatus::from_raw(code << 8));
-        assert_eq!(outcome(&exited(0), OnError::Unknown), "success");
-        assert_eq!(outcome(&exited(1), OnError::Unknown), "unknown");
-        assert_eq!(outcome(&exited(1), OnError::Failure), "failure");
-        assert_eq!(outcome(&Ended::LeaseLost(String::new()), OnError::Failure), "unknown");
-        assert_eq!(outcome(&Ended::NotStarted(std::io::ErrorKind::NotFound.into()), OnError::Unknown), "failure");
+        assert_eq!(outcome(&exited(0), OnError::Unknown, false), "success");
+        assert_eq!(outcome(&exited(1), OnError::Unknown, false), "unknown");
+        assert_eq!(outcome(&exited(1), OnError::Failure, false), "failure");
+        assert_eq!(outcome(&Ended::LeaseLost(String::new()), OnError::Failure, false), "unknown");
+    }
+
+    #[test]
+    fn a_command_that_was_not_started_leaves_an_earlier_unknown_outcome_as_it_is() {
+        let not_started = Ended::NotStarted(std::io::ErrorKind::NotFound.into());
+        for on_error in [OnError::Unknown, OnError::Failure] {
+            assert_eq!(outcome(&not_started, on_error, false), "failure");
+            assert_eq!(outcome(&not_started, on_error, true), "unknown");
+        }
     }
 }

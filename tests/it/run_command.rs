@@ -205,6 +205,11 @@ async fn an_operation_runs_once_unless_its_command_promises_that_nothing_happene
     let unknown = run(&["-2"], "exit 0");
     assert_eq!(unknown.0, Some(76), "{}", unknown.1);
     assert!(unknown.1.contains("--take-over"), "{}", unknown.1);
+    let absent = ["once", "job", "-2", "--take-over", "--", "/absent"];
+    let not_started = oncegate_with(site.path(), &absent, &[("ONCEGATE_URL", &*site.url())]);
+    assert_eq!(not_started.code, Some(76), "{}", not_started.err);
+    assert!(not_started.err.contains("is still unknown"), "{}", not_started.err);
+    assert_eq!(run(&["-2"], "exit 0").0, Some(76), "it was not forgotten");
     assert_eq!(run(&["-2", "--take-over"], "exit 0").0, Some(0));
     let bare = run(&["abc"], "exit 0");
     assert_eq!(bare.0, Some(2), "{}", bare.1);
