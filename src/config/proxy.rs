@@ -113,6 +113,33 @@ impl Config {
         problems
     }
 
+    /// Returns the problems of terms that a route has, and that are written at an operation of an app.
+    pub(super) fn check_terms_of_routes(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (key, app) in &self.apps {
+            for (operation, own) in &app.operations {
+                let Some(route) = operation.as_ref().strip_prefix(Operation::PROXY_PREFIX) else { continue };
+                let path = KeyPath::of(["apps", key.as_ref(), "operations", operation.as_ref()]);
+                let of_route = |term: &str| {
+                    format!("has no effect here: write `{term}` in [[proxy.routes]], at the route `{route}`")
+                };
+                let always =
+                    "has no effect here: a lease of the proxy that ends leaves an unknown outcome. Leave it out";
+                for (term, is_set, message) in [
+                    ("lease", own.lease.is_some(), of_route("lease")),
+                    ("retention", own.retention.is_some(), of_route("retention")),
+                    ("unknown_retention", own.unknown_retention.is_some(), of_route("retention")),
+                    ("on_lease_end", own.on_lease_end.is_some(), always.to_owned()),
+                ] {
+                    if is_set {
+                        problems.push(Problem::of_key(path.child(term), message));
+                    }
+                }
+            }
+        }
+        problems
+    }
+
     /// Returns the problems of who may call on a route.
     fn caller_problems(&self, route: &RouteOptions) -> Vec<String> {
         let mut problems = Vec::new();

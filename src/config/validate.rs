@@ -43,6 +43,7 @@ impl Config {
         findings.0.extend(self.check_failover());
         findings.0.extend(self.check_forgotten());
         findings.0.extend(self.check_proxy());
+        findings.0.extend(self.check_terms_of_routes());
         findings.0.extend(self.check_console());
         self.check_quotas(&mut findings);
         let before = findings.0.len();
@@ -73,6 +74,7 @@ impl Config {
         let mut findings = Findings(self.check_promises());
         findings.0.extend(self.check_forgotten());
         findings.0.extend(self.check_masks());
+        findings.0.extend(self.check_terms_of_routes());
         self.check_quotas(&mut findings);
         self.check_apps(&mut findings);
         self.check_terms(&mut findings);

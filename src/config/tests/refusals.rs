@@ -355,6 +355,21 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
 }
 
 #[test]
+fn terms_of_a_route_are_written_at_the_route() {
+    let app = |terms: &str| {
+        format!("[apps.shop]\nsecrets = [\"{DIGEST}\"]\n[apps.shop.operations.\"proxy:orders\"]\n{terms}")
+    };
+    let terms = "lease = \"1m\"\nretention = \"2h\"\nunknown_retention = \"1d\"\non_lease_end = \"release\"\nmode = \"observe\"\n";
+    insta::assert_snapshot!(refused(&app(terms)), @r#"
+    oncegate.toml, line 4: apps.shop.operations."proxy:orders".lease: has no effect here: write `lease` in [[proxy.routes]], at the route `orders`
+    oncegate.toml, line 5: apps.shop.operations."proxy:orders".retention: has no effect here: write `retention` in [[proxy.routes]], at the route `orders`
+    oncegate.toml, line 6: apps.shop.operations."proxy:orders".unknown_retention: has no effect here: write `retention` in [[proxy.routes]], at the route `orders`
+    oncegate.toml, line 7: apps.shop.operations."proxy:orders".on_lease_end: has no effect here: a lease of the proxy that ends leaves an unknown outcome. Leave it out
+    "#);
+    assert!(file(&app("mode = \"observe\"\ndeadline = \"2s\"")).load().is_ok());
+}
+
+#[test]
 fn a_route_that_no_request_can_take_is_refused() {
     let route = |methods: &str, hosts: &str| {
         format!(
