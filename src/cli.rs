@@ -283,6 +283,14 @@ mod tests {
     }
 
     #[test]
+    fn the_realm_of_a_claim_is_asked_for_only_where_there_are_two() {
+        let name = ["--app", "shop", "--global-id", "2ca8a31a53ad078ffd0c7c8c80158af7", "--realm", "proxy"];
+        let parsed = |command: &[&str]| Cli::try_parse_from([command, &name, &["--reason", "r"]].concat()).is_ok();
+        assert!(parsed(&["oncegate", "claim", "release"]));
+        assert!(!parsed(&["oncegate", "proxy", "forget"]), "its claims are all of the proxy");
+    }
+
+    #[test]
     fn color_can_be_forbidden() {
         let set = |value: &str| [("PATH".into(), "/".into()), ("NO_COLOR".into(), value.into())].into_iter();
         assert!(forbids_color(set("1")) && !forbids_color(set("")) && !forbids_color([].into_iter()));

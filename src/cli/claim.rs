@@ -42,7 +42,7 @@ pub(super) enum Action {
     /// Show a claim: its state, when it was claimed and when it expires, and its terms
     Show {
         #[command(flatten)]
-        claim: ClaimName,
+        claim: ClaimInRealm,
         #[command(flatten)]
         query: QueryArgs,
     },
@@ -51,7 +51,7 @@ pub(super) enum Action {
     /// It does not stop a holder that still runs: the next caller runs at the same time.
     Release {
         #[command(flatten)]
-        claim: ClaimName,
+        claim: ClaimInRealm,
         #[command(flatten)]
         change: Change,
         /// Release the claim even if it succeeded: the operation can then be run a second time
@@ -65,7 +65,7 @@ pub(super) enum Action {
     /// Look up the effect of the operation first, in the system that it would have changed.
     Settle {
         #[command(flatten)]
-        claim: ClaimName,
+        claim: ClaimInRealm,
         #[command(flatten)]
         change: Change,
         /// Outcome of the operation
@@ -113,11 +113,18 @@ pub(super) struct ClaimName {
     /// Global ID of the claim, in place of operation and contents
     #[arg(long, value_name = "ID", conflicts_with = "contents")]
     global_id: Option<GlobalId>,
+    #[arg(allow_negative_numbers = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
+    contents: Option<String>,
+}
+
+/// The claim to show or change, in either realm.
+#[derive(Args, Debug)]
+pub(super) struct ClaimInRealm {
+    #[command(flatten)]
+    name: ClaimName,
     /// Realm of the global ID: `proxy` for a record of the Idempotency-Key proxy [default: api]
     #[arg(long, requires = "global_id")]
     realm: Option<Realm>,
-    #[arg(allow_negative_numbers = true, required_unless_present = "global_id", help = CONTENTS_HELP)]
-    contents: Option<String>,
 }
 
 /// Claims to list.
@@ -177,16 +184,18 @@ pub(super) enum State {
 pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> anyhow::Result<()> {
     match action {
         Action::Show { claim, query } => {
-            let contents = claim.contents(input)?;
-            let (realm, global_id) = (claim.realm(), claim.global_id());
-            let ClaimName { app, operation, .. } = claim;
+            let ClaimInRealm { name, realm } = claim;
+            let contents = name.contents(input)?;
+            let (realm, global_id) = (realm.map(Into::into), name.global_id());
+            let ClaimName { app, operation, .. } = name;
             let body = ShowClaim { app, operation, contents: contents.as_deref(), realm, global_id };
             query.post("/admin/v1/claims/show", &body, out, show::record)
         }
         Action::Release { claim, change, even_succeeded, query } => {
-            let contents = claim.contents(input)?;
-            let (realm, global_id) = (claim.realm(), claim.global_id());
-            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (claim, change);
+            let ClaimInRealm { name, realm } = claim;
+            let contents = name.contents(input)?;
+            let (realm, global_id) = (realm.map(Into::into), name.global_id());
+            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (name, change);
             let (contents, even_succeeded) = (contents.as_deref(), Some(even_succeeded));
             let body =
                 ReleaseClaim { app, operation, contents, realm, global_id, attempt_hash, even_succeeded, reason };
@@ -204,9 +213,10 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
                 Outcome::Unknown => OutcomeName::Unknown,
             };
             let result = result.map(|result| json_of("--result", &result)).transpose()?;
-            let contents = claim.contents(input)?;
-            let (realm, global_id) = (claim.realm(), claim.global_id());
-            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (claim, change);
+            let ClaimInRealm { name, realm } = claim;
+            let contents = name.contents(input)?;
+            let (realm, global_id) = (realm.map(Into::into), name.global_id());
+            let (ClaimName { app, operation, .. }, Change { reason, attempt_hash }) = (name, change);
             let (contents, result) = (contents.as_deref(), result.as_deref());
             let body = SettleClaim {
                 app,
@@ -274,15 +284,17 @@ impl ClaimName {
         RawValue::from_string(contents).map(Some).context("the contents cannot be sent")
     }
 
-    fn realm(&self) -> Option<record::Realm> {
-        self.realm.map(|realm| match realm {
-            Realm::Api => record::Realm::Api,
-            Realm::Proxy => record::Realm::Proxy,
-        })
-    }
-
     pub(super) fn global_id(&self) -> Option<String> {
         self.global_id.map(|global_id| global_id.to_string())
+    }
+}
+
+impl From<Realm> for record::Realm {
+    fn from(realm: Realm) -> Self {
+        match realm {
+            Realm::Api => Self::Api,
+            Realm::Proxy => Self::Proxy,
+        }
     }
 }
 

@@ -95,7 +95,7 @@ impl Target {
         if self.contents.as_ref().is_some_and(|contents| !record.contents.matches(contents)) {
             return Err(Problem::new(
                 Code::ContentsMismatch,
-                "A claim with this global ID but other contents stands; name it by `global_id` if that is what you mean.",
+                "There is a claim with this global ID, but with other contents; name it by `global_id` if that is what you mean.",
             ));
         }
         if shown.is_some_and(|shown| shown != record.attempt.hash().to_string()) {
@@ -107,9 +107,13 @@ impl Target {
     fn nothing(&self) -> Problem {
         let (app, global_id) = (&self.app.key, self.id.global_id);
         let of = self.operation.as_ref().map(|operation| format!(" of operation `{operation}`")).unwrap_or_default();
+        let advice = match (self.contents.is_some(), self.id.realm) {
+            (true, _) => "Check that app, operation and contents are as the caller sends them.",
+            (false, Realm::Api) => "Check the app; a record of the proxy also needs the realm `proxy`.",
+            (false, Realm::Proxy) => "Check the app; a claim of the API needs the realm `api`.",
+        };
         let detail = format!(
-            "No claim{of} stands for app `{app}` under {global_id}: it was never claimed, was released, or has ended. Look \
-             whether app, operation and contents are as the caller sends them."
+            "App `{app}` has no claim{of} under {global_id}: it was never claimed, was released, or has ended. {advice}"
         );
         Problem::new(Code::NotFound, detail)
     }

@@ -63,7 +63,7 @@ async fn a_night_on_call() {
     let gateway = operated("memory:").config("[defaults]\non_lease_end = \"unknown\"\n").start().await;
     let terminal = Terminal::at(&gateway);
     let nothing = terminal.claim("show", &[]).expect(3);
-    assert!(nothing.err.contains("No claim of operation `order.submit` stands for app `default`"), "{}", nothing.err);
+    assert!(nothing.err.contains("App `default` has no claim of operation `order.submit`"), "{}", nothing.err);
     let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1001" }, "lease": "100ms" });
     let granted = gateway.client().post("/v1/claims", &claim).await.expect(201);
     let is_unknown =
