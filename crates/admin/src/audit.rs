@@ -286,7 +286,9 @@ impl From<Unwritten> for Problem {
         tracing::error!(error = %unwritten, "Audit trail not available");
         Self::new(
             Code::AuditUnavailable,
-            format!("Nothing was changed: {unwritten}. See to the folder `server.data_dir`, then send it again."),
+            format!(
+                "Nothing was changed: {unwritten}. Make the folder `server.data_dir` writable, then send it again."
+            ),
         )
     }
 }

@@ -75,7 +75,7 @@ impl Query {
             let micros = text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_microsecond()).ok());
             let wrong = || {
                 let example = "2026-10-20T09:00:00Z";
-                Problem::invalid(format!("`{key}` is an instant from 1970 on in RFC 3339, such as {key}={example}."))
+                Problem::invalid(format!("`{key}` is an instant from 1970 on in RFC 3339, such as {example}."))
             };
             micros.map(Timestamp::from_micros).ok_or_else(wrong)
         };

@@ -131,7 +131,7 @@ fn mismatched(mismatch: Mismatch) -> Problem {
     match mismatch {
         Mismatch::Contents => Problem::new(
             Code::ContentsMismatch,
-            "A claim with this global ID but other contents stands; nothing was changed. Never retry this: look at how \
+            "There is a claim with this global ID, but with other contents; nothing was changed. Never retry this: look at how \
              the contents are made.",
         ),
         Mismatch::Fingerprint => Problem::new(
@@ -203,7 +203,7 @@ pub(super) fn reported(answered: &Answered<Reported>) -> Result<OutcomeBody, Pro
         OutcomeResponse::Superseded { state, left } => superseded(*state, *left),
         OutcomeResponse::Expired => Problem::new(
             Code::Expired,
-            "No claim stands, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
+            "There is no claim, and this attempt is older than what its outcome would be kept for; nothing was recorded.",
         ),
     };
     Err(Problem { degraded, ..problem })

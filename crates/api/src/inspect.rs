@@ -15,7 +15,7 @@ pub(super) async fn inspect(call: Call<'_>, global_id: GlobalId) -> Result<Respo
     let nothing = || {
         Problem::new(
             Code::NotFound,
-            "No claim stands under this global ID: it was never claimed, was released, or has ended.",
+            "There is no claim under this global ID: it was never claimed, was released, or has ended.",
         )
     };
     Ok(json(&RecordBody::from(found.ok_or_else(nothing)?)))

@@ -74,8 +74,8 @@ fn check_host<Body>(request: &Request<Body>, host: Option<&HeaderValue>, loopbac
     if loopback_only && (named.peek().is_none() || !named.all(is_loopback)) {
         return Err(Problem::invalid(
             "This listener is for its own machine, so it answers only to a `Host` that is loopback: 127.0.0.1, [::1] or \
-             localhost. The API of an open gateway is: configure apps with secrets, or set server.allow_open = true. So is \
-             the admin API while server.admin_listen is loopback.",
+             localhost. Of an open gateway that is the API; to open it to others, configure apps with secrets, or set \
+             server.allow_open = true. While server.admin_listen is loopback, it is the admin API too.",
         ));
     }
     Ok(())

@@ -121,7 +121,7 @@ class Claims:
     def lookup(self, global_id: str) -> Answer:
         found = self.find(global_id)
         if found is None:
-            return problem(404, "not_found", "No claim stands under this global ID: it was never claimed, was released, or has ended.")
+            return problem(404, "not_found", "There is no claim under this global ID: it was never claimed, was released, or has ended.")
         result = {} if found.result is None else {"result": found.result}
         shown = {"operation": found.operation, "fence": found.fence, "contents": found.contents}
         more = {"has_fingerprint": found.fingerprint is not None, "retention": found.retention or "1d"}

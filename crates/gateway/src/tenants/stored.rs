@@ -107,7 +107,7 @@ pub enum CatalogError {
     #[error("{0}")]
     Invalid(String),
     /// The apps are defined in the configuration file, and changed there.
-    #[error("the apps of this gateway stand in its configuration file")]
+    #[error("the apps of this gateway are in its configuration file")]
     InConfiguration,
     /// The registry is unavailable or incompatible.
     #[error("the registry of apps cannot be used: {0}")]

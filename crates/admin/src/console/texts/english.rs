@@ -325,7 +325,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::UsedNow(count) => format!("{count} now").into(),
         Text::Unlimited => "unlimited".into(),
         Text::Use => "Use".into(),
-        Text::AppInFile => "The apps of this gateway stand in its configuration file, so they are changed there. Without --admin this command prints the line to put there:".into(),
+        Text::AppInFile => "The apps of this gateway are in its configuration file, so they are changed there. Without --admin this command prints the line to put there:".into(),
         Text::RotateIt => "New secret".into(),
         Text::RotateWhen => "to replace one that was used for long, or that has leaked.".into(),
         Text::RotateAbout => "The app gets a further secret, which is shown once. Callers send it after the next deployment; until then they need an earlier one.".into(),
