@@ -27,12 +27,13 @@ use crate::config::TOKEN_VARIABLE;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// API terms in the details of problems that are no fields, and their names on the command line.
-const TERMS: [(&str, &str); 5] = [
+const TERMS: [(&str, &str); 6] = [
     ("Send `Authorization: Bearer <token>` with a token of [admin.tokens].", NOT_A_TOKEN),
     ("send \"accept_loss\": true (on the command line: --accept-loss)", "add --accept-loss"),
     ("\"even_succeeded\": true", "--even-succeeded"),
     ("GET /admin/v1/apps lists them", "`oncegate app list` lists them"),
     ("GET /admin/v1/proxy/routes lists them", "`oncegate proxy routes` lists them"),
+    ("GET /admin/v1/suspects lists those", "`oncegate suspects list --all` lists those"),
 ];
 
 const NOT_A_TOKEN: &str = "The gateway does not know this token. Use one of [admin.tokens] of its configuration, in \
@@ -267,6 +268,8 @@ mod tests {
         assert_eq!(succeeded.to_string(), expected);
         let reason = refusal(400, "invalid_request", "`reason`: a reason is one line\u{1b}[31m.");
         assert!(reason.to_string().starts_with("--reason: a reason is one line\\u{1b}[31m."), "{reason}");
+        let suspect = refusal(404, "not_found", "No suspect; GET /admin/v1/suspects lists those that it has.");
+        assert!(suspect.to_string().contains("`oncegate suspects list --all` lists those"), "{suspect}");
         let other = refusal(400, "invalid_request", "`contents` and `global_id`, not `lease`.").to_string();
         assert!(other.starts_with("CONTENTS and --global-id, not `lease`."), "{other}");
     }

@@ -164,7 +164,8 @@ impl Change {
         }
         let Some(reason) = self.reason.clone() else {
             return Err(usage(
-                "a change through a gateway needs a reason for its audit trail. Add --reason, such as --reason \"INC-42: new checkout\"",
+                "a change through a gateway needs a reason for its audit trail. Add --reason, such as --reason \"INC-42: new checkout\". \
+                 For apps in a configuration file, leave out --admin and ONCEGATE_ADMIN_URL",
             ));
         };
         Ok(Some(Gateway { client: AdminClient::new(self.admin.clone())?, reason }))

@@ -65,6 +65,11 @@ fn with_tip(mut error: Error) -> Error {
     error
 }
 
+/// Parses an instant.
+pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, String> {
+    text.parse().map_err(|_| "an instant has a date, a time and a zone, such as 2026-10-20T09:00:00Z".to_owned())
+}
+
 /// Returns the parser of a whole number in this range.
 pub(super) fn number<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::admin_client::QueryArgs;
+use super::arguments::instant;
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -22,10 +23,10 @@ pub(super) struct HistoryArgs {
     #[arg(long, value_name = "NAMES")]
     series: Option<String>,
     /// Begin at this instant, such as 2026-10-20T09:00:00Z [default: an hour before the end]
-    #[arg(long, value_name = "INSTANT")]
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
     from: Option<jiff::Timestamp>,
     /// End at this instant [default: now]
-    #[arg(long, value_name = "INSTANT")]
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
     to: Option<jiff::Timestamp>,
     /// List the names of all series
     #[arg(long)]
@@ -46,8 +47,8 @@ const COLUMNS: &[Column] = &[
 
 pub(super) fn run(args: HistoryArgs, out: &mut impl Out) -> anyhow::Result<()> {
     let HistoryArgs { series, from, to, names, query } = args;
-    let instant = |at: Option<jiff::Timestamp>| at.map(|at| at.to_string());
-    let parameters = [("series", series), ("from", instant(from)), ("to", instant(to))];
+    let text = |at: Option<jiff::Timestamp>| at.map(|at| at.to_string());
+    let parameters = [("series", series), ("from", text(from)), ("to", text(to))];
     let parameters: Vec<_> =
         parameters.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name}={value}"))).collect();
     let separator = if parameters.is_empty() { "" } else { "?" };

@@ -243,6 +243,9 @@ fn recent(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
 fn check(arguments: CheckArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let CheckArgs { flags, method, url, headers, data, trusted } = arguments;
     let config = load(&flags)?;
+    if config.proxy.routes.is_empty() {
+        return Err(usage("the configuration has no [[proxy.routes]]; name the file that has them with --config FILE"));
+    }
     let field = |field: &String| {
         let (name, value) =
             field.split_once(':').ok_or_else(|| usage(format!("{field:?} is no field; write 'Name: value'")))?;

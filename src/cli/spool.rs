@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::{QueryArgs, filters};
 use super::arguments::number;
-use super::failure::usage;
+use super::failure::{state, usage};
 use super::output::{self, Column, Out, OutputArgs, cell, escaped, rows};
 use super::{ConfigFile, progress, suspects};
 use crate::engines;
@@ -157,7 +157,7 @@ impl Folder {
             None => self.config.load()?.server.data_dir,
         };
         let journal = Arc::new(OutageJournal::new(&data_dir, UNBOUNDED, clock.clone()));
-        journal.check_exists()?;
+        journal.check_exists().map_err(|error| state(error.to_string()))?;
         let lock = FolderLock::take(&data_dir).map_err(|error| match error {
             LockError::Held(holder) => {
                 anyhow!(

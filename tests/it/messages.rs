@@ -139,6 +139,8 @@ const COMMAND_LINES: &[(&[&str], &[&str])] = &[
     (&["serve", "oncegate.toml"], &["--config oncegate.toml"]),
     (&["migrate", "--engine", "redis://localhost"], &["postgres://"]),
     (&["spool", "list", "--data-dir", "nothing"], &["nothing"]),
+    (&["history", "--from", "yesterday"], &["such as 2026-10-20T09:00:00Z"]),
+    (&["proxy", "check", "http://h/"], &["no [[proxy.routes]]", "--config"]),
 ];
 
 #[test]

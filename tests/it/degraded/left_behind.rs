@@ -66,5 +66,5 @@ async fn the_journal_of_a_lost_host_is_listed_and_delivered() {
     again(&caller(&other, "local"), &json!("held")).await.expect(409);
 
     let nothing = oncegate(&data_dir, &["spool", "list", "--data-dir", "no-such-folder"]);
-    assert!(nothing.code == Some(1) && nothing.err.contains("There is no journal"), "{}", nothing.err);
+    assert!(nothing.code == Some(3) && nothing.err.contains("There is no journal"), "{}", nothing.err);
 }
