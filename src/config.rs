@@ -2,6 +2,7 @@
 //! `oncegate.default.toml` is the only place with defaults. The options of other modules are declared in those
 //! modules.
 
+mod certificates;
 mod console;
 mod effective;
 mod environment;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Subcommand;
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_proxy::identities;
 use oncegate_proxy::options::{ProxyOptions, RouteOptions, server_of};
 
@@ -61,6 +62,12 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
             }
             for (name, url) in &config.engines {
                 writeln!(out, "Engine {name}: {}", promise_of(url)?.text)?;
+            }
+            for (key, expired_at) in config.expired_certificates(SystemClock::new().wall()) {
+                writeln!(
+                    out,
+                    "Warning: {key}: the certificate expired at {expired_at}: clients reject it, and a reload does not take it."
+                )?;
             }
             for name in config.unused_engines() {
                 writeln!(

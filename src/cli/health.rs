@@ -10,6 +10,7 @@ use hyper::{Method, Response};
 
 use super::http_client::HttpClient;
 use super::listener::{AdminListener, Listener};
+use super::output::escaped;
 
 /// Longer than a working gateway takes, and shorter than the three seconds that the image gives its health check.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -42,10 +43,17 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
         status if status.as_u16() == 404 => {
             return Err(Listener::Admin.is_not_at(&client.url, is_problem(&response), &config));
         }
+        status if status.is_client_error() => bail!("{not_ready}: it answered {status}{}", detail(&response)),
         status => bail!("{not_ready}: it answered {status}"),
     }
     writeln!(out, "ready")?;
     Ok(())
+}
+
+/// Returns what a problem document says, after a colon; nothing of another answer.
+fn detail(response: &Response<Bytes>) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(response.body()).unwrap_or_default();
+    problem["detail"].as_str().map(|detail| format!(": {}", escaped(detail))).unwrap_or_default()
 }
 
 /// Reports whether the answer is a problem document, and so comes from a gateway.
@@ -98,6 +106,15 @@ mod tests {
         drop(asked.join());
         let error = format!("{:#}", health(&url).unwrap_err());
         assert!(error.contains("is not ready: Connection refused"), "{error}");
+    }
+
+    #[test]
+    fn the_reason_of_a_refused_request_is_reported() {
+        let (url, asked) =
+            gateway("HTTP/1.1 400 Bad Request\r\ncontent-length: 35\r\n\r\n{\"detail\": \"Use https://, please.\"}");
+        let error = format!("{:#}", health(&url).unwrap_err());
+        assert!(error.ends_with("it answered 400 Bad Request: Use https://, please."), "{error}");
+        drop(asked.join());
     }
 
     #[test]

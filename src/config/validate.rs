@@ -11,7 +11,6 @@ use oncegate_core::name::Name;
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_core::terms::{Retention, Span};
 use oncegate_gateway::tenants::secret::SecretDigest;
-use oncegate_transport::tls::TlsOptions;
 
 use super::path::KeyPath;
 use super::problem::Problem;
@@ -81,36 +80,6 @@ impl Config {
         for route in self.proxy.routes.iter().filter(|route| self.apps.contains_key(&route.app)) {
             if let Some(message) = self.route_retention_problem(route) {
                 findings.add(KeyPath::of(["proxy", "routes"]), format!("route `{}`: {message}", route.name));
-            }
-        }
-        findings.0
-    }
-
-    /// Returns the TLS tables of all listeners.
-    fn tls_tables(&self) -> [(KeyPath, &TlsOptions); 3] {
-        let (server, proxy) = (&self.server, &self.proxy);
-        let tables = [
-            (["server", "tls"], &server.tls),
-            (["server", "admin_tls"], &server.admin_tls),
-            (["proxy", "tls"], &proxy.tls),
-        ];
-        tables.map(|(names, tls)| (KeyPath::of(names), tls))
-    }
-
-    /// Returns the problems of certificate and key files. Only the server reads them: someone who displays the
-    /// configuration may have no access. Blocks.
-    pub fn check_files(&self) -> Vec<Problem> {
-        let mut findings = Findings(Vec::new());
-        for (table, tls) in self.tls_tables() {
-            if tls.is_on()
-                && let Err(error) = tls.read().and_then(|files| files.identity().map(drop))
-            {
-                findings.add(table.child(error.key), error.to_string());
-            }
-        }
-        for (name, address) in &self.engines {
-            if let Err(why) = engines::check_files(address) {
-                findings.add(KeyPath::of(["engines"]).child(name), why.to_string());
             }
         }
         findings.0

@@ -344,6 +344,11 @@ async fn unusable_tls_files_are_reported_before_the_start() {
     file("oncegate.toml", "[server.tls]\ncertificate = \"tls.crt\"\nkey = \"tls.key\"\nclient_ca = \"tls.crt\"\n");
     let ended = oncegate(folder.path(), &["config", "check", "--config", "oncegate.toml"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
+    Authority::generate().issue_for(&["localhost"], 2001).write(folder.path());
+    file("oncegate.toml", "[server.tls]\ncertificate = \"tls.crt\"\nkey = \"tls.key\"\n");
+    let ended = oncegate(folder.path(), &["config", "check", "--config", "oncegate.toml"]);
+    let warning = "Warning: server.tls.certificate: the certificate expired at 2001-01-01T00:00:00.000000Z";
+    assert!(ended.code == Some(0) && ended.out.contains(warning), "{}{}", ended.out, ended.err);
     // Who may not read the key may still look at the settings.
     std::fs::remove_file(folder.path().join("tls.key")).unwrap();
     let ended = oncegate(folder.path(), &["config", "print", "--config", "oncegate.toml"]);
