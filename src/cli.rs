@@ -97,7 +97,7 @@ enum Command {
     /// Run a gateway
     #[command(after_help = SERVE_HELP)]
     Serve(Flags),
-    /// Check or print the configuration
+    /// Check or print the configuration, or show that of a running gateway
     #[command(subcommand)]
     Config(config::Action),
     /// Compute the global ID of an operation, without a gateway
@@ -146,7 +146,7 @@ enum Command {
     Suspects(suspects::Action),
     /// List operations that two attempts were allowed to run while a store was unavailable
     Overlaps(suspects::OverlapsArgs),
-    /// Explain requests to the Idempotency-Key proxy, without a gateway
+    /// Explain requests to the Idempotency-Key proxy, without a gateway; list its routes and requests, erase stored responses
     #[command(subcommand)]
     Proxy(proxy::Action),
     /// List the changes that operators made
@@ -158,8 +158,7 @@ enum Command {
     /// List the entries that wait for a store at a gateway; list or deliver the journal of one that no longer runs
     #[command(subcommand)]
     Spool(spool::Action),
-    /// Write man pages or shell completions into a directory, for packages
-    #[command(hide = true)]
+    /// Write man pages or shell completions into a directory
     Generate(generate::GenerateArgs),
 }
 
@@ -309,8 +308,14 @@ mod tests {
             let name = command.get_display_name().unwrap_or_default().to_owned();
             let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(!is_top || command.is_hide_set() || examples.contains("Examples:\n  "), "{name} has no examples");
-            for argument in command.get_arguments() {
+            let mut after = None;
+            for argument in
+                command.get_arguments().filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()))
+            {
                 assert!(argument.get_help().is_some(), "{name}: {} has no help text", argument.get_id());
+                let heading = argument.get_help_heading();
+                assert!(heading.is_some() || after.is_none(), "{name}: {} is below {after:?}", argument.get_id());
+                after = heading;
             }
             command.get_subcommands().for_each(|sub| check(sub, false));
         }

@@ -1,4 +1,4 @@
-//! `oncegate generate`: writes man pages and shell completions, for packages. Hidden from the list of commands.
+//! `oncegate generate`: writes man pages and shell completions, for packages and for users without one.
 
 use std::fs;
 use std::io::Write;
@@ -21,7 +21,13 @@ const SECTIONS: [(&str, &str); 3] = [
     ("\nExit codes:\n", "\n.SH \"EXIT STATUS\"\n"),
 ];
 
+const EXAMPLES: &str = "\
+Examples:
+  oncegate generate completions ~/.local/share/bash-completion/completions
+  oncegate generate man /usr/local/share/man/man1";
+
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct GenerateArgs {
     /// Kind of files to write
     kind: Kind,
@@ -110,12 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn every_command_that_is_not_hidden_has_a_man_page() {
+    fn every_command_has_a_man_page() {
         let (folder, names) = generated(Kind::Man);
-        for name in ["oncegate.1", "oncegate-serve.1", "oncegate-claim.1", "oncegate-claim-show.1"] {
+        for name in
+            ["oncegate.1", "oncegate-serve.1", "oncegate-claim.1", "oncegate-claim-show.1", "oncegate-generate.1"]
+        {
             assert!(names.iter().any(|known| known == name), "no {name} in {names:?}");
         }
-        assert!(!names.iter().any(|name| name.contains("generate") || name.contains("help")), "{names:?}");
+        assert!(!names.iter().any(|name| name.contains("help")), "{names:?}");
         let page = fs::read_to_string(folder.path().join("made/on/the/way/oncegate.1")).unwrap();
         for section in ["\n.SH EXAMPLES\n", "\n.SH ENVIRONMENT\n", "\n.SH \"EXIT STATUS\"\n"] {
             assert!(page.contains(section), "no {section:?} in {page}");

@@ -52,11 +52,11 @@ pub(super) struct JobArgs {
     /// Send SIGKILL if the command still runs this long after the lease was lost and SIGTERM was sent [default: never]
     #[arg(long, value_name = "DURATION")]
     kill_after: Option<Span>,
-    #[command(flatten)]
-    gateway: GatewayArgs,
     /// Command to run, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    #[command(flatten)]
+    gateway: GatewayArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]

@@ -18,11 +18,11 @@ unknown. STOPPED is what observe mode has let through; TWICE is how many of thes
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct OperationsArgs {
-    #[command(flatten)]
-    list: AppListArgs,
     /// Show only this operation
     #[arg(long)]
     operation: Option<Operation>,
+    #[command(flatten)]
+    list: AppListArgs,
 }
 
 const COLUMNS: &[Column] = &[
