@@ -304,10 +304,12 @@ impl OutageJournal {
         }
     }
 
-    /// Counts a failure, and logs the first one in a row.
+    /// Counts a failure, and logs the first one in a row and the first success after it.
     fn note_failure(&self, failure: Option<&JournalError>) {
         let Some(failure) = failure else {
-            self.is_failing.store(false, Ordering::Relaxed);
+            if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
+                tracing::info!("The journal takes entries again");
+            }
             return;
         };
         self.metrics.journal_failed();
