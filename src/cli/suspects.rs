@@ -112,8 +112,15 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
                 Some(KindName::Overlap) => "&kind=overlap",
                 None => "",
             };
-            let checked = if all { "" } else { "&checked=false" };
-            list(page, "suspects", &format!("{kind}{checked}"), out)
+            let (checked, empty) = if all {
+                ("", "There are no suspects at this gateway. Each gateway keeps its own list.")
+            } else {
+                (
+                    "&checked=false",
+                    "There are no unchecked suspects at this gateway; --all lists the others. Each gateway keeps its own list.",
+                )
+            };
+            list(page, "suspects", &format!("{kind}{checked}"), empty, out)
         }
         Action::Check { id, found, reason, query } => {
             let body = CheckSuspect { found, reason };
@@ -132,20 +139,14 @@ fn found(name: &str) -> Found {
 
 /// Lists overlaps.
 pub(super) fn run_overlaps(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    list(args.page, "overlaps", "", out)
+    list(args.page, "overlaps", "", "There are no overlaps at this gateway. Each gateway keeps its own list.", out)
 }
 
-fn list(args: PageArgs, what: &str, filter: &str, out: &mut impl Out) -> anyhow::Result<()> {
+fn list(args: PageArgs, what: &str, filter: &str, empty: &str, out: &mut impl Out) -> anyhow::Result<()> {
     let PageArgs { app, after, limit, query } = args;
     let filters = filters([("app", app.map(|app| app.to_string())), ("after", after.map(|after| after.to_string()))]);
     query.show(&format!("/admin/v1/{what}?limit={limit}{filters}{filter}"), out, |answer, out| {
-        output::page(
-            answer,
-            what,
-            COLUMNS,
-            &format!("There are no {what} at this gateway. Each gateway keeps its own list."),
-            out,
-        )
+        output::page(answer, what, COLUMNS, empty, out)
     })
 }
 

@@ -41,7 +41,8 @@ pub(super) fn run(args: UnknownsArgs, out: &mut impl Out) -> anyhow::Result<()> 
 fn show(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     let (found, failed) = (rows(answer, "unknowns"), rows(answer, "failed"));
     if found.is_empty() {
-        writeln!(out, "No unknown claims were found.")?;
+        let where_read = if failed.is_empty() { "." } else { " for the apps that could be read, which are not all:" };
+        writeln!(out, "No unknown claims were found{where_read}")?;
     } else {
         output::table(found, COLUMNS, out)?;
     }
@@ -80,6 +81,11 @@ mod tests {
         NO ANSWER FOR  WHY
         bank           no answer
         ");
+        let unread = shown(&json!({ "unknowns": [], "more": false, "failed": failed }));
+        assert!(
+            unread.starts_with("No unknown claims were found for the apps that could be read, which are not all:\n"),
+            "{unread}"
+        );
         assert_eq!(shown(&json!({ "unknowns": [], "more": false, "failed": [] })), "No unknown claims were found.\n");
     }
 }

@@ -79,11 +79,7 @@ async fn operators_get_the_words_of_a_store_once_and_callers_get_none_of_them() 
     let stores = [
         ("wrong", format!("redis://:not-it@127.0.0.1:{port}"), "WRONGPASS: the Redis server does not accept"),
         ("missing", format!("redis://127.0.0.1:{port}"), "NOAUTH: the Redis server refuses: it requires a password"),
-        (
-            "tls",
-            format!("rediss://localhost:{port}"),
-            "if its port speaks no TLS, write redis:// in place of rediss://",
-        ),
+        ("tls", format!("rediss://localhost:{port}"), "its port speaks no TLS, write redis:// in place of rediss://"),
         ("down", "redis://127.0.0.1:1".to_owned(), "the Redis server refuses connections"),
         ("nowhere", "redis://no-such-host.invalid".to_owned(), "failed to lookup address"),
     ];

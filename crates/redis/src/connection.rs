@@ -298,6 +298,10 @@ pub(super) fn failure(error: &RedisError) -> String {
             "WRONGPASS: the Redis server does not accept the user and password of the engine's URL".into()
         }
         _ if error.is_connection_refusal() => "the Redis server refuses connections".into(),
+        ErrorKind::Io if error.to_string().contains("certificate expired") => {
+            "the certificate of the Redis server has expired; replace it there, and compare the clocks of both machines"
+                .into()
+        }
         ErrorKind::Io if error.to_string().contains("invalid peer certificate") => format!(
             "the certificate of the Redis server is not trusted ({error}); it must be valid for the host of the engine's \
              URL, and issued by an authority of the system, or of the file that ?ca= names"

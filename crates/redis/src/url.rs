@@ -109,8 +109,10 @@ impl Url {
     /// If the server did not answer a connection, adds to the reason that only one side may speak TLS.
     pub(super) fn with_tls_hint(&self, why: Determinate) -> Determinate {
         let hint = match self.info.addr() {
-            ConnectionAddr::TcpTls { .. } => "; if its port speaks no TLS, write redis:// in place of rediss://",
-            _ => "; if its port speaks TLS only, write rediss:// in place of redis://",
+            ConnectionAddr::TcpTls { .. } => {
+                "; if it has never answered, and its port speaks no TLS, write redis:// in place of rediss://"
+            }
+            _ => "; if it has never answered, and its port speaks TLS only, write rediss:// in place of redis://",
         };
         match why {
             Determinate::Unavailable(why) if is_wordless(&why) => Determinate::Unavailable(why + hint),
