@@ -63,14 +63,17 @@ fn repeats(today: &Value) -> String {
     let [operations, answers, since] =
         ["repeated_operations", "repeat_answers", "since"].map(|name| cell(&today[name]));
     let at_least = if today["at_least"] == true { "at least " } else { "" };
-    format!("{at_least}{operations} operations after they were done or unknown, {answers} answers 409, since {since}")
+    let noun = if operations == "1" { "operation after it was" } else { "operations after they were" };
+    format!("{at_least}{operations} {noun} done or unknown, {answers} answers 409, since {since}")
 }
 
 /// Returns how many operations ran a second time today, because observe mode let them pass.
 fn second_runs(today: &Value) -> String {
     let [operations, passed] = ["ran_twice_operations", "observed_answers"].map(|name| cell(&today[name]));
     let at_least = if today["at_least"] == true { "at least " } else { "" };
-    format!("{at_least}{operations} operations; observe mode let {passed} calls pass")
+    let noun = if operations == "1" { "operation" } else { "operations" };
+    let calls = if passed == "1" { "call" } else { "calls" };
+    format!("{at_least}{operations} {noun}; observe mode let {passed} {calls} pass")
 }
 
 fn listed(summary: &Value, name: &str, text: fn(&Value) -> String) -> String {
@@ -134,5 +137,8 @@ mod tests {
         critical  store_down  2026-10-13T12:41:00.000000Z  -    primary  1      Engine `primary` does not answer\u{9b}: refused.
         ");
         assert!(shown(&json!([])).ends_with("\n\nNothing needs a person.\n"));
+        let one = json!({ "repeated_operations": 1, "repeat_answers": 2, "ran_twice_operations": 1, "observed_answers": 1, "since": "now" });
+        assert_eq!(repeats(&one), "1 operation after it was done or unknown, 2 answers 409, since now");
+        assert_eq!(second_runs(&one), "1 operation; observe mode let 1 call pass");
     }
 }
