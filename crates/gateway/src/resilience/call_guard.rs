@@ -11,8 +11,8 @@ mod retry;
 mod tests;
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncegate_core::attempt::Entropy;
@@ -60,6 +60,8 @@ struct Shard {
     budget: RetryBudget,
     /// True if its last call was not answered.
     is_down: AtomicBool,
+    /// The reason of the first of these calls in a row.
+    why_down: Mutex<Option<String>>,
 }
 
 impl CallGuard {
@@ -129,8 +131,10 @@ impl Guard {
         });
         pass.ok_or_else(|| {
             let store = self.label(shard).map(|shard| format!("shard {shard} of ")).unwrap_or_default();
+            let why = self.shards.get(shard).why_down.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             EngineError::unavailable(format!(
-                "the breaker is open, because {store}the store did not answer; calls are sent again after an answered probe"
+                "the breaker is open, because {store}the store did not answer{why}; calls are sent again after an answered probe"
             ))
         })
     }
@@ -245,6 +249,8 @@ impl Guard {
         {
             return;
         }
+        let why = failure.map(|failure| failure.reason().to_owned());
+        *self.shards.get(shard).why_down.lock().unwrap_or_else(PoisonError::into_inner) = why;
         self.meter.changed(self.label(shard), failure);
         self.update_up();
     }
