@@ -185,9 +185,12 @@ fn not_changed(not_done: &CatalogError) -> Problem {
                  --admin, and without ONCEGATE_ADMIN_URL, prints what to write."
             ),
         ),
-        CatalogError::Unavailable(_) => Problem::new(
+        CatalogError::Unavailable(why) => Problem::new(
             Code::StoreUnavailable,
-            format!("{not_done}. If it broke off under way the change may stand: look before you repeat it."),
+            format!(
+                "The registry of apps cannot be used: {why}. If the call broke off on its way, the change may have been made: look \
+                 before you repeat it."
+            ),
         )
         .retry_soon(),
     }
