@@ -203,6 +203,6 @@ fn place_of(layers: &Layers, key: &KeyPath, item: &Item) -> String {
     let name = table.get("name").and_then(Value::as_str);
     let name = name.map(|name| format!(" (`{}`)", name.escape_debug())).unwrap_or_default();
     let what = if key.last() == "routes" { "route" } else { "item" };
-    let names: String = item.names.iter().map(|name| format!("{}: ", name.escape_debug())).collect();
+    let names = item.names.iter().flat_map(|name| name.escape_debug().chain(": ".chars())).collect::<String>();
     format!("{what} {}{name}: {names}", item.index + 1)
 }

@@ -116,7 +116,7 @@ async fn a_backup_overwrites_nothing_and_says_what_is_wrong() {
         (&["--to", "b.backup", "--engine", "memory:"], 1, "memory makes no backups"),
         (&["--to", "b.backup", "--engine", "disk:./none"], 1, "./none is not the folder of a disk engine"),
         (&["--to", "b.backup", "--engine", "disk:./claims"], 1, "only one process may use it"),
-        (&["--to", "b.backup", "--reason", ""], 2, "--reason: a reason is one line"),
+        (&["--to", "b.backup", "--reason", ""], 2, "--reason <REASON>': a reason is one line"),
     ] {
         let refused = backup(&gateway, root.path(), words).expect(code);
         assert!(refused.err.to_lowercase().contains(&expected.to_lowercase()), "{words:?}: {}", refused.err);

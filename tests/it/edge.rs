@@ -27,7 +27,7 @@ async fn errors_of_invalid_requests_say_what_to_do() {
     let id = "2ca8a31a53ad078ffd0c7c8c80158af7";
     let attempt = "1700000000000000-0123456789abcdef";
     let outcome = format!("/v1/claims/{id}/outcome");
-    let post: [(&str, &str, (u16, &str), &str); 52] = [
+    let post: [(&str, &str, (u16, &str), &str); 54] = [
         ("/v1/claims", "{", (400, "malformed_json"), "line 1"),
         ("/v1/claims", "{\"contents\":1}x", (400, "malformed_json"), "something follows its end"),
         ("/v1/claims", "[]", (400, "invalid_request"), ""),
