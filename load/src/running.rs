@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use futures_util::future::join_all;
 use oncegate_testkit::fresh;
 use oncegate_testkit::redis_cluster::RedisCluster;
 use sha2::{Digest as _, Sha256};
@@ -21,7 +22,7 @@ use tempfile::TempDir;
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -33,6 +34,9 @@ use crate::{
 
 /// Longest wait for a process to get ready.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Longest wait for processes to end, before they are killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// App key of the callers.
 pub(crate) const APP: &str = "load";
@@ -138,10 +142,17 @@ impl Running {
         Target::parse(&self.url, Some(&self.credential), false)
     }
 
+    /// Stops the processes. A program that ends by itself can write what it has counted.
     pub(crate) async fn stop(mut self) {
-        for child in &mut self.children {
+        for pid in self.children.iter().filter_map(Child::id) {
             // Fails only if it has ended.
-            let _ = child.kill().await;
+            let _ = Command::new("kill").arg(pid.to_string()).stderr(Stdio::null()).status().await;
+        }
+        let ended = join_all(self.children.iter_mut().map(Child::wait));
+        if timeout(STOP_TIMEOUT, ended).await.is_err() {
+            for child in &mut self.children {
+                let _ = child.kill().await;
+            }
         }
         postgres::clean_up(self.dir());
     }
