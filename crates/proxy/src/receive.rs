@@ -96,9 +96,11 @@ fn broken_off() -> Problem {
     Problem::invalid("The body broke off; send as many bytes as the head says.")
 }
 
-/// Bytes of a body that have arrived, in blocks of their own: a body may come in pieces of one byte, of which each would take
-/// far more memory, and keep the buffer that it was read into.
+/// The bytes of a body so far, copied into blocks. A body may come in pieces of one byte: each piece would take far more memory
+/// than its byte, and keep the buffer that it was read into.
 struct Blocks {
+    /// Announced length of the body, or 0. The first block has this size.
+    announced: usize,
     full: VecDeque<Bytes>,
     last: BytesMut,
 }
@@ -107,9 +109,9 @@ struct Blocks {
 const BLOCK_BYTES: RangeInclusive<usize> = (4 << 10)..=(64 << 10);
 
 impl Blocks {
-    /// Returns no bytes yet of a body that has announced this many, or 0.
-    fn new(declared: usize) -> Self {
-        Self { full: VecDeque::new(), last: BytesMut::with_capacity(declared) }
+    /// Returns the blocks of a body that has announced this length, or 0. Takes no memory yet: most bodies come in one piece.
+    fn new(announced: usize) -> Self {
+        Self { announced, full: VecDeque::new(), last: BytesMut::new() }
     }
 
     fn is_empty(&self) -> bool {
@@ -118,7 +120,6 @@ impl Blocks {
 
     /// Keeps a whole body that came in one piece.
     fn all_at_once(&mut self, body: Bytes) {
-        self.last = BytesMut::new();
         self.full.push_back(body);
     }
 
@@ -128,7 +129,11 @@ impl Blocks {
         self.last.extend_from_slice(fits);
         if !rest.is_empty() {
             let so_far = self.full.iter().map(Bytes::len).sum::<usize>() + self.last.len();
-            let block = BytesMut::with_capacity(so_far.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()).max(rest.len()));
+            let size = match self.announced.saturating_sub(so_far) {
+                0 => so_far.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end()),
+                missing => missing,
+            };
+            let block = BytesMut::with_capacity(size.max(rest.len()));
             let before = std::mem::replace(&mut self.last, block);
             if !before.is_empty() {
                 self.full.push_back(before.freeze());
