@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use oncegate_core::nearest::may_be_meant;
+use oncegate_core::nearest;
 use oncegate_core::terms::Span;
 use percent_encoding::percent_decode_str;
 
@@ -99,20 +99,13 @@ impl Dialect {
     }
 
     fn unknown_key(&self, key: &str) -> InvalidUrl {
-        let known = KEYS.iter().chain(self.own_keys);
         let scheme = self.scheme;
         if ["tls", "ssl"].contains(&key) {
             let advice = format!("the scheme asks for TLS: write {scheme}s:// in place of {scheme}://");
             return self.error(format_args!("it has no key `{key}`; {advice}"));
         }
-        let all: Vec<&str> = known.copied().collect();
-        let nearest = all.iter().copied().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
-        let nearest = nearest.filter(|name| may_be_meant(key, name));
-        let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-        match nearest {
-            Some(nearest) => self.error(format_args!("it has no key `{key}`; did you mean `{nearest}`?")),
-            None => self.error(format_args!("it has no key `{key}`; there are: {}", all.join(", "))),
-        }
+        let known: Vec<&str> = KEYS.iter().chain(self.own_keys).copied().collect();
+        self.error(format_args!("{}", nearest::unknown_key(key, &known)))
     }
 }
 

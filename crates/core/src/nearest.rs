@@ -14,8 +14,20 @@ pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
         .or_else(|| most_similar(known).filter(|name| similarity(name) >= SIMILARITY_MIN && may_be_meant(&found, name)))
 }
 
+/// Returns the problem of a URL with an unknown key: the known key that may be meant, else all of them. Shows at most 40
+/// characters of the key.
+pub fn unknown_key(key: &str, known: &[&str]) -> String {
+    let nearest = known.iter().copied().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
+    let nearest = nearest.filter(|name| may_be_meant(key, name));
+    let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
+    match nearest {
+        Some(nearest) => format!("it has no key `{key}`; did you mean `{nearest}`?"),
+        None => format!("it has no key `{key}`; there are: {}", known.join(", ")),
+    }
+}
+
 /// Reports whether a name may be meant by an unknown one: both begin with the same letter, or share most letters.
-pub fn may_be_meant(found: &str, name: &str) -> bool {
+fn may_be_meant(found: &str, name: &str) -> bool {
     let same_start = !found.is_empty() && found.chars().next() == name.chars().next();
     let longest = found.chars().count().max(name.chars().count());
     same_start || 2 * strsim::osa_distance(found, name) < longest
@@ -28,7 +40,7 @@ fn has_word(name: &str, word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{may_be_meant, nearest};
+    use super::{may_be_meant, nearest, unknown_key};
 
     #[test]
     fn a_typo_is_recognised_and_another_word_is_not() {
@@ -44,6 +56,13 @@ mod tests {
         let known = ["contents", "attempt_nonce", "lease"];
         assert_eq!(nearest("nonce", &known), Some("attempt_nonce"));
         assert_eq!(nearest("", &["_x"]), None);
+    }
+
+    #[test]
+    fn an_unknown_key_is_answered_with_the_one_that_may_be_meant_or_with_all() {
+        let known = ["prefix", "sentinel_password"];
+        assert_eq!(unknown_key("prefx", &known), "it has no key `prefx`; did you mean `prefix`?");
+        assert_eq!(unknown_key("db\n", &known), "it has no key `db`; there are: prefix, sentinel_password");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::nearest::may_be_meant;
+use oncegate_core::nearest;
 use oncegate_core::terms::Span;
 
 use super::{Layout, Url};
@@ -127,11 +127,5 @@ fn unknown_key(key: &str) -> InvalidUrl {
             "it has no key `{key}`; the scheme asks for TLS: write rediss:// in place of redis://"
         ));
     }
-    let nearest = KEYS.into_iter().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
-    let nearest = nearest.filter(|name| may_be_meant(key, name));
-    let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-    InvalidUrl::new(match nearest {
-        Some(nearest) => format!("it has no key `{key}`; did you mean `{nearest}`?"),
-        None => format!("it has no key `{key}`; there are: {}", KEYS.join(", ")),
-    })
+    InvalidUrl::new(nearest::unknown_key(key, &KEYS))
 }
