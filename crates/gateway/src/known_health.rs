@@ -9,7 +9,7 @@ use oncegate_core::engine::Node;
 use oncegate_core::engine::breaker::BreakerState;
 use serde::Serialize;
 
-use super::resilience::meter::Refusal;
+use super::resilience::refusal::Refusal;
 use super::{BreakerHealth, EngineHealth, Gateway, NamedEngine};
 
 /// An engine as this gateway last saw it.

@@ -53,7 +53,7 @@ use self::lock::Locks;
 use self::met_unknowns::MetUnknowns;
 pub use self::met_unknowns::MetUnknownsOf;
 pub use self::renewal::RenewalAnswer;
-pub use self::resilience::meter::{Refusal, RefusalKind};
+pub use self::resilience::refusal::{Refusal, RefusalKind};
 use self::result_memory::ResultMemory;
 pub use self::waiters::WaitedClaim;
 use self::waiters::Waiters;

@@ -8,6 +8,7 @@ pub mod chain;
 pub mod deadline_budget;
 pub mod meter;
 pub mod per_shard;
+pub mod refusal;
 pub mod requirement;
 pub mod retry;
 pub mod retry_budget;

@@ -26,8 +26,9 @@ use tokio::time::{Timeout, timeout};
 
 use super::breaker::{Breaker, CallResult, Pass};
 use super::deadline_budget::{GuardBudget, LATE_MIN};
-use super::meter::{Meter, Refusal};
+use super::meter::Meter;
 use super::per_shard::PerShard;
+use super::refusal::Refusal;
 use super::retry_budget::RetryBudget;
 
 /// An engine whose calls end by their deadline, fail at once while the store does not answer, and are retried if that may help.
