@@ -142,7 +142,7 @@ impl Running {
         Target::parse(&self.url, Some(&self.credential), false)
     }
 
-    /// Stops the processes. A program that ends by itself can write what it has counted.
+    /// Stops the processes by a signal, so that a program can write its counts at its end.
     pub(crate) async fn stop(mut self) {
         for pid in self.children.iter().filter_map(Child::id) {
             // Fails only if it has ended.

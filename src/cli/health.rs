@@ -50,7 +50,7 @@ pub(super) fn run(args: HealthArgs, out: &mut impl Write) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Returns what a problem document says, after a colon; nothing of another answer.
+/// Returns a colon and the detail of a problem document. Empty for another answer.
 fn detail(response: &Response<Bytes>) -> String {
     let problem: serde_json::Value = serde_json::from_slice(response.body()).unwrap_or_default();
     problem["detail"].as_str().map(|detail| format!(": {}", escaped(detail))).unwrap_or_default()

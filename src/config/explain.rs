@@ -38,7 +38,7 @@ pub(super) fn explain(message: &str, key: &KeyPath, default: Option<&Value>) -> 
     what + &default_shown(key, default)
 }
 
-/// Returns the key that is missing, if serde's message says so.
+/// Returns the missing key that serde's message names. `None` if the message is about something else.
 pub(super) fn missing_field(message: &str) -> Option<&str> {
     message.trim().strip_prefix("missing field `")?.strip_suffix('`')
 }

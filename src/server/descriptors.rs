@@ -11,7 +11,7 @@ const OTHERS: usize = 512;
 pub(super) fn check(config: &Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // Where it is refused, the limit stays as it is.
+        // If the system refuses, the limit does not change.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };

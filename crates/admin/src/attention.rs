@@ -146,7 +146,7 @@ fn of_engine(engine: &KnownEngine, chains: &[KnownChain], now: Timestamp) -> Vec
         Some(Refusal { kind: RefusalKind::Incompatible, reason, since, .. }) => {
             let effect = match &served {
                 Some(served) => {
-                    format!("Calls of chain {served} get 503 `store_incompatible`, whatever the outage policy.")
+                    format!("Calls of chain {served} get 503 `store_incompatible`; outage policies do not apply.")
                 }
                 None => unused(engine),
             };

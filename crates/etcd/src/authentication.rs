@@ -17,7 +17,7 @@ use super::failure::Failure;
 /// A token, as requests carry it. Every member knows it.
 pub(super) type Token = MetadataValue<Ascii>;
 
-/// Time limit of a request for a token. Calls and connections have their own, shorter ones: they fail, and the request goes on.
+/// Time limit of a request for a token. Those of calls and connections are shorter: a call fails, and the request continues.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after a request that failed. Until then its failure is the answer.
@@ -52,8 +52,8 @@ impl Authentication {
         self.state().token.clone()
     }
 
-    /// Gets a token other than `used` with this request, unless there is one already. May be dropped: the request goes on, and its
-    /// token is for later calls.
+    /// Gets a token other than `used` with this request, unless there is one already. If this is dropped, the request continues, and
+    /// later calls use its token.
     ///
     /// # Errors
     /// The failure of the request, or of the one before, if that is not long ago.

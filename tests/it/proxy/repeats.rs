@@ -11,7 +11,7 @@ use super::{SOON, Upstream, proxy};
 
 const FORWARD: &str = "on_unknown = \"forward\"\n";
 
-/// What becomes of a repeat says nothing about the request before, which may have had its effect.
+/// A repeat without an effect does not show that the first request had none.
 #[tokio::test]
 async fn a_repeat_without_an_effect_leaves_the_outcome_unknown() {
     for answer in [

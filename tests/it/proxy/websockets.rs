@@ -102,7 +102,7 @@ async fn a_silent_websocket_and_those_of_a_gateway_that_stops_are_closed() {
     assert!(gateway.ended().await.success());
 }
 
-/// Each takes two file descriptors for as long as it is open, so callers without a credential could take all.
+/// An open WebSocket takes two file descriptors. Callers without a credential could take all of them.
 #[tokio::test]
 async fn open_websockets_are_bounded() {
     let (port, _requests) = echo(SWITCH).await;

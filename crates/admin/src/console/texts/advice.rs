@@ -25,10 +25,10 @@ impl Advice {
                 "Check that the store runs, and that this gateway reaches it. Callers get what their outage policies say, otherwise 503. The gateway resumes on its own. If the store stays away and the chain has another engine, the page of the chain shows what a switch would lose."
             }
             Self::StoreFull => {
-                "Give the store more room; never let it evict. Duplicates are answered and outcomes recorded meanwhile. Then check the retentions: which claims are kept longer than callers repeat?"
+                "Give the store more room, and never let it evict. Until then duplicates are answered and outcomes recorded. Then look for retentions that are longer than callers repeat."
             }
             Self::StoreIncompatible => {
-                "Correct what the reason says. If it is about one record, a newer version or another program wrote it: do not delete it before you know what it contains."
+                "Correct what the reason says. If it is about one record, a newer version or another program wrote it: read it before you delete it."
             }
             Self::DataLost => {
                 "Operations that were done before the loss can be granted again, and attempts from before it may still be running. Find out what ran twice from the callers' own records. `on_data_loss = \"freeze\"` of the chain stops grants for the longest lease after the next loss."
