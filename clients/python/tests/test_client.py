@@ -6,10 +6,14 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from scripted import Script
@@ -294,3 +298,28 @@ def test_work_longer_than_its_lease_is_renewed_and_nothing_happened_releases(cli
     record = client.lookup(client.global_id("released", "R-2"))
     assert record is not None
     assert (record.state, record.result) == ("succeeded", 2)
+
+
+FORKED = """
+import ctypes, os, sys, time
+from oncegate import Client, Done
+client = Client([os.environ["ONCEGATE_URL"]], os.environ["ONCEGATE_CREDENTIAL"])
+# It starts the thread that renews.
+client.once("fork.parent", {"at": sys.argv[1]}, lambda grant: time.sleep(0.6), lease="1s")
+# As a program in C forks: no hook of Python runs.
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    answer = client.once("fork.child", {"at": sys.argv[1]}, lambda grant: time.sleep(2) or grant.is_live, lease="1s")
+    os._exit(0 if isinstance(answer, Done) and answer.result else 1)
+sys.exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+@needs_gateway
+def test_a_child_that_python_did_not_fork_renews_and_connects_itself() -> None:
+    source = Path(__file__).resolve().parents[1] / "src"
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, uuid4().hex], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

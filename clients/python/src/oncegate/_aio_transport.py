@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from . import _in_process
 from ._core import Core, Flow, Pause, Reply, Request, Send
-from ._fork import forget_after_fork
+from ._fork import Forgetful, forget_after_fork
 from ._http import IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, ProtocolError, ResponseReader, Server
 from .errors import Cause
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class AsyncTransport:
+class AsyncTransport(Forgetful):
     """Connections to the gateways, kept open and used again, for each event loop its own."""
 
     def __init__(self, core: Core, tls: Any):
@@ -28,6 +28,7 @@ class AsyncTransport:
 
     def forget(self) -> None:
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[list[tuple[Connection, float]]]] = weakref.WeakKeyDictionary()
+        super().forget()
 
     async def run(self, flow: Flow[T]) -> T:
         """Runs a flow to its end."""
@@ -53,6 +54,7 @@ class AsyncTransport:
                     await asyncio.sleep(next(call))
             except StopIteration as answered:
                 return answered.value  # type: ignore[no-any-return]
+        self.own()
         server = self._servers[send.at]
         used: list[Connection] = []
         try:

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 from . import _in_process
 from ._core import Core, Flow, Pause, Reply, Request, Send
-from ._fork import forget_after_fork
+from ._fork import Forgetful, forget_after_fork
 from ._http import IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, ProtocolError, ResponseReader, Server
 from .errors import Cause
 
 T = TypeVar("T")
 
 
-class Transport:
+class Transport(Forgetful):
     """Connections to the gateways, kept open and used again. Safe to use from many threads."""
 
     def __init__(self, core: Core, tls: Any):
@@ -31,6 +31,7 @@ class Transport:
     def forget(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[list[tuple[socket.socket, float]]] = [[] for _ in self._servers]
+        super().forget()
 
     def run(self, flow: Flow[T]) -> T:
         """Runs a flow to its end."""
@@ -56,6 +57,7 @@ class Transport:
                     time.sleep(next(call))
             except StopIteration as answered:
                 return answered.value  # type: ignore[no-any-return]
+        self.own()
         server, ends = self._servers[send.at], time.monotonic() + send.timeout
         connection: socket.socket | None = None
         try:
@@ -129,7 +131,7 @@ class Transport:
             self._close_idle(at)
 
 
-class Renewals:
+class Renewals(Forgetful):
     """Runs renewal flows in the background: one thread waits for all, and a short one makes each call.
 
     Most work ends before its first renewal, and then costs no thread.
@@ -145,8 +147,10 @@ class Renewals:
         self._due: list[tuple[float, int, Flow[None], Callable[[], bool]]] = []
         self._changed = threading.Condition()
         self._waiting = False
+        super().forget()
 
     def start(self, flow: Flow[None], ended: Callable[[], bool]) -> None:
+        self.own()
         self._advance(flow, ended, None)
 
     def _advance(self, flow: Flow[None], ended: Callable[[], bool], result: Any) -> None:
