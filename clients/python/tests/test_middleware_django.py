@@ -19,7 +19,7 @@ import django
 from django.conf import settings
 from django.db import connection, transaction
 from django.http import HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient as AsyncBrowser, Client as Browser, RequestFactory, TestCase
+from django.test import AsyncClient as AsyncBrowser, Client as Browser, AsyncRequestFactory, TestCase
 from django.urls import path
 from django.utils.decorators import sync_and_async_middleware
 from oncegate import Client, current
@@ -29,9 +29,16 @@ runs, events, OPERATION = [], [], "django." + uuid.uuid4().hex
 client = Client(on_event=lambda event: events.append(event.name))
 
 
+def from_database(text):
+    # As `request.user` is read: Django refuses it on the event loop.
+    with connection.cursor() as cursor:
+        return cursor.execute("SELECT %s", [text]).fetchone()[0]
+
+
 @sync_and_async_middleware
 def once(get_response):
-    return once_middleware(get_response, client, Rules(operation=OPERATION, principal=lambda request: "ann", lease="5s"))
+    ann, always = lambda request: from_database("ann"), lambda request: from_database(1) == 1
+    return once_middleware(get_response, client, Rules(operation=OPERATION, principal=ann, when=always, lease="5s"))
 
 
 @sync_and_async_middleware
@@ -102,6 +109,19 @@ async def both_async(path):
     return [await sent_async(path, "a-" + path) for _ in range(2)]
 
 
+async def awaited():
+    async def ann(request):
+        await asyncio.sleep(0)
+        return "ann"
+
+    async def answer(request):
+        return HttpResponse("done")
+
+    once = once_middleware(answer, client, Rules(operation=OPERATION, principal=ann))
+    requests = [AsyncRequestFactory().post("/", headers={"Idempotency-Key": "awaited"}) for _ in range(2)]
+    return [(await once(request)).headers.get("Idempotent-Replayed") for request in requests]
+
+
 def of_a_test():
     class Shop(TestCase):
         def test_it(self):
@@ -118,6 +138,7 @@ def of_a_test():
 
 out = {"blocking": {path: both("/" + path) for path in ("view", "atomic", "204", "sync", "stream")}}
 out["async"] = {path: asyncio.run(both_async("/" + path)) for path in ("view", "stream", "sync")}
+out["awaited"] = asyncio.run(awaited())
 refusal = Browser().post("/refused")
 out["refused"] = [refusal.status_code, json.loads(refusal.content)["code"]]
 out["case"] = of_a_test()
@@ -143,5 +164,7 @@ def test_a_django_project(tmp_path: Path) -> None:
     # A blocking view under ASGI, and both kinds of streams.
     assert out["async"]["view"][1] == [201, out["async"]["view"][0][1], "true"]
     assert out["async"]["stream"] == out["async"]["sync"] == [[200, rows, None], [200, rows, "true"]]
+    # A principal that is asynchronous.
+    assert out["awaited"] == [None, "true"]
     assert out["refused"] == [422, "contents_not_canonical"]
     assert out["case"] == [0, 0, [5, "true"], []]

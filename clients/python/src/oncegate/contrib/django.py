@@ -10,11 +10,12 @@ It runs outside of ATOMIC_REQUESTS, so a success is reported after the commit.
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.http.request import RawPostDataException, UnreadablePostError
@@ -82,7 +83,7 @@ def _asynchronous(get_response: Handler, client: AsyncClient, rules: Rules) -> H
     gate = _Gate(client._core, rules)
 
     async def middleware(request: HttpRequest) -> Any:
-        prepared = gate.prepare(request)
+        prepared = await gate.prepare_async(request)
         if prepared is None:
             return await get_response(request)
         if isinstance(prepared, Reply):
@@ -137,18 +138,38 @@ class _Gate:
         if hasattr(request, "oncegate") or not self.engine.wants(incoming, request):
             return None
         try:
-            key = self.engine.key(incoming)
-            body = self._body(request)
+            key, body = self._key_and_body(incoming, request)
             principal = self.engine.check_principal(self.engine.rules.principal(request))
         except Refused as refused:
-            if self.engine.rules.observe:
-                self.engine.refused(refused)
-                return None
-            self.engine.refused(refused)
-            if hasattr(request, "environ"):
-                wsgi.drop(request.environ, refused)
-            return Reply.refusal(refused.problem)
+            return self._refusal(request, refused)
         return self.engine.terms(incoming, body, key, principal)
+
+    async def prepare_async(self, request: HttpRequest) -> ClaimTerms | Reply | None:
+        """As `prepare`. Functions of the rules that are not asynchronous run where blocking views do: `request.user` reads the database."""
+        incoming, rules = incoming_of(request), self.engine.rules
+        wants = self.engine.wants if rules.when is None else sync_to_async(self.engine.wants)
+        wanted = not hasattr(request, "oncegate") and wants(incoming, request)
+        if not (await wanted if inspect.isawaitable(wanted) else wanted):
+            return None
+        try:
+            key, body = self._key_and_body(incoming, request)
+            direct = rules.principal is shared_keys or asgi.is_async(rules.principal)
+            found = rules.principal(request) if direct else await sync_to_async(rules.principal)(request)
+            principal = self.engine.check_principal(await found if inspect.isawaitable(found) else found)
+        except Refused as refused:
+            return self._refusal(request, refused)
+        return self.engine.terms(incoming, body, key, principal)
+
+    def _key_and_body(self, incoming: Incoming, request: HttpRequest) -> tuple[str, bytes]:
+        return self.engine.key(incoming), self._body(request)
+
+    def _refusal(self, request: HttpRequest, refused: Refused) -> Reply | None:
+        self.engine.refused(refused)
+        if self.engine.rules.observe:
+            return None
+        if hasattr(request, "environ"):
+            wsgi.drop(request.environ, refused)
+        return Reply.refusal(refused.problem)
 
     def _body(self, request: HttpRequest) -> bytes:
         advice = "name the middleware in MIDDLEWARE before those that read request.POST or request.read()"
