@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from flask import Flask, request
+from flask import Flask, Request, Response, abort, jsonify, request, session
 
 from oncegate import Client, Event, current
 from oncegate.contrib import flask as contrib
@@ -272,6 +272,51 @@ def test_refusals_as_a_flask_service_wants_them() -> None:
     contrib.install(app, client(), rules(required=True, render=render))
     answer = app.test_client().post("/")
     assert (answer.status_code, answer.text) == (400, "idempotency_key_invalid")
+
+
+def test_rules_of_flask_are_asked_in_the_context_of_the_request() -> None:
+    app, runs = Flask("shop"), []
+    app.secret_key = "secret"
+
+    @app.post("/login")
+    def login() -> str:
+        session["user"] = "ann"
+        return "in"
+
+    @app.post("/orders")
+    def orders() -> str:
+        runs.append("order")
+        return f"run {len(runs)}"
+
+    @app.errorhandler(401)
+    def unauthorized(_: Any) -> tuple[str, int]:
+        return "log in first", 401
+
+    @app.after_request
+    def share(response: Response) -> Response:
+        response.headers["Access-Control-Allow-Origin"] = "https://shop.example"
+        return response
+
+    def principal(_: Request) -> Any:
+        return session.get("user") or abort(401)
+
+    contrib.install(
+        app,
+        client(),
+        rules(principal=principal, when=lambda asked: asked.endpoint == "orders", render=lambda problem: jsonify(problem.document)),
+    )
+    browser, headers = app.test_client(), {"Idempotency-Key": uuid4().hex}
+    stranger = browser.post("/orders", headers=headers)
+    assert (stranger.status_code, stranger.text, stranger.headers["Access-Control-Allow-Origin"]) == (
+        401,
+        "log in first",
+        "https://shop.example",
+    )
+    assert browser.post("/login", headers=headers).text == "in"
+    assert [browser.post("/orders", headers=headers).text for _ in range(2)] == ["run 1", "run 1"]
+    # A browser reads a refusal of another origin too, only with the fields of `after_request`.
+    other = browser.post("/orders", headers=headers, data=b"another")
+    assert (other.get_json()["code"], other.headers["Access-Control-Allow-Origin"]) == ("fingerprint_mismatch", "https://shop.example")
 
 
 def test_threads_do_not_share_a_grant() -> None:
