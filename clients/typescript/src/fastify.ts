@@ -46,6 +46,8 @@ interface Said {
 const bodies = new WeakMap<FastifyRequest, Body | NoBody>();
 const handled = new WeakMap<FastifyRequest, Handled>();
 const answers = new WeakMap<FastifyRequest, Reply>();
+/** Requests whose handler has sent its response, which is on its way through the hooks. */
+const sending = new WeakSet<FastifyRequest>();
 const PROTECTED = Symbol.for("oncegate.fastify");
 
 /** `app.register(oncegate, options)` in the scope of the routes to protect, behind the authentication. */
@@ -104,14 +106,19 @@ export function keepBodies(app: FastifyInstance, limitOf: (request: FastifyReque
       receivedEncodedLength: Number(request.headers["content-length"] ?? bytes.length),
     });
   });
-  app.addHook("onError", async (request, _reply, error) => {
+  // These hooks call back at once where they can: Fastify takes a handler for silent that has sent, while a hook waits.
+  app.addHook("onError", (request, _reply, error, done) => {
     runOf(request.raw)?.exchange.threw(error);
+    sending.delete(request);
+    done();
   });
-  app.addHook("onSend", async (request, reply, payload) => {
+  app.addHook("onSend", (request, reply, payload, done): Promise<unknown> | undefined => {
     const answer = answers.get(request);
-    if (answer) return answer.body.length === 0 ? undefined : answer.body;
     const found = handled.get(request);
-    if (!found) return payload;
+    if (answer || !found) {
+      done(null, answer ? (answer.body.length === 0 ? undefined : answer.body) : payload);
+      return undefined;
+    }
     handled.delete(request);
     return respond(found, reply, payload);
   });
@@ -153,6 +160,7 @@ function start(run: Run, request: FastifyRequest, reply: FastifyReply): void {
   handled.set(request, { run, outer: fieldsOf(reply.getHeaders()), unhide: hideFields(request.raw), trailers });
   begin(run, request.raw);
   request.oncegate = run.exchange.request;
+  sendOnce(request, reply);
   const { hijack, trailer } = reply;
   reply.hijack = () => {
     void run.exchange.break().then(() => run.guard.release());
@@ -164,6 +172,35 @@ function start(run: Run, request: FastifyRequest, reply: FastifyReply): void {
     const said = new Promise((say) => trailers.set(name.toLowerCase(), { call: value, say }));
     return trailer.call(reply, name, (() => said) as never);
   }) as typeof reply.trailer;
+}
+
+/**
+ * The first response counts, as without the middleware: until the report Fastify would take `reply.send` without `return` in an asynchronous
+ * handler for no response, and would send an empty one, or what the handler returns or throws afterwards.
+ */
+function sendOnce(request: FastifyRequest, reply: FastifyReply): void {
+  const send = reply.send as (payload?: unknown) => FastifyReply;
+  let isInside = false;
+  const wasSent = () => Reflect.get(Object.getPrototypeOf(reply), "sent", reply) === true;
+  Object.defineProperty(reply, "sent", { configurable: true, get: () => wasSent() || (sending.has(request) && !isInside) });
+  reply.send = ((payload?: unknown) => {
+    if (reply.sent && !isInside) {
+      reply.log.warn("The handler has sent a second response, which is dropped");
+      return reply;
+    }
+    const before = isInside;
+    isInside = true;
+    // An error is answered by a handler of errors, which sends again.
+    if (!(payload instanceof Error)) sending.add(request);
+    try {
+      return send.call(reply, payload);
+    } catch (error) {
+      sending.delete(request);
+      throw error;
+    } finally {
+      isInside = before;
+    }
+  }) as typeof reply.send;
 }
 
 async function respond({ run, outer, unhide, trailers }: Handled, reply: FastifyReply, payload: unknown): Promise<unknown> {

@@ -420,6 +420,57 @@ describe("fastify", () => {
     assert.deepEqual(await send("/raw", "application/x-raw", "two"), [422, null, ""]);
   });
 
+  for (const version of ["fastify", "fastify4"]) {
+    test(`${version}: a handler that sends without a return has sent its response`, async () => {
+      const make = (await import(version)).default as typeof fastify;
+      const app = make({ forceCloseConnections: true });
+      const gateway = new MemoryGateway();
+      await app.register(oncegate, orders(gateway, {}));
+      app.setErrorHandler(async (error: Error, _request, reply) => {
+        if (error.message === "again") throw new Error("the handler of errors fails");
+        reply.code(409).send({ error: error.message });
+      });
+      app.post("/silent", async (_request, reply) => {
+        reply.code(201).send({ order: 1 });
+      });
+      app.post("/returns", async (_request, reply) => {
+        reply.code(201).send({ order: 1 });
+        return { order: 2 };
+      });
+      app.post("/throws", async (_request, reply) => {
+        reply.code(201).send({ order: 1 });
+        throw new Error("late");
+      });
+      app.post("/error", async (_request, reply) => {
+        reply.send(new Error("sold out"));
+      });
+      app.post("/thrown", async () => {
+        throw new Error("sold out");
+      });
+      app.post("/again", async () => {
+        throw new Error("again");
+      });
+      const { port } = await start(app);
+      const post = async (path: string) => {
+        const headers = { "idempotency-key": path };
+        const answer = await fetch(`http://127.0.0.1:${port}${path}`, { method: "POST", headers });
+        return [answer.status, answer.headers.get("idempotent-replayed"), (await answer.json()) as Any] as const;
+      };
+      for (const path of ["/silent", "/returns", "/throws"])
+        assert.deepEqual(
+          [await post(path), await post(path)],
+          [null, "true"].map((replayed) => [201, replayed, { order: 1 }]),
+        );
+      for (const path of ["/error", "/thrown"])
+        assert.deepEqual(
+          [await post(path), await post(path)],
+          [null, "true"].map((replayed) => [409, replayed, { error: "sold out" }]),
+        );
+      assert.deepEqual((await post("/again"))[0], 500);
+      assert.equal((await post("/again"))[2].state, "unknown");
+    });
+  }
+
   test("two scopes may have one each, and a wrong option stops the start", async () => {
     const gateway = new MemoryGateway();
     const app = fastify({ forceCloseConnections: true });
