@@ -16,6 +16,7 @@ import {
   type OnApplicationShutdown,
   type OnModuleInit,
   type Provider,
+  RequestMethod,
   SetMetadata,
 } from "@nestjs/common";
 import { APP_FILTER, APP_INTERCEPTOR, DiscoveryModule, DiscoveryService, HttpAdapterHost } from "@nestjs/core";
@@ -49,6 +50,9 @@ export type IdempotentOptions = Pick<IdempotencyOptions<NestRequest>, "operation
 
 const IDEMPOTENT = "oncegate:idempotent";
 const OPTIONS = Symbol("oncegate options");
+/** Names that Nest's decorators use. */
+const SSE_METADATA = "__sse__";
+const METHOD_METADATA = "method";
 
 /** Protects a handler: `@Idempotent({ operation: "order.submit" })`. */
 export function Idempotent(options: IdempotentOptions): MethodDecorator {
@@ -99,6 +103,13 @@ class Engines implements OnModuleInit, OnApplicationShutdown {
     if (known) return known;
     const options = Reflect.getMetadata(IDEMPOTENT, handler) as IdempotentOptions | undefined;
     if (!options) return null;
+    if (
+      Reflect.getMetadata(SSE_METADATA, handler) === true &&
+      Reflect.getMetadata(METHOD_METADATA, handler) !== RequestMethod.GET
+    )
+      throw new TypeError(
+        `@Idempotent of ${options.operation} is on a handler with @Sse, whose head Nest sends before any interceptor: leave @Sse out, and write the events to the response of @Res()`,
+      );
     const engine = new Engine<NestRequest>({ ...this.defaults, ...options });
     this.engines.set(handler, engine);
     return engine;
@@ -164,7 +175,7 @@ async function onExpress(
 
 /** Nest sends what an interceptor returns; this response has its answer. */
 function muted(response: Record<string, unknown>): void {
-  for (const name of ["send", "json", "status", "code"]) response[name] = () => response;
+  for (const name of ["send", "json", "status", "code", "redirect", "render", "view"]) response[name] = () => response;
 }
 
 /** Answers errors of the client, such as `Unavailable`, with problem documents. */

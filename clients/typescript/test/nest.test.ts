@@ -5,11 +5,24 @@ import "reflect-metadata";
 import assert from "node:assert/strict";
 import { Readable } from "node:stream";
 
-import { Catch, Controller, HttpException, Module, Post, Req, StreamableFile, UseFilters, UseGuards } from "@nestjs/common";
+import {
+  Catch,
+  Controller,
+  Get,
+  HttpException,
+  Module,
+  Post,
+  Redirect,
+  Req,
+  Sse,
+  StreamableFile,
+  UseFilters,
+  UseGuards,
+} from "@nestjs/common";
 import { NestFactory } from "@nestjs/core";
 import { ExpressAdapter } from "@nestjs/platform-express";
 import { FastifyAdapter } from "@nestjs/platform-fastify";
-import { map } from "rxjs";
+import { map, of } from "rxjs";
 import { afterEach, describe, test } from "vitest";
 
 import { current, Unavailable } from "../src/index.js";
@@ -38,7 +51,9 @@ for (const [platform, adapter] of Object.entries({
 })) {
   describe(platform, () => {
     /** An application with one handler. */
-    const start = async (handler: (request: Any) => Any, options: Any = {}) => {
+    const start = async (handler: (request: Any) => Any, options: Any = {}, decorators: Any[] = [Post("/orders")]) => {
+      const errors: unknown[] = [];
+      const logger = { log() {}, warn() {}, error: (...said: unknown[]) => void errors.push(...said) };
       const gateway = new MemoryGateway();
       class Orders {
         place(request: Any) {
@@ -52,13 +67,13 @@ for (const [platform, adapter] of Object.entries({
         Idempotent({ operation: "order.place", ...options }),
         UseFilters(StockFilter),
         UseGuards(guard),
-        Post("/orders"),
+        ...decorators,
       ] as Any[])
         decorate(Orders.prototype, "place", descriptor);
       class App {}
       const principal = (request: Any) => request.headers["x-user"];
       Module({ imports: [OncegateModule.forRoot({ client: gateway.client(), principal })], controllers: [Orders] })(App);
-      const app = await NestFactory.create(App, adapter() as Any, { logger: false, rawBody: true, abortOnError: false });
+      const app = await NestFactory.create(App, adapter() as Any, { logger, rawBody: true, abortOnError: false });
       // An outer layer that changes its input.
       app.useGlobalInterceptors({
         intercept: (_context: Any, next: Any) => next.handle().pipe(map((data: Any) => data ?? null)),
@@ -69,9 +84,10 @@ for (const [platform, adapter] of Object.entries({
         fetch(`${urlOf(app)}/orders`, {
           method: "POST",
           body: '{"a":1}',
+          redirect: "manual",
           headers: { "content-type": "application/json", "idempotency-key": key, "x-user": user },
         });
-      return { gateway, post, app };
+      return { gateway, post, app, errors };
     };
 
     test("a handler runs once, behind its guards", async () => {
@@ -119,6 +135,27 @@ for (const [platform, adapter] of Object.entries({
         const answer = await post("k-1");
         assert.deepEqual([answer.headers.get("content-type"), await answer.text()], ["text/csv", "a,1"]);
       }
+    });
+
+    test("a redirect of a decorator is replayed, and not added to a refusal", async () => {
+      const { post, gateway, errors } = await start(() => undefined, {}, [Redirect("/orders/1", 303), Post("/orders")]);
+      for (const replayed of [null, "true"]) {
+        const answer = await post("k-1");
+        const seen = [answer.status, answer.headers.get("location"), answer.headers.get("idempotent-replayed")];
+        assert.deepEqual(seen, [303, "/orders/1", replayed]);
+      }
+      gateway.unavailable();
+      const refused = await post("k-2");
+      assert.deepEqual([refused.status, refused.headers.get("location")], [503, null]);
+      assert.deepEqual(errors, []);
+    });
+
+    test("a handler with events of Nest stops the start, but not one that is read", async () => {
+      await assert.rejects(
+        start(() => of({ data: 1 }), {}, [Sse(), Post("/orders")]),
+        /leave @Sse out/,
+      );
+      await start(() => of({ data: 1 }), {}, [Sse(), Get("/orders")]);
     });
 
     test("a wrong option stops the start", async () => {
