@@ -27,9 +27,14 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// A gateway with the chain `a`, `b` and the witness `w`, which switches after a second.
 fn watching(a: &str, b: &str, w: &str) -> Setup {
+    watching_with("[chains.default]\n", a, b, w)
+}
+
+/// The same, with another beginning of the chain's table.
+fn watching_with(table: &str, a: &str, b: &str, w: &str) -> Setup {
     gateway::on_configured().config(&format!(
         "{}[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
-         [chains.default]\nengines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\
+         {table}engines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\
          mirror = false\naccept_loss = true\nafter = \"1s\"\n[defaults]\nlease = \"{}s\"\n",
         operators(),
         LEASE.as_secs()
@@ -259,6 +264,36 @@ async fn while_the_witness_is_out_nobody_moves_and_everybody_says_so() {
         comes_to(gateway, "b", SOON).await;
     }
     granted(&two).await;
+}
+
+/// The spare answers all along. It would grant nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_move_to_a_store_only_once_it_has_what_the_chain_requires() {
+    let durable = ["appendonly yes", "appendfsync always"];
+    let Some(mut a) = RedisServer::start_with(&durable).await else { return };
+    let Some(b) = RedisServer::start_with(&["appendonly yes", "appendfsync everysec"]).await else { return };
+    let Some(witness) = EtcdCluster::start_one().await else { return };
+    let requires = "[chains.default]\nrequires = [\"durable\"]\n";
+    let setup = watching_with(requires, &a.url(), &b.url(), &witness.url());
+    let gateway = setup.start().await;
+    granted(&gateway).await;
+    let next = async |part: &str| {
+        until(part, SOON, async || chain(&gateway).await["failover"]["next_switch"].as_str().unwrap().contains(part))
+            .await;
+    };
+    next("the other engine would grant nothing: chain `default` requires `durable`").await;
+    gateway.logged("The chain would not be switched automatically", 1).await;
+    a.kill();
+    until("the store is out", SOON, async || chain(&gateway).await["health"][0]["up"] == false).await;
+    // Longer than `after`.
+    for _ in 0..10 {
+        assert_eq!(chain(&gateway).await["epoch"], 0);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    next("the other engine would grant nothing: chain `default` requires `durable`").await;
+    b.query::<String>("CONFIG SET appendfsync always");
+    comes_to(&gateway, "b", SOON).await;
+    granted(&gateway).await;
 }
 
 #[tokio::test]

@@ -97,20 +97,18 @@ pub(super) fn not_switched(not_done: SwitchError) -> Problem {
             let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
             return Problem::new(Code::NotFound, detail);
         }
-        SwitchError::Unfit(why) => {
-            return Problem::new(Code::StoreIncompatible, format!("Nothing was changed: {why}.")).retry_soon();
-        }
         SwitchError::Rejected(refused) => refused,
     };
     let code = match refused {
         ChainSwitchError::UnknownEngine { .. } => Code::InvalidRequest,
         ChainSwitchError::AlreadyActive(_) => Code::AlreadyActive,
         ChainSwitchError::InProgress(_) | ChainSwitchError::Conflict(_) => Code::SwitchUnderWay,
+        ChainSwitchError::Unfit(_) => Code::StoreIncompatible,
         ChainSwitchError::Unavailable { .. } | ChainSwitchError::WitnessOut { .. } => Code::StoreUnavailable,
         ChainSwitchError::Incomplete { .. } => {
             return Problem::new(Code::OutcomeUnknown, format!("The switch has started: {refused}.")).retry_soon();
         }
     };
     let problem = Problem::new(code, format!("Nothing was changed: {refused}."));
-    if code == Code::StoreUnavailable { problem.retry_soon() } else { problem }
+    if matches!(code, Code::StoreUnavailable | Code::StoreIncompatible) { problem.retry_soon() } else { problem }
 }

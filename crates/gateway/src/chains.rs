@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use oncegate_core::engine::EngineError;
 use oncegate_core::record::Realm;
 use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
 use super::operator::{Filter, filtered};
-use super::{EngineHealth, Gateway, NamedChain, NamedEngine, within};
+use super::{EngineHealth, Gateway, NamedChain, within};
 pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
 use crate::resilience::requirement::Requirement;
 
@@ -56,8 +55,6 @@ pub struct ShownEngine {
 pub enum SwitchError {
     /// There is no chain of this name. Holds the names of all.
     UnknownChain(Vec<String>),
-    /// The engine lacks a required capability, or does not answer.
-    Unfit(EngineError),
     /// The chain rejects the switch.
     Rejected(ChainSwitchError),
 }
@@ -114,14 +111,7 @@ impl Gateway {
     /// # Errors
     /// The chain was not switched.
     pub async fn switch(&self, chain: &str, to: &str) -> Result<Switched, SwitchError> {
-        let chain = &self.chain(chain)?.chain;
-        if let (Some(requirement), Some(NamedEngine { engine, .. })) =
-            (chain.requirement(), self.engines.by_name.get(to))
-            && chain.status().engines.iter().any(|name| name == to)
-        {
-            requirement.check(&**engine).await.map_err(SwitchError::Unfit)?;
-        }
-        chain.switch(to).await.map_err(SwitchError::Rejected)
+        self.chain(chain)?.chain.switch(to).await.map_err(SwitchError::Rejected)
     }
 
     /// Counts the live claims of these apps on the active engine, if it can list claims.

@@ -23,7 +23,7 @@ use crate::lock::{AcquireAnswer, AcquireCall};
 use crate::operator::{Changed, Filter, READ_MAX};
 use crate::outcome::{OutcomeCall, Reported};
 use crate::resilience::call_guard::CallGuard;
-use crate::resilience::chain::{Chain, Setup};
+use crate::resilience::chain::{Chain, ChainSwitchError, Setup};
 use crate::resilience::requirement::Requirement;
 use crate::resilience::tests::{PausedClock, Unlike, metric};
 use crate::tenants::OperationTerms;
@@ -436,7 +436,8 @@ async fn a_chain_is_not_switched_to_an_engine_that_lacks_what_it_requires() {
     let chain = Arc::new(Chain::start(setup));
     let policies = OutagePolicies::without_journal(chain.clone(), &clock);
     world.gateway.engines.chains.insert("default".into(), NamedChain { chain, policies });
-    assert!(matches!(world.gateway.switch("default", "only").await, Err(SwitchError::Unfit(_))));
+    let unfit = world.gateway.switch("default", "only").await;
+    assert!(matches!(unfit, Err(SwitchError::Rejected(ChainSwitchError::Unfit(_)))), "{unfit:?}");
     assert!(matches!(world.gateway.switch("default", "none").await, Err(SwitchError::Rejected(_))));
     assert!(matches!(world.gateway.switch("none", "only").await, Err(SwitchError::UnknownChain(_))));
     let refused = world.gateway.claim(&world.app, call("a")).await;

@@ -37,7 +37,7 @@ impl Requirement {
         self.result(missing)
     }
 
-    /// Checks that an engine may become the active one.
+    /// Checks that an engine may become the active one. It need not be the active engine: no metric changes.
     ///
     /// # Errors
     /// A capability is missing, or the engine does not answer.
@@ -54,7 +54,8 @@ impl Requirement {
         Ok(self.missing(engine))
     }
 
-    fn missing(&self, engine: &dyn Engine) -> Option<Capability> {
+    /// Returns a capability that an engine lacks, as far as it is known without asking its store.
+    pub(crate) fn missing(&self, engine: &dyn Engine) -> Option<Capability> {
         let capabilities = engine.capabilities();
         self.required.iter().copied().find(|required| !required.is_in(capabilities))
     }
@@ -63,7 +64,8 @@ impl Requirement {
         missing.map_or(Ok(()), |missing| Err(EngineError::incompatible(self.reason(missing))))
     }
 
-    fn reason(&self, missing: Capability) -> String {
+    /// Returns the error text for an engine that lacks this capability.
+    pub(crate) fn reason(&self, missing: Capability) -> String {
         let (chain, missing) = (&self.chain, missing.as_str());
         format!("chain `{chain}` requires `{missing}`, which its store does not provide with its present configuration")
     }

@@ -181,6 +181,7 @@ impl Failover {
             witness: self.witness_state(core),
             active: core.members[active].seen(core.now()),
             next: core.members[next].seen(core.now()),
+            next_unfit: unfit(core, &core.members[next]),
             others: views.others(&self.gateway).map(other).collect(),
         })
     }
@@ -260,6 +261,8 @@ struct Rounds {
     logged: Option<Discriminant<Refusal>>,
     /// True while the record of views has no room.
     is_full: bool,
+    /// It was logged that the next engine lacks what the chain requires.
+    is_next_unfit: bool,
     /// No automatic switch before.
     retry_at: Duration,
 }
@@ -327,6 +330,15 @@ impl Rounds {
     }
 
     fn report_refusal(&mut self, core: &Core, situation: &Situation, refusal: &Refusal) {
+        let chain = &core.name;
+        if matches!(refusal, Refusal::NextUnfit(_)) {
+            if !std::mem::replace(&mut self.is_next_unfit, true) {
+                let what = "The chain would not be switched automatically";
+                tracing::warn!(chain.name = chain, reason = %refusal, "{what}");
+            }
+        } else if situation.next_unfit.is_none() {
+            self.is_next_unfit = false;
+        }
         let Seen::Out(out_for) = situation.active else {
             self.logged = None;
             return;
@@ -335,7 +347,6 @@ impl Rounds {
             return;
         }
         self.logged = Some(discriminant(refusal));
-        let chain = &core.name;
         tracing::warn!(chain.name = chain, reason = %refusal, "The active engine is out, and the chain is not switched automatically");
     }
 
@@ -358,6 +369,15 @@ impl Rounds {
             tracing::warn!(chain.name = chain, reason = why, "This gateway did not complete the automatic switch");
         }
     }
+}
+
+/// Returns why an engine that answers would grant nothing: its chain state cannot be read, or it lacks what the chain requires.
+fn unfit(core: &Core, member: &Member) -> Option<String> {
+    if let Some(why) = member.failure() {
+        return Some(why.to_string());
+    }
+    let required = core.requirement.as_ref()?;
+    required.missing(&*member.engine).map(|missing| required.reason(missing))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -160,6 +160,9 @@ pub enum ChainSwitchError {
         /// Its failure.
         why: EngineError,
     },
+    /// The engine to switch to lacks a capability that the chain requires; nothing was changed.
+    #[error("{0}")]
+    Unfit(EngineError),
     /// Another switch was made at the same time, and won.
     #[error("another switch of the chain, to `{0}`, was made at the same time")]
     Conflict(String),

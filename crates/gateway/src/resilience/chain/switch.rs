@@ -4,7 +4,7 @@
 //! takes one.
 
 use futures_util::future::join_all;
-use oncegate_core::engine::{EngineError, Metadata};
+use oncegate_core::engine::{Determinate, EngineError, Metadata};
 use tokio::time::sleep;
 
 use super::core::{Core, Member};
@@ -36,6 +36,7 @@ impl Core {
             let engines = self.members.iter().map(|member| member.name.clone()).collect();
             return Err(ChainSwitchError::UnknownEngine { to: to.to_owned(), engines });
         };
+        self.check_fit(target).await?;
         if !self.is_switchable() {
             return Err(ChainSwitchError::AlreadyActive(to.to_owned()));
         }
@@ -46,6 +47,15 @@ impl Core {
         self.count_switch(&closing);
         self.refresh_all().await;
         Ok(Switched { from: closing.previous, to: to.to_owned(), epoch: closing.epoch })
+    }
+
+    /// Checks that an engine has what the chain requires. Otherwise the chain would grant nothing after the switch.
+    async fn check_fit(&self, target: usize) -> Result<(), ChainSwitchError> {
+        let (Some(requirement), Some(next)) = (&self.requirement, self.members.get(target)) else { return Ok(()) };
+        requirement.check(&*next.engine).await.map_err(|why| match why {
+            EngineError::Determinate(Determinate::Incompatible(_)) => ChainSwitchError::Unfit(why),
+            why => ChainSwitchError::Unavailable { to: next.name.clone(), why },
+        })
     }
 
     /// Closes the chain, if it may be switched. Returns its state.

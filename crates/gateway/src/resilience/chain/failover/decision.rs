@@ -68,6 +68,8 @@ pub(super) struct Situation {
     pub(super) active: Seen,
     /// The engine after it.
     pub(super) next: Seen,
+    /// Why the engine after it would grant nothing, although it answers.
+    pub(super) next_unfit: Option<String>,
     /// Views of other gateways.
     pub(super) others: Vec<OtherView>,
 }
@@ -109,6 +111,8 @@ pub(super) enum Refusal {
     TooSoon,
     /// The next engine does not answer.
     NextOut,
+    /// The next engine answers, and would grant nothing.
+    NextUnfit(String),
     /// The active engine is not out for long enough.
     Waiting,
     /// A gateway has another chain of this name.
@@ -162,6 +166,9 @@ impl Situation {
         if self.next != Seen::Answers {
             return Some(Refusal::NextOut);
         }
+        if let Some(why) = &self.next_unfit {
+            return Some(Refusal::NextUnfit(why.clone()));
+        }
         self.running().any(|view| !view.same_chain).then_some(Refusal::ChainsDiffer)
     }
 
@@ -190,6 +197,7 @@ impl fmt::Display for Refusal {
             Self::Return => f.write_str("only an operator returns to an earlier engine of the chain"),
             Self::TooSoon => f.write_str("the active engine changed less than a minute ago"),
             Self::NextOut => f.write_str("the other engine does not answer"),
+            Self::NextUnfit(why) => write!(f, "the other engine would grant nothing: {why}"),
             Self::Waiting => f.write_str("the active engine is not out for long enough"),
             Self::ChainsDiffer => f.write_str("a gateway has other engines in this chain, or another `after`"),
             Self::NoMajority(Majority { votes, gateways }) => {
@@ -220,6 +228,7 @@ mod tests {
             witness: WitnessState::Agrees,
             active: Seen::Out(3 * SECOND),
             next: Seen::Answers,
+            next_unfit: None,
             others,
         }
     }
@@ -285,7 +294,7 @@ mod tests {
     fn each_obstacle_stops_a_switch_and_is_named_before_the_store_is_out() {
         let usual = situation(vec![other(OUT)]);
         let foreign = OtherView { same_chain: false, ..other(OUT) };
-        let obstacles: [(Situation, &str); 9] = [
+        let obstacles: [(Situation, &str); 10] = [
             (Situation { is_automatic: false, ..usual.clone() }, "manual"),
             (Situation { is_closing: true, ..usual.clone() }, "being switched"),
             (Situation { witness: WitnessState::Out("no route".into()), ..usual.clone() }, "witness is out: no route"),
@@ -294,6 +303,7 @@ mod tests {
             (Situation { changed_for: Some(SETTLED / 2), ..usual.clone() }, "less than a minute ago"),
             (Situation { next: OUT, ..usual.clone() }, "other engine does not answer"),
             (Situation { next: Seen::Out(Duration::ZERO), ..usual.clone() }, "other engine does not answer"),
+            (Situation { next_unfit: Some("no rights".into()), ..usual.clone() }, "would grant nothing: no rights"),
             (Situation { others: vec![other(OUT), foreign], ..usual.clone() }, "other engines in this chain"),
         ];
         for (situation, part) in obstacles {

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 
 use futures_util::future::BoxFuture;
+use oncegate_core::engine::capability::Capability;
 
 use super::super::switch::Order;
 use super::*;
@@ -63,7 +64,16 @@ impl Three {
 
     /// Starts a gateway with the faults that `prepare` sets on its connections to the stores and to the witness.
     fn gateway_with(&self, prepare: impl FnOnce(&[Arc<Faulty>], &Faulty)) -> Watching {
+        self.gateway_that_requires(None, prepare)
+    }
+
+    fn gateway_that_requires(
+        &self,
+        requirement: Option<Requirement>,
+        prepare: impl FnOnce(&[Arc<Faulty>], &Faulty),
+    ) -> Watching {
         let (mut setup, engines) = self.stores.setup(OnDataLoss::Resume);
+        setup.requirement = requirement;
         let witness = Arc::new(Faulty::always(self.witness.clone(), Fault::None));
         prepare(&engines, &witness);
         let recorder = Arc::new(Trail(self.trail.clone()));
@@ -310,6 +320,42 @@ async fn nobody_moves_to_an_engine_that_is_out() {
     sleep(60 * SECOND).await;
     assert!(one.failover().next_switch.starts_with("only 1 of 3 gateways"), "{:?}", one.failover());
     assert_eq!((one.active().as_str(), three.trail()), ("a", Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_moves_to_an_engine_that_lacks_what_the_chain_requires() {
+    for (required, is_met) in [(Capability::StrictFence, true), (Capability::Durable, false)] {
+        let three = Three::new();
+        let gateway = three.gateway_that_requires(Some(Requirement::new("main", [required])), |_, _| {});
+        let before = if is_met { "possible" } else { "would grant nothing: chain `main` requires `durable`" };
+        gateway.becomes("it says so before", async || gateway.failover().next_switch.contains(before)).await;
+        if !is_met {
+            let refused = gateway.chain.switch("b").await;
+            assert!(matches!(refused, Err(ChainSwitchError::Unfit(_))), "{refused:?}");
+            let order = Order::Automatic { epoch: 0, reason: "out".into(), freeze_ms: 0 };
+            let refused = gateway.chain.core.switch("b", order).await;
+            assert!(matches!(refused, Err(ChainSwitchError::Unfit(_))), "also if it was decided before: {refused:?}");
+        }
+        gateway.cut(0);
+        sleep(60 * SECOND).await;
+        let (active, switches) = if is_met { ("b", 1) } else { ("a", 0) };
+        assert_eq!((gateway.active().as_str(), three.trail().len()), (active, switches), "{:?}", gateway.failover());
+    }
+}
+
+/// Each try would fail, and be in the audit trail.
+#[tokio::test(start_paused = true)]
+async fn nobody_tries_to_move_to_an_engine_whose_state_of_the_chain_cannot_be_read() {
+    let three = Three::new();
+    let gateway = three.gateway();
+    gateway.becomes("it grants", async || gateway.claim(&a_claim()).await.is_ok()).await;
+    let unreadable = Metadata::new("of another program").unwrap();
+    let store = &three.stores.stores[1].1;
+    assert_eq!(store.compare_and_set_metadata("chain.main", None, &unreadable).await, Ok(true));
+    gateway.becomes("it says so", async || gateway.failover().next_switch.contains("would grant nothing")).await;
+    gateway.cut(0);
+    sleep(60 * SECOND).await;
+    assert_eq!((gateway.active().as_str(), three.trail()), ("a", Vec::new()), "{:?}", gateway.failover());
 }
 
 #[tokio::test(start_paused = true)]
