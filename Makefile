@@ -65,8 +65,9 @@ test-balancers: ## call a gateway through nginx and Caddy, as docs/clients/behin
 faults-cluster: test-deps ## run 20 rounds of every fault on clusters and Sentinels under load, and print what was lost
 	@$(CARGO) test --quiet --package oncegate-redis --all-features $(LOCKED) --test cluster -- --ignored --nocapture
 
+# ETCD=3.6 makes it that etcd, and runs the tests of its engine and of automatic switches on it before; ZooKeeper is left out.
 test-coordination: test-deps ## run 20 rounds of every fault of an etcd cluster and of a ZooKeeper, with two gateways and callers at work
-	@$(CARGO) test --quiet --package oncegate --all-features $(LOCKED) --test it -- outage::coordination::every_answer_is_true_under_many_faults --ignored --nocapture
+	@scripts/test-coordination $(ETCD)
 
 faults-proxy: test-deps ## let ten thousand clients of the proxy repeat while gateways and their upstream are killed, and print the counts
 	@$(CARGO) test --quiet --package oncegate --all-features --test it -- proxy::faults::no_key_of_ten_thousand --ignored --nocapture

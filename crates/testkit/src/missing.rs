@@ -15,11 +15,15 @@ pub fn skip_because(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-/// Returns a command of this program, or `None` if it is not installed: the test skips itself then. The shell searches
-/// for it, since some programs take long to print their version.
-pub fn tool(name: &str) -> Option<Command> {
+/// Returns whether this program is installed. The shell searches for it, since some programs take long to print their version.
+pub fn is_installed(name: &str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", name]).stdout(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
+    found.is_ok_and(|status| status.success())
+}
+
+/// Returns a command of this program, or `None` if it is not installed: the test skips itself then.
+pub fn tool(name: &str) -> Option<Command> {
+    if is_installed(name) {
         return Some(Command::new(name));
     }
     skip(name);
