@@ -9,6 +9,7 @@ use std::time::Duration;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
 
+use super::identity::two_stores;
 use super::time::GAIN_MAX;
 
 /// Looks at the clock that are kept, and the time between two: together ten minutes.
@@ -26,6 +27,8 @@ pub struct Gate {
     /// The alarm that the server has raised because its room is used up.
     alarm: AtomicBool,
     is_clock_fast: AtomicBool,
+    /// Members in use have different data.
+    are_two_stores: AtomicBool,
     looks: Mutex<VecDeque<Look>>,
 }
 
@@ -47,12 +50,16 @@ impl Gate {
             bytes_max: AtomicU64::new(u64::MAX),
             alarm: AtomicBool::new(false),
             is_clock_fast: AtomicBool::new(false),
+            are_two_stores: AtomicBool::new(false),
             looks: Mutex::default(),
         }
     }
 
     /// Returns why nothing is granted now.
     pub fn refusal(&self) -> Option<Determinate> {
+        if self.are_two_stores.load(Ordering::Relaxed) {
+            return Some(two_stores());
+        }
         if self.is_clock_fast() {
             let why = format!(
                 "the clock in {} is faster than this gateway's: one of the machines of gateways has a wrong clock",
@@ -84,6 +91,16 @@ impl Gate {
     /// Records whether the server has raised an alarm because its room is used up. It may go on writing all the same.
     pub fn report_alarm(&self, is_raised: bool) {
         self.alarm.store(is_raised, Ordering::Relaxed);
+    }
+
+    /// Returns whether the server has raised that alarm.
+    pub fn has_alarm(&self) -> bool {
+        self.alarm.load(Ordering::Relaxed)
+    }
+
+    /// Records whether members in use have different data.
+    pub(crate) fn report_two_stores(&self, are_two: bool) {
+        self.are_two_stores.store(are_two, Ordering::Relaxed);
     }
 
     /// Returns whether the clock gains more than it may, by this gateway's own clock.

@@ -6,6 +6,7 @@
 pub mod claims;
 mod connection;
 pub mod gate;
+mod identity;
 pub mod inspection;
 pub mod item;
 pub mod members;
@@ -29,15 +30,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncegate_core::clock::Clock;
+use oncegate_core::engine::Determinate;
 use oncegate_driver::Server;
 
 use self::gate::Gate;
+use self::identity::Identity;
 use self::members::Members;
 use self::seen::Seen;
 use self::time::StoreTime;
 
 /// Two notices of lost data within this time are of one loss: its marker, its clock and its revision show it one after another.
 const ONE_LOSS: Duration = Duration::from_secs(5);
+
+/// Length of the marker of a store: random bits.
+const MARKER_BYTES: usize = 8;
 
 /// Knowledge of an engine about its store.
 pub struct State {
@@ -49,6 +55,7 @@ pub struct State {
     pub gate: Gate,
     /// Members of the cluster, for operators.
     pub members: Members,
+    identity: Identity,
     /// When a loss of data was last noticed, by this gateway's monotonic time.
     lost_at: Mutex<Option<Duration>>,
 }
@@ -56,7 +63,8 @@ pub struct State {
 impl State {
     /// Creates the state of an engine that has not seen its store yet.
     pub fn new(clock: Arc<dyn Clock>, gate: Gate, members: Members) -> Self {
-        Self { time: StoreTime::new(clock), seen: Seen::default(), gate, members, lost_at: Mutex::default() }
+        let (seen, identity, lost_at) = (Seen::default(), Identity::default(), Mutex::default());
+        Self { time: StoreTime::new(clock), seen, gate, members, identity, lost_at }
     }
 
     /// Forgets the state of lost data. The clock never goes back.
@@ -65,14 +73,24 @@ impl State {
         self.seen.clear();
     }
 
-    /// Reports to `server` that the store has this marker. Returns whether it is another one than before: then the data are lost, and
-    /// the engine has to forget what it knew of them.
-    pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>) -> bool {
+    /// Reports to `server` that a member shows this marker, in a read that was sent at this monotonic time. Returns whether it is
+    /// another one than before: then the data are lost, and the engine has to forget what it knew of them.
+    ///
+    /// # Errors
+    /// Other members show another marker. This one must not be used.
+    pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>, sent_at: Duration) -> Result<bool, Determinate> {
+        if marker.is_some_and(|marker| marker.len() != MARKER_BYTES) {
+            return Err(time::not_ours("the key `marker`"));
+        }
+        let checked = self.identity.check(marker, sent_at, self.time.monotonic());
+        // Sessions that are open learn of it with their next heartbeat.
+        self.gate.report_two_stores(matches!(checked, Err(Determinate::Incompatible(_))));
+        checked?;
         let lost = server.replace_marker(marker);
         if lost {
             self.report_loss(server);
         }
-        lost
+        Ok(lost)
     }
 
     /// Reports to `server` that the store has lost its data, once for each loss.

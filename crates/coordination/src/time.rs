@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::clock::{Clock, Timestamp, micros};
+use oncegate_core::engine::Determinate;
 
 /// Most that one write adds to the clock.
 pub const STEP_MAX: Duration = Duration::from_millis(250);
 
 /// Most that the clock gains on real time, over any span: a write in flight, and the one after it.
 pub const GAIN_MAX: Duration = Duration::from_millis(500);
+
+/// End of the instants that a clock can show, in microseconds: the year 2255. A value of another program is rarely below it.
+const CLOCK_END: u64 = 1 << 53;
 
 /// The store's time as one reply has shown it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +106,22 @@ pub fn encode(instant: Timestamp) -> Bytes {
 
 /// Reads an instant; `None` if it is none.
 pub fn decode(stored: &[u8]) -> Option<Timestamp> {
-    stored.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_micros)
+    stored.try_into().ok().map(u64::from_be_bytes).filter(|micros| *micros < CLOCK_END).map(Timestamp::from_micros)
+}
+
+/// Reads the store's clock, which has this key.
+///
+/// # Errors
+/// The value is none of the engine's. It must not be replaced.
+pub fn read(stored: &[u8], key: &str) -> Result<Timestamp, Determinate> {
+    decode(stored).ok_or_else(|| not_ours(key))
+}
+
+/// Returns the error of a key that holds a value which no release has written.
+pub(crate) fn not_ours(key: &str) -> Determinate {
+    Determinate::Incompatible(format!(
+        "{key} has a value that is not one of Oncegate: another program uses these keys; choose another prefix"
+    ))
 }
 
 /// Knowledge of this gateway about the clock's last write.

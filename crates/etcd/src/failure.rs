@@ -36,6 +36,22 @@ impl Failure {
         Self { answer: EngineError::incompatible(why), remedy: Remedy::Leave }
     }
 
+    /// Returns the failure of a member that must not be used.
+    pub(super) fn refused(why: Determinate) -> Self {
+        Self::certain(why, Remedy::Leave)
+    }
+
+    /// Returns the failure of a transaction that was sent before the member had raised its alarm. The first one that does not fit is
+    /// executed, and answered as if it were not.
+    pub(super) fn of_full_store(self) -> Self {
+        match self.answer {
+            EngineError::Determinate(Determinate::Full(why)) => {
+                Self { answer: EngineError::indeterminate(why), ..self }
+            }
+            answer => Self { answer, ..self },
+        }
+    }
+
     fn certain(why: Determinate, remedy: Remedy) -> Self {
         Self { answer: why.into(), remedy }
     }
@@ -101,5 +117,8 @@ mod tests {
         }
         let full = Failure::from(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
         assert!(matches!(full.answer, EngineError::Determinate(Determinate::Full(_))));
+        assert!(full.of_full_store().answer.is_uncertain(), "without an alarm before it");
+        let old = Failure::from(Status::unavailable("etcdserver: no leader"));
+        assert_eq!(old.clone().of_full_store(), old);
     }
 }

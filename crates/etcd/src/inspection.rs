@@ -4,6 +4,8 @@
 use futures_util::future::join_all;
 use oncegate_coordination::inspection::{TIMEOUT, mib, no_connection};
 use oncegate_coordination::members::text;
+use oncegate_coordination::step::Stepped;
+use oncegate_coordination::time;
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
 use oncegate_core::engine::{Determinate, EngineError};
@@ -150,7 +152,11 @@ async fn quorum(url: &Url, client: &Client) -> Result<(), Failure> {
         success: vec![step::put(&keys.clock)],
         failure: vec![step::read(&keys.clock), step::read(&keys.marker)],
     };
-    let TxnResponse { .. } = limited(client.txn(never)).await?;
+    let TxnResponse { responses, .. } = limited(client.txn(never)).await?;
+    let clock = responses.into_iter().next().map(|response| step::result_of(response, 0));
+    if let Some(Ok(Stepped::Found(Some(clock)))) = clock {
+        time::read(&clock.value, &String::from_utf8_lossy(&keys.clock)).map_err(Failure::refused)?;
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
+use oncegate_coordination::value::Found;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -41,6 +42,9 @@ pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
 
+/// Time for which the first session waits for the answers of the other members.
+const OTHERS: Duration = Duration::from_millis(300);
+
 /// Most members that are known at once.
 const MEMBERS_MAX: usize = 31;
 
@@ -67,6 +71,8 @@ struct Known {
     revision: i64,
     /// A loss of data was reported, and no session has been opened since.
     is_loss_reported: bool,
+    /// A session was opened before.
+    has_opened: bool,
 }
 
 /// A connection to a member that has passed its checks. Clones share it.
@@ -158,11 +164,12 @@ impl Store {
         self.state.gate.report_alarm(status.errors.iter().any(|error| error.contains("NOSPACE")));
     }
 
-    /// Records the marker of the store.
-    fn set_marker(&self, marker: Option<&[u8]>) {
-        if self.state.set_marker(&self.server, marker) {
+    /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other members show another one.
+    fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Failure> {
+        if self.state.set_marker(&self.server, marker, sent_at).map_err(Failure::refused)? {
             self.forget();
         }
+        Ok(())
     }
 
     /// Forgets the state of lost data. The clock never goes back.
@@ -180,10 +187,13 @@ impl Session {
     /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others by
     /// [`NEXT_MEMBER`].
     pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<Self, Determinate> {
+        // The first time, all are asked whether they belong together.
+        let is_first = !store.known().has_opened;
         let mut attempts = FuturesUnordered::new();
         for (position, member) in store.members(from).into_iter().enumerate() {
             let store = store.clone();
-            let wait = NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX);
+            let wait =
+                if is_first { Duration::ZERO } else { NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX) };
             attempts.push(async move {
                 sleep(wait).await;
                 let limit = store.options.connect_timeout;
@@ -195,6 +205,14 @@ impl Session {
         let mut refusal = Determinate::Unavailable("it has no members".into());
         while let Some(opened) = attempts.next().await {
             match opened {
+                Ok(session) if is_first => {
+                    let others = async { while attempts.next().await.is_some() {} };
+                    // Fails if one does not answer.
+                    let _ = timeout(OTHERS, others).await;
+                    session.check().await.map_err(|failure| failure.answer.without_effect())?;
+                    store.known().has_opened = true;
+                    return Ok(session);
+                }
                 Ok(session) => return Ok(session),
                 Err(why) => refusal = why,
             }
@@ -222,28 +240,24 @@ impl Session {
         Ok(session)
     }
 
-    /// Writes marker and clock if they are not there. Needs a quorum.
+    /// Checks the marker and the clock, and writes them if they are not there. Needs a quorum, and room only for what is not there.
     async fn begin(&self) -> Result<(), Failure> {
         let (keys, time) = (&self.store.keys, &self.store.state.time);
-        let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
-        let clock = time::encode(time.first_value());
-        let create = |key: &Bytes, value: &Bytes| {
-            let write = Write { guards: vec![Guard::Absent], put: Some(value.clone()), is_remembered: false };
-            step::conditional(keys, key, &write)
-        };
-        let build = || TxnRequest {
-            success: vec![create(&keys.marker, &marker), create(&keys.clock, &clock)],
-            ..TxnRequest::default()
-        };
-        let TxnResponse { responses, .. } = self.limited(self.client.txn(build)).await?;
-        if let Some(Ok(Stepped::Found(Some(found)))) =
-            responses.into_iter().nth(1).map(|response| step::result_of(response, 0))
-            && time::decode(&found.value).is_none_or(|clock| clock < time.seen())
-        {
+        // Another session may advance the clock until the reply is here.
+        let (sent_at, floor, first) = (time.monotonic(), time.seen(), time::encode(time.first_value()));
+        let [mut marker, mut clock] = self.standing().await?;
+        if marker.is_none() || clock.is_none() {
+            self.create(&first).await?;
+            [marker, clock] = self.standing().await?;
+        }
+        let missing = || Failure::lost("etcd does not keep the marker and the clock");
+        let (marker, clock) = (marker.ok_or_else(missing)?, clock.ok_or_else(missing)?);
+        // Before anything else of this member counts: it may belong to another cluster.
+        self.store.set_marker(Some(&marker.value), sent_at)?;
+        if self.clock_of(&clock.value)? < floor {
             self.store.lost_data();
             // The store was restored. Its clock continues above every value that was seen.
-            let guards = vec![Guard::Unchanged(found.mark)];
-            let write = Write { guards, put: Some(clock.clone()), is_remembered: false };
+            let write = Write { guards: vec![Guard::Unchanged(clock.mark)], put: Some(first), is_remembered: false };
             let advance =
                 || TxnRequest { success: vec![step::conditional(keys, &keys.clock, &write)], ..TxnRequest::default() };
             self.limited(self.client.txn(advance)).await?;
@@ -251,16 +265,45 @@ impl Session {
         self.check().await
     }
 
+    /// Returns the marker and the clock, as far as they are there.
+    async fn standing(&self) -> Result<[Option<Found>; 2], Failure> {
+        let keys = &self.store.keys;
+        let reads =
+            || TxnRequest { success: [&keys.marker, &keys.clock].map(step::read).to_vec(), ..TxnRequest::default() };
+        let TxnResponse { responses, .. } = self.limited(self.client.txn(reads)).await?;
+        let mut replies = responses.into_iter();
+        let mut next = || match replies.next().map(|response| step::result_of(response, 0)).transpose()? {
+            Some(Stepped::Found(found)) => Ok::<_, Failure>(found),
+            Some(Stepped::Written(..)) | None => Ok(None),
+        };
+        Ok([next()?, next()?])
+    }
+
+    /// Writes the marker and the clock, each if it is not there.
+    async fn create(&self, clock: &Bytes) -> Result<(), Failure> {
+        let keys = &self.store.keys;
+        let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
+        let create = |key: &Bytes, value: &Bytes| {
+            let write = Write { guards: vec![Guard::Absent], put: Some(value.clone()), is_remembered: false };
+            step::conditional(keys, key, &write)
+        };
+        let build = || TxnRequest {
+            success: vec![create(&keys.marker, &marker), create(&keys.clock, clock)],
+            ..TxnRequest::default()
+        };
+        self.limited(self.client.txn(build)).await.map(|TxnResponse { .. }| ())
+    }
+
     /// Checks that the store answers, and has its data.
     pub(super) async fn check(&self) -> Result<(), Failure> {
+        let sent_at = self.store.state.time.monotonic();
         let Replied { responses, .. } = self.run(|| vec![step::read(&self.store.keys.marker)]).await?;
         let marker = responses.into_iter().next().and_then(|response| step::result_of(response, 0).ok());
         let marker = match marker {
             Some(Stepped::Found(marker)) => marker,
             _ => None,
         };
-        self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]));
-        Ok(())
+        self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at)
     }
 
     /// Asks the member for its size.
@@ -278,12 +321,14 @@ impl Session {
             success.extend(operations());
             TxnRequest { success, ..TxnRequest::default() }
         };
-        let (sent_at, floor) = (time.monotonic(), self.floor());
-        let TxnResponse { header, responses, .. } = self.limited(self.client.txn(build)).await?;
+        let (sent_at, floor, is_full) = (time.monotonic(), self.floor(), self.store.state.gate.has_alarm());
+        let replied = self.limited(self.client.txn(build)).await;
+        let TxnResponse { header, responses, .. } =
+            replied.map_err(|failure| if is_full { failure } else { failure.of_full_store() })?;
         let revision = header.map_or(0, |header| header.revision);
         let mut responses = responses.into_iter();
         let clock = match responses.next().map(|response| step::result_of(response, revision)) {
-            Some(Ok(Stepped::Found(Some(clock)))) => time::decode(&clock.value),
+            Some(Ok(Stepped::Found(Some(clock)))) => Some(self.clock_of(&clock.value)?),
             _ => None,
         };
         match clock {
@@ -321,6 +366,10 @@ impl Session {
 
     pub(super) fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    fn clock_of(&self, stored: &[u8]) -> Result<Timestamp, Failure> {
+        time::read(stored, &String::from_utf8_lossy(&self.store.keys.clock)).map_err(Failure::refused)
     }
 
     /// Returns what no later reply may be below.

@@ -70,8 +70,7 @@ impl Operation for Tick {
             return Ok(Some(Write { guards, put: Some(time::encode(clock)), is_remembered: false }));
         }
         // Another gateway has written it, or this one does not know.
-        let unreadable = || EngineError::incompatible("the clock in etcd cannot be read by this release");
-        let clock = time::decode(&found.value).ok_or_else(unreadable)?;
+        let clock = time::read(&found.value, &String::from_utf8_lossy(&self.store.keys.clock))?;
         self.sent = Some(LastTick { clock, mark: found.mark.number, since: now, is_own: false });
         Ok(None)
     }

@@ -29,6 +29,9 @@ pub(super) const SESSION_MAX: Duration = Duration::from_secs(20);
 /// Identifiers of requests begin again here.
 const IDS_END: i32 = i32::MAX;
 
+/// Values of a request that a server may refuse for its size, if its limit is far below the default.
+const LARGE: usize = 16 << 10;
+
 /// A stream to a member.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -127,7 +130,8 @@ impl Client {
 
     /// Sends requests, and returns their replies. An abandoned request may still take effect.
     pub(super) async fn send(&self, requests: Vec<Request>) -> Result<Vec<Reply>, Failure> {
-        let lost = || Failure::lost("the connection to ZooKeeper was lost before the answer arrived");
+        let bytes = requests.iter().map(Request::value_bytes).max().unwrap_or_default();
+        let lost = || Failure::lost(lost(bytes));
         let (replies, answers): (Vec<_>, Vec<_>) = requests.iter().map(|_| oneshot::channel()).unzip();
         self.exchanges.send(Exchange { requests, replies }).await.map_err(|_| lost())?;
         let mut all = Vec::with_capacity(answers.len());
@@ -136,6 +140,15 @@ impl Client {
         }
         Ok(all)
     }
+}
+
+/// Returns why a request with values of so many bytes has no answer.
+fn lost(bytes: usize) -> String {
+    let why = "the connection to ZooKeeper was lost before the answer arrived";
+    if bytes < LARGE {
+        return why.to_owned();
+    }
+    format!("{why}, to a request of {} KiB: a server with a smaller jute.maxbuffer ends the connection", bytes >> 10)
 }
 
 /// Sends the user and its password, and waits until they are accepted.

@@ -120,12 +120,16 @@ impl Sending {
             })
             .collect();
         let mut changed = replied.changed.into_iter();
+        let (mut is_refused, mut no_folder) = (false, None);
         for (folder, body) in self.folders.iter().zip(changed.by_ref()) {
-            if matches!(body, Ok(Body::Changed(_) | Body::Refused(_, code::NODE_EXISTS))) {
-                store.add_folder(folder);
+            match body {
+                Ok(Body::Changed(_) | Body::Refused(_, code::NODE_EXISTS)) => store.add_folder(folder),
+                // The folder above is not there any more: the next session makes it.
+                Ok(Body::Refused(_, code::NO_NODE)) | Err(code::NO_NODE) => {}
+                Ok(Body::Refused(_, code)) | Err(code) => no_folder = Some(Failure::of_code(code, folder)),
+                Ok(_) => {}
             }
         }
-        let mut is_refused = false;
         for (part, body) in self.parts.into_iter().zip(changed) {
             let checks = usize::from(part.has_comparison);
             match body {
@@ -138,7 +142,11 @@ impl Sending {
                     let refused = at.checked_sub(checks).and_then(|at| part.items.get(at)).copied();
                     is_refused |= part.items.len() > 1;
                     let Some(refused) = refused else { continue };
-                    let outcome = refusal(store, &self.plans[refused], code);
+                    let plan = &self.plans[refused];
+                    let outcome = match &no_folder {
+                        Some(failure) if code == code::NO_NODE && plan.creates() => Outcome::Failed(failure.clone()),
+                        _ => refusal(store, plan, code),
+                    };
                     // A read behind a separate write has shown the present state of the node.
                     let is_read = self.get_of[refused].is_some();
                     if !is_read || !matches!(outcome, Outcome::ReadFirst) {

@@ -24,6 +24,11 @@ impl Failure {
         Self::lost("ZooKeeper's reply does not fit the request")
     }
 
+    /// Returns the failure of a server that must not be used.
+    pub(super) fn refused(why: Determinate) -> Self {
+        Self { answer: why.into(), leaves: true }
+    }
+
     /// Returns the failure of a store that must not be used.
     pub(super) fn unfit_store(why: impl Into<String>) -> Self {
         Self { answer: EngineError::incompatible(why), leaves: true }
@@ -38,6 +43,16 @@ impl Failure {
                     "ZooKeeper refuses: no rights to {path}; the user of the URL needs all rights (cdrwa) to it and what is below"
                 );
                 certain(Determinate::Incompatible(why), false)
+            }
+            code::USER_WANTED => {
+                let why = "ZooKeeper wants a user; write zookeeper://USER:PASSWORD@HOST".into();
+                certain(Determinate::Incompatible(why), true)
+            }
+            code::QUOTA_EXCEEDED => {
+                let why = format!(
+                    "ZooKeeper refuses {path}: a quota of a node above it is used up; raise it (zkCli.sh: setquota)"
+                );
+                certain(Determinate::Full(why), false)
             }
             code::SESSION_MOVED => certain(Determinate::Unavailable("the session has moved".into()), true),
             code::THROTTLED => certain(Determinate::Unavailable("ZooKeeper has too many requests".into()), false),
@@ -58,6 +73,8 @@ mod tests {
         for (code, is_certain, leaves) in [
             (code::NO_AUTH, true, false),
             (code::THROTTLED, true, false),
+            (code::QUOTA_EXCEEDED, true, false),
+            (code::USER_WANTED, true, true),
             (code::SESSION_MOVED, true, true),
             (code::SESSION_EXPIRED, false, true),
             (code::AUTH_FAILED, false, true),

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use oncegate_coordination::inspection::{TIMEOUT, mib, no_connection};
 use oncegate_coordination::members::text;
+use oncegate_coordination::time;
 use oncegate_coordination::url::Address;
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::scheme::Inspection;
@@ -137,7 +138,8 @@ async fn check_rights(url: &Url, client: &Client) -> Result<(), Failure> {
     // The clock belongs to the user that made it.
     match get(client, &keys.clock).await? {
         Node::Hidden => Err(Failure::of_code(code::NO_AUTH, &keys.clock)),
-        Node::There(_) | Node::Missing => Ok(()),
+        Node::There(clock) => time::read(&clock, &keys.clock).map(drop).map_err(Failure::refused),
+        Node::Missing => Ok(()),
     }
 }
 

@@ -38,6 +38,10 @@ pub(super) mod code {
     pub(crate) const SESSION_EXPIRED: i32 = -112;
     pub(crate) const AUTH_FAILED: i32 = -115;
     pub(crate) const SESSION_MOVED: i32 = -118;
+    /// A server with `enforce.auth.enabled` has no user of a scheme that it wants.
+    pub(crate) const USER_WANTED: i32 = -124;
+    /// A server with `enforceQuota` refuses a node that is beyond the quota of a node above.
+    pub(crate) const QUOTA_EXCEEDED: i32 = -125;
     pub(crate) const THROTTLED: i32 = -127;
 }
 
@@ -75,6 +79,18 @@ pub(super) enum Request {
     Unwatch(String),
     /// Ends the session.
     Close,
+}
+
+impl Request {
+    /// Returns the bytes of its values.
+    pub(super) fn value_bytes(&self) -> usize {
+        let Self::Change(changes) = self else { return 0 };
+        let of = |change: &Change| match change {
+            Change::Create(_, value) | Change::Set(_, value, _) => value.len(),
+            Change::Delete(..) | Change::Check(..) => 0,
+        };
+        changes.iter().map(of).sum()
+    }
 }
 
 /// A change of one node.

@@ -25,6 +25,9 @@ use super::words;
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
 
+/// Time for which the first session waits for the answers of the other members.
+const OTHERS: Duration = Duration::from_millis(300);
+
 /// A mark is not used after this time. Nothing is deleted so soon after it has ended, so its node is still the same.
 const MARK_AGE_MAX: Duration = Duration::from_secs(20);
 
@@ -55,10 +58,13 @@ impl Session {
     /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others
     /// by [`NEXT_MEMBER`].
     pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<(Self, Events), Determinate> {
+        // The first time, all are asked whether they belong together.
+        let is_first = !store.known().has_opened;
         let mut attempts = FuturesUnordered::new();
         for (position, member) in store.members(from).into_iter().enumerate() {
             let store = store.clone();
-            let wait = NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX);
+            let wait =
+                if is_first { Duration::ZERO } else { NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX) };
             attempts.push(async move {
                 sleep(wait).await;
                 let limit = store.options.connect_timeout;
@@ -70,7 +76,15 @@ impl Session {
         let mut refusal = Determinate::Unavailable("it has no members".into());
         while let Some(opened) = attempts.next().await {
             match opened {
-                Ok(session) => return Ok(session),
+                Ok(opened) if is_first => {
+                    let others = async { while attempts.next().await.is_some() {} };
+                    // Fails if one does not answer.
+                    let _ = timeout(OTHERS, others).await;
+                    opened.0.check().await.map_err(|failure| failure.answer.without_effect())?;
+                    store.known().has_opened = true;
+                    return Ok(opened);
+                }
+                Ok(opened) => return Ok(opened),
                 // A reason that an operator can correct is more useful.
                 Err(why) if refusal.is_unavailable() => refusal = why,
                 Err(_) => {}
@@ -116,6 +130,8 @@ impl Session {
         let above = url.above();
         let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
         let clock = state.time.first_value();
+        // Another session may advance the clock until the replies are here.
+        let floor = state.time.seen();
         let folders = above.iter().chain([&keys.claims, &keys.grants, &keys.locks, &keys.metadata]);
         let mut requests: Vec<_> = folders.map(|folder| create(folder, Bytes::new())).collect();
         requests.push(create(&keys.marker, marker));
@@ -134,7 +150,7 @@ impl Session {
                 Ok(_) => {}
             }
         }
-        self.restore_clock(clock).await?;
+        self.restore_clock(clock, floor).await?;
         self.check().await
     }
 
@@ -149,15 +165,19 @@ impl Session {
         ))
     }
 
-    /// If the clock is behind the highest seen value, because the store was restored, lets it continue above that
-    /// value.
-    async fn restore_clock(&self, first: Timestamp) -> Result<(), Failure> {
+    /// If the clock is behind the highest value that was seen before the session began, because the store was restored, lets it
+    /// continue above that value.
+    async fn restore_clock(&self, first: Timestamp, floor: Timestamp) -> Result<(), Failure> {
         let keys = &self.store.keys;
-        let replies = self.limited(self.client.send(vec![Request::Get(keys.clock.clone())])).await?;
-        let Some(Ok(Body::Data(value, stat))) = replies.into_iter().next().map(|reply| reply.body) else {
-            return Err(Failure::unfit());
-        };
-        if time::decode(&value).is_some_and(|clock| clock >= self.store.state.time.seen()) {
+        let (reads, sent_at) = ([&keys.marker, &keys.clock], self.store.state.time.monotonic());
+        let reads = reads.map(|path| Request::Get(path.clone())).to_vec();
+        let mut replies = self.limited(self.client.send(reads)).await?.into_iter().map(|reply| reply.body);
+        if let Some(Ok(Body::Data(marker, _))) = replies.next() {
+            // Before anything else of this server counts: it may belong to another ensemble.
+            self.store.set_marker(Some(&marker), sent_at)?;
+        }
+        let Some(Ok(Body::Data(value, stat))) = replies.next() else { return Err(Failure::unfit()) };
+        if time::read(&value, &keys.clock).map_err(Failure::refused)? >= floor {
             return Ok(());
         }
         self.store.lost_data();
@@ -170,7 +190,7 @@ impl Session {
 
     /// Checks that the store answers, and has its data. Learns of its members: one session may last while all others are replaced.
     pub(super) async fn check(&self) -> Result<(), Failure> {
-        let marker = self.store.keys.marker.clone();
+        let (marker, sent_at) = (self.store.keys.marker.clone(), self.store.state.time.monotonic());
         let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone(), members::CONFIGURATION.into()]).await?;
         let mut found = found.into_iter();
         let first = found.next();
@@ -178,10 +198,7 @@ impl Session {
             self.store.learn(&configuration);
         }
         match first {
-            Some(Ok(found)) => {
-                self.store.set_marker(found.as_ref().map(|(value, _)| &value[..]));
-                Ok(())
-            }
+            Some(Ok(found)) => self.store.set_marker(found.as_ref().map(|(value, _)| &value[..]), sent_at),
             Some(Err(code)) => Err(Failure::of_code(code, &marker)),
             None => Err(Failure::unfit()),
         }
@@ -246,9 +263,9 @@ impl Session {
         zxid: i64,
         floor: (Timestamp, i64),
     ) -> Result<Time, Failure> {
-        let (Some(clock), Some(five)) = (time::decode(clock), time::decode(five)) else {
-            return Err(Failure::unfit_store("the clock in ZooKeeper cannot be read by this release"));
-        };
+        let keys = &self.store.keys;
+        let clock = time::read(clock, &keys.clock).map_err(Failure::refused)?;
+        let five = time::read(five, &keys.clock5).map_err(Failure::refused)?;
         if clock < floor.0 || zxid < floor.1 {
             self.store.lost_data();
             return Err(Failure::lost(

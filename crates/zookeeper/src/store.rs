@@ -12,6 +12,7 @@ use oncegate_coordination::url::Address;
 use oncegate_core::clock::Timestamp;
 use oncegate_driver::Server;
 
+use super::failure::Failure;
 use super::keys::Keys;
 use super::members;
 use super::url::Url;
@@ -45,6 +46,8 @@ pub(super) struct Known {
     folders: HashSet<String>,
     /// A loss of data was reported, and no session has been opened since.
     pub(super) is_loss_reported: bool,
+    /// A session was opened before.
+    pub(super) has_opened: bool,
 }
 
 /// The nodes of the clock as they were read.
@@ -103,11 +106,12 @@ impl Store {
         }
     }
 
-    /// Records the marker of the store.
-    pub(super) fn set_marker(&self, marker: Option<&[u8]>) {
-        if self.state.set_marker(&self.server, marker) {
+    /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other servers show another one.
+    pub(super) fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Failure> {
+        if self.state.set_marker(&self.server, marker, sent_at).map_err(Failure::refused)? {
             self.forget();
         }
+        Ok(())
     }
 
     /// Forgets the state of lost data.
@@ -117,6 +121,7 @@ impl Store {
         *known = Known {
             members: std::mem::take(&mut known.members),
             is_loss_reported: known.is_loss_reported,
+            has_opened: known.has_opened,
             ..Known::default()
         };
     }

@@ -61,8 +61,7 @@ impl SingleRequest<Session> for Tick {
         let Some(Ok(Some((value, stat)))) = found.into_iter().next() else {
             return Err(EngineError::unavailable("the clock is missing in ZooKeeper"));
         };
-        let unreadable = || EngineError::incompatible("the clock in ZooKeeper cannot be read by this release");
-        let clock = time::decode(&value).ok_or_else(unreadable)?;
+        let clock = time::read(&value, &keys.clock)?;
         Ok(LastTick { clock, mark: stat.version.into(), since: time.monotonic(), is_own: false })
     }
 }

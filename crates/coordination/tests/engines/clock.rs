@@ -6,7 +6,10 @@ use oncegate_core::clock::{Clock, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Claims as _, RecordName, Records as _, Topology as _};
 
-use super::{Cluster, again, erase, granted, is_duplicate, leased, open, serves_again, set_clock_back, soon};
+use super::{
+    Cluster, again, erase, granted, inspected, is_duplicate, leased, open, serves_again, set_clock, set_clock_back,
+    soon,
+};
 
 /// Most that the clock gains, over any span.
 const GAIN: Duration = Duration::from_millis(500);
@@ -101,6 +104,30 @@ async fn a_lease_lasts_for_at_least_its_length_and_ends_soon_after() {
         soon("the lease ends", async || !is_duplicate(&other, &again(&request)).await).await;
         let lasted = own.monotonic().saturating_sub(sent);
         assert!(lasted >= request.terms.lease, "it has ended after {lasted:?}");
+    }
+}
+
+/// Another program uses the same keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_none_is_refused_and_left_as_it_is() {
+    let Some(cluster) = Cluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    granted(&engine, &fresh_claim()).await;
+    drop(engine);
+    // Eight bytes are as long as a clock.
+    for value in ["not ours", "3"] {
+        set_clock(&cluster, value.as_bytes());
+        inspected::assert_problem(&cluster.url(), "another program uses these keys").await;
+        let engine = open(&cluster.url());
+        soon("it says so", async || {
+            let refused = engine.claim(&fresh_claim(), DEADLINE).await.expect_err("it is refused");
+            refused.reason().contains("choose another prefix")
+        })
+        .await;
+        assert_eq!(engine.data_lost(), 0, "nothing is lost");
+        drop(engine);
+        set_clock_back(&cluster);
+        serves_again(&open(&cluster.url())).await;
     }
 }
 

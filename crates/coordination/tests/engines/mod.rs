@@ -1,9 +1,11 @@
 //! Tests that both engines on coordination services pass, each on its own servers. `tests/it/main.rs` of an engine
 //! includes this folder. It has `engine` (the crate), `Cluster`, and the actions of these tests on a cluster: `erase`,
-//! `set_clock_back`, `delete_locks`, `has_key`.
+//! `set_clock`, `delete_locks`, `has_key`.
 
+mod cable;
 mod clock;
 mod conformance;
+mod divided;
 mod full;
 pub(super) mod inspected;
 mod notifications;
@@ -18,11 +20,16 @@ use oncegate_core::engine::{Node, NodeRole, Topology};
 use oncegate_core::terms::Terms;
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
 
-use super::{Cluster, GRANTS_END, delete_locks, engine, erase, has_key, key, open, options, set_clock_back};
+use super::{Cluster, GRANTS_END, delete_locks, engine, erase, has_key, key, open, options, set_clock};
 
 /// Waits until something holds.
 pub(super) async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
     oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
+}
+
+/// Sets the store's clock to a time long ago.
+fn set_clock_back(cluster: &Cluster) {
+    set_clock(cluster, &1_u64.to_be_bytes());
 }
 
 /// Returns a claim with this lease.

@@ -16,7 +16,7 @@ pub(super) async fn with_users() -> Option<EtcdCluster> {
     Some(cluster)
 }
 
-fn add_users(cluster: &EtcdCluster) {
+pub(super) fn add_users(cluster: &EtcdCluster) {
     for arguments in [
         &["user", "add", "root:secret"][..],
         &["user", "grant-role", "root", "root"],

@@ -12,6 +12,7 @@ mod members;
 mod quorum;
 mod room;
 mod tls;
+mod upkeep;
 
 use std::time::Duration;
 
@@ -51,9 +52,9 @@ fn erase(cluster: &Cluster) {
     cluster.ctl(&["del", "--prefix", "/oncegate/"]);
 }
 
-/// Sets the store's clock to a time long ago.
-fn set_clock_back(cluster: &Cluster) {
-    cluster.put("/oncegate/clock", &1_u64.to_be_bytes());
+/// Sets the value of the store's clock.
+fn set_clock(cluster: &Cluster, value: &[u8]) {
+    cluster.put("/oncegate/clock", value);
 }
 
 /// Deletes all locks, and returns their room.

@@ -9,6 +9,7 @@ mod engines;
 mod inspection;
 mod late_clock;
 mod layout;
+mod limits;
 mod members;
 mod quorum;
 mod recovery;
@@ -65,9 +66,9 @@ fn erase(cluster: &Cluster) {
     nodes.delete("/oncegate");
 }
 
-/// Sets the store's clock to a time long ago.
-fn set_clock_back(cluster: &Cluster) {
-    nodes(cluster).set("/oncegate/clock", &1_u64.to_be_bytes());
+/// Sets the value of the store's clock.
+fn set_clock(cluster: &Cluster, value: &[u8]) {
+    nodes(cluster).set("/oncegate/clock", value);
 }
 
 /// Deletes all locks.

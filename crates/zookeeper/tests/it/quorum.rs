@@ -2,7 +2,6 @@
 
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Claims as _, Topology as _};
-use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use oncegate_zookeeper::Options;
 
@@ -32,26 +31,4 @@ async fn without_a_quorum_nothing_is_granted_and_nothing_is_read() {
     }
     serves_again(&engine).await;
     assert!(is_duplicate(&engine, &again(&request)).await);
-}
-
-/// Only replies are lost, or nothing comes through at all, and the member sees its clients as before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_behind_a_broken_cable_is_left_and_each_call_has_one_effect() {
-    let Some(cluster) = ZooKeeperCluster::start().await else { return };
-    let addresses = cluster.addresses();
-    let proxy = TcpProxy::start(addresses[0].parse().unwrap()).await;
-    let url = format!("zookeeper://{},{},{}?members=fixed", proxy.address(), addresses[1], addresses[2]);
-    let engine = oncegate_zookeeper::open(&url, Options::default()).unwrap();
-    serves_again(&engine).await;
-    for mode in [Mode::HalfOpen, Mode::Blackhole] {
-        proxy.set(mode);
-        for _ in 0..3 {
-            let request = fresh_claim();
-            // A lost call is repeated with the same attempt.
-            super::soon("a grant", async || engine.claim(&request, DEADLINE).await.is_ok()).await;
-            assert!(is_duplicate(&engine, &again(&request)).await);
-        }
-        proxy.set(Mode::Pass);
-        serves_again(&engine).await;
-    }
 }
