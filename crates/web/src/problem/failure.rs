@@ -69,8 +69,8 @@ impl From<Failure> for Problem {
                     ),
                     Determinate::Full(_) => (
                         Code::StoreFull,
-                        "The store is full. Nothing was changed; outcomes are still taken. The operators of the gateway must make \
-                         room.",
+                        "The store is full. Nothing was changed; outcomes are taken while there is room for them. The operators of the \
+                         gateway must make room.",
                     ),
                     Determinate::Incompatible(_) => (
                         Code::StoreIncompatible,
