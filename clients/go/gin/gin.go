@@ -51,9 +51,13 @@ func (m *Middleware) Handler() gin.HandlerFunc {
 				c.Next()
 				return nil
 			}
-			inner := &writer{to: w, status: http.StatusOK, size: -1}
+			// Gin has set 404 or 405 where it has no route.
+			inner := &writer{to: w, status: outer.Status(), size: -1}
 			c.Writer = inner
 			c.Next()
+			if !inner.Written() && c.FullPath() == "" && inner.status == outer.Status() {
+				inner.sayMissing()
+			}
 			if !inner.Written() && len(c.Errors) > 0 && inner.status == http.StatusOK {
 				// A layer further out may answer it: nothing says what happened.
 				oncehttp.Grant(r.Context()).Unanswered()
@@ -100,6 +104,15 @@ func (w *writer) Write(piece []byte) (int, error) {
 	n, err := w.to.Write(piece)
 	w.size += n
 	return n, err
+}
+
+// sayMissing writes what gin writes where it has no route, once its handlers have returned.
+func (w *writer) sayMissing() {
+	texts := map[int]string{http.StatusNotFound: "404 page not found", http.StatusMethodNotAllowed: "405 method not allowed"}
+	if text := texts[w.status]; text != "" {
+		w.Header().Set("Content-Type", gin.MIMEPlain)
+		_, _ = w.WriteString(text)
+	}
 }
 
 func (w *writer) WriteString(piece string) (int, error) { return w.Write([]byte(piece)) }

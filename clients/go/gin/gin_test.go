@@ -146,3 +146,41 @@ func TestAStreamOfGinPassesAndIsRecorded(t *testing.T) {
 		t.Errorf("%q, %q", first, second)
 	}
 }
+
+func TestAPathThatNoRouteHasIsNotFound(t *testing.T) {
+	for _, each := range []struct {
+		name, method, body string
+		status             int
+		own                gin.HandlerFunc
+	}{
+		{"no route", "POST", "404 page not found", 404, nil},
+		{"no method", "PUT", "405 method not allowed", 405, nil},
+		{"its own answer", "POST", "nothing here", 404, func(c *gin.Context) { c.String(http.StatusNotFound, "nothing here") }},
+	} {
+		t.Run(each.name, func(t *testing.T) {
+			s := &site{t: t}
+			s.serve(func(c *gin.Context) { c.String(http.StatusOK, "done") })
+			s.engine.HandleMethodNotAllowed = true
+			if each.own != nil {
+				s.engine.NoRoute(each.own)
+			}
+			path := "/parcel"
+			if each.status == http.StatusMethodNotAllowed {
+				path = "/parcels/7"
+			}
+			for range 2 {
+				request, _ := http.NewRequest(each.method, s.URL+path, strings.NewReader("x"))
+				request.Header.Set("Idempotency-Key", "k-1")
+				response, err := http.DefaultClient.Do(request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, err := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				if err != nil || response.StatusCode != each.status || string(text) != each.body {
+					t.Fatal(response.StatusCode, string(text), err)
+				}
+			}
+		})
+	}
+}
