@@ -76,3 +76,18 @@ def test_celery() -> None:
     def incomplete() -> None: ...
 
     assert isinstance(incomplete.delay().result, TypeError)
+
+
+def test_a_task_that_celery_would_retry_by_itself_is_refused() -> None:
+    from celery import Celery
+
+    from oncegate.contrib.celery import OnceTask
+
+    app = Celery("shop", broker="memory://")
+    base: dict[str, Any] = {"base": OnceTask, "client": Client(), "operation": "order.submit", "contents": lambda: {"order": 1}}
+
+    @app.task(name="retried", autoretry_for=(ConnectionError,), **base)  # type: ignore[untyped-decorator]
+    def submit() -> None: ...
+
+    with pytest.raises(TypeError, match="nothing_happened"):
+        app.finalize()

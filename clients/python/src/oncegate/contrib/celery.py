@@ -50,6 +50,16 @@ class OnceTask(Task):  # type: ignore[misc]
     redeliver_after = 5.0
     keep_report: Callable[[str], None] | None = None
 
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Called by Celery when the task gets its application."""
+        if getattr(cls, "autoretry_for", ()):
+            raise TypeError(
+                f"{cls.name} has autoretry_for, whose retry would leave the outcome unknown: "
+                "name the exceptions of work that had no effect in nothing_happened"
+            )
+        super().on_bound(app)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.request.id is None:
             # Called as a function, not as a task.
