@@ -45,11 +45,11 @@ export class Client {
    * Without URLs those of `ONCEGATE_URL`, separated by commas; else `http://127.0.0.1:8080`.
    */
   constructor(options?: Options);
-  constructor(urls: string | readonly string[], options?: Options);
-  constructor(first: string | readonly string[] | Options = {}, second: Options = {}) {
+  constructor(urls: string | readonly string[] | undefined, options?: Options);
+  constructor(first: string | readonly string[] | Options | undefined, second: Options = {}) {
     const hasUrls = typeof first === "string" || Array.isArray(first);
     const urls = typeof first === "string" ? [first] : hasUrls ? (first as readonly string[]) : defaultUrls();
-    const options = hasUrls ? second : (first as Options);
+    const options = hasUrls || first === undefined ? second : (first as Options);
     known("options of a client", options, OPTIONS);
     const { credential } = options;
     if (credential && !/^[a-z0-9][a-z0-9._-]{0,63}\.\w+$/.test(credential)) {

@@ -124,11 +124,20 @@ test("without URLs the environment names the gateway", () => {
   const before = process.env.ONCEGATE_URL;
   process.env.ONCEGATE_URL = "http://10.0.0.5:8080, http://10.0.0.6:8080";
   try {
-    const { servers } = (new Client() as Any).transport;
-    assert.deepEqual(
-      servers.map(({ url }: Any) => url),
-      ["http://10.0.0.5:8080", "http://10.0.0.6:8080"],
-    );
+    // A variable of the environment that is not set is no URL, and leaves the options.
+    for (const client of [
+      new Client(),
+      new Client({ credential: "shop.secret" }),
+      new Client(undefined, { credential: "shop.secret" }),
+    ]) {
+      const { servers } = (client as Any).transport;
+      assert.deepEqual(
+        servers.map(({ url }: Any) => url),
+        ["http://10.0.0.5:8080", "http://10.0.0.6:8080"],
+      );
+    }
+    assert.throws(() => new Client(undefined, { credential: "no dot" }), /credential/);
+    assert.throws(() => new Client(undefined, { timeoutt: "1s" } as Any), /timeoutt/);
   } finally {
     if (before === undefined) delete process.env.ONCEGATE_URL;
     else process.env.ONCEGATE_URL = before;
