@@ -5,6 +5,9 @@ import io.oncegate.client.servlet.IdempotencyFilter;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
 import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletResponse;
+import jakarta.servlet.http.HttpServletResponseWrapper;
+import java.io.IOException;
 import java.util.EnumSet;
 import java.util.List;
 import org.springframework.boot.SpringBootConfiguration;
@@ -44,6 +47,57 @@ public class ServletApp {
         String prefix = "/" + at + "/";
         return new IdempotencyFilter(
                 rules.when(request -> request.getRequestURI().startsWith(prefix)));
+    }
+
+    /**
+     * A layer outside that forbids caches, as Spring Security does: when the head is sent, when the
+     * first dispatch has ended, or when an error is sent.
+     */
+    @Bean
+    FilterRegistrationBean<Filter> headers() {
+        Filter headers =
+                (request, response, chain) -> {
+                    var closed = new PrivateResponse((HttpServletResponse) response);
+                    try {
+                        chain.doFilter(request, closed);
+                    } finally {
+                        closed.forbid();
+                    }
+                };
+        var registration = new FilterRegistrationBean<>(headers);
+        registration.setOrder(-ORDER);
+        registration.setMatchAfter(false);
+        return registration;
+    }
+
+    private static final class PrivateResponse extends HttpServletResponseWrapper {
+        PrivateResponse(HttpServletResponse response) {
+            super(response);
+        }
+
+        void forbid() {
+            if (!containsHeader("Cache-Control") && !isCommitted()) {
+                setHeader("Cache-Control", "no-cache, no-store");
+            }
+        }
+
+        @Override
+        public void sendError(int status) throws IOException {
+            forbid();
+            super.sendError(status);
+        }
+
+        @Override
+        public void sendError(int status, String message) throws IOException {
+            forbid();
+            super.sendError(status, message);
+        }
+
+        @Override
+        public void flushBuffer() throws IOException {
+            forbid();
+            super.flushBuffer();
+        }
     }
 
     /** A layer that reads forms before the middleware. */

@@ -18,6 +18,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 
 /** A request whose claim is granted, through all its dispatches. */
 final class Exchange {
@@ -39,8 +41,12 @@ final class Exchange {
     /** Fields that outer layers had set before the handler ran: these are not stored. */
     private final Map<String, List<String>> outer;
 
-    /** The fields at the end of the last dispatch. */
-    private Map<String, List<String>> left;
+    /**
+     * Names of the fields that the handler has set, in small letters. What else is on the response
+     * is of outer layers: Spring Security writes its fields when an asynchronous handler has
+     * returned, or sends an error.
+     */
+    private final Set<String> touched = ConcurrentHashMap.newKeySet();
 
     private HttpServletRequest request;
     private RecordedResponse response;
@@ -107,7 +113,6 @@ final class Exchange {
                         && (wrapper instanceof RecordedResponse
                                 || wrapper.isWrapperFor(RecordedResponse.class));
         if (!isWrapped) {
-            takeContainersFields(to);
             run.reset();
             isErrorSent = false;
             response = new RecordedResponse(to, this, Replies.takesTrailers(request));
@@ -123,29 +128,12 @@ final class Exchange {
                     isWrapped ? to : response);
         } catch (Throwable thrown) {
             isDispatching = false;
-            left = fields(to);
             threw(thrown);
             throw thrown;
         }
         isDispatching = false;
-        left = fields(to);
         if (!request.isAsyncStarted() && !isErrorSent) {
             response.finish();
-        }
-    }
-
-    /**
-     * Fields that the container sets before it calls an error page are not the handler's either.
-     */
-    private void takeContainersFields(HttpServletResponse to) {
-        if (left != null) {
-            fields(to)
-                    .forEach(
-                            (name, values) -> {
-                                if (!values.equals(left.get(name))) {
-                                    outer.put(name, values);
-                                }
-                            });
         }
     }
 
@@ -202,13 +190,18 @@ final class Exchange {
         return async == null ? context : async;
     }
 
+    /** Notes that the handler sets a field. */
+    void touch(String name) {
+        touched.add(name.toLowerCase(Locale.ROOT));
+    }
+
     /** Returns the fields that the handler has set or changed. */
     List<Field> ownFields(HttpServletResponse response) {
         List<Field> own = new ArrayList<>();
         fields(response)
                 .forEach(
                         (name, values) -> {
-                            if (!values.equals(outer.get(name))) {
+                            if (touched.contains(name) && !values.equals(outer.get(name))) {
                                 values.forEach(value -> own.add(new Field(name, value)));
                             }
                         });

@@ -3,11 +3,13 @@ package io.oncegate.client.servlet;
 import io.oncegate.client.http.Field;
 import io.oncegate.client.http.Run;
 import jakarta.servlet.ServletOutputStream;
+import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServletResponse;
 import jakarta.servlet.http.HttpServletResponseWrapper;
 import java.io.IOException;
 import java.io.OutputStreamWriter;
 import java.io.PrintWriter;
+import java.nio.charset.Charset;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
@@ -16,6 +18,8 @@ import java.util.function.Supplier;
 
 /** The response as the handler writes it. It is recorded, and its end waits for the report. */
 final class RecordedResponse extends HttpServletResponseWrapper {
+    private static final String CONTENT_TYPE = "Content-Type";
+
     private final Exchange exchange;
     private final boolean takesTrailers;
     private final RecordedOutput output;
@@ -188,7 +192,46 @@ final class RecordedResponse extends HttpServletResponseWrapper {
             // Too late, as for the container.
             return Run.isOwn(name);
         }
-        return exchange.run().takes(name, List.of(value == null ? "" : value), isAdded);
+        if (exchange.run().takes(name, List.of(value == null ? "" : value), isAdded)) {
+            return true;
+        }
+        exchange.touch(name);
+        return false;
+    }
+
+    @Override
+    public void setDateHeader(String name, long date) {
+        exchange.touch(name);
+        super.setDateHeader(name, date);
+    }
+
+    @Override
+    public void addDateHeader(String name, long date) {
+        exchange.touch(name);
+        super.addDateHeader(name, date);
+    }
+
+    @Override
+    public void setContentType(String type) {
+        exchange.touch(CONTENT_TYPE);
+        super.setContentType(type);
+    }
+
+    @Override
+    public void setCharacterEncoding(String charset) {
+        exchange.touch(CONTENT_TYPE);
+        super.setCharacterEncoding(charset);
+    }
+
+    /** Overrides a method of Servlet 6.1. */
+    public void setCharacterEncoding(Charset charset) {
+        setCharacterEncoding(charset == null ? null : charset.name());
+    }
+
+    @Override
+    public void addCookie(Cookie cookie) {
+        exchange.touch("Set-Cookie");
+        super.addCookie(cookie);
     }
 
     @Override
@@ -210,6 +253,8 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     public void setLocale(Locale locale) {
         super.setLocale(locale);
         if (!isCommitted() && locale != null) {
+            exchange.touch(CONTENT_TYPE);
+            exchange.touch("Content-Language");
             // Containers add it when the head is sent, unseen.
             super.setHeader("Content-Language", locale.toLanguageTag());
         }
