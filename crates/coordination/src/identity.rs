@@ -24,7 +24,7 @@ struct Seen {
     current: Option<Shown>,
     /// Another marker.
     other: Option<Shown>,
-    /// Both were shown in turn: there are two stores.
+    /// Members have shown one after the other, then the first again: there are two stores.
     are_two: bool,
 }
 
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(answers("aaaa"), "gggg");
         assert_eq!(answers("abab"), "gwtt", "neither");
         assert_eq!(answers("aabbaa"), "ggwwtt");
-        // The second one is gone for a minute.
+        // The second one is not shown for a minute.
         assert_eq!(answers(&format!("aba{}", "a".repeat(121))), format!("gwt{}gg", "t".repeat(119)));
         // Or the first one is, and what it had is lost.
         assert_eq!(answers(&format!("abab{}", "b".repeat(121))), format!("gwtt{}gg", "t".repeat(119)));

@@ -129,7 +129,8 @@ impl EtcdCluster {
 
     /// Runs `etcdctl` on all members, and returns its output.
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let output = self.try_ctl(arguments);
+        // A busy machine may take long. The last setting counts.
+        let output = self.try_ctl(&[arguments, &["--command-timeout=20s"]].concat());
         output.unwrap_or_else(|| panic!("etcdctl {arguments:?} fails"))
     }
 

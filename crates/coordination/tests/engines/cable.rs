@@ -37,19 +37,24 @@ async fn a_member_behind_a_broken_cable_is_left_and_each_call_has_one_effect() {
     }
 }
 
-/// One connection advances the clock while another one is opened, which has read it before.
+/// One connection advances the clock while another one is opened, which reads it a little earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_lost_again_and_again_are_no_loss_of_data() {
     let Some(cluster) = Cluster::start_one().await else { return };
-    let (proxy, url) = through_proxy(&cluster).await;
-    let engine = open(&format!("{url}&tick=50ms"));
+    // Half of the connections stay.
+    let server = cluster.addresses()[0].parse().expect("an address");
+    let (lost, stays) = (TcpProxy::start_any(server).await, TcpProxy::start_any(server).await);
+    let scheme = cluster.url().split_once("://").expect("a URL").0.to_owned();
+    let url = format!("{scheme}://{},{}?members=fixed&tick=50ms", lost.address(), stays.address());
+    let engine = open(&url);
     serves_again(&engine).await;
-    proxy.set(Mode::Delay(Duration::from_millis(30)));
-    for _ in 0..15 {
-        proxy.drop_connections();
-        serves_again(&engine).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    // Not for so long that the other way would be tried.
+    lost.set(Mode::Delay(Duration::from_millis(6)));
+    for _ in 0..40 {
+        lost.drop_connections();
+        tokio::time::sleep(Duration::from_millis(250)).await;
     }
+    serves_again(&engine).await;
     assert_eq!(engine.data_lost(), 0);
 }
 
