@@ -4,6 +4,7 @@ import io.oncegate.client.CurrentGrant;
 import io.oncegate.client.Grant;
 import io.oncegate.client.JsonText;
 import io.oncegate.client.Outcome;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.ByteArrayOutputStream;
@@ -31,6 +32,8 @@ import org.springframework.web.servlet.mvc.method.annotation.StreamingResponseBo
 /** Takes the steps of a request, with what servlets and Spring MVC have. */
 @RestController
 class ServletHandler {
+    private static final String INCLUDED = "vectors.included";
+
     private final Runs runs = new Runs();
 
     @Value("${vectors.async}")
@@ -44,6 +47,23 @@ class ServletHandler {
     @ExceptionHandler(StockError.class)
     ResponseEntity<String> outOfStock(StockError error) {
         return ResponseEntity.status(HttpStatus.CONFLICT).body(error.getMessage());
+    }
+
+    @RequestMapping("/included")
+    void included(HttpServletRequest request, HttpServletResponse response) throws IOException {
+        byte[] json = (byte[]) request.getAttribute(INCLUDED);
+        response.setContentLength(json.length);
+        response.getOutputStream().write(json);
+        response.flushBuffer();
+    }
+
+    private static void include(HttpServletRequest request, HttpServletResponse response)
+            throws IOException {
+        try {
+            request.getRequestDispatcher("/included").include(request, response);
+        } catch (ServletException failed) {
+            throw new IllegalStateException(failed);
+        }
     }
 
     @RequestMapping("/{at}/**")
@@ -123,6 +143,14 @@ class ServletHandler {
                 zip.write(json);
             }
             json = zipped.toByteArray();
+        }
+        if (request.getRequestURI().startsWith("/put-only/")) {
+            // A page with another one in it, whose length is not that of the response.
+            request.setAttribute(INCLUDED, json);
+            response.getOutputStream().write(' ');
+            include(request, response);
+            response.getOutputStream().write('\n');
+            return null;
         }
         // The answers of JSON cases come in an asynchronous dispatch on all servers.
         if (!isAsync && !request.getRequestURI().startsWith("/json/")) {

@@ -49,6 +49,10 @@ final class Exchange {
     private final Set<String> touched = ConcurrentHashMap.newKeySet();
 
     private HttpServletRequest request;
+
+    /** The request as the handler sees it. */
+    private BufferedRequest handlers;
+
     private RecordedResponse response;
     private RunAsync async;
     private boolean isDispatching;
@@ -121,11 +125,12 @@ final class Exchange {
                 request instanceof jakarta.servlet.ServletRequestWrapper wrapper
                         && (wrapper instanceof BufferedRequest
                                 || wrapper.isWrapperFor(BufferedRequest.class));
+        if (!isBuffered) {
+            handlers = new BufferedRequest(request, body, this);
+        }
         isDispatching = true;
         try (var scope = CurrentGrant.open(run.grant())) {
-            chain.doFilter(
-                    isBuffered ? request : new BufferedRequest(request, body, this),
-                    isWrapped ? to : response);
+            chain.doFilter(isBuffered ? request : handlers, isWrapped ? to : response);
         } catch (Throwable thrown) {
             isDispatching = false;
             threw(thrown);
@@ -188,6 +193,15 @@ final class Exchange {
 
     AsyncContext async(AsyncContext context) {
         return async == null ? context : async;
+    }
+
+    /**
+     * Returns true while the handler includes the output of another one. Fields and lengths have no
+     * effect then, but Tomcat ignores them behind this layer.
+     */
+    boolean isIncluding() {
+        return handlers != null
+                && handlers.getAttribute(RequestDispatcher.INCLUDE_REQUEST_URI) != null;
     }
 
     /** Notes that the handler sets a field. */

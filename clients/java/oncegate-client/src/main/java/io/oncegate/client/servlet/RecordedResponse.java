@@ -180,6 +180,9 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     }
 
     private boolean takes(String name, String value, boolean isAdded) {
+        if (exchange.isIncluding()) {
+            return false;
+        }
         if (name.equalsIgnoreCase("Content-Length") && value != null && !isCommitted()) {
             output.declare(
                     value.strip().matches("[0-9]{1,18}") ? Long.parseLong(value.strip()) : -1);
@@ -241,7 +244,7 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public void setContentLengthLong(long length) {
-        if (!isCommitted()) {
+        if (!isCommitted() && !exchange.isIncluding()) {
             output.declare(length);
             if (!output.hasNoBody()) {
                 super.setContentLengthLong(length);
