@@ -26,8 +26,9 @@ const STREAMS_OF_SESSION_MAX: usize = 4;
 /// Time between two checks for changes.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Time without an event after which a comment shows that the stream is alive.
-const QUIET_LOOKS: u32 = 7;
+/// Looks without an event after which a comment is sent. The gateway notices only when it writes that a page was left, and the place of
+/// its stream is free then.
+const QUIET_LOOKS: u32 = 2;
 
 /// Watched regions: the name of a region, and the call of the admin API that it shows.
 const REGIONS: [(&str, &str); 3] =

@@ -5,6 +5,9 @@
   const notice = document.getElementById('live');
   const news = document.getElementById('new');
   let source;
+  let again;
+  let late;
+  let isBehind = false;
   let isLoading = false;
   let changed = new Set();
 
@@ -16,7 +19,9 @@
   };
 
   const show = (isLive) => {
+    if (isLive) late = clearTimeout(late);
     if (notice) notice.hidden = isLive;
+    for (const region of regions()) region.classList.toggle('old', !isLive);
   };
 
   // Rows that a person reads do not move: those that are new are counted above them.
@@ -51,20 +56,43 @@
     request.setRequestHeader('oncegate-live', '1');
     request.onloadend = () => {
       isLoading = false;
-      if (request.status === 200 && request.response) replace(request.response, names);
-      else show(false);
+      const isAnswered = request.status === 200 && request.response;
+      if (isAnswered) replace(request.response, names);
+      show(isAnswered && source.readyState === EventSource.OPEN);
     };
     request.send();
   };
 
   const open = () => {
+    clearTimeout(again);
     source = new EventSource('/console/live');
-    source.onopen = () => show(true);
+    source.onopen = () => {
+      show(true);
+      // While no stream was open, anything may have changed.
+      if (isBehind) changed = new Set([...regions().map((region) => region.dataset.live), news?.dataset.rows]);
+      isBehind = false;
+      load();
+    };
     source.onmessage = (event) => {
       for (const name of event.data.split(' ')) changed.add(name);
       load();
     };
-    source.onerror = () => show(source.readyState !== EventSource.CLOSED);
+    source.onerror = () => {
+      isBehind = true;
+      if (source.readyState !== EventSource.CLOSED) {
+        late ??= setTimeout(show, 10000, false);
+        return;
+      }
+      // Too many are open. Those of pages that were left end within seconds.
+      show(false);
+      again = setTimeout(open, 5000);
+    };
+  };
+
+  const close = () => {
+    clearTimeout(again);
+    isBehind = true;
+    source.close();
   };
 
   document.addEventListener('keydown', (event) => {
@@ -78,10 +106,10 @@
   });
   if (!(news || regions().length) || !window.EventSource) return;
   document.addEventListener('visibilitychange', () => {
-    if (document.hidden) source.close();
+    if (document.hidden) close();
     else open();
   });
-  addEventListener('pagehide', () => source.close());
+  addEventListener('pagehide', close);
   addEventListener('pageshow', (event) => event.persisted && open());
   open();
 })();
