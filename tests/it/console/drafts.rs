@@ -49,3 +49,28 @@ async fn a_long_form_is_not_kept() {
     let asked = Browser::at(&gateway).post("/console/find", &[OWN], &long).await.expect(401);
     assert!(!asked.text.contains("name=\"kept\"") && asked.text.len() < 4 << 10, "{}", asked.text.len());
 }
+
+#[tokio::test]
+async fn a_refused_form_can_be_opened_again_with_what_was_typed() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let page = format!("{}/settle", page_of(&unknown(&gateway, &json!({ "order_id": "A-1" })).await));
+    let form = bound(&browser.get(&page).await.expect(200));
+    let body = format!("{form}&outcome=success&result=%7Bbad&reason=%22INC-78%22");
+    let refused = browser.post(&page, &[OWN], &body).await.expect(400);
+    assert!(refused.text.contains(&format!("<a class=\"button\" href=\"{page}\">Back to the form</a>")), "{}", refused.text);
+    let live = browser.send("GET", &page, &[("oncegate-live", "1")], "").await.expect(200);
+    assert!(!live.text.contains("INC-78"), "a script does not take it");
+    let other = Browser::signed_in(&gateway, "act").await;
+    assert!(!other.get(&page).await.expect(200).text.contains("INC-78"), "nor another session");
+    let filled = browser.get(&page).await.expect(200);
+    for part in ["value=\"success\" required checked", "{bad</textarea>", "value=\"&quot;INC-78&quot;\""] {
+        assert!(filled.text.contains(part), "{part}: {}", filled.text);
+    }
+    assert!(!browser.get(&page).await.expect(200).text.contains("INC-78"), "once");
+    let again = format!("{}&outcome=success&result=7&reason=INC-78", bound(&filled));
+    browser.post(&page, &[OWN], &again).await.expect(303);
+    let foreign = browser.post(&page, &[OWN], "form_token=x&reason=INC-79").await.expect(403);
+    assert!(!foreign.text.contains("Back to the form"), "{}", foreign.text);
+    assert!(!browser.get(&page).await.text.contains("INC-79"), "a form of another session is not kept");
+}

@@ -53,6 +53,19 @@ async fn two_hundred_suspects_are_worked_off_in_four_forms() {
 }
 
 #[tokio::test]
+async fn the_filters_of_the_list_are_kept() {
+    let gateway = operated().start().await;
+    super::hostile::suspected(&gateway, "order.submit", &json!(1)).await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let list = format!("{PAGE}?kind=double&app=default");
+    let page = browser.get(&list).await.expect(200);
+    assert!(page.text.contains(&format!("action=\"{}\"", list.replace('&', "&amp;"))), "{}", page.text);
+    let form = format!("{}&found=once&reason=INC-42&typed=1", chosen(&page, "check", 1));
+    let done = browser.post(&list, &[OWN], &form).await;
+    assert_eq!((done.status, &*format!("{list}&done=checked&count=1&left=0")), (303, location(&done)), "{}", done.text);
+}
+
+#[tokio::test]
 async fn several_unknowns_are_settled_each_bound_to_its_attempt() {
     let gateway = operated().start().await;
     let browser = Browser::signed_in(&gateway, "act").await;

@@ -20,6 +20,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::context::{Answer, Console, Context, value};
+use super::parts::address;
+use super::session::Draft;
 use super::site::Site;
 use super::texts::{Language, Text, Texts};
 use super::untrusted::Untrusted;
@@ -38,6 +40,9 @@ const FORM_BYTES_MAX: usize = 128 << 10;
 
 /// Largest draft of a form that is kept over a sign-in, as the browser encodes it.
 pub(super) const DRAFT_BYTES_MAX: usize = 16 << 10;
+
+/// Fields that a form gets anew when it is shown again.
+const UNKEPT: [&str; 2] = ["form_token", "nonce"];
 
 /// Longest time for a form to arrive.
 const FORM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,7 +127,7 @@ pub(super) async fn enter(console: Arc<Console>, role: Role, page: Page, request
     };
     if context.operator.role < role {
         let problem = forbidden(&context.operator, role);
-        return draw_problem(&context, &problem);
+        return draw_problem(&context, &problem, None);
     }
     let drawing = page(context.clone());
     let drawn = if is_read {
@@ -137,8 +142,20 @@ pub(super) async fn enter(console: Arc<Console>, role: Role, page: Page, request
         Ok(Answer::Page(title, main)) => layout::page(&context, title, &main).into_response(),
         Ok(Answer::SeeOther(to)) => see_other(&to),
         Ok(Answer::Json(json)) => response::json(&json),
-        Err(problem) => draw_problem(&context, &problem),
+        Err(problem) => draw_problem(&context, &problem, kept_form(&context).as_deref()),
     }
+}
+
+/// Keeps what was typed into a refused form until its page is opened. Returns the address of that page.
+fn kept_form(context: &Context) -> Option<String> {
+    let bytes: usize = context.form.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if context.form.is_empty() || bytes > DRAFT_BYTES_MAX {
+        return None;
+    }
+    let fields = context.form.iter().filter(|(name, _)| !UNKEPT.contains(&name.as_str())).cloned().collect();
+    context.console.sessions.keep(&context.session, Draft { path: context.path.clone(), fields });
+    let query: Vec<_> = context.query.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    Some(address(&context.path, &query))
 }
 
 /// Returns the page for a gateway without operators.
@@ -192,7 +209,8 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
     let parameters = request.extract_parts::<Path<BTreeMap<String, String>>>().await;
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let path = request.uri().path();
-    let draft = if request.method().is_safe() { console.sessions.take_draft(&session, path) } else { Vec::new() };
+    let is_opened = request.method().is_safe() && is_click;
+    let draft = if is_opened { console.sessions.take_draft(&session, path) } else { Vec::new() };
     let mut context = Context {
         console,
         operator,
@@ -209,12 +227,12 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
         let (parts, body) = request.into_parts();
         context.form = match form(&parts.headers, body).await {
             Ok(form) => form,
-            Err(problem) => return Err(draw_problem(&context, &problem)),
+            Err(problem) => return Err(draw_problem(&context, &problem, None)),
         };
         let is_own = value(&context.form, "form_token").is_some_and(|sent| context.session.has_form_token(sent));
         if !is_own {
             let problem = Problem::new(Code::Forbidden, context.texts().of(Text::FormIsOld));
-            return Err(draw_problem(&context, &problem));
+            return Err(draw_problem(&context, &problem, None));
         }
     }
     Ok(context)
@@ -242,7 +260,7 @@ async fn signed_out(language: Language, request: Request) -> Response {
 async fn signed_out_with_form(language: Language, to: &str, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let fields = form(&parts.headers, body).await.unwrap_or_default();
-    let kept = fields.iter().filter(|(name, _)| !["form_token", "nonce"].contains(&name.as_str()));
+    let kept = fields.iter().filter(|(name, _)| !UNKEPT.contains(&name.as_str()));
     let kept = form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish();
     let kept = if kept.len() <= DRAFT_BYTES_MAX { &kept } else { "" };
     let page = sign_in_form::draw(language, to, Some(Text::SignInAgain), kept);
@@ -260,14 +278,15 @@ fn forbidden(operator: &Operator, needed: Role) -> Problem {
     Problem::new(Code::Forbidden, detail)
 }
 
-/// Draws a problem as a page, with the text of the admin API's document.
-fn draw_problem(context: &Context, problem: &Problem) -> Response {
+/// Draws a problem as a page, with the text of the admin API's document, and a link to the form that was refused.
+fn draw_problem(context: &Context, problem: &Problem, form: Option<&str>) -> Response {
     let t = context.texts();
     let title = if problem.code == Code::NotFound { Text::NotFound } else { Text::Problem };
     let main = html! {
         h1 { (t.of(title)) }
         p { (Untrusted::from(problem.detail.clone())) }
         @if problem.code == Code::Internal { p { (t.of(Text::NothingKnownToHaveChanged)) } }
+        @if let Some(form) = form { p { a.button href=(form) { (t.of(Text::BackToForm)) } " " (t.of(Text::FormIsKept)) } }
         p.muted {
             (t.of(Text::Code)) " " code { (problem.code.name()) } " · " (t.of(Text::Request)) " " code { (context.operator.request_id) }
         }

@@ -107,6 +107,8 @@ pub(super) enum Text<'a> {
     NotFound,
     NoSuchPage,
     NothingKnownToHaveChanged,
+    BackToForm,
+    FormIsKept,
     NoTokens,
     NoTokensWhy,
     NoTokensMake,

@@ -97,7 +97,7 @@ pub(super) fn form(context: &Context, kind: Kind, rows: &[Row<'_>], table: &Mark
     let (reason, typed) = (format!("{}-reason", kind.name()), format!("{}-typed", kind.name()));
     html! {
         (groups(context, kind, rows))
-        form.several method="post" action="/console/attention" {
+        form.several method="post" action=(list(context, &[])) {
             (forms::hidden(context, &[("what", kind.name())]))
             (table)
             (forms::choice(context, found, Text::WhatYouFound, values))
@@ -126,10 +126,9 @@ fn groups(context: &Context, kind: Kind, rows: &[Row<'_>]) -> Markup {
         }
     }
     let link = |group: &str| {
-        let kept: Vec<_> =
-            ["kind", "app", "after"].into_iter().filter_map(|name| Some((name, context.query(name)?))).collect();
         let choice = format!("{} {group}", kind.name());
-        address("/console/attention", &[&kept[..], &[("choose", &choice)]].concat())
+        let after = context.query("after").unwrap_or_default();
+        list(context, &[("after", after), ("choose", &choice)])
     };
     html! {
         p.filters {
@@ -141,14 +140,27 @@ fn groups(context: &Context, kind: Kind, rows: &[Row<'_>]) -> Markup {
     }
 }
 
+/// Returns the address of the list with the filters of this page.
+fn list(context: &Context, more: &[(&str, &str)]) -> String {
+    let filters = ["kind", "app"].map(|name| (name, context.query(name).unwrap_or_default()));
+    address("/console/attention", &[&filters[..], more].concat())
+}
+
 /// Works off the chosen rows.
 pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
     let kind = value(&context.form, "what").and_then(Kind::of);
     let kind = kind.ok_or_else(|| Problem::invalid("The form does not say what it does; open its page again."))?;
     let calls = calls(&context, kind)?;
     forms::check_typed(&context, &calls.len().to_string())?;
-    let (console, operator) = (context.console.clone(), context.operator.clone());
-    forms::run(&context, async move { work_off(&console, &operator, kind, calls).await }).await
+    let (console, operator, all) = (context.console.clone(), context.operator.clone(), calls.len());
+    let shown = context.clone();
+    let action = async move {
+        let count = work_off(&console, &operator, calls).await?;
+        let done = if kind == Kind::Settle { "settled" } else { "checked" };
+        let (count, left) = (count.to_string(), (all - count).to_string());
+        Ok(list(&shown, &[("done", done), ("count", &count), ("left", &left)]))
+    };
+    forms::run(&context, action).await
 }
 
 /// Returns a call of the admin API for each chosen row: its path and body.
@@ -178,14 +190,9 @@ fn calls(context: &Context, kind: Kind) -> Result<Vec<(String, Value)>, Problem>
     rows.iter().map(call).collect()
 }
 
-/// Makes the calls one after the other. Returns the first problem if none of them changed anything.
-async fn work_off(
-    console: &Console,
-    operator: &Operator,
-    kind: Kind,
-    calls: Vec<(String, Value)>,
-) -> Result<String, Problem> {
-    let (all, mut count, mut problem) = (calls.len(), 0_usize, None);
+/// Makes the calls one after the other. Returns how many changed something, or the first problem if none did.
+async fn work_off(console: &Console, operator: &Operator, calls: Vec<(String, Value)>) -> Result<usize, Problem> {
+    let (mut count, mut problem) = (0_usize, None);
     for (path, body) in calls {
         match console.calls.change::<Value>(operator, &path, body.to_string()).await {
             Ok(_) => count += 1,
@@ -200,10 +207,6 @@ async fn work_off(
     }
     match problem {
         Some(problem) if count == 0 => Err(problem),
-        _ => {
-            let done = if kind == Kind::Settle { "settled" } else { "checked" };
-            let (count, left) = (count.to_string(), (all - count).to_string());
-            Ok(address("/console/attention", &[("done", done), ("count", &count), ("left", &left)]))
-        }
+        _ => Ok(count),
     }
 }

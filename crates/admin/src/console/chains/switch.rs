@@ -18,11 +18,15 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let t = context.texts();
     let chain = Chain::of(&context).await?;
     let others = || chain.engines.iter().filter(|engine| **engine != chain.active);
-    let lost = lost(&context, &chain, others().next()).await;
+    let typed = value(&context.draft, "to");
+    let chosen = others().find(|engine| Some(engine.raw()) == typed).or_else(|| others().next());
+    let lost = lost(&context, &chain, chosen).await;
     let fields = html! {
         p {
             label for="to" { (t.of(Text::NewEngine)) }
-            select #to name="to" required { @for engine in others() { option value=(engine.raw()) { (engine.shown()) } } }
+            select #to name="to" required {
+                @for engine in others() { option value=(engine.raw()) selected[Some(engine) == chosen] { (engine.shown()) } }
+            }
         }
         p { label.option { input type="checkbox" name="accept_loss" value="true" required; " " (t.of(Text::LossAccepted)) } }
         (forms::typed(&context, Text::TypeChain(chain.name.raw())))

@@ -88,6 +88,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NotFound => "未找到".into(),
         Text::NoSuchPage => "控制台没有这个页面。".into(),
         Text::NothingKnownToHaveChanged => "未发现任何改动。重试之前请先查看现状。".into(),
+        Text::BackToForm => "返回表单".into(),
+        Text::FormIsKept => "表单保留您填写的内容，并显示当前的状态。".into(),
         Text::NoTokens => "没有操作员可以登录".into(),
         Text::NoTokensWhy => "没有配置令牌，所以管理 API 和控制台都是关闭的。".into(),
         Text::NoTokensMake => "请创建令牌。第一个拥有全部权限，第二个只能查看状态：".into(),

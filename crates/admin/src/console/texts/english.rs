@@ -103,6 +103,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NotFound => "Not found".into(),
         Text::NoSuchPage => "The console has no such page.".into(),
         Text::NothingKnownToHaveChanged => "Nothing is known to have changed. Look again before you repeat it.".into(),
+        Text::BackToForm => "Back to the form".into(),
+        Text::FormIsKept => "It has what you typed, and shows what stands now.".into(),
         Text::NoTokens => "No operator can sign in".into(),
         Text::NoTokensWhy => "No token is configured, so the admin API and its console are closed.".into(),
         Text::NoTokensMake => "Make a token. The first one may do everything, the second one only sees states:".into(),
