@@ -58,7 +58,11 @@ async fn a_refused_form_can_be_opened_again_with_what_was_typed() {
     let form = bound(&browser.get(&page).await.expect(200));
     let body = format!("{form}&outcome=success&result=%7Bbad&reason=%22INC-78%22");
     let refused = browser.post(&page, &[OWN], &body).await.expect(400);
-    assert!(refused.text.contains(&format!("<a class=\"button\" href=\"{page}\">Back to the form</a>")), "{}", refused.text);
+    assert!(
+        refused.text.contains(&format!("<a class=\"button\" href=\"{page}\">Back to the form</a>")),
+        "{}",
+        refused.text
+    );
     let live = browser.send("GET", &page, &[("oncegate-live", "1")], "").await.expect(200);
     assert!(!live.text.contains("INC-78"), "a script does not take it");
     let other = Browser::signed_in(&gateway, "act").await;

@@ -53,6 +53,13 @@ async fn a_request_is_found_from_its_key_and_its_response_is_erased() {
         let claim = browser.get(&page).await.expect(200).text;
         assert!(claim.contains("Forwarded · 201") && claim.contains("Replayed · 201"), "{claim}");
         assert_eq!(claim.contains("/forget?realm=proxy"), role == "act", "{claim}");
+        assert!(claim.contains("repeats get the stored response"), "{claim}");
+        let id = page.split(['/', '?']).nth(4).unwrap();
+        let json =
+            browser.get(&format!("/console/json/claims/show?app=default&global_id={id}&realm=proxy")).await.expect(200);
+        for (what, shown) in [("page", &claim), ("JSON", &json.text)] {
+            assert_eq!(shown.contains("•••"), role != "view", "the body of a response is in no {what}: {shown}");
+        }
         let absent = find("key=other-key-of-nobody").await.expect(200).text;
         assert!(absent.contains("no request with this key lately"), "{absent}");
         let wrong = find("key=a+b").await.expect(200).text;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::context::{Answer, Context};
 use super::layout;
-use super::masks::masked;
+use super::masks::{BODY, masked};
 use super::options::Link;
 use super::parts::{address, facts, logs, path};
 use super::proxy::keys::{self, Keys};
@@ -118,14 +118,14 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             html! {
                 (heading(claim))
                 @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
-                (state(t, claim))
+                (state(t, &named, claim))
                 (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
                 (timeline(&context, claim, &seen))
                 @if let Some(keys) = &keys {
                     (layout::heading(&t.of(Text::RecentRequests), &t.of(Text::ThisGateway)))
                     (keys::list(&context, keys))
                 }
-                (contents(&context, claim))
+                (contents(&context, &named, claim))
                 (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
                 (terms(t, claim))
                 h2.apart { (t.of(Text::WhatMayBeDone)) }
@@ -196,7 +196,7 @@ pub(super) fn heading(claim: &Claim) -> Markup {
 }
 
 /// Returns the state of the claim in words, with a shape.
-pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
+pub(super) fn state(t: Texts, named: &Named, claim: &Claim) -> Markup {
     let until = claim.expires_at.as_deref().map(times::instant);
     let until = until.as_deref();
     let (class, shape, sentence) = match claim.state.as_str() {
@@ -204,6 +204,7 @@ pub(super) fn state(t: Texts, claim: &Claim) -> Markup {
             ("warn", "◐", Text::InProgressThenUnknown(until.unwrap_or("–")))
         }
         "in_progress" => ("warn", "◐", Text::InProgress(until.unwrap_or("–"))),
+        "succeeded" if named.is_of_proxy() => ("good", "●", Text::DoneByProxy(until)),
         "succeeded" => ("good", "●", until.map_or(Text::DoneForEver, Text::DoneUntil)),
         _ => ("bad", "▲", until.map_or(Text::UnknownForEver, Text::UnknownUntil)),
     };
@@ -244,12 +245,15 @@ fn succeeded_at(claim: &Claim) -> Option<String> {
     Some(Timestamp::from_micros(at).to_string())
 }
 
-fn contents(context: &Context, claim: &Claim) -> Markup {
+fn contents(context: &Context, named: &Named, claim: &Claim) -> Markup {
     let t = context.texts();
     if context.operator.role < Role::Read {
         return html! { p.muted { (t.of(Text::RoleSeesNoContents)) } };
     }
-    let masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
+    let mut masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
+    if named.is_of_proxy() {
+        masks.push(BODY.to_owned());
+    }
     html! {
         (layout::heading(&t.of(Text::Contents), &t.of(Text::ScopeStore)))
         @match (&claim.contents, &claim.contents_sha256) {

@@ -1,5 +1,6 @@
-//! Values in contents and results that no page shows.
+//! Values in contents and results that no page shows: those that an app masks, and the bodies of stored responses.
 
+use oncegate_core::tenant::Operation;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -7,6 +8,9 @@ use super::untrusted::Untrusted;
 
 /// Replacement of a masked value.
 const MASK: &str = "•••";
+
+/// The pointer to the body of a stored response, in the result of a record of the proxy.
+pub(super) const BODY: &str = "/body";
 
 /// Returns JSON text without the values at these pointers.
 pub(super) fn masked(json: &RawValue, masks: &[String]) -> Untrusted {
@@ -25,9 +29,14 @@ pub(super) fn mask_claims(answer: &mut Value, app: Option<&str>, masks: &dyn Fn(
         Value::Object(members) => {
             let own = members.get("app").and_then(Value::as_str).map(str::to_owned);
             let app = own.as_deref().or(app);
+            let operation = members.get("operation").and_then(Value::as_str);
+            let is_of_proxy = operation.is_some_and(|operation| operation.starts_with(Operation::PROXY_PREFIX));
             for (name, member) in members.iter_mut() {
                 if matches!(name.as_str(), "contents" | "result") {
                     hide(member, &app.map(masks).unwrap_or_default());
+                    if is_of_proxy {
+                        hide(member, &[BODY.to_owned()]);
+                    }
                 } else {
                     mask_claims(member, app, masks);
                 }
@@ -69,5 +78,15 @@ mod tests {
         assert!(!answer.to_string().contains("a@b") && answer.to_string().contains("c@d"), "{answer}");
         mask_claims(&mut answer, Some("shop"), &masks);
         assert!(!answer.to_string().contains("c@d"), "the app of the call: {answer}");
+    }
+
+    #[test]
+    fn bodies_of_stored_responses_are_in_no_answer() {
+        let claim = |operation: &str| serde_json::json!({ "operation": operation, "result": { "body": "YUBi", "status": 201 } });
+        let mut answer = serde_json::json!({ "claims": [claim("proxy:orders"), claim("orders")] });
+        mask_claims(&mut answer, None, &|_: &str| Vec::new());
+        let results = |at: usize| answer["claims"][at]["result"].clone();
+        assert_eq!(results(0), serde_json::json!({ "body": MASK, "status": 201 }));
+        assert_eq!(results(1)["body"], "YUBi");
     }
 }

@@ -186,6 +186,7 @@ pub(super) enum Text<'a> {
     SettledAsNotDone,
     ReleasedNow,
     DoneForEver,
+    DoneByProxy(Option<&'a str>),
     UnknownForEver,
     BecomesUnknown,
     CanBeClaimed,

@@ -26,7 +26,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     );
     let main = html! {
         (heading(&claim))
-        (state(t, &claim))
+        (state(t, &named, &claim))
         p { (t.of(Text::ForgetWhen)) }
         (forms::form(&context, &named.address(&["forget"], ""), &[("attempt_hash", claim.attempt_hash.raw())], &html! {}, Text::ForgetIt))
         (layout::same_as(t, "POST /admin/v1/proxy/forget", &command))

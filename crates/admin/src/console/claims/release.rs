@@ -37,7 +37,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let bound = [("attempt_hash", claim.attempt_hash.raw()), ("state", &claim.state)];
     let main = html! {
         (heading(&claim))
-        (state(t, &claim))
+        (state(t, &named, &claim))
         p { (t.of(when(&claim.state))) }
         (forms::form(&context, &named.address(&["release"], ""), &bound, &fields, Text::ReleaseIt))
         (layout::same_as(t, "POST /admin/v1/claims/release", &command))

@@ -32,7 +32,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let bound = [("attempt_hash", claim.attempt_hash.raw())];
     let main = html! {
         (heading(&claim))
-        (state(t, &claim))
+        (state(t, &named, &claim))
         p { (t.of(Text::LookFirst)) }
         (forms::form(&context, &named.address(&["settle"], ""), &bound, &fields, Text::SettleIt))
         (layout::same_as(t, "POST /admin/v1/claims/settle", &command))

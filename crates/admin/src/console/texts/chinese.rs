@@ -160,6 +160,10 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SettledAsNotDone => "已结算：操作未执行。可以重新声明。".into(),
         Text::ReleasedNow => "已释放。该操作可以重新声明。".into(),
         Text::DoneForEver => "已完成。重复请求始终收到 409 和结果。".into(),
+        Text::DoneByProxy(None) => "已完成。重复请求收到已存储的响应；未存储响应时收到 409。".into(),
+        Text::DoneByProxy(Some(until)) => {
+            format!("已完成。{until} UTC 之前，重复请求收到已存储的响应；未存储响应时收到 409。").into()
+        }
         Text::UnknownForEver => "结果未知。结算之前，重复请求收到 409。".into(),
         Text::BecomesUnknown => "租约结束；若无结果，状态变为未知".into(),
         Text::CanBeClaimed => "到期；该操作可以重新声明".into(),

@@ -192,6 +192,10 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SettledAsNotDone => "Settled: nothing happened. The operation can be claimed again.".into(),
         Text::ReleasedNow => "Released. The operation can be claimed again.".into(),
         Text::DoneForEver => "Done. Repeats always get 409 with the result.".into(),
+        Text::DoneByProxy(None) => "Done. Repeats get the stored response, or 409 if none is stored.".into(),
+        Text::DoneByProxy(Some(until)) => {
+            format!("Done. Until {until} UTC repeats get the stored response, or 409 if none is stored.").into()
+        }
         Text::UnknownForEver => "The outcome is unknown. Repeats get 409 until it is settled.".into(),
         Text::BecomesUnknown => "the lease ends; without an outcome its state becomes unknown".into(),
         Text::CanBeClaimed => "it ends; the operation can be claimed again".into(),
