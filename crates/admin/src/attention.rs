@@ -74,6 +74,13 @@ pub(super) enum Kind {
     ReloadFailed,
 }
 
+impl Kind {
+    /// Reports whether it is about the past: nobody is refused, and a person looks up what has happened.
+    fn is_looked_up(self) -> bool {
+        matches!(self, Self::DataLost | Self::Switched | Self::Overlap | Self::Double | Self::Unknown)
+    }
+}
+
 /// Urgency for a person.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -91,7 +98,7 @@ impl Attention {
     }
 }
 
-/// Returns what needs a person: the critical first, then the oldest.
+/// Returns what needs a person: the critical first; among these, what refuses callers before what is to be looked up; then the oldest.
 pub(super) fn attention(
     admin: &Admin,
     engines: &[KnownEngine],
@@ -120,7 +127,7 @@ pub(super) fn attention(
 
 fn sorted(mut found: Vec<Attention>) -> Vec<Attention> {
     found.sort_by(|one, other| {
-        let order = |of: &Attention| (of.severity, of.since.is_none(), of.since);
+        let order = |of: &Attention| (of.severity, of.kind.is_looked_up(), of.since.is_none(), of.since);
         order(one).cmp(&order(other)).then_with(|| one.app.cmp(&other.app))
     });
     found.truncate(ENTRIES_MAX);
@@ -418,6 +425,9 @@ mod tests {
         let found = [of(warning, at(1)), of(critical, None), of(critical, at(3)), of(critical, at(2))];
         let order: Vec<_> = sorted(found.into()).into_iter().map(|found| (found.severity, found.since)).collect();
         assert_eq!(order, [(critical, at(2)), (critical, at(3)), (critical, None), (warning, at(1))]);
+        let down = Attention::new(Kind::StoreDown, critical, at(9), "");
+        let kinds: Vec<_> = sorted(vec![of(critical, at(2)), down]).into_iter().map(|found| found.kind).collect();
+        assert_eq!(kinds, [Kind::StoreDown, Kind::Double], "callers are refused now");
         let many = vec![of(warning, None); ENTRIES_MAX + 1];
         assert_eq!(sorted(many).len(), ENTRIES_MAX);
     }

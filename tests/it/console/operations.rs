@@ -26,7 +26,7 @@ async fn operations_are_listed_and_each_has_a_page() {
         );
         assert!(list.contains("0 / 3 / 0") && list.contains("this gateway"), "{list}");
         let page = browser.get("/console/operations/default/order.submit").await.expect(200).text;
-        assert!(page.contains("0 / 3 / 0") && page.matches("a repeat got 409: succeeded").count() == 3, "{page}");
+        assert!(page.contains("0 / 3 / 0") && page.matches("a repeat got 409: done").count() == 3, "{page}");
         let absent = browser.get("/console/operations/default/none").await.expect(404).text;
         assert!(absent.contains("no claim call of this operation"), "{absent}");
         let overview = browser.get("/console/").await.expect(200).text;
@@ -55,7 +55,7 @@ async fn the_overview_says_what_really_ran_twice_in_observe_mode() {
     assert!(shown.contains("Observe mode: 1 operations really ran a second time today."), "{shown}");
     let recent =
         Browser::signed_in(&gateway, "view").await.get("/console/recent?kind=ran_twice").await.expect(200).text;
-    assert!(recent.contains("ran again in observe mode and succeeded; its claim was: succeeded"), "{recent}");
+    assert!(recent.contains("ran again in observe mode and succeeded; its claim was: done"), "{recent}");
 }
 
 #[tokio::test]

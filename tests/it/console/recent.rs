@@ -30,7 +30,7 @@ async fn the_page_of_a_claim_shows_its_success_and_its_repeats_in_order() {
         assert!(at("3 × ") < at("the operation can be claimed again"), "{line}");
         assert!(line.contains(&newest), "{line}");
         let list = browser.get("/console/recent?kind=duplicate").await.expect(200);
-        assert_eq!(list.text.matches("a repeat got 409: succeeded").count(), 3, "{}", list.text);
+        assert_eq!(list.text.matches("a repeat got 409: done").count(), 3, "{}", list.text);
         assert!(list.text.contains(&format!("href=\"{page}\"")), "{}", list.text);
         assert_eq!(browser.get("/console/recent?kind=other").await.status, 400);
     }
@@ -45,5 +45,5 @@ async fn a_claim_that_has_ended_is_still_in_what_the_gateway_has_seen() {
     gateway.client().settle(&granted, "failure").await.expect(200);
     let browser = Browser::signed_in(&gateway, "view").await;
     let shown = browser.get(&page_of(&granted)).await.expect(200).text;
-    assert!(shown.contains("This gateway has seen it") && shown.contains("a repeat got 409: in_progress"), "{shown}");
+    assert!(shown.contains("This gateway has seen it") && shown.contains("a repeat got 409: in progress"), "{shown}");
 }

@@ -88,6 +88,11 @@ impl Chain {
         let unknown = || Problem::new(Code::NotFound, context.texts().of(Text::NoSuchChain));
         chains.into_iter().find(|chain| chain.name.raw() == name).ok_or_else(unknown)
     }
+
+    /// Reports whether its active engine answers.
+    fn is_answered(&self) -> bool {
+        self.health.iter().all(|engine| engine.engine != self.active || engine.up)
+    }
 }
 
 /// Draws the page of all engines and chains.
@@ -159,6 +164,9 @@ fn phase(context: &Context, chain: &Chain) -> Markup {
         (None, Some(left)) => {
             let left = times::age(std::time::Duration::from_millis(left));
             html! { span.bad { "■ " (t.of(Text::FrozenFor(&left))) } }
+        }
+        (None, None) if chain.phase == "open" && !chain.is_answered() => {
+            html! { span.bad { "■ " (t.of(Text::ActiveIsOut)) } }
         }
         (None, None) if chain.phase == "open" => html! { span.good { "● " (t.of(Text::Grants)) } },
         (None, None) => html! { span.warn { "▲ " (t.of(Text::ClosedNow)) } },

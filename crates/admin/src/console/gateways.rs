@@ -127,7 +127,8 @@ pub(super) fn line(t: Texts, gateways: &Gateways) -> Markup {
                 a href="/console/gateways" { (t.of(Text::Gateways)) " · " (chain.chain) } ": "
                 @for (index, gateway) in chain.gateways.iter().enumerate() {
                     @if index > 0 { " · " }
-                    (gateway.host) " " @if gateway.here { (t.of(Text::Here)) } @else { (t.of(Text::ThingsOf(gateway.attention))) }
+                    (gateway.host) " " code { (gateway.id) }
+                    @if gateway.here { " " (t.of(Text::Here)) } @else { ": " (t.of(Text::ThingsOf(gateway.attention))) }
                 }
                 " " span.muted { (scope(t, chain)) }
             }

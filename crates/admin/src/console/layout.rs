@@ -6,6 +6,7 @@ use super::assets::{SCRIPT_PATH, STYLE_PATH};
 use super::context::Context;
 use super::texts::{Language, Text, Texts};
 use super::times;
+use super::untrusted::Untrusted;
 use crate::health::Stage;
 use crate::role::Role;
 
@@ -31,11 +32,16 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
     let t = context.texts();
     let operator = &context.operator;
     let uptime = times::age(context.uptime());
+    let settings = &context.console.admin.console;
+    let host = Untrusted::from(settings.host.clone());
     let body = html! {
         a.skip href="#content" { (t.of(Text::SkipToContent)) }
         header {
             div.bar {
-                p { strong { "Oncegate" } " " span.muted { (env!("CARGO_PKG_VERSION")) " · " (t.of(Text::UpFor(&uptime))) } }
+                p {
+                    strong { "Oncegate" } " " (host) " " code { (settings.mark) } " "
+                    span.muted { (env!("CARGO_PKG_VERSION")) " · " (t.of(Text::UpFor(&uptime))) }
+                }
                 form.find role="search" method="post" action="/console/find" {
                     (form_token(context))
                     input #find type="search" name="text" required aria-label=(t.of(Text::FindAnything)) placeholder=(t.of(Text::FindAnything))
@@ -64,7 +70,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
             (main)
         }
     };
-    document(context.language, &t.of(title), None, &body)
+    document(context.language, &format!("{} · {}", t.of(title), host.shown()), None, &body)
 }
 
 /// Returns a page without a session. It shows nothing of the gateway.

@@ -87,6 +87,7 @@ struct Thing {
     since: Option<String>,
     app: Option<Untrusted>,
     subject: Option<Untrusted>,
+    count: usize,
     text: Untrusted,
 }
 
@@ -169,7 +170,7 @@ fn item(t: Texts, thing: &Thing) -> Markup {
         li.urgent[is_urgent] {
             strong { @if is_urgent { "■ " } @else { "▲ " } (t.of(word)) }
             div {
-                (thing.text)
+                @if let Some(text) = counted(thing) { (Untrusted::from(t.of(text))) } @else { (thing.text) }
                 @if let Some(since) = &thing.since { " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) } }
                 @if let Some(advice) = advice {
                     details { summary { (t.of(Text::WhatToDo)) } p { (t.of(advice)) } }
@@ -177,6 +178,17 @@ fn item(t: Texts, thing: &Thing) -> Markup {
             }
             a href=(link) { (t.of(Text::Open)) }
         }
+    }
+}
+
+/// Returns the text about the items of an app that only has a number, in the language of the page.
+fn counted(thing: &Thing) -> Option<Text<'_>> {
+    let (count, app) = (thing.count, thing.app.as_ref()?.raw());
+    match thing.kind.as_str() {
+        "overlap" => Some(Text::OverlapsOf { count, app }),
+        "double" => Some(Text::DoublesOf { count, app }),
+        "unknown" => Some(Text::UnknownsOf { count, app }),
+        _ => None,
     }
 }
 

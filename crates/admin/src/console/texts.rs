@@ -125,6 +125,9 @@ pub(super) enum Text<'a> {
     GoOn,
     // Attention.
     NothingNeedsYou,
+    OverlapsOf { count: usize, app: &'a str },
+    DoublesOf { count: usize, app: &'a str },
+    UnknownsOf { count: usize, app: &'a str },
     ThingsNeedYou(usize),
     Store,
     Chain,
@@ -218,6 +221,7 @@ pub(super) enum Text<'a> {
     Servers,
     SwitchingTo,
     Grants,
+    ActiveIsOut,
     ClosedNow,
     NoSuchChain,
     SwitchedNow,

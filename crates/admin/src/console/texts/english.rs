@@ -33,7 +33,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         }
         Text::PassedToday(calls) => format!("It let {calls} calls pass that enforcing would have stopped.").into(),
         Text::RanTwiceHere => "Ran twice".into(),
-        Text::SecondRun(state) => format!("ran again in observe mode and succeeded; its claim was: {state}").into(),
+        Text::SecondRun(state) => format!("ran again in observe mode and succeeded; its claim was: {}", words(state)).into(),
         Text::AtLeast => "At least".into(),
         Text::MismatchesToday(count) => format!("{count} answers 422: the same operation with other contents or another fingerprint.").into(),
         Text::LoadAgain => "Load again".into(),
@@ -51,9 +51,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SeenAgo => "Line seen".into(),
         Text::OtherEpoch => "other epoch".into(),
         Text::OtherSettings => "other settings".into(),
-        Text::ThingsOf(0) => "nothing".into(),
-        Text::ThingsOf(1) => "1 thing".into(),
-        Text::ThingsOf(count) => format!("{count} things").into(),
+        Text::ThingsOf(0) => "nothing to do".into(),
+        Text::ThingsOf(1) => "1 thing to do".into(),
+        Text::ThingsOf(count) => format!("{count} things to do").into(),
         Text::ProxyRoutes => "Proxy".into(),
         Text::NoProxyRoutes => "This gateway has no proxy. With the table [proxy] it protects an HTTP API; this command explains a request:".into(),
         Text::Route => "Route".into(),
@@ -123,6 +123,16 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::OneMoment => "One moment".into(),
         Text::GoOn => "Continue".into(),
         Text::NothingNeedsYou => "Nothing needs you".into(),
+        Text::OverlapsOf { count, app } => {
+            format!("{count} operations of app `{app}` were granted to two attempts. Look up whether both had an effect.").into()
+        }
+        Text::DoublesOf { count, app } => {
+            format!("{count} operations of app `{app}` may have been executed twice. Look up their effects.").into()
+        }
+        Text::UnknownsOf { count, app } => format!(
+            "{count} unknown claims of app `{app}`, as far as this gateway has met them. Callers get 409 until each is settled: look its \
+             effect up."
+        ).into(),
         Text::Store => "Store".into(),
         Text::Chain => "Chain".into(),
         Text::Journal => "Journal".into(),
@@ -227,6 +237,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Servers => "Servers".into(),
         Text::SwitchingTo => "being switched to".into(),
         Text::Grants => "grants".into(),
+        Text::ActiveIsOut => "the active engine does not answer".into(),
         Text::ClosedNow => "closed for a moment".into(),
         Text::NoSuchChain => "There is no chain of this name. The page of engines lists them.".into(),
         Text::SwitchedNow => "Switched. This gateway uses the new engine; others follow within seconds.".into(),
@@ -375,9 +386,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::PolicyAnswers => "Outage policies".into(),
         Text::ObservedCalls => "Observed".into(),
         Text::What => "What".into(),
-        Text::RepeatGot(state) => format!("a repeat got 409: {state}").into(),
+        Text::RepeatGot(state) => format!("a repeat got 409: {}", words(state)).into(),
         Text::MismatchGot(code) => format!("a repeat with other contents was refused: {code}").into(),
-        Text::CameLate(state) => format!("an outcome came after the claim had ended: {state}").into(),
+        Text::CameLate(state) => format!("an outcome came after the claim had ended: {}", words(state)).into(),
         Text::SupersededGot(code) => format!("an attempt that does not hold the claim called: {code}").into(),
         Text::PolicyAnswered(policy) => format!("the outage policy {policy} answered in place of the store").into(),
         Text::WouldGet(code) => format!("let through in observe mode; enforcing answers {code}").into(),
@@ -396,5 +407,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::HighLatency => "Latency p99".into(),
         Text::PerSecond => "/s".into(),
         Text::NotLive => "Not live: load the page again to see what has changed.".into(),
+    }
+}
+
+/// Returns a state of a claim in words.
+fn words(state: &str) -> &str {
+    match state {
+        "in_progress" => "in progress",
+        "succeeded" => "done",
+        other => other,
     }
 }
