@@ -15,8 +15,10 @@ use super::Admin;
 use super::config::Setting;
 use super::summary::summary;
 
-/// Tables of settings that differ between the gateways of a fleet, and the one setting of another table.
+/// The setting of another table that differs between the gateways of a fleet.
 const OWN_SETTING: &str = "proxy.listen";
+
+/// Tables of settings that differ between them.
 const OWN_TABLES: [&str; 5] = ["server", "admin", "console", "log", "traces"];
 
 #[derive(Serialize)]
@@ -49,8 +51,10 @@ fn own(admin: &Admin) -> GatewayLine {
 
 /// Returns the digest of the settings that the gateways of a fleet have in common. Secrets are in it by their IDs only.
 fn digest(admin: &Admin) -> String {
-    let table = |setting: &Setting| setting.key.split('.').next().unwrap_or_default().to_owned();
-    let is_common = |setting: &Setting| setting.key != OWN_SETTING && !OWN_TABLES.contains(&&*table(setting));
+    let is_common = |setting: &Setting| {
+        let table = setting.key.split('.').next().unwrap_or_default();
+        setting.key != OWN_SETTING && !OWN_TABLES.contains(&table)
+    };
     let settings = admin.reloads.settings();
     let lines = settings.iter().filter(|setting| is_common(setting));
     let text = lines.fold(String::new(), |mut text, setting| {
