@@ -214,7 +214,7 @@ fn rows_of_unknowns(context: &Context, unknowns: &[Unknown]) -> Markup {
         @for unknown in unknowns {
             tr data-row=(unknown_row(unknown).id) {
                 (several::cell(context, Kind::Settle, &unknown_row(unknown)))
-                td { (times::instant(&unknown.since)) }
+                td { (times::since(&unknown.since, context.now())) }
                 td { (unknown.app) @if let Some(operation) = &unknown.operation { " / " (operation) } }
                 td {
                     a href=(claim_page(&unknown.app, &unknown.global_id, &unknown.realm)) { code { (unknown.global_id) } }
@@ -260,7 +260,7 @@ fn rows_of_suspects(context: &Context, suspects: &[Suspect]) -> Markup {
         @for suspect in suspects {
             tr data-row=(suspect_row(suspect).id) {
                 (several::cell(context, Kind::Check, &suspect_row(suspect)))
-                td { (times::instant(&suspect.noticed_at)) }
+                td { (times::since(&suspect.noticed_at, context.now())) }
                 td { (suspect.app) @if let Some(operation) = &suspect.operation { " / " (operation) } }
                 td {
                     a href=(suspect.claim()) { code { (suspect.global_id) } } br;

@@ -22,7 +22,7 @@ pub(super) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
     let main = html! {
         h1 { (t.of(Text::CheckIt)) }
         (facts(t, &[
-            (Text::Noticed, html! { (times::instant(&suspect.noticed_at)) }),
+            (Text::Noticed, html! { (times::since(&suspect.noticed_at, context.now())) }),
             (Text::App, html! { (suspect.app) }),
             (Text::Operation, html! { @if let Some(operation) = &suspect.operation { (operation) } @else { "–" } }),
             (Text::Claim, html! { a href=(claim) { code { (suspect.global_id) } } }),

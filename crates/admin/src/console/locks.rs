@@ -142,7 +142,7 @@ fn holds(context: &Context, named: &Named, lock: &Lock) -> Markup {
             tr {
                 th scope="row" { code { (holder.hash) } @if let Some(caller) = &holder.caller { br; (caller) } }
                 td { (holder.mode) }
-                td { (times::instant(&holder.claimed_at)) }
+                td { (times::since(&holder.claimed_at, context.now())) }
                 td { (times::age(Duration::from_millis(holder.lease_ms))) }
                 td {
                     @if context.operator.role >= Role::Act {
@@ -178,7 +178,7 @@ pub(super) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
         (facts(t, &[
             (Text::Lock, html! { (lock.name) }),
             (Text::Hold, html! { code { (holder.hash) } }),
-            (Text::Since, html! { (times::instant(&holder.claimed_at)) }),
+            (Text::Since, html! { (times::since(&holder.claimed_at, context.now())) }),
             (Text::LeaseLeft, html! { (times::age(Duration::from_millis(holder.lease_ms))) }),
         ]))
         p { (t.of(Text::EndHoldWhen)) }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use oncegate_core::clock::Timestamp;
 use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
@@ -112,7 +113,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 }
                 span.muted { (scope) }
             }
-            @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing)) } } }
+            @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing, context.now())) } } }
         }
         div data-live="history" {
             (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
@@ -124,7 +125,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         }
         div data-live="engines" {
             (layout::heading(&t.of(Text::Engines), &t.of(Text::ThisGateway)))
-            (table_of_engines(t, &engines, &chains))
+            (table_of_engines(t, &engines, &chains, context.now()))
             @if let Ok(gateways) = &gateways { (gateways::line(t, gateways)) }
             p {
                 (t.of(Text::Spool)) ": "
@@ -163,7 +164,7 @@ fn headline(t: Texts, today: &Today) -> Markup {
     }
 }
 
-fn item(t: Texts, thing: &Thing) -> Markup {
+fn item(t: Texts, thing: &Thing, now: Timestamp) -> Markup {
     let is_urgent = thing.severity == "critical";
     let (word, advice, link) = guide(thing);
     html! {
@@ -171,7 +172,12 @@ fn item(t: Texts, thing: &Thing) -> Markup {
             strong { @if is_urgent { "■ " } @else { "▲ " } (t.of(word)) }
             div {
                 @if let Some(text) = counted(thing) { (Untrusted::from(t.of(text))) } @else { (thing.text) }
-                @if let Some(since) = &thing.since { " " span.muted { (t.of(Text::SinceTime(&times::instant(since)))) } }
+                @if let Some(since) = &thing.since {
+                    " " span.muted {
+                        (t.of(Text::SinceTime(&times::instant(since))))
+                        @if let Some(age) = times::age_of(since, now) { " (" (age) ")" }
+                    }
+                }
                 @if let Some(advice) = advice {
                     details { summary { (t.of(Text::WhatToDo)) } p { (t.of(advice)) } }
                 }
@@ -221,7 +227,7 @@ fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
     }
 }
 
-fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain]) -> Markup {
+fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain], now: Timestamp) -> Markup {
     let active = |engine: &Engine, name: &Untrusted| {
         chains.iter().find(|chain| chain.name == *name && chain.active == engine.name).map(|chain| chain.epoch)
     };
@@ -230,7 +236,7 @@ fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain]) -> Markup {
             tr {
                 th scope="row" { (engine.name) }
                 td { (health(t, engine.up)) }
-                td { @if let Some(since) = &engine.since { (times::instant(since)) } }
+                td { @if let Some(since) = &engine.since { (times::since(since, now)) } }
                 td {
                     @for (index, name) in engine.chains.iter().enumerate() {
                         @if index > 0 { ", " }

@@ -28,6 +28,17 @@ pub(super) fn instant(text: &str) -> String {
     }
 }
 
+/// Returns an instant of the admin API with its age, such as `2026-11-27 12:50:03 (9 min)`.
+pub(super) fn since(text: &str, now: Timestamp) -> String {
+    age_of(text, now).map_or_else(|| instant(text), |age| format!("{} ({age})", instant(text)))
+}
+
+/// Returns the age of an instant of the admin API.
+pub(super) fn age_of(text: &str, now: Timestamp) -> Option<String> {
+    let at = u64::try_from(text.parse::<jiff::Timestamp>().ok()?.as_microsecond()).ok()?;
+    Some(age(Duration::from_micros(now.as_micros().saturating_sub(at))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +52,9 @@ mod tests {
         }
         assert_eq!(time_of_day(Timestamp::from_micros(46_203_000_000)), "12:50:03");
         assert_eq!(instant("2026-11-27T12:50:03.123456Z"), "2026-11-27 12:50:03");
+        let now = Timestamp::from_micros(603_000_000);
+        assert_eq!(since("1970-01-01T00:01:03.500000Z", now), "1970-01-01 00:01:03 (8 min)");
+        assert_eq!(since("1970-01-01T00:20:00.000000Z", now), "1970-01-01 00:20:00 (0 s)", "another clock is ahead");
+        assert_eq!(since("now", now), "now");
     }
 }
