@@ -1,4 +1,6 @@
-//! Checks of `[console]`, and of the values of an app that the console hides.
+//! Checks of `[console]`, of the values of an app that the console hides, and of what it finds claims by.
+
+use oncegate_admin::is_find_template;
 
 use super::Config;
 use super::path::KeyPath;
@@ -15,11 +17,11 @@ impl Config {
         let links = self.console.check_links().into_iter();
         let links =
             links.map(|(key, error)| Problem::of_key(KeyPath::of(["console", "links", key]), error.to_string()));
-        origin.into_iter().chain(links).chain(self.check_masks()).collect()
+        origin.into_iter().chain(links).chain(self.check_apps_in_console()).collect()
     }
 
-    /// Returns the problems of the apps' masks.
-    pub(super) fn check_masks(&self) -> Vec<Problem> {
+    /// Returns the problems of what the apps say about the console.
+    pub(super) fn check_apps_in_console(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for (key, app) in &self.apps {
             let path = KeyPath::of(["apps", key.as_ref(), "console_mask"]);
@@ -31,6 +33,14 @@ impl Config {
             for pointer in app.console_mask.iter().filter(|pointer| !is_pointer(pointer)) {
                 let message = format!("`{pointer}` is not a JSON pointer, such as \"/customer/email\"");
                 problems.push(Problem::of_key(path.clone(), message));
+            }
+            for (operation, options) in &app.operations {
+                if options.console_find.as_deref().is_some_and(|template| !is_find_template(template)) {
+                    let path = KeyPath::of(["apps", key.as_ref(), "operations", operation.as_ref(), "console_find"]);
+                    let message =
+                        "write JSON with one \"{text}\" or \"{number}\", such as '{\"order_id\": \"{text}\"}'";
+                    problems.push(Problem::of_key(path, message));
+                }
             }
         }
         problems

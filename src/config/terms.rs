@@ -91,8 +91,11 @@ partial_terms! {
 
 partial_terms! {
     /// Table `[apps.<app key>.operations.<operation>]`.
-    #[derive(Copy, Debug)]
-    OperationOptions {}
+    #[derive(Debug)]
+    OperationOptions {
+        /// JSON with a place for what an operator has of an operation, such as the number of an order. The console finds claims by it.
+        pub console_find: Option<String>,
+    }
 }
 
 impl AppOptions {
@@ -101,6 +104,7 @@ impl AppOptions {
         let Self { mode, lease, retention, unknown_retention, on_lease_end, .. } = *self;
         let Self { accept_loss, contents_stored_bytes, deadline, on_outage, .. } = *self;
         OperationOptions {
+            console_find: None,
             mode,
             lease,
             retention,
@@ -119,6 +123,7 @@ impl TermsOptions {
     pub(super) fn own_terms(&self) -> OperationOptions {
         let OnOutage { claim, outcome } = self.on_outage;
         OperationOptions {
+            console_find: None,
             mode: Some(self.mode),
             lease: Some(self.lease),
             retention: Some(self.retention),
@@ -144,7 +149,7 @@ impl Config {
         let defaults = &self.defaults;
         let app = app.and_then(|app| self.apps.get(app));
         let operation = app.zip(operation).and_then(|(app, operation)| app.operations.get(operation));
-        let own = [operation.copied().unwrap_or_default(), app.map(AppOptions::own_terms).unwrap_or_default()];
+        let own = [operation.cloned().unwrap_or_default(), app.map(AppOptions::own_terms).unwrap_or_default()];
         let stored_bytes = first(&own, |own| own.contents_stored_bytes, defaults.contents_stored_bytes);
         OperationTerms {
             mode: first(&own, |own| own.mode, defaults.mode),

@@ -72,7 +72,7 @@ impl Config {
     pub(super) fn validate_apps(&self) -> Vec<Problem> {
         let mut findings = Findings(self.check_promises());
         findings.0.extend(self.check_forgotten());
-        findings.0.extend(self.check_masks());
+        findings.0.extend(self.check_apps_in_console());
         findings.0.extend(self.check_terms_of_routes());
         self.check_quotas(&mut findings);
         self.check_apps(&mut findings);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use oncegate_core::tenant::AppKey;
+use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_gateway::tenants::{App, Registry};
 
-use crate::config::{AppOptions, Config};
+use crate::config::{AppOptions, Config, OperationOptions};
 
 /// App key of an open gateway.
 const OPEN_APP: &str = "default";
@@ -34,6 +34,7 @@ pub(super) fn open_app(config: &Config) -> anyhow::Result<App> {
         retention_max: config.retention_max_of(None),
         quota: config.quota_of(None),
         console_mask: Vec::new(),
+        console_find: Vec::new(),
         usage: Arc::default(),
     })
 }
@@ -46,6 +47,9 @@ pub(super) fn of_config(config: &Config) -> anyhow::Result<Vec<App>> {
 /// Returns an app of a configuration.
 pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow::Result<App> {
     let secrets = options.secrets.iter().map(|secret| secret.parse()).collect::<Result<_, _>>();
+    let find = |(operation, options): (&Operation, &OperationOptions)| {
+        Some((operation.clone(), options.console_find.clone()?))
+    };
     let own = |operation| (Clone::clone(operation), config.terms_of(Some(key), Some(operation)));
     Ok(App {
         key: key.clone(),
@@ -57,6 +61,7 @@ pub(super) fn app(config: &Config, key: &AppKey, options: &AppOptions) -> anyhow
         retention_max: config.retention_max_of(Some(key)),
         quota: config.quota_of(Some(key)),
         console_mask: options.console_mask.clone(),
+        console_find: options.operations.iter().filter_map(find).collect(),
         usage: Arc::default(),
     })
 }

@@ -48,6 +48,8 @@ pub struct App {
     pub quota: Quota,
     /// JSON pointers of values in contents and results that the console does not show.
     pub console_mask: Vec<String>,
+    /// Templates by which the console finds claims of an operation.
+    pub console_find: Vec<(Operation, String)>,
     /// Counts of this process. Kept when the settings change.
     pub usage: Arc<Usage>,
 }

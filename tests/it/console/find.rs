@@ -62,12 +62,18 @@ async fn every_page_finds_an_order_by_whatever_an_operator_has_of_it() {
     assert_eq!(foreign.status, 403, "without the form token");
 }
 
+const FIND: &str = "[apps.bank.operations.\"order.submit\"]\nconsole_find = '{\"order_id\": \"{text}\"}'\n";
+
 async fn of_apps() -> Gateway {
-    operated().config(&format!("{}{}", app("shop"), app("bank"))).start().await
+    operated().config(&format!("{}{}{FIND}", app("shop"), app("bank"))).start().await
+}
+
+fn page_at_bank(granted: &Answer) -> String {
+    format!("/console/claims/bank/{}", granted.body["global_id"].as_str().unwrap())
 }
 
 #[tokio::test]
-async fn among_several_apps_the_one_that_was_answered_lately_is_found_and_else_the_operator_chooses() {
+async fn among_several_apps_each_is_asked() {
     let gateway = of_apps().await;
     let bank = caller(&gateway, "bank");
     let (seen, other) = (json!({ "order_id": "A-1" }), json!({ "order_id": "A-2" }));
@@ -76,15 +82,37 @@ async fn among_several_apps_the_one_that_was_answered_lately_is_found_and_else_t
     let quiet = bank.claim(other).await.expect(201);
     let browser = Browser::signed_in(&gateway, "view").await;
     let id = |granted: &Answer| granted.body["global_id"].as_str().unwrap().to_owned();
-    let found = typed(&browser, "/console/", &id(&granted)).await;
-    assert_eq!((found.status, location(&found)), (303, &*format!("/console/claims/bank/{}", id(&granted))));
-    for text in [id(&quiet), "{\"order_id\": \"A-2\"}".to_owned()] {
-        let page = typed(&browser, "/console/", &text).await.expect(200).text;
-        assert!(page.contains("Choose the app") && page.contains("<option value=\"bank\">"), "{page}");
-        let token = browser.form_token().await;
-        let fields = [("form_token", &*token), ("app", "bank"), ("text", &*text), ("operation", "")];
-        let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let found = browser.post("/console/find", &[OWN], &form).await;
-        assert_eq!(location(&found), format!("/console/claims/bank/{}", id(&quiet)), "{}", found.text);
+    for (text, granted) in
+        [(id(&granted), &granted), (id(&quiet), &quiet), ("{\"order_id\": \"A-2\"}".to_owned(), &quiet)]
+    {
+        let found = typed(&browser, "/console/", &text).await;
+        assert_eq!((found.status, location(&found)), (303, &*page_at_bank(granted)), "{text}: {}", found.text);
     }
+    for text in ["{\"order_id\": \"A-3\"}", "0123456789abcdef0123456789abcdef"] {
+        let absent = typed(&browser, "/console/", text).await.expect(200).text;
+        assert!(absent.contains("No live claim") && absent.contains("bank"), "{text}: {absent}");
+    }
+}
+
+#[tokio::test]
+async fn an_order_is_found_from_its_number() {
+    let gateway = of_apps().await;
+    let order = json!({ "operation": "order.submit", "contents": { "order_id": "A-7" } });
+    let granted = caller(&gateway, "bank").post("/v1/claims", &order).await.expect(201);
+    for role in ROLES {
+        let browser = Browser::signed_in(&gateway, role).await;
+        let found = typed(&browser, "/console/", " A-7 ").await;
+        assert_eq!((found.status, location(&found)), (303, &*page_at_bank(&granted)), "{}", found.text);
+        let absent = typed(&browser, "/console/", "A-8").await.expect(200).text;
+        assert!(absent.contains("No live claim") && absent.contains("order.submit"), "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn among_many_apps_the_operator_chooses() {
+    let apps: String = (0..9).map(|number| app(&format!("shop{number}"))).collect();
+    let gateway = operated().config(&apps).start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let page = typed(&browser, "/console/", "0123456789abcdef0123456789abcdef").await.expect(200).text;
+    assert!(page.contains("Choose the app") && page.contains("<option value=\"shop8\">"), "{page}");
 }

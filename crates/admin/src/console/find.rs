@@ -1,5 +1,8 @@
-//! `/console/find`: finds a claim by its ID, by operation and contents, by a request ID or an attempt that this gateway has answered
-//! lately, or by route and key of the proxy. All of them are posted, so no address has them.
+//! `/console/find`: finds a claim by its ID, by contents or what a template makes contents of, by a request ID or an attempt that this
+//! gateway has answered lately, or by route and key of the proxy. All of them are posted, so no address has them.
+
+mod guesses;
+pub(super) mod templates;
 
 use std::sync::Arc;
 
@@ -7,9 +10,9 @@ use maud::{Markup, html};
 use oncegate_core::attempt::Attempt;
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::guesses::{Guess, LOOK_UPS_MAX};
 use super::apps::{App, AppsPage};
 use super::context::{Answer, Context, value};
 use super::layout;
@@ -19,13 +22,6 @@ use super::proxy::keys::{self, Keys};
 use super::recent::Recent;
 use super::texts::Text;
 use super::untrusted::Untrusted;
-
-/// The part of `POST /admin/v1/claims/show` that leads to its page.
-#[derive(Deserialize)]
-struct Found {
-    app: String,
-    global_id: String,
-}
 
 /// `POST /admin/v1/proxy/find`.
 #[derive(Deserialize)]
@@ -90,29 +86,41 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
     if let Some(page) = seen(&context, wanted.text, id.as_deref()).await {
         return Ok(Answer::SeeOther(page));
     }
-    if wanted.app.is_empty() {
-        return draw(
-            &context,
-            &wanted,
-            None,
-            &html! { p.notice role="status" { (context.texts().of(Text::ChooseApp)) } },
-        )
-        .await;
+    if let Some(id) = id.as_deref().filter(|_| !wanted.app.is_empty()) {
+        return Ok(Answer::SeeOther(path(&["claims", wanted.app, id])));
     }
-    if let Some(id) = id {
-        return Ok(Answer::SeeOther(path(&["claims", wanted.app, &id])));
-    }
-    let body = match body(&wanted) {
-        Ok(body) => body,
-        Err(problem) => return draw(&context, &wanted, Some(&problem), &html! {}).await,
+    let guesses = match &id {
+        Some(id) => guesses::of_id(&context, wanted.app, id).await?,
+        None => guesses::of_text(&context, wanted.app, wanted.operation, wanted.text).await?,
     };
-    match context.console.calls.look_up::<Found>(&context.operator, "/admin/v1/claims/show", body).await {
-        Ok(found) => {
-            let realm = if wanted.operation.starts_with("proxy:") { "proxy" } else { "" };
-            Ok(Answer::SeeOther(address(&path(&["claims", &found.app, &found.global_id]), &[("realm", realm)])))
-        }
-        Err(problem) => draw(&context, &wanted, Some(&problem), &html! {}).await,
+    look_up(&context, &wanted, guesses).await
+}
+
+/// Leads to the claim among these, or lists them, or says what was looked for.
+async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    if guesses.is_empty() {
+        let problem = Problem::invalid(t.of(Text::NothingToLookUp));
+        return draw(context, wanted, Some(&problem), &html! {}).await;
     }
+    if wanted.app.is_empty() && guesses.len() > LOOK_UPS_MAX {
+        return draw(context, wanted, None, &html! { p.notice role="status" { (t.of(Text::ChooseApp)) } }).await;
+    }
+    guesses.truncate(LOOK_UPS_MAX);
+    let pages = match guesses::look_up(context, &guesses).await {
+        Ok(pages) => pages,
+        Err(problem) => return draw(context, wanted, Some(&problem), &html! {}).await,
+    };
+    let found = match &*pages {
+        [page] => return Ok(Answer::SeeOther(page.clone())),
+        [] => {
+            let mut names: Vec<_> = guesses.into_iter().map(|guess| guess.name).collect();
+            names.dedup();
+            html! { strong { (t.of(Text::NoLiveClaim)) } " " (t.of(Text::LookedFor)) " " (Untrusted::from(names.join(", "))) }
+        }
+        _ => html! { (t.of(Text::SeveralClaims)) @for page in &pages { br; a href=(page) { (page) } } },
+    };
+    draw(context, wanted, None, &html! { p.notice role="status" { (found) } }).await
 }
 
 /// Reports whether a form is that of the header of each page, which names no app.
@@ -206,20 +214,6 @@ pub(super) fn by_key(context: &Context, routes: &[&Untrusted], wanted: &ByKey<'_
             p { button type="submit" { (t.of(Text::FindByKey)) } }
         }
     }
-}
-
-/// Returns the body that names a claim by its contents, as they were typed: parsing them would change numbers.
-fn body(wanted: &Wanted<'_>) -> Result<String, Problem> {
-    let contents: &RawValue = serde_json::from_str(wanted.text).map_err(|_| {
-        Problem::invalid("This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
-             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}.")
-    })?;
-    let mut named = json!({ "app": wanted.app });
-    if !wanted.operation.is_empty() {
-        named["operation"] = Value::from(wanted.operation);
-    }
-    let named = named.to_string();
-    Ok(format!("{},\"contents\":{}}}", named.trim_end_matches('}'), contents.get()))
 }
 
 fn is_id(text: &str) -> bool {

@@ -34,6 +34,7 @@ impl App {
             retention_max: Retention::Forever,
             quota: Quota::default(),
             console_mask: Vec::new(),
+            console_find: Vec::new(),
             usage: Arc::default(),
         }
     }

@@ -147,10 +147,15 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ReasonHint => "写入审计记录的一行文字，例如 INC-42：已在账本中找到订单。不要写业务内容和密钥。".into(),
         Text::FindAnything => "查找：ID、请求、尝试、JSON".into(),
         Text::ChooseApp => "请选择应用。本网关有多个应用，且最近没有应答过它。".into(),
+        Text::NothingToLookUp => {
+            "这既不是 32 位十六进制的全局 ID，也不是 JSON，也不是本网关最近应答过的请求 ID 或尝试。内容是 JSON，例如 {\"order_id\": \"A-1001\"}；若只填写订单号，需在配置中为该操作设置 `console_find`。".into()
+        }
+        Text::LookedFor => "已按这些内容或此 ID 查找：".into(),
+        Text::SeveralClaims => "有多个占用符合：".into(),
         Text::NoLiveClaim => "没有有效的占用。".into(),
         Text::IdOrContents => "全局 ID，或 JSON 格式的内容".into(),
         Text::IdOrContentsHint => "ID 为 32 位十六进制。内容须与调用方发送的一致，例如 {\"order_id\": \"A-1001\"}。也可以填写本网关最近应答过的请求 ID 或尝试。".into(),
-        Text::OperationHint => "仅用于内容；不填则为 `default`。".into(),
+        Text::OperationHint => "仅用于内容；不填则依次尝试本网关所知的操作。".into(),
         Text::OfProxy => "此 ID 属于 Idempotency-Key 代理的记录".into(),
         Text::Claim => "占用".into(),
         Text::Timeline => "时间线".into(),

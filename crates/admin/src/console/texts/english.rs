@@ -184,10 +184,17 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ReasonHint => "One line for the audit trail, such as INC-42: order found in the ledger. No contents and no secrets.".into(),
         Text::FindAnything => "Find: ID, request, attempt, JSON".into(),
         Text::ChooseApp => "Choose the app. This gateway has several, and has not answered this lately.".into(),
+        Text::NothingToLookUp => {
+            "This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
+             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}; for a number of an order alone, an operation needs \
+             `console_find` in the configuration.".into()
+        }
+        Text::LookedFor => "Looked up with these contents or this ID:".into(),
+        Text::SeveralClaims => "Several claims are meant:".into(),
         Text::NoLiveClaim => "No live claim.".into(),
         Text::IdOrContents => "Global ID, or contents as JSON".into(),
         Text::IdOrContentsHint => "The ID has 32 hex digits. Contents are as callers send them, such as {\"order_id\": \"A-1001\"}. A request ID or an attempt is found if this gateway has answered it lately.".into(),
-        Text::OperationHint => "For contents only; without it the operation is `default`.".into(),
+        Text::OperationHint => "For contents only. Without it, the operations are tried that this gateway knows.".into(),
         Text::OfProxy => "The ID is of a record of the Idempotency-Key proxy".into(),
         Text::Claim => "Claim".into(),
         Text::Timeline => "Timeline".into(),
