@@ -9,6 +9,7 @@ use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
+use super::gateways::{self, Gateways};
 use super::layout;
 use super::parts::{facts, health, path, table};
 use super::texts::Text;
@@ -176,7 +177,8 @@ fn phase(context: &Context, chain: &Chain) -> Markup {
 /// Draws the page of a chain.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let chain = Chain::of(&context).await?;
+    let (chain, gateways) = tokio::join!(Chain::of(&context), context.get::<Gateways>("/admin/v1/gateways"));
+    let chain = chain?;
     let rows = html! {
         @for engine in &chain.health {
             tr {
@@ -196,8 +198,9 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (Text::State, phase(&context, &chain)),
         ]))
         (table(t, Text::Engines, &[Text::Engine, Text::Active, Text::State], &rows))
+        @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
         @if may_switch { p { a.button href=(path(&["chains", chain.name.raw(), "switch"])) { (t.of(Text::SwitchIt)) } } }
-        (layout::sources(t, &["chains"], "oncegate chain list"))
+        (layout::sources(t, &["chains", "gateways"], "oncegate chain list, oncegate gateways"))
     };
     Ok(Answer::Page(Text::Chain, main))
 }

@@ -68,6 +68,18 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     Ok(Answer::Page(Text::Gateways, main))
 }
 
+/// Returns the gateways of one chain, which follow its switches.
+pub(super) fn of_chain(t: Texts, gateways: &Gateways, name: &Untrusted) -> Markup {
+    let listed = gateways.chains.iter().find(|listed| listed.chain == *name && listed.gateways.len() > 1);
+    html! {
+        @if let Some(listed) = listed {
+            (layout::heading(&t.of(Text::Gateways), &scope(t, listed)))
+            @if let Some(detail) = &listed.detail { p.notice { (detail) } }
+            (rows(t, listed))
+        }
+    }
+}
+
 /// Returns whose data it is: the fleet's, as of its last read.
 fn scope(t: Texts, chain: &ListedChain) -> String {
     let read = chain.read_at.as_deref().map(|at| t.of(Text::AsOf(&times::instant(at))).into_owned());

@@ -59,7 +59,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
         div.heading { h1 { (t.of(Text::Locks)) } span.muted { (t.of(Text::ScopeStore)) } }
         (choose(t, "/console/locks", &apps, app, None))
         @match &found {
-            Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::NoLocks)) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
+            Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::NoLocks(app))) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
             Ok(Locks { locks, next }) => {
                 (table_of(&context, app, locks))
                 (pager(t, "/console/locks", &[("app", app)], next.as_ref().map(Untrusted::raw)))

@@ -235,7 +235,7 @@ pub(super) enum Text<'a> {
     ActiveNow,
     WhatIsLost,
     WorseThanWaiting,
-    NoLocks,
+    NoLocks(&'a str),
     LockName,
     Mode,
     Free,

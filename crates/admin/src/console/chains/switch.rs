@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Chain;
 use crate::console::context::{Answer, Context, value};
+use crate::console::gateways::{self, Gateways};
 use crate::console::parts::path;
 use crate::console::texts::Text;
 use crate::console::untrusted::Untrusted;
@@ -20,7 +21,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let others = || chain.engines.iter().filter(|engine| **engine != chain.active);
     let typed = value(&context.draft, "to");
     let chosen = others().find(|engine| Some(engine.raw()) == typed).or_else(|| others().next());
-    let lost = lost(&context, &chain, chosen).await;
+    let (lost, gateways) = tokio::join!(lost(&context, &chain, chosen), context.get::<Gateways>("/admin/v1/gateways"));
     let fields = html! {
         p {
             label for="to" { (t.of(Text::NewEngine)) }
@@ -40,6 +41,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
         h2.apart { (t.of(Text::WhatIsLost)) }
         @if let Some(lost) = lost { p { (lost) } }
         p { (t.of(Text::WorseThanWaiting)) }
+        @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
         (forms::form(&context, &target, &bound, &fields, Text::SwitchIt))
         (layout::same_as(t, "POST /admin/v1/chains/{name}/switch", &format!("oncegate chain switch {} … --accept-loss --reason …", chain.name.raw())))
     };

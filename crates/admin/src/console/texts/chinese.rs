@@ -216,7 +216,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "当前使用：".into(),
         Text::WhatIsLost => "会失去什么".into(),
         Text::WorseThanWaiting => "这比等待更糟吗？请询问业务方。占用和锁会有大约两秒收到 503，栅栏值可能倒退。请先让两个引擎都连不上的网关停止服务。".into(),
-        Text::NoLocks => "此应用没有被持有或等待的锁。下面的命令在运行另一条命令时持有一个锁：".into(),
+        Text::NoLocks(app) => format!("应用 `{app}` 没有被持有或等待的锁。下面的命令在运行另一条命令时持有一个锁：").into(),
         Text::LockName => "锁的名称".into(),
         Text::Mode => "模式".into(),
         Text::Free => "空闲".into(),

@@ -255,7 +255,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "Active now:".into(),
         Text::WhatIsLost => "What is lost".into(),
         Text::WorseThanWaiting => "Is that worse than waiting? Ask the business. Claims and locks get 503 for about two seconds, and fences may go back. Take gateways that reach neither engine out of service first.".into(),
-        Text::NoLocks => "No lock of this app is held or waited for. This command holds one while it runs another:".into(),
+        Text::NoLocks(app) => format!("No lock of app `{app}` is held or waited for. This command holds one while it runs another:").into(),
         Text::LockName => "Name of a lock".into(),
         Text::Mode => "Mode".into(),
         Text::Free => "free".into(),
