@@ -179,7 +179,7 @@ pub(super) fn see_other(to: &str) -> Response {
 /// Returns the path that a sign-in leads to, if it is one of the console.
 pub(super) fn own_path(to: &str) -> &str {
     let is_own = to.starts_with("/console/") && to.len() <= 1024 && to.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_own && !to.contains("//") && !to.contains(['\\', '#']) { to } else { "/console/" }
+    if is_own && !to.contains("//") && !to.contains("/..") && !to.contains(['\\', '#']) { to } else { "/console/" }
 }
 
 /// Reads the fields of a form.

@@ -74,7 +74,7 @@ pub(super) fn cell(context: &Context, kind: Kind, row: &Row<'_>) -> Markup {
     let is_group = context.query("choose").is_some_and(|group| group == format!("{} {}", kind.name(), row.group()));
     let is_chosen = is_group || context.draft.iter().any(|(name, value)| name == "row" && *value == sent);
     html! {
-        td.box { input type="checkbox" name="row" value=(sent) checked[is_chosen] aria-label=(context.texts().of(Text::Choose)); }
+        td.box { input type="checkbox" name="row" value=(sent) checked[is_chosen] aria-label={ (context.texts().of(Text::Choose)) " " (row.id) }; }
     }
 }
 
