@@ -11,6 +11,7 @@ import { chromium } from 'playwright-core';
 import * as faults from './faults.mjs';
 import * as hostile from './hostile.mjs';
 import { Lab, TOKENS, post, until } from './lab.mjs';
+import * as truth from './truth.mjs';
 
 const AXE = readFileSync(join(dirname(fileURLToPath(import.meta.url)), 'node_modules/axe-core/axe.min.js'), 'utf8');
 const shots = process.argv[2] === 'screenshots' ? process.argv[3] : undefined;
@@ -131,6 +132,25 @@ step('a form that meets the end of its session comes back filled', async () => {
   await page.context().close();
 });
 
+step('a refused form is opened again with what was typed', async () => {
+  const granted = await post(a, '/v1/claims', { operation: 'order.submit', contents: { order_id: 'A-1004' } });
+  const page = await signedIn(a);
+  await page.goto(`${a.console}/console/claims/default/${granted.global_id}/settle`);
+  await page.check('input[value=success]');
+  await page.fill('#result', '{"order_number": 9001');
+  await page.fill('#reason', 'INC-47');
+  await page.click('main button');
+  assert.match(await page.textContent('main'), /not JSON/);
+  await page.click('text=Back to the form');
+  assert.ok(await page.isChecked('input[value=success]'));
+  assert.deepEqual([await page.inputValue('#result'), await page.inputValue('#reason')], ['{"order_number": 9001', 'INC-47']);
+  await page.fill('#result', '{"order_number": 9001}');
+  await page.click('main button');
+  assert.match(await page.textContent('.state'), /Done/);
+  assert.deepEqual(page.problems, []);
+  await page.context().close();
+});
+
 step('the overview keeps itself fresh, and leaves alone what a person has open', async () => {
   const page = await signedIn(a);
   const more = async (number) => {
@@ -219,6 +239,17 @@ step('seven tabs of one browser all load, also with their streams', async () => 
   await tabs[6].goto(`${a.console}/console/engines`, { timeout: 60_000 });
   assert.ok(await tabs[6].locator('nav').count());
   await first.context().close();
+});
+
+step('a page is live soon after others before it were left', async () => {
+  const page = await signedIn(a);
+  for (let view = 0; view < 9; view++) await page.goto(`${a.console}/console/`);
+  // The gateway notices only after seconds that the others were left.
+  await page.waitForSelector('#live:not([hidden])', { timeout: 60_000 });
+  assert.ok(await page.locator('.old').count(), 'old values are grey');
+  await page.waitForSelector('#live', { state: 'hidden', timeout: 60_000 });
+  assert.equal(await page.locator('.old').count(), 0);
+  await page.context().close();
 });
 
 step('pages are in Chinese for browsers that prefer it', async () => {
@@ -361,6 +392,9 @@ step('no page fails while the store does not answer', async () => {
   }
   await page.goto(`${a.console}/console/`);
   assert.match(await page.textContent('main'), /does not answer/);
+  await page.goto(`${a.console}/console/engines`);
+  assert.match(await page.textContent('main'), /the active engine does not answer/, 'the chain does not seem to grant');
+  await page.goto(`${a.console}/console/`);
   redis.kill('SIGCONT');
   await until('the store is seen again', async () => {
     await page.reload();
@@ -385,6 +419,8 @@ step('new rows are counted above those that a person reads', async () => {
   assert.deepEqual(page.problems, []);
   await page.context().close();
 });
+
+if (!isSample) for (const [name, run] of truth.steps({ lab, port, signedIn })) step(name, run);
 
 // At the end: claims of the first engine are not on the second.
 if (!isSample) for (const [name, run] of faults.steps({ lab, a, b, signedIn })) step(name, run);
