@@ -61,7 +61,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
             }
         }
         main #content {
-            p.muted #live hidden { (t.of(Text::NotLive)) }
+            p.muted #live hidden role="status" { (t.of(Text::NotLive)) }
             @match context.console.admin.lifecycle.stage() {
                 Stage::Ready => {}
                 Stage::Starting => { p.notice { (t.of(Text::Starting)) } }
