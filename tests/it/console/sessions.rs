@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use oncegate_testkit::wait::until;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
 use super::browser::{Browser, OWN, location};
 use super::{operated, operators, token};
@@ -171,6 +173,26 @@ async fn wrong_tokens_are_throttled_and_sessions_are_not() {
     // Above its rate, the throttle of the admin API delays everything that it counts.
     let counted = Page::get(&gateway.admin_client()).await.sum(FAILURES, &[]);
     assert_eq!(counted, 20);
+}
+
+#[tokio::test]
+async fn forms_of_strangers_that_do_not_end_take_no_place_of_an_operator() {
+    let gateway = operated().start().await;
+    let (browser, stranger) = (Browser::signed_in(&gateway, "view").await, Browser::at(&gateway));
+    let head = format!(
+        "POST /console/sign-in HTTP/1.1\r\nhost: {}\r\nsec-fetch-site: same-origin\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: 100\r\n\r\ntoken=",
+        gateway.admin()
+    );
+    let mut open = Vec::new();
+    until("strangers have all their places", SOON, async || {
+        let mut socket = TcpStream::connect(gateway.admin()).await.unwrap();
+        socket.write_all(head.as_bytes()).await.unwrap();
+        open.push(socket);
+        stranger.get("/console/sign-in").await.status == 503
+    })
+    .await;
+    assert_eq!(browser.get("/console/").await.status, 200);
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ use super::{layout, sign_in_form};
 use crate::auth::{Operator, Via};
 use crate::role::Role;
 
-/// Limit of concurrent requests to the console. The admin API has its own.
+/// Limit of concurrent requests to the console by operators, and by others. The admin API has its own.
 const IN_FLIGHT_MAX: usize = 16;
 
 /// Longest time for a page to be read.
@@ -65,13 +65,16 @@ pub(super) type Page = Arc<dyn Fn(Arc<Context>) -> BoxFuture<'static, Result<Ans
 #[derive(Clone)]
 pub(super) struct Guard {
     console: Arc<Console>,
-    permits: Arc<Semaphore>,
+    /// Places of operators, and as many of those who have not signed in: forms that never end keep no operator out.
+    operators: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
 }
 
 impl Guard {
     /// Returns the guard of a console.
     pub(super) fn new(console: Arc<Console>) -> Self {
-        Self { console, permits: Arc::new(Semaphore::new(IN_FLIGHT_MAX)) }
+        let [operators, strangers] = [(); 2].map(|()| Arc::new(Semaphore::new(IN_FLIGHT_MAX)));
+        Self { console, operators, strangers }
     }
 }
 
@@ -99,15 +102,18 @@ pub(super) async fn guard(State(guard): State<Guard>, mut request: Request, next
 }
 
 fn admitted(guard: &Guard, request: &Request) -> Result<(Site, OwnedSemaphorePermit), Problem> {
-    let permit = guard.permits.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{IN_FLIGHT_MAX} pages of the console are being drawn; try again after Retry-After.");
-        Problem::new(Code::Overloaded, detail).retry_soon()
-    })?;
     let site = head::host(request).and_then(|host| guard.console.sites.of_host(host)).ok_or_else(|| {
         Problem::invalid(
             "The console does not answer to this host. It answers to loopback names, such as those of a tunnel, and to the host of \
              console.origin.",
         )
+    })?;
+    let session = site.session(request.headers());
+    let has_session = session.is_some_and(|session| guard.console.sessions.peek(&session).is_some());
+    let places = if has_session { &guard.operators } else { &guard.strangers };
+    let permit = places.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{IN_FLIGHT_MAX} pages of the console are being drawn; try again after Retry-After.");
+        Problem::new(Code::Overloaded, detail).retry_soon()
     })?;
     if !request.method().is_safe() && !site.has_sent(request.headers()) {
         return Err(Problem::new(Code::Forbidden, Texts(Language::English).of(Text::NotFromThisSite)));
