@@ -5,6 +5,7 @@ pub(super) mod several;
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use maud::{Markup, html};
 use oncegate_core::tenant::AppKey;
 use oncegate_web::problem::Problem;
@@ -21,6 +22,12 @@ use super::untrusted::Untrusted;
 use super::{layout, times};
 use crate::audit::Change;
 use crate::role::Role;
+
+/// Rows of unknown claims.
+const ROWS: usize = 50;
+
+/// Most apps that are asked one by one.
+const APPS_MAX: usize = 16;
 
 /// Characters of contents that a row shows.
 const CONTENTS_CHARS: usize = 80;
@@ -139,7 +146,12 @@ async fn suspects(context: &Context, kind: &str, app: &str) -> Result<Suspects, 
 }
 
 async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
-    let mut found: UnknownsPage = context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", "50")])).await?;
+    let apps: Vec<_> = context.console.admin.registry.apps().iter().map(|app| app.key.to_string()).collect();
+    let mut found = if app.is_empty() && (2..=APPS_MAX).contains(&apps.len()) {
+        unknowns_of_each(context, &apps).await
+    } else {
+        unknowns_of(context, app).await?
+    };
     if !context.is_click {
         // The script only counts new rows, which is no look at contents.
         found.unknowns.iter_mut().for_each(|unknown| unknown.contents = None);
@@ -154,6 +166,34 @@ async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem>
         context.console.admin.audit.note(&context.operator, &change);
     }
     Ok(found)
+}
+
+async fn unknowns_of(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
+    context.get(&address("/admin/v1/unknowns", &[("app", app), ("limit", &ROWS.to_string())])).await
+}
+
+/// Returns the unknown claims of these apps. One whose store takes too long to be searched leaves the others on the page.
+async fn unknowns_of_each(context: &Context, apps: &[String]) -> UnknownsPage {
+    let pages = join_all(apps.iter().map(|app| unknowns_of(context, app))).await;
+    let mut all = UnknownsPage { unknowns: Vec::new(), more: false, failed: Vec::new() };
+    for (app, page) in apps.iter().zip(pages) {
+        match page {
+            Ok(page) => {
+                all.more |= page.more;
+                all.unknowns.extend(page.unknowns);
+                all.failed.extend(page.failed);
+            }
+            Err(problem) => {
+                let (app, detail) = (Untrusted::from(app.as_str()), Untrusted::from(problem.detail));
+                all.failed.push(Unanswered { app, detail });
+            }
+        }
+    }
+    // Instants in UTC sort as text.
+    all.unknowns.sort_by(|one, other| one.since.cmp(&other.since));
+    all.more |= all.unknowns.len() > ROWS;
+    all.unknowns.truncate(ROWS);
+    all
 }
 
 fn kinds(context: &Context, chosen: &str, app: &str) -> Markup {
@@ -192,7 +232,9 @@ fn of_unknowns(context: &Context, found: &Result<UnknownsPage, Problem>) -> Mark
         Err(problem) => return html! { p.notice { (Untrusted::from(problem.detail.clone())) } },
     };
     html! {
-        @for Unanswered { app, detail } in failed { p.notice { (app) ": " (detail) } }
+        @for Unanswered { app, detail } in failed {
+            p.notice { (app) ": " (detail) " " (t.of(Text::AskWithCommand)) " " code { "oncegate unknowns --app " (app) } }
+        }
         @if unknowns.is_empty() {
             @if failed.is_empty() { p { (t.of(Text::NoUnknowns)) } }
         } @else {

@@ -290,6 +290,7 @@ pub(super) enum Text<'a> {
     NoUnknowns,
     SettleAdvice,
     OldestOnly,
+    AskWithCommand,
     SinceTime(&'a str),
     SpoolHas { entries: usize, bytes: u64 },
     ActiveInEpoch(u64),

@@ -275,6 +275,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NoUnknowns => "没有未知的结果。".into(),
         Text::SettleAdvice => "这些操作的调用方在结果确定之前一直收到 409。请先在受该操作影响的系统中查清结果，再按查到的情况确定。".into(),
         Text::OldestOnly => "这里是最早的一些，可能还有更多。".into(),
+        Text::AskWithCommand => "下面的命令等待更久：".into(),
         Text::SinceTime(at) => format!("自 {at} UTC 起。").into(),
         Text::SpoolHas { entries, bytes } => format!("{entries} 条应答等待存储，共 {bytes} 字节").into(),
         Text::ActiveInEpoch(epoch) => format!("（当前使用，纪元 {epoch}）").into(),

@@ -309,6 +309,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NoUnknowns => "No outcome is unknown.".into(),
         Text::SettleAdvice => "Callers of these operations get 409 until each is settled. Look the effect up in the system that the operation changes, then settle it with what you have found.".into(),
         Text::OldestOnly => "These are the oldest. There may be more.".into(),
+        Text::AskWithCommand => "This command waits longer:".into(),
         Text::SinceTime(at) => format!("Since {at} UTC.").into(),
         Text::SpoolHas { entries, bytes } => format!("{entries} answers wait for a store, {bytes} bytes").into(),
         Text::ActiveInEpoch(epoch) => format!("(active, epoch {epoch})").into(),
