@@ -33,6 +33,11 @@ async fn each_gateway_shows_all_of_them_and_links_only_to_origins() {
         assert!(shown.contains("fleet · "), "whose data it is: {shown}");
         let overview = browser.get("/console/").await.expect(200).text;
         assert!(overview.contains("2 things") && overview.contains("fleet · "), "{overview}");
+        let mark = browser.cookie.split(['-', '=']).nth(1).unwrap();
+        assert!(
+            overview.matches(&format!("<code>{mark}</code>")).count() >= 2,
+            "each page names its gateway: {overview}"
+        );
     }
     drop(linked);
 }

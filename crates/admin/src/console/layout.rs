@@ -69,6 +69,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
             }
             (main)
         }
+        footer { p.muted { (t.of(Text::TimesAreUtc)) } }
     };
     document(context.language, &format!("{} · {}", t.of(title), host.shown()), None, &body)
 }

@@ -400,4 +400,5 @@ pub(super) enum Text<'a> {
     PerSecond,
     // Live regions.
     NotLive,
+    TimesAreUtc,
 }

@@ -381,6 +381,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::HighLatency => "延迟 p99".into(),
         Text::PerSecond => "次/秒".into(),
         Text::NotLive => "未实时更新：请重新加载页面查看变化。".into(),
+        Text::TimesAreUtc => "时间均为 UTC。".into(),
     }
 }
 

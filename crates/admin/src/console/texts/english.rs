@@ -415,6 +415,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::HighLatency => "Latency p99".into(),
         Text::PerSecond => "/s".into(),
         Text::NotLive => "Not live: load the page again to see what has changed.".into(),
+        Text::TimesAreUtc => "Times are in UTC.".into(),
     }
 }
 
