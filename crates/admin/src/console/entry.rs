@@ -41,7 +41,7 @@ const FORM_BYTES_MAX: usize = 128 << 10;
 /// Largest draft of a form that is kept over a sign-in, as the browser encodes it.
 pub(super) const DRAFT_BYTES_MAX: usize = 16 << 10;
 
-/// Fields that a form gets anew when it is shown again.
+/// Fields that are new each time a form is shown.
 const UNKEPT: [&str; 2] = ["form_token", "nonce"];
 
 /// Longest time for a form to arrive.
