@@ -89,14 +89,21 @@ fn state(t: Texts, disabled: bool, problem: Option<&Untrusted>) -> Markup {
     }
 }
 
-/// Returns a form that chooses an app. With a further parameter of the page, it may be all apps.
-pub(super) fn choose(t: Texts, page: &str, apps: &[App], chosen: &str, further: Option<(&str, &str)>) -> Markup {
+/// Returns a form that chooses an app, or all of them if the page can show all, and keeps a further parameter of the page.
+pub(super) fn choose(
+    t: Texts,
+    page: &str,
+    apps: &[App],
+    chosen: &str,
+    may_be_all: bool,
+    further: Option<(&str, &str)>,
+) -> Markup {
     html! {
         form.inline method="get" action=(page) {
             @if let Some((name, value)) = further { input type="hidden" name=(name) value=(value); }
             label for="app" { (t.of(Text::App)) }
             select #app name="app" {
-                @if further.is_some() { option value="" selected[chosen.is_empty()] { (t.of(Text::AllKinds)) } }
+                @if may_be_all { option value="" selected[chosen.is_empty()] { (t.of(Text::AllKinds)) } }
                 @for App { key, .. } in apps { option value=(key.raw()) selected[key.raw() == chosen] { (key.shown()) } }
             }
             button type="submit" { (t.of(Text::Open)) }

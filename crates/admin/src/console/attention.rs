@@ -123,7 +123,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             strong {} " " (t.of(Text::NewRows)) " "
             a href=(address("/console/attention", &[("kind", kind), ("app", app)])) { (t.of(Text::LoadAgain)) }
         }
-        @if apps.len() > 1 { (apps::choose(t, "/console/attention", &apps, app, Some(("kind", kind)))) }
+        @if apps.len() > 1 { (apps::choose(t, "/console/attention", &apps, app, true, Some(("kind", kind)))) }
         @if let Some(found) = &unknowns {
             (layout::heading(&t.of(Text::Unknowns), &t.of(Text::ScopeStore)))
             (of_unknowns(&context, found))

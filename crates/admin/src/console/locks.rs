@@ -57,7 +57,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let found = context.get::<Locks>(&call).await;
     let main = html! {
         div.heading { h1 { (t.of(Text::Locks)) } span.muted { (t.of(Text::ScopeStore)) } }
-        (choose(t, "/console/locks", &apps, app, None))
+        (choose(t, "/console/locks", &apps, app, false, None))
         @match &found {
             Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::NoLocks(app))) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
             Ok(Locks { locks, next }) => {

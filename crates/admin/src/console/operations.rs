@@ -63,7 +63,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let lines = lines(&context, &operations).await;
     let main = html! {
         div.heading { h1 { (t.of(Text::Operations)) } span.muted { (t.of(Text::ThisGateway)) " · " (t.of(Text::SinceTime(&times::instant(&since)))) } }
-        @if apps.len() > 1 { (apps::choose(t, "/console/operations", &apps, app, None)) }
+        @if apps.len() > 1 { (apps::choose(t, "/console/operations", &apps, app, true, None)) }
         @if operations.is_empty() {
             p { (t.of(Text::NoCallsYet)) }
             pre { "oncegate once order.submit '{\"order_id\": \"A-1001\"}' -- /usr/local/bin/submit" }

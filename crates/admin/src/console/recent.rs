@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
+use super::apps::{self, AppsPage};
 use super::context::{Answer, Context};
 use super::options::{ConsoleLinks, Link};
 use super::parts::{address, claim_page, logs, pager, table};
@@ -93,7 +94,9 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let filters = ["kind", "app", "operation"].map(|name| (name, context.query(name).unwrap_or_default()));
     let rest = [("after", context.query("after").unwrap_or_default()), ("limit", "50")];
-    let recent: Recent = context.get(&address("/admin/v1/recent", &[&filters[..], &rest].concat())).await?;
+    let call = address("/admin/v1/recent", &[&filters[..], &rest].concat());
+    let (recent, apps) = tokio::join!(context.get::<Recent>(&call), context.get::<AppsPage>("/admin/v1/apps"));
+    let (recent, apps) = (recent?, apps.map(|known| known.apps).unwrap_or_default());
     let next = recent.next.map(|next| next.to_string());
     let main = html! {
         div.heading { h1 { (t.of(Text::Recent)) } span.muted { (t.of(Text::ThisGateway)) } }
@@ -104,6 +107,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 a href=(href) aria-current=[(kind == filters[0].1).then_some("true")] { (t.of(title)) } " "
             }
         }
+        @if apps.len() > 1 { (apps::choose(t, "/console/recent", &apps, filters[1].1, true, Some(filters[0]))) }
         (list(&context, &recent))
         (pager(t, "/console/recent", &filters, next.as_deref()))
         (layout::sources(t, &[&address("recent", &filters)], "oncegate recent"))
