@@ -101,7 +101,7 @@ step('a request of the proxy is found from its key, which is in no address', asy
   assert.equal(answer.status, 502);
   const page = await signedIn(a, {}, 'view');
   await page.click('nav >> text=Proxy');
-  assert.match(await page.textContent('main'), /51aa03c2…\s*Unavailable/);
+  assert.match(await page.textContent('main'), /51aa03c2…\s*Upstream or store did not answer/);
   await page.click('nav >> text=Find');
   await page.fill('#key', key);
   await page.click('main >> text=Find a request of the proxy by its key >> nth=-1');

@@ -68,7 +68,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ResponseNotStored => "已完成，未存储响应".into(),
         Text::OtherRequest => "键属于另一个请求".into(),
         Text::RefusedRequest => "已拒绝".into(),
-        Text::AnsweredUnavailable => "不可用".into(),
+        Text::AnsweredUnavailable => "上游或存储未应答".into(),
         Text::WithoutKey => "没有键".into(),
         Text::Unprotected => "未受保护".into(),
         Text::ForgetIt => "擦除响应".into(),

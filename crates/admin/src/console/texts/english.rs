@@ -80,7 +80,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ResponseNotStored => "Done, response not stored".into(),
         Text::OtherRequest => "Key of another request".into(),
         Text::RefusedRequest => "Refused".into(),
-        Text::AnsweredUnavailable => "Unavailable".into(),
+        Text::AnsweredUnavailable => "Upstream or store did not answer".into(),
         Text::WithoutKey => "Without a key".into(),
         Text::Unprotected => "Unprotected".into(),
         Text::ForgetIt => "Erase the response".into(),
