@@ -23,6 +23,21 @@ pub(super) fn page_of(granted: &Answer) -> String {
 }
 
 #[tokio::test]
+async fn the_documentation_has_a_row_for_each_page() {
+    let docs = include_str!("../../../docs/console.md");
+    let gateway = operated().start().await;
+    let page = Browser::signed_in(&gateway, "act").await.get("/console/").await.expect(200).text;
+    let (_, nav) = page.split_once("<nav>").unwrap();
+    let (nav, _) = nav.split_once("</nav>").unwrap();
+    let titles: Vec<_> = nav.split("</a>").filter_map(|link| link.rsplit_once('>')).map(|(_, title)| title).collect();
+    assert!(titles.len() > 10, "{titles:?}");
+    for title in titles {
+        let is_row = |line: &str| line.strip_prefix("| ").is_some_and(|row| row.starts_with(title));
+        assert!(docs.lines().any(is_row), "docs/console.md has no row for {title:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_page_opens_for_each_role_that_may_see_it() {
     let gateway = operated().start().await;
     let claim = page_of(&succeeded(&gateway, &json!({ "order_id": "A-1" }), &json!(1)).await);
