@@ -196,7 +196,7 @@ async fn forms_of_strangers_that_do_not_end_take_no_place_of_an_operator() {
 }
 
 #[tokio::test]
-async fn no_token_session_or_contents_is_in_the_log() {
+async fn no_token_session_or_contents_is_in_log_trail_or_history() {
     let gateway = operated().env("ONCEGATE_LOG__LEVEL", "trace").start().await;
     let browser = Browser::signed_in(&gateway, "act").await;
     gateway.client().claim(serde_json::json!({ "order_id": "secret-order" })).await.expect(201);
@@ -208,7 +208,11 @@ async fn no_token_session_or_contents_is_in_the_log() {
         (gateway.log(), std::fs::read_to_string(gateway.data_dir().join("audit.jsonl")).unwrap_or_default());
     let id = browser.cookie.split_once('=').unwrap().1;
     let form_token = browser.form_token().await;
+    gateway.signal("TERM");
+    let file = gateway.data_dir().join("history");
+    until("the history is written at the end", Duration::from_mins(1), async || file.exists()).await;
+    let history = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
     for secret in [&token("act"), id, &form_token, "secret-order", "wrong_token"] {
-        assert!(!log.contains(secret) && !trail.contains(secret), "{secret}");
+        assert!(!log.contains(secret) && !trail.contains(secret) && !history.contains(secret), "{secret}");
     }
 }
