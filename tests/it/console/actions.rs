@@ -1,7 +1,10 @@
 //! Actions: the admin API does once what an operator decides on a page, for the state that the page showed.
 
+use std::time::Duration;
+
 use oncegate_testkit::client::Answer;
 use oncegate_testkit::gateway::Gateway;
+use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::browser::{Browser, OWN, location};
@@ -169,4 +172,24 @@ async fn a_chain_is_switched_once_its_name_was_typed_and_the_loss_accepted() {
         browser.post(page, &[OWN], &format!("{stale}&to=primary&typed=default&accept_loss=true&reason=x")).await;
     assert!(refused.status == 409 && refused.text.contains("has changed since"), "{}", refused.text);
     assert_eq!(newest(&gateway, "chain.switch").await.as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn each_page_says_that_the_trail_cannot_be_written_and_actions_are_refused() {
+    let gateway = operated().start().await;
+    std::fs::create_dir_all(gateway.data_dir().join("audit.jsonl")).unwrap();
+    let page = format!("{}/settle", page_of(&unknown(&gateway, &json!({ "order_id": "A-1" })).await));
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let is_said = async || browser.get(&page).await.expect(200).text.contains("The audit trail cannot be written");
+    until("the page says so", Duration::from_mins(1), is_said).await;
+    let form = bound(&browser.get(&page).await.expect(200));
+    let body = format!("{form}&outcome=success&reason=INC-42");
+    let refused = browser.post(&page, &[OWN], &body).await.expect(503);
+    assert!(
+        refused.text.contains("audit_unavailable") && refused.text.contains("Back to the form"),
+        "{}",
+        refused.text
+    );
+    let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1" } });
+    assert_eq!(gateway.client().post("/v1/claims", &claim).await.body["state"], "unknown");
 }

@@ -67,6 +67,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
                 Stage::Starting => { p.notice { (t.of(Text::Starting)) } }
                 Stage::Draining => { p.notice { (t.of(Text::Draining)) } }
             }
+            @if context.console.admin.audit.failing_since().is_some() { p.notice { (t.of(Text::NoTrail)) } }
             (main)
         }
         footer { p.muted { (t.of(Text::TimesAreUtc)) } }

@@ -100,6 +100,7 @@ pub(super) enum Text<'a> {
     SameAs,
     Starting,
     Draining,
+    NoTrail,
     // Errors.
     Problem,
     Code,

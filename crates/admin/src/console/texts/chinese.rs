@@ -82,6 +82,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SameAs => "等同于".into(),
         Text::Starting => "本网关正在启动。".into(),
         Text::Draining => "本网关正在停止。请使用其他网关。".into(),
+        Text::NoTrail => "审计记录无法写入，因此操作会被拒绝。请检查 server.data_dir 所在磁盘。".into(),
         Text::Problem => "操作未成功".into(),
         Text::Code => "代码".into(),
         Text::Request => "请求".into(),

@@ -97,6 +97,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::SameAs => "The same as".into(),
         Text::Starting => "This gateway is starting.".into(),
         Text::Draining => "This gateway is stopping. Use another one.".into(),
+        Text::NoTrail => "The audit trail cannot be written, so actions are refused. Check the disk of server.data_dir.".into(),
         Text::Problem => "This did not work".into(),
         Text::Code => "Code".into(),
         Text::Request => "Request".into(),
