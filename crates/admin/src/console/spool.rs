@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::context::{Answer, Context};
 use super::parts::{address, pager, path, table};
-use super::texts::{Text, Texts};
+use super::texts::{Advice, Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
 
@@ -17,6 +17,22 @@ use super::{layout, times};
 struct Spool {
     entries: Vec<Entry>,
     next: Option<u64>,
+}
+
+/// The part of `GET /admin/v1/summary` about the journal.
+#[derive(Deserialize)]
+struct Summary {
+    spool: Journal,
+}
+
+/// The outage journal, of all apps.
+#[derive(Deserialize)]
+struct Journal {
+    entries: usize,
+    bytes: u64,
+    bytes_max: u64,
+    oldest_at: Option<String>,
+    takes: bool,
 }
 
 /// An entry that waits.
@@ -38,16 +54,32 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let (app, after) = (context.query("app").unwrap_or_default(), context.query("after").unwrap_or_default());
     let call = address("/admin/v1/spool", &[("app", app), ("after", after), ("limit", "50")]);
-    let Spool { entries, next } = context.get(&call).await?;
+    let (page, summary) = tokio::join!(context.get::<Spool>(&call), context.get::<Summary>("/admin/v1/summary"));
+    let Spool { entries, next } = page?;
     let next = next.map(|next| next.to_string());
     let main = html! {
         div.heading { h1 { (t.of(Text::Spool)) } span.muted { (t.of(Text::ThisGateway)) } }
         p { (t.of(Text::SpoolAbout)) }
+        @if let Ok(Summary { spool }) = &summary { (journal(&context, spool)) }
         @if entries.is_empty() { p { (t.of(Text::SpoolEmpty)) } } @else { (rows(t, &entries)) }
         (pager(t, "/console/spool", &[("app", app)], next.as_deref()))
-        (layout::sources(t, &["spool"], "oncegate spool waiting"))
+        (layout::sources(t, &["spool", "summary"], "oncegate spool waiting, oncegate summary"))
     };
     Ok(Answer::Page(Text::Spool, main))
+}
+
+/// Returns what the journal has of all apps, since when, and how much more it takes.
+fn journal(context: &Context, journal: &Journal) -> Markup {
+    let (t, left) = (context.texts(), journal.bytes_max.saturating_sub(journal.bytes));
+    html! {
+        @if !journal.takes { p.notice { "■ " (t.of(Text::Do(Advice::JournalFailing))) } }
+        @if journal.entries > 0 {
+            p {
+                (t.of(Text::SpoolHas { entries: journal.entries, bytes: journal.bytes })) " · " (t.of(Text::SpoolRoom(left)))
+                @if let Some(oldest) = &journal.oldest_at { " · " (t.of(Text::SpoolOldest)) " " (times::since(oldest, context.now())) }
+            }
+        }
+    }
 }
 
 fn rows(t: Texts, entries: &[Entry]) -> Markup {

@@ -257,6 +257,8 @@ pub(super) enum Text<'a> {
     NotUsedYet,
     SpoolAbout,
     SpoolEmpty,
+    SpoolRoom(u64),
+    SpoolOldest,
     Answered,
     AnswerOf,
     LastFailure,

@@ -238,6 +238,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NotUsedYet => "未见使用".into(),
         Text::SpoolAbout => "故障策略代替存储给出的应答。存储恢复应答后按顺序送达。不显示内容。".into(),
         Text::SpoolEmpty => "没有等待存储的应答。".into(),
+        Text::SpoolRoom(bytes) => format!("尚余 {bytes} 字节").into(),
+        Text::SpoolOldest => "最早的始于".into(),
         Text::Answered => "应答时间".into(),
         Text::AnswerOf => "应答".into(),
         Text::LastFailure => "上次失败".into(),

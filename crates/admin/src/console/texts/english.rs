@@ -277,6 +277,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NotUsedYet => "no use is known".into(),
         Text::SpoolAbout => "Answers that outage policies gave in place of a store. They are delivered in their order when it answers. Contents are not shown.".into(),
         Text::SpoolEmpty => "Nothing waits for a store.".into(),
+        Text::SpoolRoom(bytes) => format!("{bytes} bytes are free").into(),
+        Text::SpoolOldest => "the oldest since".into(),
         Text::Answered => "Answered".into(),
         Text::AnswerOf => "Answer".into(),
         Text::LastFailure => "Last failure".into(),
