@@ -1,17 +1,16 @@
-// Keeps regions of a page fresh. An event names what has changed; the page is then loaded, and only regions of that name are replaced.
+// Keeps regions of a page fresh. An event names what has changed; the page is loaded, and those regions are replaced.
 'use strict';
 (() => {
   const regions = () => [...document.querySelectorAll('[data-live]')];
   const notice = document.getElementById('live');
   const news = document.getElementById('new');
-  let source;
-  let again;
-  let late;
+  let source, again, late, pause;
+  let next = 0;
   let isBehind = false;
   let isLoading = false;
   let changed = new Set();
 
-  // A region in which a person types, reads or selects stays as it is.
+  // A region in use stays as it is.
   const isUsed = (region) => {
     const selection = document.getSelection();
     const isSelected = selection && !selection.isCollapsed && selection.containsNode(region, true);
@@ -20,11 +19,11 @@
 
   const show = (isLive) => {
     if (isLive) late = clearTimeout(late);
-    if (notice) notice.hidden = isLive;
+    notice.hidden = isLive;
     for (const region of regions()) region.classList.toggle('old', !isLive);
   };
 
-  // Rows that a person reads do not move: those that are new are counted above them.
+  // Rows do not move: new ones are counted above them.
   const count = (page) => {
     const rows = (from) => [...from.querySelectorAll('[data-row]')].map((row) => row.dataset.row);
     const known = new Set(rows(document));
@@ -46,6 +45,11 @@
 
   const load = () => {
     if (isLoading || !changed.size || document.hidden) return;
+    clearTimeout(pause);
+    const wait = next - Date.now();
+    if (wait > 0) return (pause = setTimeout(load, wait));
+    // A list is looked up in stores.
+    if (news) next = Date.now() + 30000;
     isLoading = true;
     const names = changed;
     changed = new Set();
@@ -56,9 +60,9 @@
     request.setRequestHeader('oncegate-live', '1');
     request.onloadend = () => {
       isLoading = false;
-      const isAnswered = request.status === 200 && request.response;
-      if (isAnswered) replace(request.response, names);
-      show(isAnswered && source.readyState === EventSource.OPEN);
+      const isOk = request.status === 200 && request.response;
+      if (isOk) replace(request.response, names);
+      show(isOk && source.readyState === EventSource.OPEN);
     };
     request.send();
   };
@@ -68,7 +72,7 @@
     source = new EventSource('/console/live');
     source.onopen = () => {
       show(true);
-      // While no stream was open, anything may have changed.
+      // Anything may have changed.
       if (isBehind) changed = new Set([...regions().map((region) => region.dataset.live), news?.dataset.rows]);
       isBehind = false;
       load();
@@ -79,11 +83,8 @@
     };
     source.onerror = () => {
       isBehind = true;
-      if (source.readyState !== EventSource.CLOSED) {
-        late ??= setTimeout(show, 10000, false);
-        return;
-      }
-      // Too many are open. Those of pages that were left end within seconds.
+      if (source.readyState !== EventSource.CLOSED) return (late ??= setTimeout(show, 10000, false));
+      // Too many are open. Those of left pages end soon.
       show(false);
       again = setTimeout(open, 5000);
     };
