@@ -355,6 +355,20 @@ fn a_route_that_could_not_keep_its_promises_is_refused() {
 }
 
 #[test]
+fn a_template_of_the_console_has_one_place() {
+    let app = |template: &str| {
+        let operation = "[apps.shop.operations.\"order.submit\"]";
+        format!("[apps.shop]\nsecrets = [\"{DIGEST}\"]\n{operation}\nconsole_find = '{template}'\n")
+    };
+    assert!(file(&app("{\"order_id\": \"{text}\"}")).load().is_ok());
+    for wrong in ["", "{text}", "{\"order_id\": 1}", "{\"a\": \"{text}\", \"b\": \"{text}\"}"] {
+        let refused = refused(&app(wrong));
+        let place = "line 4: apps.shop.operations.\"order.submit\".console_find: write JSON";
+        assert!(refused.contains(place), "{wrong}: {refused}");
+    }
+}
+
+#[test]
 fn terms_of_a_route_are_written_at_the_route() {
     let app = |terms: &str| {
         format!("[apps.shop]\nsecrets = [\"{DIGEST}\"]\n[apps.shop.operations.\"proxy:orders\"]\n{terms}")
