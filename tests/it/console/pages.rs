@@ -35,6 +35,12 @@ async fn the_documentation_has_a_row_for_each_page() {
         let is_row = |line: &str| line.strip_prefix("| ").is_some_and(|row| row.starts_with(title));
         assert!(docs.lines().any(is_row), "docs/console.md has no row for {title:?}");
     }
+    for picture in [
+        &include_bytes!("../../../docs/images/console-overview.png")[..],
+        include_bytes!("../../../docs/images/console-claim.png"),
+    ] {
+        assert!(picture.len() <= 150_000, "a picture of {} bytes", picture.len());
+    }
 }
 
 #[tokio::test]
