@@ -69,6 +69,26 @@ step('an order is found from its number, and settled once; a repeat gets the res
   await page.context().close();
 });
 
+step('a caller that waits at the other gateway gets what an operator settles', async () => {
+  const waited = { operation: 'order.submit', contents: { order_id: 'A-1005' } };
+  const granted = await post(a, '/v1/claims', { ...waited, lease: '10m' });
+  const answer = post(b, '/v1/claims', { ...waited, wait: '30s' });
+  const page = await signedIn(a);
+  await until('the caller waits', async () => {
+    const { callers } = await (await fetch(`${b.console}/admin/v1/waiting`, { headers: { authorization: `Bearer ${TOKENS.view}` } })).json();
+    return callers === 1;
+  });
+  await page.goto(`${a.console}/console/claims/default/${granted.global_id}/settle`);
+  await page.check('input[value=success]');
+  await page.fill('#result', '90018');
+  await page.fill('#reason', 'INC-48');
+  await page.click('main button');
+  await page.waitForURL(/done=success/);
+  const { status, state, result } = await answer;
+  assert.deepEqual([status, state, result], [409, 'succeeded', 90018]);
+  await page.context().close();
+});
+
 step('what needs a person is found on the overview, and worked off together', async () => {
   const claims = [];
   for (const number of [1, 2, 3]) {
