@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::context::{Answer, Context};
 use super::gateways::Gateways;
 use super::parts::{address, health, path, table};
-use super::texts::{Advice, Text, Texts};
+use super::texts::{Advice, Counted, Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
@@ -189,13 +189,14 @@ fn item(t: Texts, thing: &Thing, now: Timestamp) -> Markup {
 
 /// Returns the text about the items of an app that only has a number, in the language of the page.
 fn counted(thing: &Thing) -> Option<Text<'_>> {
-    let (count, app) = (thing.count, thing.app.as_ref()?.raw());
-    match thing.kind.as_str() {
-        "overlap" => Some(Text::OverlapsOf { count, app }),
-        "double" => Some(Text::DoublesOf { count, app }),
-        "unknown" => Some(Text::UnknownsOf { count, app }),
-        _ => None,
-    }
+    let app = thing.app.as_ref()?.raw();
+    let counted = match thing.kind.as_str() {
+        "overlap" => Counted::Overlaps(thing.count, app),
+        "double" => Counted::Doubles(thing.count, app),
+        "unknown" => Counted::Unknowns(thing.count, app),
+        _ => return None,
+    };
+    Some(Text::Counted(counted))
 }
 
 /// Returns the word for an item that needs a person, the advice, and the page with more.

@@ -3,27 +3,14 @@
 
 mod advice;
 mod chinese;
+mod counted;
 mod english;
 mod language;
-
-use std::borrow::Cow;
+mod states;
 
 pub(in crate::console) use self::advice::Advice;
-pub(in crate::console) use self::language::Language;
-
-/// The texts in one language.
-#[derive(Clone, Copy)]
-pub(super) struct Texts(pub(super) Language);
-
-impl Texts {
-    /// Returns a text.
-    pub(super) fn of(self, text: Text<'_>) -> Cow<'static, str> {
-        match self.0 {
-            Language::English => english::text(text),
-            Language::Chinese => chinese::text(text),
-        }
-    }
-}
+pub(in crate::console) use self::counted::Counted;
+pub(in crate::console) use self::language::{Language, Texts};
 
 /// A text, with the values that it names.
 #[derive(Clone, Copy, Debug)]
@@ -126,9 +113,7 @@ pub(super) enum Text<'a> {
     GoOn,
     // Attention.
     NothingNeedsYou,
-    OverlapsOf { count: usize, app: &'a str },
-    DoublesOf { count: usize, app: &'a str },
-    UnknownsOf { count: usize, app: &'a str },
+    Counted(Counted<'a>),
     ThingsNeedYou(usize),
     Store,
     Chain,

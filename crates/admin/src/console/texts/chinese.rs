@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Text;
+use super::{Text, states};
 
 /// Returns a text in Simplified Chinese.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -28,7 +28,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         }
         Text::PassedToday(calls) => format!("放行了 {calls} 次强制模式本应拦截的调用。").into(),
         Text::RanTwiceHere => "执行了两次".into(),
-        Text::SecondRun(state) => format!("在观察模式下再次执行并成功；其占用当时为：{}", words(state)).into(),
+        Text::SecondRun(state) => format!("在观察模式下再次执行并成功；其占用当时为：{}", states::chinese(state)).into(),
         Text::AtLeast => "至少".into(),
         Text::MismatchesToday(count) => format!("{count} 次 422 应答：同一操作的内容或指纹不同。").into(),
         Text::LoadAgain => "重新加载".into(),
@@ -104,11 +104,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::OneMoment => "请稍候".into(),
         Text::GoOn => "继续".into(),
         Text::NothingNeedsYou => "没有需要处理的事项".into(),
-        Text::OverlapsOf { count, app } => format!("应用 `{app}` 有 {count} 个操作被授予了两次尝试。请查清两次是否都产生了效果。").into(),
-        Text::DoublesOf { count, app } => format!("应用 `{app}` 有 {count} 个操作可能执行了两次。请查清其效果。").into(),
-        Text::UnknownsOf { count, app } => {
-            format!("就本网关所遇到的，应用 `{app}` 有 {count} 个操作结果未知。确定结果之前，调用方收到 409：请先查清其效果。").into()
-        }
+        Text::Counted(counted) => counted.chinese().into(),
         Text::Store => "存储".into(),
         Text::Chain => "链".into(),
         Text::Journal => "日志".into(),
@@ -363,9 +359,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::PolicyAnswers => "故障策略".into(),
         Text::ObservedCalls => "观察模式".into(),
         Text::What => "内容".into(),
-        Text::RepeatGot(state) => format!("一次重复请求收到 409：{}", words(state)).into(),
+        Text::RepeatGot(state) => format!("一次重复请求收到 409：{}", states::chinese(state)).into(),
         Text::MismatchGot(code) => format!("内容不同的重复被拒绝：{code}").into(),
-        Text::CameLate(state) => format!("占用结束后才收到结果：{}", words(state)).into(),
+        Text::CameLate(state) => format!("占用结束后才收到结果：{}", states::chinese(state)).into(),
         Text::SupersededGot(code) => format!("不持有占用的尝试进行了调用：{code}").into(),
         Text::PolicyAnswered(policy) => format!("故障策略 {policy} 代替存储作出应答").into(),
         Text::WouldGet(code) => format!("观察模式下放行；强制模式会应答 {code}").into(),
@@ -385,15 +381,5 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::PerSecond => "次/秒".into(),
         Text::NotLive => "未实时更新：请重新加载页面查看变化。".into(),
         Text::TimesAreUtc => "时间均为 UTC。".into(),
-    }
-}
-
-/// Returns a state of a claim in words.
-fn words(state: &str) -> &str {
-    match state {
-        "in_progress" => "进行中",
-        "succeeded" => "已完成",
-        "unknown" => "结果未知",
-        other => other,
     }
 }

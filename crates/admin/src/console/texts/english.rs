@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Text;
+use super::{Text, states};
 
 /// Returns a text in English.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -33,16 +33,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         }
         Text::PassedToday(calls) => format!("It let {calls} calls pass that enforcing would have stopped.").into(),
         Text::RanTwiceHere => "Ran twice".into(),
-        Text::SecondRun(state) => format!("ran again in observe mode and succeeded; its claim was: {}", words(state)).into(),
+        Text::SecondRun(state) => format!("ran again in observe mode and succeeded; its claim was: {}", states::english(state)).into(),
         Text::AtLeast => "At least".into(),
         Text::MismatchesToday(count) => format!("{count} answers 422: the same operation with other contents or another fingerprint.").into(),
         Text::LoadAgain => "Load again".into(),
         Text::NewRows => "new since this page was loaded.".into(),
         Text::Gateways => "Gateways".into(),
-        Text::GatewaysAbout => {
-            "Each gateway writes a line about itself into the store of each chain that it shares, every ten seconds. A line ends a minute \
-             after its last change.".into()
-        }
+        Text::GatewaysAbout => "Each gateway writes a line about itself into the store of each chain that it shares, every ten seconds. A line ends a minute \
+             after its last change.".into(),
         Text::MoreGateways => "There are more gateways: the record of the chain has no room for them.".into(),
         Text::ScopeFleet => "fleet".into(),
         Text::Here => "(here)".into(),
@@ -71,10 +69,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::CallerDigest => "Digest of the caller".into(),
         Text::CallerDigestHint => "Only to find a claim that this gateway has not answered lately: `oncegate proxy check` prints it as `principal`.".into(),
         Text::FindByKey => "Find a request of the proxy by its key".into(),
-        Text::NoSuchKey => {
-            "This gateway has answered no request with this key lately. Another gateway may have. With the digest of the caller the claim is \
-             looked up in the store.".into()
-        }
+        Text::NoSuchKey => "This gateway has answered no request with this key lately. Another gateway may have. With the digest of the caller the claim is \
+             looked up in the store.".into(),
         Text::SeveralCallers => "Several callers have used this key. Each has a claim of its own.".into(),
         Text::StillRunning => "First request still running".into(),
         Text::ResponseNotStored => "Done, response not stored".into(),
@@ -84,10 +80,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::WithoutKey => "Without a key".into(),
         Text::Unprotected => "Unprotected".into(),
         Text::ForgetIt => "Erase the response".into(),
-        Text::ForgetWhen => {
-            "Repeats then get 409 response_not_stored, and do not run again. Status, Location and ETag stay. Backups of the store are not \
-             changed.".into()
-        }
+        Text::ForgetWhen => "Repeats then get 409 response_not_stored, and do not run again. Status, Location and ETag stay. Backups of the store are not \
+             changed.".into(),
         Text::ForgottenNow => "The response is erased. The key stays blocked.".into(),
         Text::NothingToForget => "This claim has no stored response: it is no record of the proxy, or it has not succeeded.".into(),
         Text::SignOut => "Sign out".into(),
@@ -109,14 +103,10 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::NoTokens => "No operator can sign in".into(),
         Text::NoTokensWhy => "No token is configured, so the admin API and its console are closed.".into(),
         Text::NoTokensMake => "Make a token. The first one may do everything, the second one only sees states:".into(),
-        Text::NoTokensThen => {
-            "Each command prints a line for [admin.tokens] of the configuration file. A gateway that was started with the file takes \
-             it within seconds; start one without a file again, with --config FILE. Then load this page again.".into()
-        }
+        Text::NoTokensThen => "Each command prints a line for [admin.tokens] of the configuration file. A gateway that was started with the file takes \
+             it within seconds; start one without a file again, with --config FILE. Then load this page again.".into(),
         Text::FormIsOld => "This form belongs to an earlier session. Nothing was changed: open the page again, then repeat it.".into(),
-        Text::NotFromThisSite => {
-            "The console takes forms only from its own pages. Nothing was changed: open the page again, then repeat it.".into()
-        }
+        Text::NotFromThisSite => "The console takes forms only from its own pages. Nothing was changed: open the page again, then repeat it.".into(),
         Text::SignIn => "Sign in".into(),
         Text::Token => "Token".into(),
         Text::TokenHint => "A token of [admin.tokens]. It is sent once and not stored.".into(),
@@ -124,24 +114,13 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::OneMoment => "One moment".into(),
         Text::GoOn => "Continue".into(),
         Text::NothingNeedsYou => "Nothing needs you".into(),
-        Text::OverlapsOf { count, app } => {
-            format!("{count} operations of app `{app}` were granted to two attempts. Look up whether both had an effect.").into()
-        }
-        Text::DoublesOf { count, app } => {
-            format!("{count} operations of app `{app}` may have been executed twice. Look up their effects.").into()
-        }
-        Text::UnknownsOf { count, app } => format!(
-            "{count} unknown claims of app `{app}`, as far as this gateway has met them. Callers get 409 until each is settled: look its \
-             effect up."
-        ).into(),
+        Text::Counted(counted) => counted.english().into(),
         Text::Store => "Store".into(),
         Text::Chain => "Chain".into(),
         Text::Journal => "Journal".into(),
         Text::Check => "Check".into(),
-        Text::CheckAdvice => {
-            "Each of these operations may have run twice. Look its effect up in the system that it changes, then record what you \
-             have found.".into()
-        }
+        Text::CheckAdvice => "Each of these operations may have run twice. Look its effect up in the system that it changes, then record what you \
+             have found.".into(),
         Text::AllKinds => "All".into(),
         Text::Overlaps => "Overlaps".into(),
         Text::Doubles => "Suspected doubles".into(),
@@ -185,11 +164,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ReasonHint => "One line for the audit trail, such as INC-42: order found in the ledger. No contents and no secrets.".into(),
         Text::FindAnything => "Find: ID, request, attempt, JSON".into(),
         Text::ChooseApp => "Choose the app. This gateway has several, and has not answered this lately.".into(),
-        Text::NothingToLookUp => {
-            "This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
-             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}; for a number of an order alone, an operation needs \
-             `console_find` in the configuration.".into()
-        }
+        Text::NothingToLookUp => "This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
+             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}; `console_find` of an operation finds it by less.".into(),
         Text::LookedFor => "Looked up with these contents or this ID:".into(),
         Text::SeveralClaims => "Several claims are meant:".into(),
         Text::NoLiveClaim => "No live claim.".into(),
@@ -211,9 +187,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ReleasedNow => "Released. The operation can be claimed again.".into(),
         Text::DoneForEver => "Done. Repeats always get 409 with the result.".into(),
         Text::DoneByProxy(None) => "Done. Repeats get the stored response, or 409 if none is stored.".into(),
-        Text::DoneByProxy(Some(until)) => {
-            format!("Done. Until {until} UTC repeats get the stored response, or 409 if none is stored.").into()
-        }
+        Text::DoneByProxy(Some(until)) => format!("Done. Until {until} UTC repeats get the stored response, or 409 if none is stored.").into(),
         Text::UnknownForEver => "The outcome is unknown. Repeats get 409 until it is settled.".into(),
         Text::BecomesUnknown => "the lease ends; without an outcome its state becomes unknown".into(),
         Text::CanBeClaimed => "it ends; the operation can be claimed again".into(),
@@ -397,9 +371,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::PolicyAnswers => "Outage policies".into(),
         Text::ObservedCalls => "Observed".into(),
         Text::What => "What".into(),
-        Text::RepeatGot(state) => format!("a repeat got 409: {}", words(state)).into(),
+        Text::RepeatGot(state) => format!("a repeat got 409: {}", states::english(state)).into(),
         Text::MismatchGot(code) => format!("a repeat with other contents was refused: {code}").into(),
-        Text::CameLate(state) => format!("an outcome came after the claim had ended: {}", words(state)).into(),
+        Text::CameLate(state) => format!("an outcome came after the claim had ended: {}", states::english(state)).into(),
         Text::SupersededGot(code) => format!("an attempt that does not hold the claim called: {code}").into(),
         Text::PolicyAnswered(policy) => format!("the outage policy {policy} answered in place of the store").into(),
         Text::WouldGet(code) => format!("let through in observe mode; enforcing answers {code}").into(),
@@ -419,14 +393,5 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::PerSecond => "/s".into(),
         Text::NotLive => "Not live: load the page again to see what has changed.".into(),
         Text::TimesAreUtc => "Times are in UTC.".into(),
-    }
-}
-
-/// Returns a state of a claim in words.
-fn words(state: &str) -> &str {
-    match state {
-        "in_progress" => "in progress",
-        "succeeded" => "done",
-        other => other,
     }
 }

@@ -1,6 +1,10 @@
 //! The language of a page.
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderMap, header};
+
+use super::{Text, chinese, english};
 
 /// A language of the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +37,20 @@ impl Language {
         match self {
             Self::English => "en",
             Self::Chinese => "zh-Hans",
+        }
+    }
+}
+
+/// The texts in one language.
+#[derive(Clone, Copy)]
+pub(in crate::console) struct Texts(pub(in crate::console) Language);
+
+impl Texts {
+    /// Returns a text.
+    pub(in crate::console) fn of(self, text: Text<'_>) -> Cow<'static, str> {
+        match self.0 {
+            Language::English => english::text(text),
+            Language::Chinese => chinese::text(text),
         }
     }
 }
