@@ -1,6 +1,6 @@
 //! Checks of `[console]`, of the values of an app that the console hides, and of what it finds claims by.
 
-use oncegate_admin::is_find_template;
+use oncegate_admin::ConsoleOptions;
 
 use super::Config;
 use super::path::KeyPath;
@@ -35,7 +35,7 @@ impl Config {
                 problems.push(Problem::of_key(path.clone(), message));
             }
             for (operation, options) in &app.operations {
-                if options.console_find.as_deref().is_some_and(|template| !is_find_template(template)) {
+                if options.console_find.as_deref().is_some_and(|template| !ConsoleOptions::is_find_template(template)) {
                     let path = KeyPath::of(["apps", key.as_ref(), "operations", operation.as_ref(), "console_find"]);
                     let message =
                         "write JSON with one \"{text}\" or \"{number}\", such as '{\"order_id\": \"{text}\"}'";

@@ -54,7 +54,6 @@ use self::actions::Actions;
 use self::calls::Calls;
 use self::context::Console;
 use self::entry::Guard;
-pub use self::find::templates::is_find_template;
 use self::live::Live;
 pub use self::options::ConsoleOptions;
 use self::session::Sessions;

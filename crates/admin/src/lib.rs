@@ -62,7 +62,7 @@ pub use self::audit::Audit;
 pub use self::auth::{Token, Tokens};
 pub use self::chains::automatic::AutomaticSwitches;
 pub use self::config::Setting;
-pub use self::console::{ConsoleOptions, ConsoleSettings, is_find_template};
+pub use self::console::{ConsoleOptions, ConsoleSettings};
 pub use self::gateways::keep as keep_gateways;
 pub use self::health::{Lifecycle, Stage};
 use self::middleware::Outer;

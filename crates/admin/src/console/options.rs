@@ -3,6 +3,8 @@
 use axum::http::Uri;
 use serde::{Deserialize, Serialize};
 
+use super::find::templates::is_find_template;
+
 /// Table `[console]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +99,11 @@ impl ConsoleLinks {
 pub struct InvalidLink(&'static str);
 
 impl ConsoleOptions {
+    /// Reports whether this is a template of *Find*: JSON with one place for a text or a number.
+    pub fn is_find_template(template: &str) -> bool {
+        is_find_template(template)
+    }
+
     /// Checks the origin.
     ///
     /// # Errors

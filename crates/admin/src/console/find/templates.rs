@@ -10,7 +10,7 @@ const TEXT: &str = "{text}";
 const NUMBER: &str = "\"{number}\"";
 
 /// Reports whether this is JSON with one place for a text or a number.
-pub fn is_find_template(template: &str) -> bool {
+pub(in crate::console) fn is_find_template(template: &str) -> bool {
     let sample = if template.contains(NUMBER) { "1" } else { "x" };
     template.matches(TEXT).count() + template.matches(NUMBER).count() == 1 && contents(template, sample).is_some()
 }
