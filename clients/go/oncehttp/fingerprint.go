@@ -208,12 +208,14 @@ func boundaryOf(contentType string) string {
 	found := ""
 	for _, parameter := range parameters[1:] {
 		name, value, ok := strings.Cut(parameter, "=")
-		if !ok || !strings.EqualFold(strings.TrimSpace(name), "boundary") {
+		name = strings.ToLower(strings.TrimSpace(name))
+		if !ok || !strings.HasPrefix(name, "boundary") {
 			continue
 		}
-		// At most 70 characters (RFC 2046, 5.1.1).
+		// boundary* and boundary*0 (RFC 2231) are boundaries to some readers. At most 70 characters (RFC 2046, 5.1.1). Some readers end the type at
+		// a comma.
 		value = strings.Trim(strings.TrimSpace(value), `"`)
-		if found != "" || value == "" || len(value) > 70 {
+		if name != "boundary" || found != "" || value == "" || len(value) > 70 || strings.Contains(value, ",") {
 			return ""
 		}
 		found = value

@@ -138,17 +138,16 @@ function boundaryOf(contentType: string): string | null {
   if (name?.trim().toLowerCase() !== "multipart/form-data") return null;
   const boundaries = parameters.flatMap((parameter) => {
     const at = parameter.indexOf("=");
-    const isBoundary = at >= 0 && parameter.slice(0, at).trim().toLowerCase() === "boundary";
-    return isBoundary
-      ? [
-          parameter
-            .slice(at + 1)
-            .trim()
-            .replace(/^"+|"+$/g, ""),
-        ]
-      : [];
+    const name = parameter.slice(0, Math.max(at, 0)).trim().toLowerCase();
+    const value = parameter
+      .slice(at + 1)
+      .trim()
+      .replace(/^"+|"+$/g, "");
+    // `boundary*` and `boundary*0` (RFC 2231) are boundaries to some readers.
+    return name.startsWith("boundary") ? [{ name, value }] : [];
   });
   const [boundary] = boundaries;
-  // At most 70 characters (RFC 2046, 5.1.1).
-  return boundaries.length === 1 && boundary && boundary.length <= 70 ? boundary : null;
+  if (boundaries.length !== 1 || boundary?.name !== "boundary") return null;
+  // At most 70 characters (RFC 2046, 5.1.1). Some readers end the type at a comma.
+  return /^[^,]{1,70}$/.test(boundary.value) ? boundary.value : null;
 }

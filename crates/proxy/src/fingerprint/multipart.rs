@@ -29,12 +29,14 @@ pub(crate) fn digest(headers: &HeaderMap, body: &[u8]) -> Option<[u8; 32]> {
 pub(crate) fn boundary(content_type: &str) -> Option<&str> {
     let mut parameters = content_type.split(';');
     parameters.next().filter(|name| name.trim().eq_ignore_ascii_case("multipart/form-data"))?;
-    let mut boundaries = parameters.filter_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"'))
-    });
-    // At most 70 characters (RFC 2046, 5.1.1).
-    boundaries.next().filter(|value| !value.is_empty() && value.len() <= 70 && boundaries.next().is_none())
+    let mut boundaries = parameters
+        .filter_map(|parameter| parameter.split_once('='))
+        .map(|(name, value)| (name.trim(), value.trim().trim_matches('"')))
+        // `boundary*` and `boundary*0` (RFC 2231) are boundaries to some readers.
+        .filter(|(name, _)| name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("boundary")));
+    let (name, value) = boundaries.next().filter(|_| boundaries.next().is_none())?;
+    // At most 70 characters (RFC 2046, 5.1.1). Some readers end the type at a comma.
+    (name.len() == 8 && (1..=70).contains(&value.len()) && !value.contains(',')).then_some(value)
 }
 
 #[cfg(test)]
@@ -77,6 +79,9 @@ mod tests {
             assert_eq!(of("a", body), None, "{body}");
         }
         assert_eq!(of("", &form("", &["x"])), None);
+        for parameters in ["a; boundary*=utf-8''b", "b; Boundary*0=a", "a; boundary=a", "a, text/plain"] {
+            assert_eq!(of(parameters, &form("a", &["x"])), None, "{parameters}");
+        }
         assert_eq!(digest(&HeaderMap::new(), b"--a--"), None);
     }
 }

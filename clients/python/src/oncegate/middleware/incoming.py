@@ -131,6 +131,10 @@ def _boundary(content_type: str) -> bytes | None:
     if name.strip().lower() != "multipart/form-data":
         return None
     pairs = [(key.strip().lower(), value.strip().strip('"')) for key, found, value in (each.partition("=") for each in parameters) if found]
-    found = [value for key, value in pairs if key == "boundary"]
-    # At most 70 characters (RFC 2046, 5.1.1).
-    return found[0].encode("latin-1") if len(found) == 1 and 1 <= len(found[0]) <= 70 else None
+    # `boundary*` and `boundary*0` (RFC 2231) are boundaries to some readers.
+    found = [(key, value) for key, value in pairs if key.startswith("boundary")]
+    if len(found) != 1 or found[0][0] != "boundary":
+        return None
+    value = found[0][1]
+    # At most 70 characters (RFC 2046, 5.1.1). Some readers end the type at a comma.
+    return value.encode("latin-1") if 1 <= len(value) <= 70 and "," not in value else None

@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 
 /** Forms in parts ({@code multipart/form-data}, RFC 7578), whose boundary is new for each try. */
 public final class Multipart {
@@ -70,15 +71,21 @@ public final class Multipart {
         String boundary = null;
         for (int at = 1; at < parameters.length; at++) {
             String[] pair = parameters[at].split("=", 2);
-            if (pair.length == 2 && pair[0].strip().equalsIgnoreCase("boundary")) {
-                if (boundary != null) {
+            String name = pair[0].strip().toLowerCase(Locale.ROOT);
+            if (pair.length == 2 && name.startsWith("boundary")) {
+                // boundary* and boundary*0 (RFC 2231) are boundaries to some readers.
+                if (boundary != null || !name.equals("boundary")) {
                     return null;
                 }
                 boundary = pair[1].strip().replaceAll("^\"+|\"+$", "");
             }
         }
         boolean usable =
-                boundary != null && !boundary.isEmpty() && boundary.length() <= BOUNDARY_MAX;
+                boundary != null
+                        && !boundary.isEmpty()
+                        && boundary.length() <= BOUNDARY_MAX
+                        // Some readers end the type at a comma.
+                        && boundary.indexOf(',') < 0;
         return usable ? boundary : null;
     }
 
