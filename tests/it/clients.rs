@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use oncegate_testkit::client::Client;
+use oncegate_testkit::fresh;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
@@ -103,7 +104,7 @@ fn url(address: SocketAddr) -> String {
 /// An address that is in use but without a listener: connections are refused.
 fn nowhere() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+    socket.bind((Ipv4Addr::LOCALHOST, fresh::port()).into()).expect("a free port");
     let address = socket.local_addr().expect("its address");
     (socket, address)
 }
@@ -230,9 +231,9 @@ async fn a_holder_that_paused_too_long_is_informed(language: Language) {
 
 async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
     let folder = tempfile::tempdir().unwrap();
-    let setup = gateway::on_disk(&folder.path().join("claims"));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fresh::port()));
+    let setup = gateway::on_disk(&folder.path().join("claims")).listen(&address.to_string());
     let mut gateway = setup.start().await;
-    let address = gateway.api();
     // It works for so long that the gateway is killed before, also on a busy machine.
     let words = ["one", &url(address), "order=A-1", "work=3000", "settle_within=5000"];
     let Some(mut program) = language.start(&words) else { return };
@@ -240,7 +241,7 @@ async fn an_outcome_is_reported_until_a_gateway_takes_it(language: Language) {
     gateway.kill();
     // It has given the outcome up once, kept it, and continues.
     program.says("not_settled").await;
-    let gateway = setup.listen(&address.to_string()).start().await;
+    let gateway = setup.start().await;
     let said = program.ended().await;
     assert_eq!(said[1..], ["effect A-1", "not_settled", "settled succeeded"], "{said:?}");
     let answer = gateway.client().post("/v1/claims", &claim("A-1")).await.expect(409);

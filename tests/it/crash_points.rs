@@ -150,9 +150,9 @@ async fn crash_again_and_again(setup: &Setup, others: Vec<Client>) {
         retentions: vec![Retention::For(Duration::from_secs(1)), day],
         pace: Duration::from_millis(10),
     };
-    let mut gateway = setup.start().await;
     // It always listens on the same address, so that callers find it again.
-    let setup = setup.clone().listen(&gateway.api().to_string());
+    let setup = setup.clone().listen(&format!("127.0.0.1:{}", fresh::port()));
+    let mut gateway = setup.start().await;
     let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(HttpService(gateway.client()))];
     services.extend(others.into_iter().map(|client| Arc::new(HttpService(client)) as Arc<dyn Service>));
     let (history, stop) = (History::new(Arc::new(SystemClock::new())), CancellationToken::new());

@@ -93,13 +93,13 @@ async fn in_memory_callers_that_hang_up_and_crash_see_what_locks_promise() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_disk_a_gateway_that_is_killed_with_waiters_keeps_what_locks_promise() {
     let folder = tempfile::tempdir().unwrap();
-    let mut gateway = gateway::on_disk(folder.path()).start().await;
+    let setup = gateway::on_disk(folder.path()).listen(&format!("127.0.0.1:{}", fresh::port()));
+    let mut gateway = setup.start().await;
     let work = Work::start(&[&gateway]);
     for _ in 0..2 {
         work.goes_on().await;
-        let address = gateway.api().to_string();
         gateway.kill();
-        gateway = gateway::on_disk(folder.path()).listen(&address).start().await;
+        gateway = setup.start().await;
     }
     work.check().await;
 }
