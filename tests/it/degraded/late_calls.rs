@@ -30,7 +30,7 @@ async fn granted_and_renewed(gateway: &Gateway) -> Vec<(&'static str, Answer)> {
     for app in APPS {
         let client = caller(gateway, app);
         let claim = json!({ "contents": "renewed", "lease": format!("{}ms", LEASE.as_millis()) });
-        let answer = client.post("/v1/claims", &claim).await.expect(201);
+        let answer = client.granted(&claim).await;
         assert!(policy(&answer).is_some(), "{}", answer.text);
         // As callers do: an answer of "unknown", because the journal's disk was slow, is repeated.
         let mut renewed = None;
@@ -171,15 +171,15 @@ async fn a_spooled_success_that_meets_another_attempt_is_suspected() {
     let cut_off = setup(format!("redis://{}", proxy.address())).start().await;
     let other = setup(server.url()).start().await;
     let here = caller(&cut_off, "spooling");
-    let short = |contents: Value| json!({ "contents": contents, "lease": "200ms" });
+    let short = |contents: Value| json!({ "contents": contents, "lease": "3s" });
     let mut granted = Vec::new();
     for outcome in ["success", "unknown", "failure"] {
-        granted.push((outcome, here.post("/v1/claims", &short(json!(outcome))).await.expect(201)));
+        granted.push((outcome, here.granted(&short(json!(outcome))).await));
     }
     proxy.refuse().await;
     proxy.drop_connections();
     out(&cut_off).await;
-    sleep(Duration::from_millis(250)).await;
+    sleep(Duration::from_millis(3100)).await;
     for (outcome, answer) in &granted {
         again(&caller(&other, "spooling"), &json!(outcome)).await.expect(201);
         here.settle(answer, outcome).await.expect(202);

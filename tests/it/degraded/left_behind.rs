@@ -49,13 +49,13 @@ async fn the_journal_of_a_lost_host_is_listed_and_delivered() {
 
     // Its store is still out: nothing is lost by trying.
     let url = server.url();
-    let deliver = ["spool", "deliver", "--engine", &url, "--timeout", "300ms"];
-    let refused = run(&deliver);
+    let deliver = |timeout: &str| run(&["spool", "deliver", "--engine", &url, "--timeout", timeout]);
+    let refused = deliver("300ms");
     assert_eq!(refused.code, Some(1), "{}", refused.out);
     assert!(refused.out.contains("Delivered: 0, waiting: 2, overlaps: 0."), "{}", refused.out);
     assert!(refused.err.starts_with("oncegate: Not everything was delivered. Run this again"), "{}", refused.err);
     server.restart().await;
-    let delivered = run(&deliver);
+    let delivered = deliver("20s");
     assert_eq!(delivered.code, Some(0), "{}", delivered.err);
     assert!(delivered.out.contains("Delivered: 2, waiting: 0, overlaps: 0."), "{}", delivered.out);
     assert_eq!(run(&["spool", "list"]).out, "Everything has been delivered.\n");

@@ -27,8 +27,10 @@ async fn report(gateway: &Gateway, query: &str) -> Value {
 async fn every_double_grant_is_reported_by_both_attempts() {
     let Some(server) = durable_redis().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
-    let mut cut_off = setup(format!("redis://{}", proxy.address())).start().await;
-    let other = setup(server.url()).start().await;
+    // No lease ends before the other gateway's claim of the same contents.
+    let long = "[defaults]\nlease = \"10m\"\n";
+    let mut cut_off = setup(format!("redis://{}", proxy.address())).config(long).start().await;
+    let other = setup(server.url()).config(long).start().await;
     proxy.refuse().await;
     proxy.drop_connections();
     out(&cut_off).await;

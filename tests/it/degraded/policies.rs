@@ -58,7 +58,8 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     assert_eq!(policy(&again(&spooling, &json!("spooled")).await.expect(409)), Some("spool"));
     spooling.claim(json!("another")).await.expect(503);
     // A batch is its items.
-    let items = json!({ "items": [{ "contents": "in a batch" }, { "contents": "in a batch" }, { "contents": "new" }] });
+    let item = json!({ "contents": "in a batch", "lease": "10m" });
+    let items = json!({ "items": [item, item, { "contents": "new" }] });
     let batch = local.post("/v1/claims/batch", &items).await.expect(200);
     let statuses: Vec<_> = batch.body["items"].as_array().unwrap().iter().map(|item| item["status"].clone()).collect();
     assert_eq!(statuses, [201, 409, 409]);

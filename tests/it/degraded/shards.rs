@@ -8,7 +8,7 @@ use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::redis_cluster::RedisCluster;
 use oncegate_testkit::wait::{answered_within, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{TIMEOUT, delivered, policy, setup};
 use crate::support::caller::caller;
@@ -29,7 +29,7 @@ async fn held(cluster: &RedisCluster, client: &Client, app: &str, of_each: usize
     let mut held: Vec<Held> = Vec::new();
     while held.len() < 3 * of_each {
         let contents = fresh::contents();
-        let granted = client.claim(contents.clone()).await.expect(201);
+        let granted = client.granted(&json!({ "contents": contents, "lease": "10m" })).await;
         let node = node_of(cluster, &granted, app);
         if held.iter().filter(|other| other.node == node).count() < of_each {
             held.push(Held { contents, granted, node });
