@@ -35,9 +35,9 @@ pub(crate) fn operators() -> String {
     format!("[admin.tokens]\nalice = \"sha256:{}\"\nbob = \"sha256:{}\"\n", digest(TOKEN), digest(TOKEN_OF_BOB))
 }
 
-/// A gateway on this engine that has operators.
+/// A patient gateway on this engine that has operators.
 pub(crate) fn operated(engine: &str) -> Setup {
-    gateway::on(engine).config(&operators())
+    gateway::on(engine).config(&operators()).patient()
 }
 
 /// The operator alice.

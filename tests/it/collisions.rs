@@ -32,7 +32,7 @@ async fn assert_refused(server: &RedisServer, client: &Client, key: &str, conten
 async fn other_contents_under_the_same_id_are_refused() {
     let Some(server) = RedisServer::start().await else { return };
     for stored_bytes in [1024, 0] {
-        let setup = gateway::on(format!("{}?prefix={stored_bytes}:", server.url()));
+        let setup = gateway::on(format!("{}?prefix={stored_bytes}:", server.url())).patient();
         let gateway = setup.env("ONCEGATE_DEFAULTS__CONTENTS_STORED_BYTES", stored_bytes).start().await;
         let client = gateway.client();
         for outcome in [None, Some("success"), Some("unknown")] {

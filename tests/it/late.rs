@@ -25,13 +25,13 @@ async fn late_outcomes_on_disk() {
 #[tokio::test]
 async fn late_outcomes_on_redis() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     late_outcomes(&gateway.client()).await;
 }
 
 /// A claim whose lease has ended. A shorter lease may end before a slow disk has taken the claim.
 async fn lapsed(client: &Client, contents: &str) -> Answer {
-    let granted = client.post("/v1/claims", &json!({ "contents": contents, "lease": "1s" })).await.expect(201);
+    let granted = client.post("/v1/claims", &json!({ "contents": contents, "lease": "3s" })).await.expect(201);
     until("the lease ends", Duration::from_secs(10), async || client.get(&granted.path("")).await.status == 404).await;
     granted
 }

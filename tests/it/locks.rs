@@ -171,8 +171,9 @@ async fn on_zookeeper_a_hold_lasts_for_its_lease_by_the_clock_of_its_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_a_killed_gateway_is_granted_again_when_its_lease_ends_and_with_a_higher_fence() {
     let Some(server) = RedisServer::start().await else { return };
-    let (mut dying, other) = (gateway::on(server.url()).start().await, gateway::on(server.url()).start().await);
-    let held = hold(&dying.client(), "killed", json!({ "lease": "2s" })).await.expect(201);
+    let setup = gateway::on(server.url()).patient();
+    let (mut dying, other) = (setup.start().await, setup.start().await);
+    let held = hold(&dying.client(), "killed", json!({ "lease": "5s" })).await.expect(201);
     dying.kill();
     assert_eq!(hold(&other.client(), "killed", json!({})).await.code(), (409, "lock_held"), "its lease has not ended");
     let next = answered(queue(&other, "killed").await).await.expect(201);

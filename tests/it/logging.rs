@@ -144,7 +144,7 @@ async fn a_deployment_on_postgres_warns_of_nothing_and_repeats_no_notices() {
 
 /// Starts a gateway, uses it and stops it. Returns its log, which has no line above INFO about the end.
 async fn log_of_a_deployment(engine: String) -> String {
-    let mut gateway = gateway::on(engine).start().await;
+    let mut gateway = gateway::on(engine).patient().start().await;
     let client = gateway.client();
     until("it serves", SOON, async || client.claim(fresh::contents()).await.status == 201).await;
     gateway.signal("TERM");

@@ -83,7 +83,7 @@ async fn a_node_of_a_cluster_behind_the_url_of_one_server_grants_nothing_and_the
         server.query::<String>("CLUSTER INFO").contains("cluster_state:ok")
     })
     .await;
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     let client = gateway.client();
     let says = |text: &str| text.contains("write redis+cluster:// in place of redis://");
     let answers = [
@@ -215,7 +215,7 @@ async fn a_server_that_evicts_is_not_used_until_its_policy_is_changed() {
     let Some(server) = RedisServer::start_with(&["maxmemory 100mb", "maxmemory-policy allkeys-lru"]).await else {
         return;
     };
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     let client = gateway.client();
     let refused = client.claim(json!(1)).await;
     assert_eq!(refused.code(), (503, "store_incompatible"));
@@ -231,7 +231,7 @@ async fn a_server_that_evicts_is_not_used_until_its_policy_is_changed() {
 #[tokio::test]
 async fn a_full_server_accepts_outcomes_and_reports_duplicates() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     let client = gateway.client();
     let [done, failed, unknown, held] = ["done", "failed", "unknown", "held"];
     let mut granted = Vec::new();
@@ -258,7 +258,7 @@ async fn a_full_server_accepts_outcomes_and_reports_duplicates() {
 #[tokio::test]
 async fn a_value_is_for_reading_and_begins_with_the_attempt() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = gateway::on(format!("{}?prefix=test:", server.url())).start().await;
+    let gateway = gateway::on(format!("{}?prefix=test:", server.url())).patient().start().await;
     let client = gateway.client();
     let granted = client.claim(json!({ "order_id": "A-1" })).await.expect(201);
     let key = format!("test:og:{{{}}}:default", granted.body["global_id"].as_str().unwrap());
@@ -280,7 +280,7 @@ async fn a_value_is_for_reading_and_begins_with_the_attempt() {
 #[tokio::test]
 async fn an_unreadable_value_is_neither_absent_nor_overwritten() {
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     let client = gateway.client();
     let id = global_id("default", "1");
     let key = format!("og:{{{id}}}:default");

@@ -18,7 +18,7 @@ async fn a_store_that_stops_being_durable_gets_no_claims_until_it_is_again() {
     let Some(mut server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
     let setup =
         gateway::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
-    let gateway = setup.start().await;
+    let gateway = setup.patient().start().await;
     let (client, admin) = (gateway.client(), gateway.admin_client());
     let met = async || Page::get(&admin).await.sum("oncegate_chain_requirements_met", &[("chain", "default")]);
     // From the first request on, though the gateway may not have reached the server yet.
@@ -59,7 +59,7 @@ async fn a_store_that_never_was_durable_gets_no_claim_at_all() {
     let Some(server) = RedisServer::start().await else { return };
     let setup =
         gateway::on(server.url()).config("[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n");
-    let gateway = setup.start().await;
+    let gateway = setup.patient().start().await;
     for number in 0..5 {
         assert_eq!(gateway.client().claim(json!(number)).await.code(), (503, "store_incompatible"));
     }

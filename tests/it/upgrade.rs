@@ -33,7 +33,7 @@ fn earlier(url: &str) -> Setup {
     #[expect(clippy::disallowed_methods, reason = "the make target names the build")]
     match std::env::var_os("ONCEGATE_EARLIER") {
         Some(program) if !program.is_empty() => Setup::new(program, Some(url.to_owned())),
-        _ => gateway::on(url),
+        _ => gateway::on(url).patient(),
     }
 }
 
@@ -136,7 +136,7 @@ async fn each_completes_what_the_other_began(one: &Client, other: &Client, label
 }
 
 async fn rolls_forward_and_back(url: &str) {
-    let (old, new) = (earlier(url), gateway::on(url));
+    let (old, new) = (earlier(url), gateway::on(url).patient());
     let site = Arc::new(Site::default());
     let (old_1, old_2) = (old.start().await, old.start().await);
     site.set(&[&old_1, &old_2]);

@@ -68,7 +68,7 @@ async fn show(alice: &Client, contents: &Value) -> Answer {
 /// Claims for a very short lease and lets it end, as a crashed holder does.
 async fn crashed(caller: &Client, alice: &Client) -> (Value, Answer) {
     let contents = fresh::contents();
-    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "1s" })).await.expect(201);
+    let granted = caller.post("/v1/claims", &json!({ "contents": contents, "lease": "3s" })).await.expect(201);
     let is_unknown = async || show(alice, &contents).await.expect(200).body["state"] == "unknown";
     until("the lease has ended", Duration::from_secs(10), is_unknown).await;
     (contents, granted)
@@ -349,7 +349,7 @@ async fn claims_are_found_by_operation_and_time() {
     #[cfg(feature = "postgres")]
     engines.extend(server.as_ref().map(oncegate_testkit::postgres_server::PostgresServer::url));
     for engine in engines {
-        let gateway = operated(&engine).patient().start().await;
+        let gateway = operated(&engine).start().await;
         let (caller, alice) = (gateway.client(), alice(&gateway));
         let mut of_coupons = Vec::new();
         for number in 0..40 {

@@ -39,14 +39,14 @@ async fn a_record_has_one_end_on_postgres() {
 #[tokio::test]
 async fn a_record_has_one_end_on_etcd() {
     let Some(cluster) = oncegate_testkit::etcd_cluster::EtcdCluster::start_one().await else { return };
-    a_record_has_one_end(operated(&cluster.url()), 2).await;
+    a_record_has_one_end(operated(&cluster.patient_url()), 2).await;
 }
 
 #[cfg(feature = "zookeeper")]
 #[tokio::test]
 async fn a_record_has_one_end_on_zookeeper() {
     let Some(cluster) = oncegate_testkit::zookeeper_cluster::ZooKeeperCluster::start_one().await else { return };
-    a_record_has_one_end(operated(&cluster.url()), 2).await;
+    a_record_has_one_end(operated(&cluster.patient_url()), 2).await;
 }
 
 /// From the renewal on: a new grant may name its end by the clock of its gateway.

@@ -13,7 +13,6 @@ use super::commands::Terminal;
 use super::{alice, operated, operators};
 use crate::degraded;
 use crate::support::caller::caller;
-use crate::support::gateway;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -107,7 +106,7 @@ async fn unknown_claims_need_a_person_until_they_are_settled_at_any_gateway() {
     client.report(&reported, json!({ "outcome": "unknown" })).await.expect(200);
     let unknown = |count: usize| json!([["warning", "unknown", "default", null, count]]);
     assert_eq!(json!(attention(&gateway).await), unknown(1));
-    let crashed = json!({ "contents": "crashed", "lease": "200ms" });
+    let crashed = json!({ "contents": "crashed", "lease": "2s" });
     client.post("/v1/claims", &crashed).await.expect(201);
     until("a repeat meets it", TIMEOUT, async || client.post("/v1/claims", &crashed).await.body["state"] == "unknown")
         .await;
@@ -150,7 +149,7 @@ async fn a_chain_that_grants_nothing_needs_a_person() {
 
     let Some(server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
     let requires = "[chains.default]\nengines = [\"primary\"]\nrequires = [\"durable\"]\n";
-    let gateway = gateway::on(server.url()).config(&operators()).config(requires).start().await;
+    let gateway = operated(&server.url()).config(requires).start().await;
     gateway.client().claim(fresh::contents()).await.expect(201);
     needs(&gateway, json!([])).await;
     server.query::<String>("CONFIG SET appendfsync everysec");

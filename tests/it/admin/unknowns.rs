@@ -53,10 +53,10 @@ async fn unknown_claims_are_listed(engine: &str) {
     shop.report(&reported, json!({ "outcome": "unknown" })).await.expect(200);
     let transfer =
         |contents: &str, lease: &str| json!({ "operation": "transfer", "contents": contents, "lease": lease });
-    let done = bank.post("/v1/claims", &transfer("done", "1s")).await.expect(201);
+    let done = bank.post("/v1/claims", &transfer("done", "10m")).await.expect(201);
     bank.report(&done, json!({ "outcome": "success" })).await.expect(200);
     bank.post("/v1/claims", &transfer("running", "10m")).await.expect(201);
-    let crashed = bank.post("/v1/claims", &transfer("crashed", "1s")).await.expect(201);
+    let crashed = bank.post("/v1/claims", &transfer("crashed", "4s")).await.expect(201);
     // Its entry is as safe as the claim.
     gateway.kill();
     let gateway = setup.start().await;
@@ -93,7 +93,8 @@ async fn unknown_claims_are_listed(engine: &str) {
 async fn apps_whose_store_does_not_answer_are_named() {
     let Some(mut server) = RedisServer::start().await else { return };
     let chains = "[engines]\nlocal = \"memory:\"\n[chains.here]\nengines = [\"local\"]\n[apps.here]\ndisabled = true\nchain = \"here\"\n";
-    let gateway = operated(&server.url()).config(&format!("{}{chains}", caller::app("shop"))).start().await;
+    let setup = operated(&server.url()).config(&format!("{}{chains}", caller::app("shop")));
+    let gateway = setup.env("ONCEGATE_DEFAULTS__DEADLINE", "1s").start().await;
     server.kill();
     let failed = async || {
         let answer = unknowns(&gateway, "").await;

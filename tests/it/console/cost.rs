@@ -88,7 +88,7 @@ async fn looking_costs_the_store_at_most_one_call_a_second() {
     // Longer than the interval in which a gateway writes its line for the others.
     const TIME: Duration = Duration::from_secs(12);
     let Some(server) = RedisServer::start().await else { return };
-    let gateway = gateway::on(server.url()).config(&operators(&ROLES)).start().await;
+    let gateway = gateway::on(server.url()).config(&operators(&ROLES)).patient().start().await;
     gateway.client().claim(json!("A-1")).await.expect(201);
     let mut extra = Vec::new();
     for _ in 0..ROUNDS {

@@ -95,7 +95,7 @@ async fn claims_and_locks_that_callers_wait_for_are_shown_until_they_are_answere
 #[tokio::test]
 async fn each_region_names_its_source_and_counts_only_that() {
     let Some(server) = RedisServer::start().await else { return };
-    let setup = || gateway::on(server.url()).config(&operators(&ROLES));
+    let setup = || gateway::on(server.url()).config(&operators(&ROLES)).patient();
     let [one, other] = [setup().start().await, setup().start().await];
     let claim = json!({ "operation": "order.submit", "contents": "A-1" });
     let granted = one.client().post("/v1/claims", &claim).await.expect(201);

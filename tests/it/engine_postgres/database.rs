@@ -171,7 +171,7 @@ async fn the_command_migrates_and_says_what_it_did() {
 #[tokio::test]
 async fn a_raised_oldest_build_stops_a_gateway_that_runs() {
     let Some(server) = PostgresServer::start().await else { return };
-    let gateway = gateway::on(server.url()).start().await;
+    let gateway = gateway::on(server.url()).patient().start().await;
     let client = gateway.client();
     client.claim(json!("before")).await.expect(201);
     let set_oldest_build = |build: i32| format!("UPDATE oncegate_schema SET oldest_build = {build}");

@@ -53,12 +53,11 @@ async fn prepared(server: &PostgresServer) -> String {
 async fn a_gateway_works_with_the_documented_rights() {
     let Some(server) = PostgresServer::start().await else { return };
     let url = prepared(&server).await;
-    let gateway = gateway::on(&url).start().await;
+    let gateway = gateway::on(&url).patient().start().await;
     claim_lifecycle::check(&gateway.client(), true).await;
 
     // Sweeping deletes; fences are raised when they lie behind; gateways agree by metadata.
-    let short = json!({ "contents": "short", "lease": "100ms" });
-    gateway.client().post("/v1/claims", &short).await.expect(201);
+    gateway.client().claim(json!("short")).await.expect(201);
     let row = "SELECT count(*) FROM oncegate_claims WHERE expires_at < clock_timestamp() - interval '1 minute'";
     PostgresServer::execute_at(
         &server.url_of("oncegate"),
@@ -68,7 +67,7 @@ async fn a_gateway_works_with_the_documented_rights() {
     .await;
     until("what has ended is swept", PATIENCE, async || PostgresServer::query_at(&url, row).await == "0").await;
     drop(gateway);
-    let gateway = gateway::on(&url).start().await;
+    let gateway = gateway::on(&url).patient().start().await;
     let granted = gateway.client().claim(json!("after the loss")).await.expect(201);
     assert!(granted.body["fence"].as_u64() > Some(1_000_000_000_000_000), "lifted: {}", granted.text);
     let engine =
@@ -100,7 +99,7 @@ async fn a_pooler_that_others_keep_busy_lets_gateways_in() {
     prepared(&server).await;
     let Some(pooler) = PgBouncer::start(server.address(), "oncegate").await else { return };
     let url = pooler.url("oncegate", "&pooler=transaction");
-    let gateway = gateway::on(&url).start().await;
+    let gateway = gateway::on(&url).patient().start().await;
     until("a claim is granted", PATIENCE, async || gateway.client().claim(fresh::contents()).await.status == 201).await;
 
     // Others of the same pool leave their own unnamed statements on its servers.

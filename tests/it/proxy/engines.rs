@@ -27,14 +27,14 @@ async fn a_repeat_gets_what_its_state_says_on_memory_and_disk() {
 #[tokio::test]
 async fn a_repeat_gets_what_its_state_says_on_redis() {
     let Some(server) = RedisServer::start().await else { return };
-    has_the_table_of_repeats(gateway::on(server.url())).await;
+    has_the_table_of_repeats(gateway::on(server.url()).patient()).await;
 }
 
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn a_repeat_gets_what_its_state_says_on_postgresql() {
     let Some(server) = PostgresServer::start().await else { return };
-    has_the_table_of_repeats(gateway::on(server.url())).await;
+    has_the_table_of_repeats(gateway::on(server.url()).patient()).await;
 }
 
 /// Checks the answer to a repeat for each result of the first request, and whether the repeat reaches the upstream.

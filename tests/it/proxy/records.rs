@@ -36,7 +36,7 @@ async fn with_keys_only_encrypted_records_are_replayed_and_none_runs_again() {
     let setups = [("", "clear"), (&*old, "old"), (&*both, "both"), (&*new, "new")];
     let mut gateways = Vec::new();
     for (keys, name) in setups {
-        let gateway = gateway::on(server.url()).config(&format!("{config}{keys}")).start().await;
+        let gateway = gateway::on(server.url()).config(&format!("{config}{keys}")).patient().start().await;
         let caller = Caller::of(&gateway);
         until("the store serves", SOON, async || {
             caller.post("/orders/a", &format!("{name}-0"), "one").await.status == 201
