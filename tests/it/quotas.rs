@@ -40,6 +40,16 @@ fn assert_exceeded(answer: &Answer, quota: &str) {
     assert!(answer.body["detail"].as_str().unwrap().contains(&format!("quota {quota} = ")), "{}", answer.text);
 }
 
+/// Repeats a call until a quota refuses it: on a busy machine, the rate may have come back before.
+async fn until_refused(call: impl AsyncFn() -> Answer) -> Answer {
+    loop {
+        let answer = call().await;
+        if answer.status == 429 {
+            return answer;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_used_up_rate_is_reported_and_recovers() {
     let gateway = shop_and_bank("requests_per_second = 1\nburst = \"3s\"").start().await;
@@ -51,11 +61,12 @@ async fn a_used_up_rate_is_reported_and_recovers() {
     shop.claim(json!("A-1")).await.expect(409);
     assert_eq!(shop.post_raw("/v1/claims", "{").await.code(), (400, "malformed_json"));
     for path in ["/v1/claims", "/v1/claims/batch", "/v1/global-ids"] {
-        let refused = shop.post(path, &json!({ "contents": "A-2" })).await;
+        let refused = until_refused(async || shop.post(path, &json!({ "contents": "A-3" })).await).await;
         assert_exceeded(&refused, "requests_per_second");
         assert!(refused.body["retry_after_ms"].as_u64().unwrap() <= 1000);
     }
-    assert_exceeded(&shop.get(&first.path("")).await, "requests_per_second");
+    let refused = until_refused(async || shop.get(&first.path("")).await).await;
+    assert_exceeded(&refused, "requests_per_second");
     assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, 4);
     assert_eq!(exceeded(&gateway, "bank", "requests_per_second").await, 0);
     // Nothing was done, and a caller that waits for `Retry-After` succeeds.
@@ -80,7 +91,8 @@ async fn granted_claims_are_settled_and_renewed_beyond_the_rate() {
     for contents in ["a", "b", "c", "d"] {
         granted.push(shop.claim(json!(contents)).await.expect(201));
     }
-    assert_exceeded(&shop.claim(json!("e")).await, "requests_per_second");
+    let refused = until_refused(async || shop.claim(json!("e")).await).await;
+    assert_exceeded(&refused, "requests_per_second");
     shop.renew(&granted[0], None).await.expect(200);
     for (granted, outcome) in granted.iter().zip(["success", "failure", "unknown", "success"]) {
         shop.settle(granted, outcome).await.expect(200);
@@ -93,13 +105,14 @@ async fn granted_claims_are_settled_and_renewed_beyond_the_rate() {
     // Its quota is exceeded, so new claims are refused.
     let refused = shop.claim(json!("f")).await;
     assert_exceeded(&refused, "requests_per_second");
-    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 4_000);
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 2_000, "{}", refused.text);
     // And what may be overdrawn is bounded too.
     let answers = outcomes(&shop, &vec![items[0].clone(); 20]).await;
     let taken = answers.iter().take_while(|answer| answer["status"] == 200).count();
     assert!((2..8).contains(&taken), "{taken} of 20");
     assert!(answers[taken..].iter().all(|answer| answer["quota"] == "requests_per_second"));
-    assert_exceeded(&shop.settle(&granted[0], "success").await, "requests_per_second");
+    let refused = until_refused(async || shop.settle(&granted[0], "success").await).await;
+    assert_exceeded(&refused, "requests_per_second");
 }
 
 async fn outcomes(client: &Client, items: &[Value]) -> Vec<Value> {
@@ -109,7 +122,7 @@ async fn outcomes(client: &Client, items: &[Value]) -> Vec<Value> {
 
 #[tokio::test]
 async fn each_item_of_a_batch_is_a_request() {
-    let gateway = shop_and_bank("requests_per_second = 5").start().await;
+    let gateway = shop_and_bank("requests_per_second = 1\nburst = \"5s\"").start().await;
     let shop = caller(&gateway, "shop");
     let items: Vec<_> = (0..12).map(|number| json!({ "contents": number })).collect();
     let answer = shop.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
@@ -119,7 +132,7 @@ async fn each_item_of_a_batch_is_a_request() {
     assert_eq!(answers.len(), 12);
     for refused in &answers[granted..] {
         assert_eq!((&refused["status"], &refused["quota"]), (&json!(429), &json!("requests_per_second")), "{refused}");
-        assert!(refused["retry_after_ms"].as_u64().unwrap() <= 200);
+        assert!(refused["retry_after_ms"].as_u64().unwrap() <= 1000);
     }
     assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, (12 - granted) as u64);
     assert!(answer.headers["ratelimit"].to_str().unwrap().starts_with("\"requests_per_second\";r=0;"));
@@ -127,11 +140,11 @@ async fn each_item_of_a_batch_is_a_request() {
 
 #[tokio::test]
 async fn the_bytes_of_claims_and_results_have_a_rate_of_their_own() {
-    let gateway = shop_and_bank("claim_bytes_per_second = 1000").start().await;
+    let gateway = shop_and_bank("claim_bytes_per_second = 1000\nburst = \"10s\"").start().await;
     let shop = caller(&gateway, "shop");
-    let large = |name: &str| json!({ "name": name, "note": "x".repeat(800) });
+    let large = |name: &str| json!({ "name": name, "note": "x".repeat(8_000) });
     let first = shop.claim(large("first")).await.expect(201);
-    assert!(first.headers["ratelimit-policy"].to_str().unwrap().ends_with(";q=1000;w=1;qu=\"content-bytes\""));
+    assert!(first.headers["ratelimit-policy"].to_str().unwrap().ends_with(";q=10000;w=10;qu=\"content-bytes\""));
     assert_exceeded(&shop.claim(large("second")).await, "claim_bytes_per_second");
     // Small things pass, each by its own size, in a batch too.
     let items = json!([{ "contents": 1 }, { "contents": large("third") }, { "contents": 2 }]);
@@ -140,11 +153,11 @@ async fn the_bytes_of_claims_and_results_have_a_rate_of_their_own() {
     assert_eq!(statuses, [201, 429, 201], "{}", answer.text);
     assert_eq!(exceeded(&gateway, "shop", "claim_bytes_per_second").await, 2);
     // A result may be overdrawn, by ten seconds' worth; and is paid for.
-    let result = json!({ "outcome": "success", "result": "y".repeat(8_000) });
+    let result = json!({ "outcome": "success", "result": "y".repeat(9_000) });
     shop.report(&first, result).await.expect(200);
     let refused = shop.claim(json!("small")).await;
     assert_exceeded(&refused, "claim_bytes_per_second");
-    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 5_000, "{}", refused.text);
+    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 2_000, "{}", refused.text);
     assert!(shop.get(&first.path("")).await.expect(200).body["result"].is_string(), "reading costs no bytes");
 }
 
@@ -162,7 +175,8 @@ async fn a_late_record_counts_as_what_it_keeps() {
     let left = late.headers["ratelimit"].to_str().unwrap();
     let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
     assert!(left < 500, "{left}");
-    assert_exceeded(&shop.claim(json!({ "note": "z".repeat(900) })).await, "claim_bytes_per_second");
+    let another = async || shop.claim(json!({ "note": "z".repeat(900), "order": fresh::contents() })).await;
+    assert_exceeded(&until_refused(another).await, "claim_bytes_per_second");
 }
 
 #[tokio::test]
@@ -280,7 +294,11 @@ async fn requests_without_credentials_use_no_quota() {
 async fn a_body_that_is_not_wanted_does_not_take_the_answer_with_it() {
     let gateway = shop_and_bank("requests_per_second = 1").start().await;
     let shop = caller(&gateway, "shop");
-    shop.claim(json!("first")).await.expect(201);
+    let first = shop.claim(json!("first")).await.expect(201);
+    // Overdrawn, so that it stays used up for some seconds.
+    for _ in 0..9 {
+        shop.renew(&first, None).await.expect(200);
+    }
     // A caller that sends all of it before it listens.
     let body = json!({ "contents": "x".repeat(900_000) }).to_string();
     let head = format!(
