@@ -210,9 +210,9 @@ async fn proxy(port: u16, more: &str) -> (Gateway, Caller) {
     start("", &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"30s\"\n"), more).await
 }
 
-/// The same with more settings of the proxy, and an upstream with a timeout of a second.
+/// The same with more settings of the proxy, and an upstream with a timeout of three seconds.
 async fn proxy_with(port: u16, of_proxy: &str, more: &str) -> (Gateway, Caller) {
-    start(of_proxy, &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"1s\"\n"), more).await
+    start(of_proxy, &format!("urls = [\"http://127.0.0.1:{port}\"]\ntimeout = \"3s\"\n"), more).await
 }
 
 async fn start(of_proxy: &str, of_upstream: &str, more: &str) -> (Gateway, Caller) {
@@ -415,7 +415,7 @@ async fn stripes_clients_get_what_they_expect() {
 async fn a_gateway_killed_in_the_middle_leaves_the_key_unknown() {
     let (upstream, port) = Upstream::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let setup = gateway::on_disk(folder.path()).config(&config("", &at(port), "lease = \"1s\"\n"));
+    let setup = gateway::on_disk(folder.path()).config(&config("", &at(port), "lease = \"5s\"\n"));
     let mut gateway = setup.start().await;
     let caller = Caller::of(&gateway);
     let call = tokio::spawn(async move { caller.post("/orders/slow", "k-1", "one").await.status });

@@ -320,7 +320,7 @@ async fn a_request_that_breaks_off_otherwise_is_unknown() {
 #[tokio::test]
 async fn a_connection_without_a_response_in_time_gets_no_further_requests() {
     let (server, port) = Frames::start().await;
-    let (_gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "timeout = \"1s\"\n").await;
+    let (_gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "timeout = \"3s\"\n").await;
     server.answer(&[|_| Vec::new(), ok, ok]);
     assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 504);
     for key in ["k-2", "k-3"] {

@@ -67,8 +67,8 @@ async fn is_closed(socket: &mut TcpStream) -> bool {
 async fn a_websocket_passes_in_both_directions_until_one_side_closes() {
     let (port, mut requests) = echo(SWITCH).await;
     // A request waits for less than the socket is open.
-    let limits = "[limits]\nidle_timeout = \"1s\"\nheader_read_timeout = \"1s\"\n";
-    let gateway = in_front_of(port, "timeout = \"1s\"\n", limits).await;
+    let limits = "[limits]\nidle_timeout = \"2s\"\nheader_read_timeout = \"2s\"\n";
+    let gateway = in_front_of(port, "timeout = \"2s\"\n", limits).await;
     let (mut socket, head) = open(&gateway).await;
     assert!(head.starts_with("http/1.1 101 "), "{head}");
     for field in ["connection: upgrade", "upgrade: websocket", "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="] {
@@ -83,7 +83,7 @@ async fn a_websocket_passes_in_both_directions_until_one_side_closes() {
         let mut answer = vec![0; message.len()];
         tokio::time::timeout(SOON, socket.read_exact(&mut answer)).await.unwrap().unwrap();
         assert_eq!(answer, message.as_bytes());
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_millis(2500)).await;
     }
     socket.shutdown().await.unwrap();
     assert!(is_closed(&mut socket).await);
