@@ -137,9 +137,9 @@ async fn a_held_lock_is_an_error_or_skipped_or_waited_for() {
 async fn the_lease_is_renewed_and_the_command_gets_sigterm_once_it_is_lost() {
     const SCRIPT: &str = "trap 'touch stopped; exit 0' TERM; touch started; while :; do sleep 0.05; done";
     let mut site = Site::new().await;
-    let mut child = site.start(&["lock", "run", "job", "--lease", "1s"], SCRIPT).await;
+    let mut child = site.start(&["lock", "run", "job", "--lease", "3s"], SCRIPT).await;
     let fence = site.lock("job").await.1["fence"].clone();
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     let (status, held) = site.lock("job").await;
     assert_eq!((status, &held["fence"]), (200, &fence), "renewed twice");
     site.gateway.kill();
@@ -228,11 +228,11 @@ async fn a_command_that_has_waited_for_longer_than_its_lease_runs_to_its_end() {
     let site = Site::new().await;
     for words in [&["lock", "run", "job"][..], &["once", "job", "1", "--on-error", "failure"]] {
         let end = site.path().join("end");
-        let first = [words, &["--lease", "5s"]].concat();
+        let first = [words, &["--lease", "10s"]].concat();
         let mut first = site.start(&first, "touch started; while [ ! -e end ]; do sleep 0.05; done; exit 1").await;
-        let waits = [words, &["--wait", "1m", "--lease", "2s"]].concat();
+        let waits = [words, &["--wait", "1m", "--lease", "4s"]].concat();
         let mut waits = site.spawn(&waits, "sleep 1; touch ran");
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(waits.try_wait().unwrap().is_none(), "it waits");
         std::fs::write(&end, "").unwrap();
         assert_eq!(code(&mut first).await, Some(1));
@@ -250,7 +250,7 @@ async fn a_renewal_that_fails_is_repeated_until_the_lease_ends() {
     let mut between = TcpProxy::start(site.gateway.api()).await;
     let url = format!("http://{}", between.address());
     let script = |name: &str| format!("touch {name}; while [ ! -e end ]; do sleep 0.05; done");
-    let options = ["--lease", "9s", "--url", &url];
+    let options = ["--lease", "12s", "--url", &url];
     let locked = site.spawn(&[&["lock", "run", "job"][..], &options].concat(), &script("locked"));
     let claimed = site.spawn(&[&["once", "job", "1"][..], &options].concat(), &script("claimed"));
     site.made("locked").await;
@@ -258,7 +258,7 @@ async fn a_renewal_that_fails_is_repeated_until_the_lease_ends() {
     between.refuse().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     between.heal().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     std::fs::write(site.path().join("end"), "").unwrap();
     for mut child in [locked, claimed] {
         assert_eq!(code(&mut child).await, Some(0));
@@ -300,7 +300,7 @@ async fn a_signal_that_comes_twice_does_not_keep_the_outcome_from_being_reported
     let mut child = Command::new("timeout");
     child.args([
         "--kill-after=1m",
-        "3",
+        "6",
         env!("CARGO_BIN_EXE_oncegate"),
         "once",
         "job",

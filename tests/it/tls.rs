@@ -151,7 +151,7 @@ async fn slow_handshakes_are_not_waited_for() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     authority.issue().write(folder.path());
     let gateway = with_tls(folder.path())
-        .env("ONCEGATE_LIMITS__HEADER_READ_TIMEOUT", "1s")
+        .env("ONCEGATE_LIMITS__HEADER_READ_TIMEOUT", "4s")
         .env("ONCEGATE_LIMITS__CONNECTIONS", 20)
         .start()
         .await;
