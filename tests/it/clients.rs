@@ -177,7 +177,7 @@ async fn an_answer_that_is_lost_is_asked_for_again(language: Language) {
     // The first of the two gateways does not exist.
     let (_taken, gone) = nowhere();
     let urls = format!("urls=http://{gone},http://{}", proxy.address());
-    let Some(mut program) = language.start(&["one", &urls, "order=A-1", "work=500"]) else { return };
+    let Some(mut program) = language.start(&["one", &urls, "order=A-1", "work=2000"]) else { return };
     program.says("granted").await;
     proxy.lose_next_reply();
     let said = program.ended().await;
@@ -215,7 +215,7 @@ async fn a_lease_counts_from_when_it_was_asked_for(language: Language) {
 
 async fn a_holder_that_paused_too_long_is_informed(language: Language) {
     let gateway = gateway::on_memory().start().await;
-    let words = ["one", &url(gateway.api()), "order=A-1", "lease=1500ms", "work=1000"];
+    let words = ["one", &url(gateway.api()), "order=A-1", "lease=1500ms", "work=3000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     program.signal("STOP");
@@ -345,7 +345,7 @@ async fn connections_are_reused_and_replaced_once_they_are_closed(language: Lang
     // Some libraries open a second one while the first answer is being read.
     assert!(kept <= 3, "{kept} connections for 40 calls");
 
-    let words = ["one", &url(proxy.address()), "order=B-1", "work=300"];
+    let words = ["one", &url(proxy.address()), "order=B-1", "work=2000"];
     let Some(mut program) = language.start(&words) else { return };
     program.says("granted").await;
     proxy.drop_connections();
