@@ -21,15 +21,15 @@ const DASHBOARD: &str = include_str!("../../deploy/grafana/oncegate.json");
 /// Metrics of what this test does not make happen: a query for one of them may be empty.
 const WITHOUT_DATA: [&str; 2] = ["oncegate_journal_errors_total", "oncegate_log_lines_dropped_total"];
 
-/// Range of the queries in seconds: the whole test.
-const WINDOW: f64 = 60.0;
+/// Range of the queries in seconds: the whole test, also on a busy machine.
+const WINDOW: f64 = 600.0;
 
 fn config() -> String {
     let shop = "[apps.shop.operations.\"order.submit\"]\n[apps.shop.operations.\"coupon.redeem\"]\n";
     let lenient = "[apps.mails.on_outage]\nclaim = \"fail_open\"\noutcome = \"spool\"\n";
     [
-        "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"freeze\"\n[limits]\nlease_max = \"2s\"\n",
-        "[defaults]\nlease = \"1s\"\n",
+        "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"freeze\"\n[limits]\nlease_max = \"6s\"\n",
+        "[defaults]\nlease = \"3s\"\n",
         &caller::app("shop"),
         shop,
         &caller::app("mails"),
@@ -111,7 +111,7 @@ async fn every_query_of_the_dashboard_returns_data() {
         mails.claim(contents.clone()).await.expect(201);
         let mails = caller(&other, "mails");
         let granted = mails.claim(contents).await.expect(201);
-        // A claim in progress ends after a second, and a later delivery cannot find it.
+        // A claim in progress ends after three seconds, and a later delivery cannot find it.
         mails.settle(&granted, "success").await.expect(200);
     }
     mails.settle(&before, "success").await.expect(202);
@@ -182,7 +182,7 @@ async fn report_too_late(gateway: &Gateway) {
 
 /// Waits until a gateway has been scraped again, so that counters have a value before the next step.
 async fn scraped(prometheus: &Prometheus, gateway: &Gateway) {
-    let query = format!("count_over_time(oncegate_build_info{{instance=\"{}\"}}[1m])", gateway.admin());
+    let query = format!("count_over_time(oncegate_build_info{{instance=\"{}\"}}[1h])", gateway.admin());
     let scrapes = || -> Option<u32> { prometheus.query(&query).ok()?.first()?["value"][1].as_str()?.parse().ok() };
     let seen = scrapes().unwrap_or(0);
     until("it is scraped again", Duration::from_secs(10), async || scrapes().is_some_and(|now| now >= seen + 2)).await;
