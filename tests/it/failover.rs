@@ -104,10 +104,11 @@ async fn moves_all_once(setup: &Setup, a: &mut impl Store) {
     know_one_another(&[one, two, three]).await;
     let old = granted(one).await;
     a.kill();
+    // For some seconds only, so it comes before all else.
+    let frozen = until_frozen(two).await;
     for gateway in [one, two, three] {
         comes_to(gateway, "b", SOON).await;
     }
-    let frozen = until_frozen(two).await;
     assert!(frozen.text.contains("chain `default` was switched automatically"), "{}", frozen.text);
     let contents = fresh::contents();
     until("claims are granted on the new store", SOON, async || {
