@@ -247,7 +247,7 @@ async fn a_request_refused_before_its_body_keeps_its_connection_usable() {
 /// Closing on what still comes would reset the connection, and the answer with it.
 #[tokio::test]
 async fn a_client_that_still_sends_a_refused_body_reads_the_response() {
-    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "500ms").start().await;
+    let gateway = gateway::on_memory().env("ONCEGATE_LIMITS__BODY_READ_TIMEOUT", "3s").start().await;
     let head = |more| format!("POST /v1/claims HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000000\r\n{more}\r\n");
     for (more, status) in [("content-type: application/json\r\n", "413"), ("", "415")] {
         let mut stream = connect(&gateway, head(more).as_bytes()).await;
