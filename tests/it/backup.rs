@@ -54,7 +54,7 @@ async fn traffic(gateway: &Gateway, first: u64) -> u64 {
 async fn a_backup_under_traffic_is_restored_with_every_success_before_it_and_grants_are_frozen() {
     let root = tempfile::tempdir().unwrap();
     let [claims, restored] = ["claims", "restored"].map(|name| root.path().join(name));
-    let frozen = "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"freeze\"\n[defaults]\nlease = \"3s\"\n";
+    let frozen = "[chains.default]\nengines = [\"primary\"]\non_data_loss = \"freeze\"\n[defaults]\nlease = \"8s\"\n";
     let mut gateway = operated(&url(&claims)).config(frozen).data_dir(&root.path().join("data")).start().await;
     let client = gateway.client();
     let is_granted = async || client.post("/v1/claims", &order(1_000_000)).await.status == 201;
