@@ -60,6 +60,10 @@ impl Store for Shard {
         // A primary that was away serves its slots only after a while.
         self.0.settled().await;
     }
+
+    fn is_struck(&self, key: &str) -> bool {
+        is_struck(key)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
