@@ -175,7 +175,7 @@ impl RedisServer {
 
     /// Waits until it is ready. Returns false if it has exited.
     pub async fn is_ready(&mut self) -> bool {
-        for _ in 0..500 {
+        for _ in 0..3000 {
             if !self.process.is_started() || self.process.has_exited() {
                 return false;
             }

@@ -18,7 +18,7 @@ async fn a_database_that_is_frozen_comes_back() {
 async fn a_database_that_was_killed_comes_back_with_what_it_had() {
     let Some(mut server) = PostgresServer::start().await else { return };
     let gateway = gateway::on(server.url()).start().await;
-    let held = gateway.client().claim(json!("held")).await.expect(201);
+    let held = gateway.client().granted(&json!({ "contents": "held", "lease": "10m" })).await;
     let server = tokio::sync::Mutex::new(&mut server);
     outage(&gateway, "killed", async || server.lock().await.kill(), async || server.lock().await.restart().await).await;
     assert_eq!(gateway.client().claim(json!("held")).await.code(), (409, "duplicate"));

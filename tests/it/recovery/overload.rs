@@ -15,7 +15,8 @@ async fn a_flood_of_claims_on_a_stalled_store_leaves_room_for_outcomes_and_renew
     let Some(server) = RedisServer::start().await else { return };
     let mut proxy = TcpProxy::start(server.address()).await;
     let setup = gateway::on(format!("redis://{}", proxy.address())).env("ONCEGATE_LIMITS__REQUESTS_IN_FLIGHT", 16);
-    let gateway = setup.start().await;
+    // All calls of the flood have come before the first ones end.
+    let gateway = setup.env("ONCEGATE_DEFAULTS__DEADLINE", "5s").start().await;
     served(&gateway, NOTICED).await;
     let client = gateway.client();
     let held = client.claim(json!("held")).await.expect(201);
