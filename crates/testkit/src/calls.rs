@@ -10,6 +10,8 @@ use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Determinate, Engine, EngineError};
 use oncegate_core::record::Contents;
 
+use crate::wait::PATIENCE;
+
 pub fn attempt() -> Attempt {
     static ISSUER: std::sync::LazyLock<Issuer> =
         std::sync::LazyLock::new(|| Issuer::new(Arc::new(SystemClock::new()), Arc::new(SystemEntropy)));
@@ -65,5 +67,5 @@ pub async fn serves_again(engine: &impl Engine) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), served).await.expect("the engine serves again");
+    tokio::time::timeout(PATIENCE, served).await.expect("the engine serves again");
 }
