@@ -23,17 +23,17 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// An engine that reaches the server through a proxy, over one connection for calls.
 async fn behind_proxy(server: &PostgresServer) -> (TcpProxy, Postgres) {
+    behind_proxy_with(server, options()).await
+}
+
+/// The same with the timeouts of these options.
+async fn behind_proxy_with(server: &PostgresServer, timeouts: Options) -> (TcpProxy, Postgres) {
     let proxy = TcpProxy::start_any(server.address()).await;
     let url = format!("postgres://postgres@{}/postgres?sslmode=disable&connections=1", proxy.address());
     // There is no sweep, so every reply belongs to a call.
-    let impatient = Options {
-        connect_timeout: Duration::from_millis(800),
-        response_timeout: Duration::from_millis(400),
-        sweep_interval: Duration::from_hours(1),
-        heartbeat_interval: Duration::from_hours(1),
-        ..options()
-    };
-    let engine = Postgres::open(&url, impatient).unwrap();
+    let rare = Duration::from_hours(1);
+    let quiet = Options { sweep_interval: rare, heartbeat_interval: rare, ..timeouts };
+    let engine = Postgres::open(&url, quiet).unwrap();
     soon("it has swept once", async || {
         let swept = "query LIKE '%DELETE FROM oncegate_locks%' AND state = 'idle' AND pid <> pg_backend_pid()";
         server.query(&format!("SELECT count(*) FROM pg_stat_activity WHERE {swept}")).await == "1"
@@ -170,7 +170,9 @@ async fn a_request_cut_in_the_middle_did_not_happen_and_is_uncertain() {
 #[tokio::test]
 async fn a_network_that_refuses_or_swallows_everything_heals() {
     let Some(server) = PostgresServer::start().await else { return };
-    let (mut proxy, engine) = behind_proxy(&server).await;
+    let (connect_timeout, response_timeout) = (Duration::from_secs(3), Duration::from_millis(1500));
+    let impatient = Options { connect_timeout, response_timeout, ..options() };
+    let (mut proxy, engine) = behind_proxy_with(&server, impatient).await;
     let request = fresh_claim();
     granted(&engine, &request).await;
     proxy.refuse().await;
@@ -184,7 +186,7 @@ async fn a_network_that_refuses_or_swallows_everything_heals() {
     for mode in [Mode::Blackhole, Mode::HalfOpen] {
         proxy.set(mode);
         let held_back = fresh_claim();
-        let answer = tokio::time::timeout(Duration::from_secs(2), engine.claim(&held_back, DEADLINE)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(5), engine.claim(&held_back, DEADLINE)).await;
         assert!(answer.as_ref().is_err() || is_uncertain(answer.as_ref().unwrap()), "{mode:?}: {answer:?}");
         proxy.heal().await;
         serves_again(&engine).await;
@@ -201,16 +203,20 @@ async fn a_killed_server_loses_nothing_and_serves_again() {
     serves_again(&*engine).await;
     for _ in 0..3 {
         let stop = CancellationToken::new();
+        let grants = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let callers: Vec<_> = (0..16)
             .map(|_| {
-                let (engine, stop) = (engine.clone(), stop.clone());
+                let (engine, stop, grants) = (engine.clone(), stop.clone(), grants.clone());
                 tokio::spawn(async move {
                     let mut held = Vec::new();
                     // Whose call waits until the server is back meets no failure.
                     while !stop.is_cancelled() {
                         let request = fresh_claim();
                         match engine.claim(&request, DEADLINE).await {
-                            Ok(ClaimResponse::Granted(_)) => held.push(request),
+                            Ok(ClaimResponse::Granted(_)) => {
+                                grants.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                                held.push(request);
+                            }
                             Ok(other) => panic!("{other:?}"),
                             Err(_) => break,
                         }
@@ -219,7 +225,7 @@ async fn a_killed_server_loses_nothing_and_serves_again() {
                 })
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        soon("claims are granted", async || grants.load(std::sync::atomic::Ordering::SeqCst) > 32).await;
         server.kill();
         stop.cancel();
         server.restart().await;
@@ -261,7 +267,7 @@ async fn an_orderly_shutdown_of_the_server_is_reported_and_service_returns_withi
 #[tokio::test]
 async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     let Some(server) = PostgresServer::start().await else { return };
-    let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
+    let impatient = Options { response_timeout: Duration::from_secs(2), ..options() };
     let engine = Arc::new(Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap());
     let request = fresh_claim();
     granted(&*engine, &request).await;
@@ -275,7 +281,7 @@ async fn calls_to_a_frozen_server_end_and_a_sent_call_may_still_take_effect() {
     soon("it happened", async || engine.read(&given_up.key).await.unwrap().is_some()).await;
 
     server.freeze();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     server.thaw();
     serves_again(&*engine).await;
     assert!(is_duplicate(&*engine, &again(&request)).await);
@@ -318,7 +324,7 @@ async fn a_server_that_waits_for_its_standby_is_not_filled_with_connections() {
 #[tokio::test]
 async fn a_locked_row_delays_only_its_own_key() {
     let Some(server) = PostgresServer::start().await else { return };
-    let impatient = Options { response_timeout: Duration::from_millis(300), ..options() };
+    let impatient = Options { response_timeout: Duration::from_secs(2), ..options() };
     let engine = Postgres::open(&format!("{}&connections=1", server.url()), impatient).unwrap();
     let (locked, free) = (fresh_claim(), fresh_claim());
     granted(&engine, &locked).await;
@@ -502,7 +508,7 @@ async fn an_expanding_migration_under_load_disturbs_no_call() {
     };
     let mut loads: Vec<_> = (0..8).map(|_| load(old.clone())).collect();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let expand = "BEGIN; SET LOCAL lock_timeout = '2s'; \
+    let expand = "BEGIN; SET LOCAL lock_timeout = '10s'; \
         ALTER TABLE oncegate_claims ADD COLUMN tag text NOT NULL DEFAULT ''; \
         ALTER TABLE oncegate_schema ADD COLUMN note text; \
         INSERT INTO oncegate_migrations (version, description, success, checksum, execution_time) \
