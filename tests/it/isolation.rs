@@ -120,7 +120,7 @@ async fn a_chain_whose_store_is_gone_is_not_felt_by_another() {
     let Some(mut gone) = RedisServer::start().await else { return };
     let Some(kept) = RedisServer::start().await else { return };
     let config = format!(
-        "[engines]\nkept = \"{}\"\n[chains.kept]\nengines = [\"kept\"]\n{}{}chain = \"kept\"\n",
+        "[engines]\nkept = \"{}\"\n[chains.kept]\nengines = [\"kept\"]\n{}{}chain = \"kept\"\ndeadline = \"20s\"\n",
         kept.url(),
         app("hit"),
         app("spared")

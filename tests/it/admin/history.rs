@@ -48,11 +48,11 @@ async fn the_rates_are_those_of_the_workload_and_survive_a_restart() {
     let of_operation = "?series=default/order.submit/duplicate";
     let is_known = async || !values(&history(&gateway, of_operation).await).is_empty();
     until("the repeats are in a point", SOON, is_known).await;
-    // A rate times its seconds is a count; the interval of a busy machine may be a little longer than ten.
+    // A rate times its seconds is a count; an interval of a busy machine may be some seconds longer or shorter than ten.
     let duplicates: f64 = values(&history(&gateway, of_operation).await).iter().map(|rate| rate * 10.0).sum();
-    assert!((2.0..=6.0).contains(&duplicates), "5 repeats: {duplicates}");
+    assert!((2.0..=8.0).contains(&duplicates), "5 repeats: {duplicates}");
     let granted: f64 = values(&history(&gateway, "?series=granted").await).iter().map(|rate| rate * 10.0).sum();
-    assert!(granted >= 1.0 && granted <= f64::from(grants + 1) * 1.2, "{grants}: {granted}");
+    assert!(granted >= 1.0 && granted <= f64::from(grants + 1) * 1.6, "{grants}: {granted}");
     let p99 = values(&history(&gateway, "?series=p99").await);
     assert!(p99.iter().all(|value| *value > 0.0 && *value <= 5.0), "{p99:?}");
     let printed = Terminal::at(&gateway).run(&["history", "--series", "granted,p99"]).expect(0).out;
