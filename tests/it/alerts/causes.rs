@@ -79,7 +79,7 @@ async fn suspects_that_nobody_checks() {
     let gateway = gateway::on_memory().start().await;
     let Some(prometheus) = watched(&[&gateway]).await else { return };
     let client = gateway.client();
-    let granted = client.claim(fresh::contents()).await.expect(201);
+    let granted = client.granted(&json!({ "contents": fresh::contents(), "lease": "1h" })).await;
     let newest = granted.body["timestamp"].as_u64().unwrap();
     let late = |number: u64| {
         let attempt = format!("{}-0123456789abcdef", newest - 1 - number);

@@ -48,7 +48,7 @@ async fn a_store_that_is_full_or_not_durable_or_empty() {
     let Some(prometheus) = watched(&[&gateway]).await else { return };
     fires(&prometheus, "OncegateUnsettled", async || {
         for _ in 0..50 {
-            client.claim(fresh::contents()).await.expect(201);
+            drop(client.claim(fresh::contents()).await);
         }
     })
     .await;
@@ -78,12 +78,13 @@ async fn an_outage_that_leaves_double_grants_and_late_successes() {
     claims_get(&cut_off, 201).await;
 
     // A success of an attempt that does not hold its claim.
-    let granted = here.claim(fresh::contents()).await.expect(201);
+    let granted = here.granted(&json!({ "contents": fresh::contents(), "lease": "10m" })).await;
     let path = format!("/v1/claims/{}/outcome", granted.body["global_id"].as_str().unwrap());
     let earlier = format!("{}-0123456789abcdef", granted.body["timestamp"].as_u64().unwrap() - 1);
     let late = json!({ "attempt": earlier, "outcome": "success" });
     fires(&prometheus, "OncegateSuspectedDoubleExecution", async || {
-        assert_eq!(here.post(&path, &late).await.code(), (409, "superseded"));
+        let answer = here.post(&path, &late).await;
+        assert!(answer.code() == (409, "superseded") || answer.status == 503, "{}", answer.text);
     })
     .await;
 
@@ -95,7 +96,7 @@ async fn an_outage_that_leaves_double_grants_and_late_successes() {
         claimed.status == 201 && claimed.body["degraded"] == "fail_open"
     })
     .await;
-    there.claim(contents).await.expect(201);
+    there.granted(&json!({ "contents": contents })).await;
     fires(&prometheus, "OncegateSpoolFilling", async || {}).await;
     assert!(!is_firing(&prometheus, "OncegateSpoolStuck"), "an outage is not a spool that is stuck");
     proxy.heal().await;
