@@ -70,15 +70,15 @@ fn success(result: &str) -> Outcome {
 }
 
 async fn granted(engine: &impl Engine, ask: &ClaimRequest) {
-    let answer = engine.claim(ask, DEADLINE).await;
-    assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "expected a grant, got {answer:?}");
+    let answer = answered(engine, ask).await;
+    assert!(matches!(answer, ClaimResponse::Granted(_)), "expected a grant, got {answer:?}");
 }
 
 async fn is_duplicate(engine: &impl Engine, ask: &ClaimRequest) -> bool {
-    matches!(engine.claim(ask, DEADLINE).await, Ok(ClaimResponse::Duplicate(_)))
+    matches!(answered(engine, ask).await, ClaimResponse::Duplicate(_))
 }
 
-/// The first answer to a claim, repeated until there is one.
+/// The first answer to a claim, repeated until there is one: on a busy machine, a call may come too late.
 async fn answered(engine: &impl Engine, ask: &ClaimRequest) -> ClaimResponse {
     for _ in 0..1000 {
         if let Ok(answer) = engine.claim(ask, DEADLINE).await {
@@ -143,8 +143,10 @@ async fn a_batch_is_split_by_primary_and_each_item_answered_by_itself() {
     let Some(mut cluster) = RedisCluster::start(3, 0).await else { return };
     let redis = open(&cluster.url());
     let asks = many();
-    let answered = batch(&redis, &asks).await;
-    assert!(answered.iter().all(|answer| matches!(answer, Ok(ClaimResponse::Granted(_)))), "{answered:?}");
+    soon("all are granted", async || {
+        batch(&redis, &asks).await.iter().all(|answer| matches!(answer, Ok(ClaimResponse::Granted(_))))
+    })
+    .await;
 
     let dead = cluster.primary_of(&name(&asks[0]));
     let of_dead: Vec<_> = asks.iter().map(|ask| cluster.primary_of(&name(ask)) == dead).collect();
@@ -155,7 +157,7 @@ async fn a_batch_is_split_by_primary_and_each_item_answered_by_itself() {
         batch(&redis, &again).await.into_iter().zip(&of_dead).all(|(answer, of_dead)| match answer {
             Ok(ClaimResponse::Duplicate(_)) => !of_dead,
             Err(EngineError::Determinate(_)) => *of_dead,
-            Err(EngineError::Indeterminate(_)) if *of_dead => false,
+            Err(EngineError::Indeterminate(_)) => false,
             other => panic!("{other:?}"),
         })
     })
