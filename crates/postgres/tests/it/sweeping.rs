@@ -105,9 +105,9 @@ async fn nothing_goes_that_a_running_statement_could_be_older_than() {
     let request = fresh_claim();
     granted(&engine, &request).await;
     let mut running = PostgresServer::connect(&server.url()).await.unwrap();
-    let running = tokio::spawn(async move { running.execute(sqlx::raw_sql("SELECT pg_sleep(3)")).await.map(drop) });
+    let running = tokio::spawn(async move { running.execute(sqlx::raw_sql("SELECT pg_sleep(8)")).await.map(drop) });
     soon("it runs", async || {
-        server.query("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(3)'").await == "1"
+        server.query("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(8)'").await == "1"
     })
     .await;
     shift(&server, &request, -59).await;
@@ -232,14 +232,15 @@ async fn soak(span: Duration, keys: usize) {
         let within = |at: &Duration| (span * place / PARTS..span * (place + 1) / PARTS).contains(at);
         let mut took: Vec<_> = took.iter().filter(|(at, _)| within(at)).map(|(_, took)| *took).collect();
         took.sort_unstable();
-        took[took.len() * 99 / 100]
+        // If the machine stands still, nothing is answered in a part.
+        took.get(took.len() * 99 / 100).copied().unwrap_or(span)
     };
     let parts: Vec<_> = (0..PARTS).map(part).collect();
     println!("p99 of each part: {parts:?}");
     // Flat, on a machine with other work: the best value of the second half is no worse than that of the first.
     let (first, second) = parts.split_at(parts.len() / 2);
     let best = |parts: &[Duration]| parts.iter().min().copied().unwrap_or_default();
-    assert!(best(second) < best(first) * 3, "{parts:?}");
+    assert!(best(second) < best(first) * 3 + Duration::from_millis(100), "{parts:?}");
     // What lives is at most one row a key; dead rows and room left on pages make it a few times as much.
     let bound = 8 * 1024 * 1024 + u64::try_from(keys).unwrap() * 2_000;
     assert!(most < bound, "{most} bytes, more than {bound}");
