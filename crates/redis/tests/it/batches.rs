@@ -10,7 +10,7 @@ use oncegate_redis::{Options, Redis};
 use oncegate_testkit::tcp_proxy::Mode;
 use tokio::time::timeout;
 
-use super::{RedisServer, again, behind_proxy, granted, is_uncertain, open, options, settle, soon, success};
+use super::{RedisServer, again, behind_proxy_with, granted, impatient, is_uncertain, open, settle, soon, success};
 
 type Answer = Result<ClaimResponse, EngineError>;
 
@@ -90,10 +90,10 @@ async fn a_batch_on_a_demoted_server_certainly_did_nothing() {
 #[tokio::test]
 async fn a_batch_that_is_not_answered_is_uncertain_and_its_attempts_recognise_themselves() {
     let Some(server) = RedisServer::start().await else { return };
-    let (mut proxy, redis) = behind_proxy(&server).await;
+    let (mut proxy, redis) = behind_proxy_with(&server, impatient()).await;
     let requests = fresh_claims();
     proxy.set(Mode::HalfOpen);
-    let limit = options().response_timeout * 4;
+    let limit = impatient().response_timeout * 10;
     let answers = timeout(limit, claim_batch(&redis, &requests)).await.expect("within the response timeout");
     assert!(answers.iter().all(is_uncertain), "{answers:?}");
     proxy.heal().await;

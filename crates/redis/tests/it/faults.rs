@@ -13,8 +13,8 @@ use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use tokio::time::timeout;
 
 use super::{
-    RedisServer, again, behind_proxy, granted, is_duplicate, is_uncertain, open, options, renew, serves_again, settle,
-    soon, success, unavailable,
+    RedisServer, again, behind_proxy, behind_proxy_with, granted, impatient, is_duplicate, is_uncertain, open, options,
+    renew, serves_again, settle, soon, success, unavailable,
 };
 
 /// Checks that calls are refused without a try to connect: each may take a second.
@@ -66,7 +66,7 @@ async fn a_killed_server_that_kept_its_data_takes_up_where_it_was() {
 #[tokio::test]
 async fn a_frozen_server_makes_calls_uncertain_and_then_certain() {
     let Some(server) = RedisServer::start().await else { return };
-    let redis = open(&format!("{}?connections=1", server.url()));
+    let redis = Redis::open(&format!("{}?connections=1", server.url()), impatient()).unwrap();
     granted(&redis, &fresh_claim()).await;
     server.freeze();
     let request = fresh_claim();
@@ -89,10 +89,10 @@ async fn a_loading_server_is_unavailable_until_it_has_loaded() {
     let redis = open(&server.url());
     let request = fresh_claim();
     granted(&redis, &request).await;
-    server.query::<String>("DEBUG POPULATE 2000");
+    server.query::<String>("DEBUG POPULATE 10000");
     server.query::<String>("SAVE");
     server.kill();
-    // Slow enough to be seen, 2000 keys at half a millisecond each.
+    // Slow enough to be seen, 10,000 keys at half a millisecond each.
     server.restart_with(&["key-load-delay 500", "loading-process-events-interval-bytes 1024"]);
     soon("it is reported to be loading", async || {
         redis.claim(&again(&request), DEADLINE).await.is_err_and(|why| why.to_string().contains("LOADING"))
@@ -105,7 +105,7 @@ async fn a_loading_server_is_unavailable_until_it_has_loaded() {
 #[tokio::test]
 async fn a_network_that_refuses_drops_or_swallows_everything_heals() {
     let Some(server) = RedisServer::start().await else { return };
-    let (mut proxy, redis) = behind_proxy(&server).await;
+    let (mut proxy, redis) = behind_proxy_with(&server, impatient()).await;
     let request = fresh_claim();
     granted(&redis, &request).await;
 

@@ -24,9 +24,15 @@ use oncegate_testkit::calls::{
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 
-/// Options with short times for tests.
+/// Options for a machine that other tests share: only a very slow call counts as slow. The server is checked often.
 fn options() -> Options {
-    Options { health_check_interval: Duration::from_millis(50), ..Options::default() }
+    let (response_timeout, health_check_interval) = (Duration::from_secs(10), Duration::from_millis(50));
+    Options { response_timeout, health_check_interval, ..Options::default() }
+}
+
+/// The same with a short timeout, for calls that get no answer.
+fn impatient() -> Options {
+    Options { response_timeout: Duration::from_secs(1), ..options() }
 }
 
 fn open(url: &str) -> Redis {
@@ -40,6 +46,9 @@ async fn behind_proxy(server: &RedisServer) -> (TcpProxy, Redis) {
 
 async fn behind_proxy_with(server: &RedisServer, options: Options) -> (TcpProxy, Redis) {
     let proxy = TcpProxy::start(server.address()).await;
+    // The server is not checked, so every reply belongs to a call.
+    let rare = Duration::from_hours(1);
+    let options = Options { health_check_interval: rare, heartbeat_interval: rare, ..options };
     let redis = Redis::open(&format!("redis://{}?connections=1", proxy.address()), options).expect("a good URL");
     redis.probe().await.expect("the server is up");
     (proxy, redis)
