@@ -310,7 +310,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_may_not_be_sent_any_more_is_not_sent_to_the_next_server() {
-        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // In use, and without a listener: it refuses connections, and nobody else can get the port.
+        let taken = tokio::net::TcpSocket::new_v4().unwrap();
+        taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let dead = taken.local_addr().unwrap();
         let live = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = |address| format!("http://{address}");
         let of = |urls: &[String]| {
