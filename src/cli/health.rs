@@ -104,7 +104,8 @@ mod tests {
         let error = format!("{:#}", health(&url).unwrap_err());
         assert_eq!(error, format!("the gateway at {url} is not ready: it answered 503 Service Unavailable"));
         drop(asked.join());
-        let error = format!("{:#}", health(&url).unwrap_err());
+        // Not the port from before: it is free now, and another test may have got it.
+        let error = format!("{:#}", health("http://127.0.0.1:1").unwrap_err());
         assert!(error.contains("is not ready: Connection refused"), "{error}");
     }
 
