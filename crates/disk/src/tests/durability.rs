@@ -149,7 +149,7 @@ impl Gate {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), arrived).await.expect("an fsync is asked for");
+        tokio::time::timeout(Duration::from_mins(1), arrived).await.expect("an fsync is asked for");
     }
 }
 
@@ -245,7 +245,7 @@ async fn after_a_failed_fsync_nothing_is_answered_until_the_disk_can_be_written_
     }
     fail.store(false, Ordering::SeqCst);
     let answers = async { while disk.probe().await.is_err() {} };
-    tokio::time::timeout(Duration::from_secs(10), answers).await.expect("it answers again, without a restart");
+    tokio::time::timeout(Duration::from_mins(1), answers).await.expect("it answers again, without a restart");
     all_is_answered(&disk, &requests).await;
     // It fails as often as the disk does.
     fail.store(true, Ordering::SeqCst);

@@ -13,12 +13,18 @@ use crate::row::Row;
 
 const ROUNDS: u64 = 20;
 
+/// Claims that are acknowledged in all rounds, at least. A slow disk needs more rounds.
+const ACKNOWLEDGED: usize = 1000;
+
 #[tokio::test]
 async fn acknowledged_claims_survive_a_kill_at_any_moment() {
     let (folder, clock) = (TempDir::new().unwrap(), Arc::new(SystemClock::new()));
     let mut rng = SmallRng::seed_from_u64(7);
     let mut acknowledged = 0;
-    for round in 0..ROUNDS {
+    for round in 0..20 * ROUNDS {
+        if round >= ROUNDS && acknowledged > ACKNOWLEDGED {
+            break;
+        }
         let lines = lines_until_killed(folder.path(), Duration::from_micros(rng.random_range(0..120_000)));
         let disk = Disk::open(folder.path(), clock.clone(), quiet()).unwrap();
         for line in &lines {
@@ -42,7 +48,7 @@ async fn acknowledged_claims_survive_a_kill_at_any_moment() {
         });
         acknowledged += lines.len();
     }
-    assert!(acknowledged > 1000, "the engine was busy: {acknowledged}");
+    assert!(acknowledged > ACKNOWLEDGED, "the engine was busy: {acknowledged}");
 }
 
 /// Starts an engine under load, kills it this long after its first answer, and returns what it acknowledged.

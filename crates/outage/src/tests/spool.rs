@@ -248,7 +248,7 @@ async fn the_background_task_delivers() {
     world.line.set(Way::Gone);
     world.settle(&report(&held, success("7"), SPOOLED)).await;
     world.line.set(Way::Whole);
-    for _ in 0..500 {
+    for _ in 0..6000 {
         if world.journal.status().entries == 0 {
             break;
         }
@@ -309,7 +309,7 @@ async fn a_caller_that_gives_up_leaves_journal_and_local_claims_consistent() {
         let request = request(&world, ClaimOnOutage::Local);
         drop(timeout(Duration::from_micros(200), world.try_claim(&request)).await);
     }
-    for _ in 0..500 {
+    for _ in 0..10_000 {
         if world.gateway.0.tasks.len() == 1 {
             break;
         }
