@@ -48,8 +48,16 @@ const ALL: [Scenario; 8] = [
 #[tokio::test]
 async fn every_scenario_runs_at_its_rate() {
     let runs = ALL.map(async |scenario| {
-        let report = load(noop::router(), scenario, 40, false).await;
-        assert!((30.0..=44.0).contains(&report.operations_per_second), "{scenario:?}: {report}");
+        let mut missed = Vec::new();
+        // A machine that stands still delays a run, but not each of three.
+        while missed.len() < 3 {
+            let report = load(noop::router(), scenario, 40, false).await;
+            if (30.0..=44.0).contains(&report.operations_per_second) {
+                return;
+            }
+            missed.push(report.to_string());
+        }
+        panic!("{scenario:?}: {missed:?}");
     });
     at_once(runs).await;
 }
