@@ -62,10 +62,10 @@ async fn figures_of_locks_and_waiting_are_measured_on_memory() {
     let extent = |subject| Extent {
         subject,
         only: vec![Contender::Memory],
-        measured: Duration::from_millis(200),
+        measured: Duration::from_secs(1),
         rounds: 1,
         callers: 50,
-        wait: Duration::from_secs(3),
+        wait: Duration::from_secs(6),
         gateway: Some(gateway.clone()),
         dir: None,
     };
