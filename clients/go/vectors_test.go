@@ -542,6 +542,17 @@ func runCase(t *testing.T, common *commonVectors, vector *behaviourCase) {
 		defer clock.Unlock()
 		return time.Now().Add(clock.step)
 	}
+	noted := func() int {
+		eventsMu.Lock()
+		defer eventsMu.Unlock()
+		return len(events)
+	}
+	// The client notes an event a little after the answer that it is about.
+	awaitEvents := func(count int) {
+		for tries := 0; tries < 200 && noted() < count; tries++ {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 	for number, call := range vector.Calls {
 		eventsMu.Lock()
 		events = nil
@@ -585,6 +596,9 @@ func runCase(t *testing.T, common *commonVectors, vector *behaviourCase) {
 						<-s.answered[int(value.(float64))-1]
 						// The client reads the answer.
 						time.Sleep(20 * time.Millisecond)
+						if call.Events != nil {
+							awaitEvents(int(value.(float64)))
+						}
 					case "until_lost":
 						<-held.Lost()
 					case "monotonic_clock_steps_ms":
@@ -625,11 +639,12 @@ func runCase(t *testing.T, common *commonVectors, vector *behaviourCase) {
 		if call.Runs != nil && *call.Runs != runs {
 			t.Errorf("%d runs, not %d", runs, *call.Runs)
 		}
-		eventsMu.Lock()
 		if call.Events != nil {
+			awaitEvents(len(call.Events))
+			eventsMu.Lock()
 			s.checkEvents(t, events, call.Events)
+			eventsMu.Unlock()
 		}
-		eventsMu.Unlock()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -647,15 +662,15 @@ func (s *script) start(at int, kind string) string {
 	if kind == "unresolvable" {
 		return "http://" + strings.Repeat("a", 64) + ".invalid:80"
 	}
+	if kind == "refused" {
+		// Nobody listens there. The port of a listener that is closed may be given to another case.
+		return "http://127.0.0.1:1"
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	url := "http://" + listener.Addr().String()
-	if kind == "refused" {
-		_ = listener.Close()
-		return url
-	}
 	s.t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {

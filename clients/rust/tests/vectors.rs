@@ -151,6 +151,8 @@ struct Case {
     cancel: Notify,
     runs: AtomicUsize,
     steps: Mutex<Vec<Value>>,
+    /// Number of the events that the call expects; 0 if they do not matter.
+    events_expected: AtomicUsize,
 }
 
 /// A grant or a hold.
@@ -170,6 +172,7 @@ impl Case {
             cancel: Notify::new(),
             runs: AtomicUsize::new(0),
             steps: Mutex::default(),
+            events_expected: AtomicUsize::new(0),
         });
         let client = case.client(&settings);
         let calls = list(&vector["calls"]);
@@ -178,6 +181,7 @@ impl Case {
             case.runs.store(0, Ordering::SeqCst);
             let steps = if call["work"].is_null() { &common["work"] } else { &call["work"] };
             *case.steps.lock().expect("no panic") = list(steps).to_vec();
+            case.events_expected.store(call["events"].as_array().map_or(0, Vec::len), Ordering::SeqCst);
             let what = if call["call"].is_null() { &common["call"] } else { &call["call"] };
             let got = case.made(&client, what, call["cancel_at_exchange"].as_u64()).await;
             // Leaves background tasks time to end.
@@ -347,11 +351,11 @@ impl Case {
                 }
                 "wait_ms" => tokio::time::sleep(Duration::from_millis(value.as_u64().expect("milliseconds"))).await,
                 "until_exchange" => {
-                    self.script
-                        .is_answered(usize::try_from(value.as_u64().expect("a position")).expect("a position"))
-                        .await;
+                    let position = usize::try_from(value.as_u64().expect("a position")).expect("a position");
+                    self.script.is_answered(position).await;
                     // The client reads the answer.
                     tokio::time::sleep(Duration::from_millis(20)).await;
+                    self.has_noted(position.min(self.events_expected.load(Ordering::SeqCst))).await;
                 }
                 "until_lost" => drop(within(held.until_lost()).await),
                 "monotonic_clock_steps_ms" => {
@@ -366,16 +370,19 @@ impl Case {
         Ok(Returned::Value(Value::Null))
     }
 
-    async fn check_events(&self, expected: &[Value]) {
-        let names = || self.events.lock().expect("no panic").iter().map(|event| event.name).collect::<Vec<_>>();
-        // The last of them may come after the answer that it is about.
+    /// Waits until the client has noted so many events: one may come after the answer that it is about.
+    async fn has_noted(&self, count: usize) {
         for _ in 0..200 {
-            if names().len() >= expected.len() {
+            if self.events.lock().expect("no panic").len() >= count {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let names = names();
+    }
+
+    async fn check_events(&self, expected: &[Value]) {
+        self.has_noted(expected.len()).await;
+        let names: Vec<_> = self.events.lock().expect("no panic").iter().map(|event| event.name).collect();
         if names.len() != expected.len() {
             self.script.fail(format!("events {names:?}, not {expected:?}"));
             return;

@@ -66,6 +66,8 @@ export class Script {
 
   private async server(at: number, kind: string): Promise<string> {
     if (kind === "unresolvable") return `http://${"a".repeat(64)}.invalid:80`;
+    // Nobody listens there. The port of a server that is closed may be given to another case.
+    if (kind === "refused") return "http://127.0.0.1:1";
     const server = net.createServer((socket) => {
       this.sockets.add(socket);
       socket.on("error", () => {});
@@ -76,8 +78,7 @@ export class Script {
     });
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     const url = `http://127.0.0.1:${(server.address() as net.AddressInfo).port}`;
-    if (kind === "refused") await new Promise((resolve) => server.close(resolve));
-    else this.servers.push(server);
+    this.servers.push(server);
     return url;
   }
 

@@ -138,6 +138,10 @@ async function run(vector: Vector): Promise<void> {
     onUnavailable: settings.on_unavailable,
     onEvent: (event) => events.push(event),
   });
+  // An event may come after the answer that it is about.
+  const noted = async (count: number) => {
+    for (let tries = 0; tries < 200 && events.length < count; tries++) await pause(20);
+  };
   let stepMs = 0;
   (client as Any).transport.now = () => performance.now() + stepMs;
   try {
@@ -157,8 +161,10 @@ async function run(vector: Vector): Promise<void> {
           if (name === "returns_text_of") return "x".repeat(value);
           if (name === "raises") throw value === "nothing_happened" ? new errors.NothingHappened() : new WorkError("who knows");
           if (name === "wait_ms") await pause(value);
-          else if (name === "until_exchange") await script.answered[value - 1]?.passed.then(() => pause(20));
-          else if (name === "until_lost") await new Promise((resolve) => held.lostSignal.addEventListener("abort", resolve));
+          else if (name === "until_exchange") {
+            await script.answered[value - 1]?.passed.then(() => pause(20));
+            if (call.events) await noted(value);
+          } else if (name === "until_lost") await new Promise((resolve) => held.lostSignal.addEventListener("abort", resolve));
           else if (name === "monotonic_clock_steps_ms") stepMs += value;
           else if (name === "sees") assertMembers(seen(held), value, "the work sees");
           else if (name === "cancelled") {
@@ -181,8 +187,7 @@ async function run(vector: Vector): Promise<void> {
         expected.error === "cancelled" && vector.name === "during the report: it is finished first" && "done" in got;
       if (!finished) assertMembers(withCauses(got, script.urls), script.filled(expected), vector.name);
       if (call.runs !== undefined) assert.equal(runs, call.runs, "runs");
-      // The last of them may come after the answer that it is about.
-      for (let tries = 0; tries < 200 && events.length < (call.events?.length ?? 0); tries++) await pause(20);
+      await noted(call.events?.length ?? 0);
       if (call.events) checkEvents(events, call.events, script.urls);
     }
     assert.deepEqual(script.failures, []);
