@@ -11,9 +11,11 @@ Needs Python 3.10, nothing else.
 import argparse
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -468,10 +470,19 @@ def json_of(url):
 # Processes
 
 
+# Below the range of outgoing connections: such a connection could take a port before its server has started.
+PORTS = range(11_000, 32_000)
+ports = itertools.count(random.randrange(len(PORTS)))
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    while True:
+        port = PORTS[next(ports) % len(PORTS)]
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
 
 
 def gateway_program():

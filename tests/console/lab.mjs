@@ -18,12 +18,21 @@ export async function until(what, condition, seconds = 30) {
   }
 }
 
+// Below the range of outgoing connections, one of which could take a port before its server has started. Browsers refuse 10080.
+const PORTS = { first: 11_000, count: 21_000 };
+let next = Math.floor(Math.random() * PORTS.count);
+
 async function freePort() {
-  const server = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => server.once('listening', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  for (;;) {
+    const port = PORTS.first + (next++ % PORTS.count);
+    const server = createServer();
+    const isFree = await new Promise((resolve) => {
+      server.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true));
+    });
+    if (!isFree) continue;
+    await new Promise((resolve) => server.close(resolve));
+    return port;
+  }
 }
 
 const answers = (port) =>

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -115,9 +117,18 @@ def write_line(path: str, text: str) -> None:
     os.close(file)
 
 
+#: Below the range of outgoing connections: such a connection could take the port of a server while it is down.
+PORTS = range(11_000, 32_000)
+_ports = itertools.count(random.randrange(len(PORTS)))
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port without a listener. This process returns each port only once."""
+    for at in _ports:
+        port = PORTS[at % len(PORTS)]
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("the count has no end")
 
 
 def listens(port: int) -> bool:
