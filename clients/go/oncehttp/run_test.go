@@ -212,7 +212,7 @@ func TestAShutdownEndsTheWaitsForOthers(t *testing.T) {
 		waiting <- got
 	}()
 	// The second claim of the repeat is its wait.
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(time.Second)
 	begin, stopped := time.Now(), make(chan error, 1)
 	go func() { stopped <- s.server.Config.Shutdown(stdcontext.Background()) }()
 	if got := <-waiting; got.code() != "duplicate in_progress" || got.Header.Get("Retry-After") == "" || time.Since(begin) > 15*time.Second {
@@ -262,7 +262,7 @@ func TestACallerGetsTheWaitThatItPrefers(t *testing.T) {
 	if got := s.post("k", "x", "Prefer", "wait=0"); got.code() != "duplicate in_progress" {
 		t.Error(got.text)
 	}
-	time.AfterFunc(100*time.Millisecond, func() { close(goOn) })
+	time.AfterFunc(time.Second, func() { close(goOn) })
 	if got := s.post("k", "x", "Prefer", "wait=30"); got.text != "x" || got.Header.Get("Preference-Applied") != "wait=20" {
 		t.Error(got.text, got.Header)
 	}
