@@ -78,7 +78,7 @@ GRANTED: list[dict[str, Any]] = [{"expect": "claim", "answer": "granted"}]
 
 
 def recipe(script: Script, handle: Any, **more: Any) -> Recipe[Any]:
-    return Recipe(Client(script.urls, SECRET, settle_within=0.2), "order.submit", lambda message: message, handle, **more)
+    return Recipe(Client(script.urls, SECRET, settle_within=5), "order.submit", lambda message: message, handle, **more)
 
 
 def consumed(exchanges: list[dict[str, Any]], handle: Any, message: Any = None, **more: Any) -> Decision:
