@@ -21,7 +21,7 @@ async fn acknowledged_claims_survive_a_kill_at_any_moment() {
     let (folder, clock) = (TempDir::new().unwrap(), Arc::new(SystemClock::new()));
     let mut rng = SmallRng::seed_from_u64(7);
     let mut acknowledged = 0;
-    for round in 0..20 * ROUNDS {
+    for round in 0..4 * ROUNDS {
         if round >= ROUNDS && acknowledged > ACKNOWLEDGED {
             break;
         }

@@ -285,7 +285,7 @@ async fn of_callers_that_would_take_over_an_unknown_claim_one_does() {
     let plain = world.wait(call(), LONG).await;
     let mut takers = Vec::new();
     for _ in 0..5 {
-        takers.push(world.wait(ClaimCall { take_over: true, ..call() }, Duration::from_secs(1)).await);
+        takers.push(world.wait(ClaimCall { take_over: true, ..call() }, Duration::from_secs(4)).await);
     }
     world.report(&holder, Outcome::Unknown).await;
     assert_eq!(state(&answered(plain).await), ClaimState::Unknown);
