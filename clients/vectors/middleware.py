@@ -35,7 +35,7 @@ APP_KEY = "default"
 # Longest time of any step of a case. A longer step counts as hanging.
 PATIENCE = 30.0
 # Seconds without a byte after which a response counts as broken, and time after which a slow case is named. The longest case waits for
-# about three.
+# about six.
 SLOW = 10.0
 
 

@@ -81,7 +81,7 @@ func newService() (*service, error) {
 // config returns how one part of the service is protected. Its principal is that of the framework.
 func (s *service) config(at string) oncehttp.Config {
 	config := oncehttp.Config{
-		Client: s.clients["up"], Operation: "vectors." + at, Lease: time.Second, BodyBytes: 131072, OnUnavailable: oncegate.FailClosed,
+		Client: s.clients["up"], Operation: "vectors." + at, Lease: 3 * time.Second, BodyBytes: 131072, OnUnavailable: oncegate.FailClosed,
 	}
 	switch at {
 	case "required":

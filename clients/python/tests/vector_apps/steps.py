@@ -36,7 +36,7 @@ def client(at: str) -> Client:
 
 
 def rules(at: str, principal: Any) -> Rules:
-    options: dict[str, Any] = {"lease": "1s", "body_bytes": 131072, "on_unavailable": "fail_closed"}
+    options: dict[str, Any] = {"lease": "3s", "body_bytes": 131072, "on_unavailable": "fail_closed"}
     more: dict[str, dict[str, Any]] = {
         "required": {"required": True},
         "put-only": {"methods": ["PUT"]},

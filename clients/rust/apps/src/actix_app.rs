@@ -45,7 +45,7 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
     let runs = Runs::default();
     let layer = |client: &Client, at: &str| {
         let layer = Idempotency::new(client.clone(), format!("vectors.{at}"), account);
-        layer.lease(Duration::from_secs(1)).body_bytes(131_072)
+        layer.lease(Duration::from_secs(3)).body_bytes(131_072)
     };
     let closed = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let down = Client::new([format!("http://{closed}")], Options::default().claim_within(Duration::from_millis(300)))?;

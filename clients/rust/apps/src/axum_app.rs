@@ -68,12 +68,12 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
     let runs = Runs::default();
     let layer = |at: &str| {
         let layer = IdempotencyLayer::new(client.clone(), format!("vectors.{at}"), account);
-        layer.lease(Duration::from_secs(1)).body_bytes(131_072)
+        layer.lease(Duration::from_secs(3)).body_bytes(131_072)
     };
     let down = Client::new([closed_url().await?], Options::default())?;
     let down = |at: &str| {
         let layer = IdempotencyLayer::new(down.clone(), format!("vectors.{at}"), account);
-        layer.lease(Duration::from_secs(1)).body_bytes(131_072).claim_within(Duration::from_millis(300))
+        layer.lease(Duration::from_secs(3)).body_bytes(131_072).claim_within(Duration::from_millis(300))
     };
     let with_json = [
         FingerprintPart::Method,

@@ -12,7 +12,7 @@ export async function places(Client, principal) {
     client,
     operation: `vectors.${at}`,
     principal,
-    lease: "1s",
+    lease: "3s",
     bodyBytes: 131_072,
     onUnavailable: "fail_closed",
     ...more,

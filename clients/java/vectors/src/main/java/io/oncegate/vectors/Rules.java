@@ -53,7 +53,7 @@ final class Rules {
             OncegateClient client, String at, Function<R, String> user) {
         return new Idempotency<R>(client, "vectors." + at)
                 .principal(user)
-                .lease("1s")
+                .lease("3s")
                 .bodyBytes(131_072)
                 .onUnavailable(OnUnavailable.FAIL_CLOSED);
     }
