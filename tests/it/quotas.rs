@@ -140,11 +140,11 @@ async fn each_item_of_a_batch_is_a_request() {
 
 #[tokio::test]
 async fn the_bytes_of_claims_and_results_have_a_rate_of_their_own() {
-    let gateway = shop_and_bank("claim_bytes_per_second = 300\nburst = \"10s\"").start().await;
+    let gateway = shop_and_bank("claim_bytes_per_second = 100\nburst = \"10s\"").start().await;
     let shop = caller(&gateway, "shop");
-    let large = |name: &str| json!({ "name": name, "note": "x".repeat(2_500) });
+    let large = |name: &str| json!({ "name": name, "note": "x".repeat(800) });
     let first = shop.claim(large("first")).await.expect(201);
-    assert!(first.headers["ratelimit-policy"].to_str().unwrap().ends_with(";q=3000;w=10;qu=\"content-bytes\""));
+    assert!(first.headers["ratelimit-policy"].to_str().unwrap().ends_with(";q=1000;w=10;qu=\"content-bytes\""));
     assert_exceeded(&shop.claim(large("second")).await, "claim_bytes_per_second");
     // Small things pass, each by its own size, in a batch too.
     let items = json!([{ "contents": 1 }, { "contents": large("third") }, { "contents": 2 }]);
@@ -153,7 +153,7 @@ async fn the_bytes_of_claims_and_results_have_a_rate_of_their_own() {
     assert_eq!(statuses, [201, 429, 201], "{}", answer.text);
     assert_eq!(exceeded(&gateway, "shop", "claim_bytes_per_second").await, 2);
     // A result may be overdrawn, by ten seconds' worth; and is paid for.
-    let result = json!({ "outcome": "success", "result": "y".repeat(2_900) });
+    let result = json!({ "outcome": "success", "result": "y".repeat(950) });
     shop.report(&first, result).await.expect(200);
     let refused = shop.claim(json!("small")).await;
     assert_exceeded(&refused, "claim_bytes_per_second");

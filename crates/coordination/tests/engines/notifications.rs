@@ -45,8 +45,17 @@ async fn a_subscription_ends_with_its_member_and_the_next_one_is_at_another() {
     let subscription = subscribed(&engine, &request.key).await;
     freeze_member_of(&subscription, &cluster).await;
     drop(subscription);
-    let mut subscription = subscribed(&engine, &request.key).await;
-    soon("the outcome is stored", async || engine.settle(&settle(&request, success("1")), DEADLINE).await.is_ok())
-        .await;
-    tokio::time::timeout(DEADLINE, subscription.notified()).await.expect("the outcome is notified");
+    // On a busy machine, a further one may end with a late heartbeat.
+    for _ in 0..10 {
+        let request = fresh_claim();
+        granted(&engine, &request).await;
+        let mut subscription = subscribed(&engine, &request.key).await;
+        soon("the outcome is stored", async || engine.settle(&settle(&request, success("1")), DEADLINE).await.is_ok())
+            .await;
+        if tokio::time::timeout(DEADLINE, subscription.notified()).await.is_ok() {
+            return;
+        }
+        assert!(!subscription.is_live(), "the outcome is notified");
+    }
+    panic!("no subscription lasts");
 }
