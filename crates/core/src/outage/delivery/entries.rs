@@ -112,7 +112,7 @@ impl Plan<'_> {
         match (is_failure, is_refused) {
             (true, true) => self.claim_made_before(ended_at),
             (true, false) => Ok(None),
-            (false, true) if theirs.is_none() => self.read().cloned(),
+            (false, true) if theirs.is_none() => Ok(Some(self.read_other()?)),
             (false, _) => Ok(theirs),
         }
     }
@@ -160,6 +160,13 @@ impl Plan<'_> {
         Err(Box::new(Step::Postpone("the lease ended before each of three renewals; delivery will be tried again")))
     }
 
+    /// Returns the claim because of which the store refused an outcome. If that claim has ended since, the store has neither:
+    /// the next delivery records the outcome.
+    fn read_other(&mut self) -> Planned<LiveClaim> {
+        let ended = || Box::new(Step::Postpone("the other claim has just ended; delivery will be tried again"));
+        self.read()?.clone().ok_or_else(ended)
+    }
+
     /// Returns the claim in the store if it was made before the local grant had ended.
     fn claim_made_before(&mut self, ended_at: Timestamp) -> Planned<Option<LiveClaim>> {
         let held = self.read()?.as_ref();
@@ -171,10 +178,7 @@ impl Plan<'_> {
         // A late failure has no consequences: nothing had happened.
         let is_failure = request.outcome == Outcome::Failure;
         let is_refused = is_superseded(self.settle(request, Proof::Grants)?) && !is_failure;
-        let theirs = if is_refused { self.read()?.clone() } else { None };
-        if is_refused && theirs.is_none() {
-            return Err(Box::new(Step::Postpone("the other claim has just ended; delivery will be tried again")));
-        }
+        let theirs = if is_refused { Some(self.read_other()?) } else { None };
         // Another gateway may have granted the claim again without knowing of this outcome.
         let grant = DegradedGrant::of_outcome(request, self.first.at);
         let overlapping = if is_failure {

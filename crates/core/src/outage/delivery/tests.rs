@@ -283,6 +283,11 @@ fn a_refused_outcome_is_an_overlap_and_a_double_execution() {
         &[1, 2],
         &suspects,
     );
+    // That attempt failed before the read. Neither is in the store, and the success may not be lost.
+    assert_eq!(
+        table.run(&[claimed(1), superseded(), StoreAnswer::Found(None)]).0,
+        "claim 1 for 30s, settle 1 success by Journal, read, postpone"
+    );
 }
 
 #[test]
