@@ -106,7 +106,7 @@ step('what needs a person is found on the overview, and worked off together', as
   await page.fill('#settle-reason', 'INC-44: none is in the ledger');
   await page.fill('#settle-typed', '3');
   await page.click('text=Settle the chosen ones');
-  assert.match(await page.textContent('[role=status]'), /Settled: 3\./);
+  assert.match(await page.textContent('[role=status]:visible'), /Settled: 3\./);
   assert.match(await page.textContent('main'), /No outcome is unknown/);
   for (const claim of claims) assert.equal((await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon: `SPRING-${claims.indexOf(claim) + 1}` } })).status, 201);
   assert.deepEqual(page.problems, []);
