@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 import { chromium } from 'playwright-core';
@@ -455,8 +456,25 @@ if (!isSample) for (const [name, run] of truth.steps({ lab, port, signedIn })) s
 // At the end: claims of the first engine are not on the second.
 if (!isSample) for (const [name, run] of faults.steps({ lab, a, b, signedIn })) step(name, run);
 
+/** A shop for two minutes: orders, some of them clicked twice, and two coupons whose outcome is unknown. */
+async function traffic() {
+  const end = Date.now() + 120_000;
+  for (let number = 0; Date.now() < end; number++) {
+    const contents = { order_id: `B-${number}` };
+    const claim = await post(a, '/v1/claims', { operation: 'order.submit', contents });
+    await post(a, `/v1/claims/${claim.global_id}/outcome`, { attempt: claim.attempt, outcome: 'success' });
+    if (number % 4 === 0) await post(a, '/v1/claims', { operation: 'order.submit', contents });
+    await sleep(20 + 20 * Math.sin(number / 200));
+  }
+  for (const coupon of ['AUTUMN-07', 'AUTUMN-12']) {
+    const claim = await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon } });
+    await post(a, `/v1/claims/${claim.global_id}/outcome`, { attempt: claim.attempt, outcome: 'unknown' });
+  }
+}
+
 async function screenshots() {
   mkdirSync(shots, { recursive: true });
+  await traffic();
   for (let repeat = 0; repeat < 3; repeat++) await post(a, '/v1/claims', { operation: 'coupon.redeem', contents: { coupon: 'SPRING-25' } });
   for (const [name, path, colorScheme] of [['overview', '/console/', 'light'], ['claim', `/console/claims/default/${granted.global_id}`, 'dark']]) {
     const page = await signedIn(a, { colorScheme, viewport: { width: 1080, height: 620 } });
