@@ -115,7 +115,7 @@ step('what needs a person is found on the overview, and worked off together', as
 });
 
 step('a request of the proxy is found from its key, which is in no address', async () => {
-  const key = '51aa03c2-7d11-4b60-9c0f-2d3f8e6b1a77';
+  const key = '51aa03c2-qz7k-4b60-9c0f-2d3f8e6b1a77';
   const headers = { 'idempotency-key': key, authorization: 'alice', 'content-type': 'application/json' };
   // Nothing listens there: the request was not done, so its key is free again.
   const answer = await fetch(`${a.proxy}/orders`, { method: 'POST', headers, body: '{}' });
@@ -128,8 +128,7 @@ step('a request of the proxy is found from its key, which is in no address', asy
   await page.click('main >> text=Find a request of the proxy by its key >> nth=-1');
   await page.waitForURL(/claims\/default\/[0-9a-f]{32}\?realm=proxy$/);
   assert.match(await page.textContent('main'), /This gateway has seen it, though/);
-  // Four digits alone may be in a random token of the page.
-  assert.doesNotMatch(await page.content(), /03c2-7d11|-4b60-9c0f/, 'the key is not shown');
+  assert.ok(!(await page.content()).includes('qz7k'), 'the key is not shown');
   assert.deepEqual(page.problems, []);
   await page.context().close();
 });

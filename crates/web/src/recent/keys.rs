@@ -182,7 +182,7 @@ mod tests {
         let starts: Vec<_> = all.iter().map(|request| &*request.key.start).collect();
         assert_eq!(starts, ["", "k", "8e03978e", "8e03978e"], "at most 8 characters, and half of a key");
         let shown = format!("{all:?}{}", serde_json::to_string(&all).unwrap());
-        assert!(!shown.contains("40d5-43e8") && !shown.contains("k-1"), "{shown}");
+        assert!(!shown.contains("40d5") && !shown.contains("k-1"), "{shown}");
         assert!(shown.contains("\"route\":\"orders.create\",\"app\":\"shop\",\"key_start\":\"8e03978e\""), "{shown}");
     }
 

@@ -111,9 +111,7 @@ impl Counts {
         check(!row.safe || (self.lost, self.doubled) == (Lost::default(), 0), "something acknowledged was lost");
         let back = if self.back.len() == 1 { BACK_ONCE } else { BACK };
         check(at(&self.back, 50) <= back, "the shard was not back in time");
-        // On a busy machine some calls of one round are late. A fault that is felt costs most calls.
-        let late = if self.back.len() == 1 { self.others_during.len() / 10 } else { 0 };
-        check(row.sentinels || self.errors_of_others <= late, "calls of other shards failed");
+        check(row.sentinels || self.errors_of_others == 0, "calls of other shards failed");
         check(self.stale_writes == 0, "the former primary was written to");
         check(row.fault != super::Fault::Reshard || self.refused + self.unknown == 0, "callers saw the slots move");
         broken
