@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::context::{Answer, Context};
 use super::layout;
-use super::masks::{BODY, masked};
+use super::masks::{self, masked};
 use super::options::Link;
 use super::parts::{address, facts, logs, path};
 use super::proxy::keys::{self, Keys};
@@ -250,10 +250,8 @@ fn contents(context: &Context, named: &Named, claim: &Claim) -> Markup {
     if context.operator.role < Role::Read {
         return html! { p.muted { (t.of(Text::RoleSeesNoContents)) } };
     }
-    let mut masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
-    if named.is_of_proxy() {
-        masks.push(BODY.to_owned());
-    }
+    let masks = context.console.masks(claim.app.raw().parse::<AppKey>().ok().as_ref());
+    let masks = masks::of_record(masks, named.is_of_proxy());
     html! {
         (layout::heading(&t.of(Text::Contents), &t.of(Text::ScopeStore)))
         @match (&claim.contents, &claim.contents_sha256) {

@@ -10,7 +10,15 @@ use super::untrusted::Untrusted;
 const MASK: &str = "•••";
 
 /// The pointer to the body of a stored response, in the result of a record of the proxy.
-pub(super) const BODY: &str = "/body";
+const BODY: &str = "/body";
+
+/// Returns the pointers that are hidden in a record: those that its app masks, and the body of a stored response.
+pub(super) fn of_record(mut masks: Vec<String>, is_of_proxy: bool) -> Vec<String> {
+    if is_of_proxy {
+        masks.push(BODY.to_owned());
+    }
+    masks
+}
 
 /// Returns JSON text without the values at these pointers.
 pub(super) fn masked(json: &RawValue, masks: &[String]) -> Untrusted {
@@ -33,10 +41,7 @@ pub(super) fn mask_claims(answer: &mut Value, app: Option<&str>, masks: &dyn Fn(
             let is_of_proxy = operation.is_some_and(|operation| operation.starts_with(Operation::PROXY_PREFIX));
             for (name, member) in members.iter_mut() {
                 if matches!(name.as_str(), "contents" | "result") {
-                    hide(member, &app.map(masks).unwrap_or_default());
-                    if is_of_proxy {
-                        hide(member, &[BODY.to_owned()]);
-                    }
+                    hide(member, &of_record(app.map(masks).unwrap_or_default(), is_of_proxy));
                 } else {
                     mask_claims(member, app, masks);
                 }
