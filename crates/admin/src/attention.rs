@@ -75,7 +75,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Reports whether it is about the past: nobody is refused, and a person looks up what has happened.
+    /// Reports whether it is about the past. No caller is refused for it now.
     fn is_looked_up(self) -> bool {
         matches!(self, Self::DataLost | Self::Switched | Self::Overlap | Self::Double | Self::Unknown)
     }
@@ -98,7 +98,8 @@ impl Attention {
     }
 }
 
-/// Returns what needs a person: the critical first; among these, what refuses callers before what is to be looked up; then the oldest.
+/// Returns the items that need a person: critical ones first. Of one severity, those that refuse callers come before those about the
+/// past, and older ones before newer ones.
 pub(super) fn attention(
     admin: &Admin,
     engines: &[KnownEngine],

@@ -275,7 +275,7 @@ async fn a_dropped_call_disturbs_no_other() {
     assert!(dropped > 0);
 }
 
-/// Sweeps with an idle engine until these are left, for which a slow disk needs more than one turn, and then once more.
+/// Sweeps with an idle engine until these are left, and then once more. A slow disk needs several turns.
 /// Returns the number of claims and of ends that are left.
 async fn swept(folder: &Path, clock: &Arc<ManualClock>, expected: (usize, usize)) -> (usize, usize) {
     let mut left = counts(folder);

@@ -310,7 +310,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_may_not_be_sent_any_more_is_not_sent_to_the_next_server() {
-        // In use, and without a listener: it refuses connections, and nobody else can get the port.
+        // A bound socket that does not listen refuses connections, and keeps its port from other tests.
         let taken = tokio::net::TcpSocket::new_v4().unwrap();
         taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let dead = taken.local_addr().unwrap();

@@ -181,7 +181,7 @@ async fn each_page_says_that_the_trail_cannot_be_written_and_actions_are_refused
     let page = format!("{}/settle", page_of(&unknown(&gateway, &json!({ "order_id": "A-1" })).await));
     let browser = Browser::signed_in(&gateway, "act").await;
     let is_said = async || browser.get(&page).await.expect(200).text.contains("The audit trail cannot be written");
-    until("the page says so", Duration::from_mins(1), is_said).await;
+    until("the page shows the notice", Duration::from_mins(1), is_said).await;
     let form = bound(&browser.get(&page).await.expect(200));
     let body = format!("{form}&outcome=success&reason=INC-42");
     let refused = browser.post(&page, &[OWN], &body).await.expect(503);

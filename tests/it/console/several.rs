@@ -84,7 +84,7 @@ async fn several_unknowns_are_settled_each_bound_to_its_attempt() {
         let refused = browser.post(PAGE, &[OWN], &format!("{form}{more}")).await;
         assert!(refused.status == 400 && refused.text.contains(why), "{more}: {}", refused.text);
     }
-    assert_eq!(newest(&gateway, "claim.settle").await, json!([]), "nothing was begun");
+    assert_eq!(newest(&gateway, "claim.settle").await, json!([]), "no claim is settled");
     // Another attempt takes one of them over after the page was opened.
     let taken = json!({ "operation": "order.submit", "contents": { "number": 1 }, "take_over": true });
     gateway.client().post("/v1/claims", &taken).await.expect(201);

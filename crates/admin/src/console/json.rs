@@ -49,7 +49,7 @@ fn note(context: &Context, call: &str) {
 
 fn masked(context: &Context, answer: Box<RawValue>) -> Result<Box<RawValue>, Problem> {
     let apps = context.console.admin.registry.apps();
-    // What nothing is hidden in stays as it is: reading it would change long numbers.
+    // Without anything to hide, the answer is not parsed: long numbers would change.
     let is_of_proxy = answer.get().contains(Operation::PROXY_PREFIX);
     if !is_of_proxy && apps.iter().all(|app| app.console_mask.is_empty()) {
         return Ok(answer);

@@ -54,7 +54,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal that follows another one. True if it has to be logged.
+    /// Returns the refusal that follows another one, and true if it is new for the log.
     pub(super) fn next(before: Option<&Self>, kind: RefusalKind, reason: &str, now: Timestamp) -> (Self, bool) {
         let same_kind = before.filter(|before| before.kind == kind && before.is_present(now));
         let is_new = same_kind.is_none_or(|before| before.reason != reason);

@@ -54,7 +54,7 @@ impl Requirement {
         Ok(self.missing(engine))
     }
 
-    /// Returns a capability that an engine lacks, as far as it is known without asking its store.
+    /// Returns a required capability that an engine lacks. Does not ask its store.
     pub(crate) fn missing(&self, engine: &dyn Engine) -> Option<Capability> {
         let capabilities = engine.capabilities();
         self.required.iter().copied().find(|required| !required.is_in(capabilities))

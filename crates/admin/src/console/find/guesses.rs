@@ -67,7 +67,7 @@ pub(super) async fn of_id(context: &Context, app: &str, id: &str) -> Result<Vec<
     Ok(apps.iter().flat_map(|app| ["api", "proxy"].map(|realm| Guess::of_id(app, id, realm))).collect())
 }
 
-/// Returns the guesses for contents, or for a text of which templates make contents. An empty app or operation means all.
+/// Returns the guesses for a text: it is contents, or a template makes contents with it. An empty app or operation means all.
 pub(super) async fn of_text(context: &Context, app: &str, operation: &str, text: &str) -> Result<Vec<Guess>, Problem> {
     let mut guesses = of_templates(context, app, operation, text);
     if serde_json::from_str::<&RawValue>(text).is_err() {

@@ -28,7 +28,7 @@ impl Advice {
                 "Give the store more room, and never let it evict. Until then duplicates are answered and outcomes recorded. Then look for retentions that are longer than callers repeat."
             }
             Self::StoreIncompatible => {
-                "Correct what the reason says. If it is about one record, a newer version or another program wrote it: read it before you delete it."
+                "Remove the cause that the reason names. If it is about one record, a newer version or another program wrote it: read it before you delete it."
             }
             Self::DataLost => {
                 "Operations that were done before the loss can be granted again, and attempts from before it may still be running. Find out what ran twice from the callers' own records. `on_data_loss = \"freeze\"` of the chain stops grants for the longest lease after the next loss."

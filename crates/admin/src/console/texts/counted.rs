@@ -1,6 +1,6 @@
 //! Items of an app that need a person and only have a number.
 
-/// How many there are, and of which app.
+/// The number of these items, and their app.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::console) enum Counted<'a> {
     Overlaps(usize, &'a str),

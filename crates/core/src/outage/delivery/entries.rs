@@ -160,8 +160,8 @@ impl Plan<'_> {
         Err(Box::new(Step::Postpone("the lease ended before each of three renewals; delivery will be tried again")))
     }
 
-    /// Returns the claim because of which the store refused an outcome. If that claim has ended since, the store has neither:
-    /// the next delivery records the outcome.
+    /// Returns the claim that made the store refuse an outcome. If that claim has ended, the outcome is not recorded yet: the
+    /// delivery is postponed.
     fn read_other(&mut self) -> Planned<LiveClaim> {
         let ended = || Box::new(Step::Postpone("the other claim has just ended; delivery will be tried again"));
         self.read()?.clone().ok_or_else(ended)

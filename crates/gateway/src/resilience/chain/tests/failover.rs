@@ -328,7 +328,9 @@ async fn nobody_moves_to_an_engine_that_lacks_what_the_chain_requires() {
         let three = Three::new();
         let gateway = three.gateway_that_requires(Some(Requirement::new("main", [required])), |_, _| {});
         let before = if is_met { "possible" } else { "would grant nothing: chain `main` requires `durable`" };
-        gateway.becomes("it says so before", async || gateway.failover().next_switch.contains(before)).await;
+        gateway
+            .becomes("the status names the obstacle", async || gateway.failover().next_switch.contains(before))
+            .await;
         if !is_met {
             let refused = gateway.chain.switch("b").await;
             assert!(matches!(refused, Err(ChainSwitchError::Unfit(_))), "{refused:?}");
