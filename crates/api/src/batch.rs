@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
-use super::pipeline::Call;
+use super::call::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

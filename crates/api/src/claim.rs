@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::pipeline::Call;
+use super::call::Call;
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";

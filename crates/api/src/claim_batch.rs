@@ -5,8 +5,8 @@ use oncegate_web::problem::Problem;
 
 use super::answer;
 use super::batch::{self, Items};
+use super::call::Call;
 use super::claim::{ClaimBody, NONCE_HEADER};
-use super::pipeline::Call;
 
 /// Handles a batch of claim calls.
 pub(super) async fn claim_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {

@@ -7,8 +7,8 @@ use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 use serde::Serialize;
 
+use super::call::Call;
 use super::claim::ClaimBody;
-use super::pipeline::Call;
 
 #[derive(Serialize)]
 struct GlobalIdBody<'a> {

@@ -7,7 +7,7 @@ use oncegate_web::problem::{Code, Problem};
 use oncegate_web::record::RecordBody;
 use oncegate_web::response::json;
 
-use super::pipeline::Call;
+use super::call::Call;
 
 /// Handles a lookup.
 pub(super) async fn inspect(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {

@@ -2,6 +2,7 @@
 
 mod answer;
 mod batch;
+mod call;
 mod claim;
 mod claim_batch;
 mod concurrency;

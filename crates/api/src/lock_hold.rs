@@ -18,7 +18,7 @@ use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::pipeline::Call;
+use super::call::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

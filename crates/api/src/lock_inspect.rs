@@ -6,7 +6,7 @@ use oncegate_web::lock::{LockBody, free};
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 
-use super::pipeline::Call;
+use super::call::Call;
 
 /// Handles a lookup.
 pub(super) async fn lock_inspect(call: Call<'_>, name: LockName) -> Result<Response, Problem> {

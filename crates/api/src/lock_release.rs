@@ -9,7 +9,7 @@ use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
-use super::pipeline::Call;
+use super::call::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

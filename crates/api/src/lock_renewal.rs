@@ -10,7 +10,7 @@ use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
-use super::pipeline::Call;
+use super::call::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::pipeline::Call;
+use super::call::Call;
 
 /// The body of an outcome call.
 #[derive(Deserialize)]

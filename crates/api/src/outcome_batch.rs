@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 
 use super::answer;
 use super::batch::{self, Items};
+use super::call::Call;
 use super::outcome::OutcomeBody;
-use super::pipeline::Call;
 
 /// An outcome call with its claim. Repeats the fields of [`OutcomeBody`], because serde cannot both flatten a struct and
 /// reject unknown fields.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use oncegate_gateway::tenants::App;
 use oncegate_gateway::tenants::quota::Purpose;
-use oncegate_gateway::tenants::{App, AuthError};
 use oncegate_telemetry::logging::access::AccessLine;
 use oncegate_telemetry::traces::{self, TracedRequest};
 use oncegate_transport::Incoming;
@@ -20,55 +20,13 @@ use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::recent::Noted;
 use oncegate_web::request_id::RequestId;
 use oncegate_web::response::{contain, finish};
-use serde::Deserialize;
 use tracing::Span;
 
 use super::batch::Items;
+use super::call::{Call, Waiting, authenticate};
 use super::concurrency::{Held, Permit};
 use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
 use super::{Api, ApiService, Connection, rate_limit};
-
-/// A call of an operation: authenticated, admitted and charged. Only the pipeline creates one.
-pub(super) struct Call<'a> {
-    pub(super) api: &'a Api,
-    /// The app whose credential the request has.
-    pub(super) app: &'a Arc<App>,
-    pub(super) request_id: &'a RequestId,
-    pub(super) headers: &'a HeaderMap,
-    body: &'a JsonBytes,
-    waiting: Waiting<'a>,
-}
-
-/// Services that a call needs for waiting.
-#[derive(Clone, Copy)]
-struct Waiting<'a> {
-    connection: &'a Connection,
-    /// Releases the permits of the request.
-    release: &'a (dyn Fn() + Sync),
-}
-
-impl<'a> Call<'a> {
-    /// Reads the body as this type.
-    pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
-        self.body.parse()
-    }
-
-    /// Resolves when the caller has hung up, or its credential is no longer valid. From its first poll on, the call waits: it has
-    /// no permits any more.
-    pub(super) async fn caller_gone(&self) {
-        let Waiting { connection, release } = self.waiting;
-        release();
-        tokio::select! {
-            () = connection.caller.gone() => {}
-            () = self.api.registry.until(|| self.authenticate_again().is_err()) => {}
-        }
-    }
-
-    /// Authenticates the caller again after a wait: its credential may have been revoked in the meantime.
-    pub(super) fn authenticate_again(&self) -> Result<(), AuthError> {
-        authenticate(self.api, self.headers, self.waiting.connection).map(drop)
-    }
-}
 
 /// Knowledge about a request while it is served.
 struct RequestContext {
@@ -218,11 +176,6 @@ async fn operate(
             handler(call, Items::new(body, api, app, route.purpose)).await
         }
     }
-}
-
-fn authenticate(api: &Api, headers: &HeaderMap, connection: &Connection) -> Result<Arc<App>, AuthError> {
-    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    api.registry.authenticate(authorization, &connection.credential, api.clock.wall())
 }
 
 /// Adds the rate limits of the app and their rest.

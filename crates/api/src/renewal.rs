@@ -9,7 +9,7 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::answer;
-use super::pipeline::Call;
+use super::call::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

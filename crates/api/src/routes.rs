@@ -14,7 +14,7 @@ use oncegate_web::problem::{Code, Problem};
 use percent_encoding::percent_decode_str;
 
 use super::batch::Items;
-use super::pipeline::Call;
+use super::call::Call;
 use super::{
     claim, claim_batch, document, global_id, inspect, lock_hold, lock_inspect, lock_release, lock_renewal, outcome,
     outcome_batch, renewal,
