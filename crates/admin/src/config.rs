@@ -8,20 +8,7 @@ use oncegate_web::response::json;
 use serde::Serialize;
 
 use super::Admin;
-use super::reloads::Reload;
-
-/// A setting in effect.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Setting {
-    /// Its key, such as `defaults.lease`.
-    pub key: String,
-    /// Its value, without secrets.
-    pub value: serde_json::Value,
-    /// Place where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
-    pub origin: String,
-    /// A change takes effect only at a restart.
-    pub needs_restart: bool,
-}
+use super::reloads::{Reload, Setting};
 
 /// The settings in effect, and the last reload.
 #[derive(Debug, Serialize)]

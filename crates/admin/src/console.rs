@@ -34,6 +34,7 @@ mod sign_in;
 mod sign_in_form;
 mod site;
 mod spool;
+mod streams;
 mod texts;
 mod times;
 mod traffic;
@@ -54,10 +55,10 @@ use self::actions::Actions;
 use self::calls::Calls;
 use self::context::Console;
 use self::entry::Guard;
-use self::live::Live;
 pub use self::options::ConsoleOptions;
 use self::session::Sessions;
 use self::site::Sites;
+use self::streams::Streams;
 use super::Admin;
 
 /// Settings of the console.
@@ -83,7 +84,7 @@ pub(super) fn router(admin: &Arc<Admin>, api: Router<Arc<Admin>>) -> Router<Arc<
         calls: Calls::new(api, admin.clone()),
         sessions: Sessions::new(admin.tokens.clone(), admin.clock.clone(), admin.entropy.clone()),
         actions: Actions::default(),
-        live: Live::default(),
+        streams: Streams::default(),
         sites: Sites::new(&settings.options, settings.has_tls, settings.mark.clone()),
     });
     routes::router()

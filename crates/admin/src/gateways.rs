@@ -12,7 +12,7 @@ use oncegate_web::response::json;
 use serde::Serialize;
 
 use super::Admin;
-use super::config::Setting;
+use super::reloads::Setting;
 use super::summary::summary;
 
 /// The setting of another table that differs between the gateways of a fleet.

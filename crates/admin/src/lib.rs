@@ -61,14 +61,13 @@ use tower::Service;
 pub use self::audit::Audit;
 pub use self::auth::{Token, Tokens};
 pub use self::chains::automatic::AutomaticSwitches;
-pub use self::config::Setting;
 pub use self::console::{ConsoleOptions, ConsoleSettings};
 pub use self::gateways::keep as keep_gateways;
 pub use self::health::{Lifecycle, Stage};
 use self::middleware::Outer;
 pub use self::proxy_keys::ShownProxy;
 pub use self::proxy_routes::ProxyRoute;
-pub use self::reloads::Reloads;
+pub use self::reloads::{Reloads, Setting};
 pub use self::role::{Role, TokenOptions};
 pub use self::summary::Started;
 

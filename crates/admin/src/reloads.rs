@@ -5,10 +5,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use oncegate_core::clock::Timestamp;
 use serde::Serialize;
 
-use super::config::Setting;
-
 /// Longest error of a reload that is kept.
 const ERROR_CHARS_MAX: usize = 4000;
+
+/// A setting in effect.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Setting {
+    /// Its key, such as `defaults.lease`.
+    pub key: String,
+    /// Its value, without secrets.
+    pub value: serde_json::Value,
+    /// Place where it was set, such as `oncegate.toml, line 7`; `default` if it was not.
+    pub origin: String,
+    /// A change takes effect only at a restart.
+    pub needs_restart: bool,
+}
 
 /// The settings in effect, and the last reload of the configuration.
 #[derive(Default)]

@@ -14,10 +14,10 @@ use serde_json::value::RawValue;
 
 use super::actions::Actions;
 use super::calls::Calls;
-use super::live::Live;
 use super::options::ConsoleLinks;
 use super::session::{SessionId, Sessions};
 use super::site::Sites;
+use super::streams::Streams;
 use super::texts::{Language, Text, Texts};
 use crate::Admin;
 use crate::auth::Operator;
@@ -28,7 +28,7 @@ pub(super) struct Console {
     pub(super) calls: Calls,
     pub(super) sessions: Sessions,
     pub(super) actions: Actions,
-    pub(super) live: Live,
+    pub(super) streams: Streams,
     pub(super) sites: Sites,
 }
 

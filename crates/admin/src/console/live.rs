@@ -1,8 +1,7 @@
 //! `/console/live`: a stream of the names of changed regions, while its session lives. The script of a page then loads
 //! the page again. It calls no store: it reads only the knowledge of this gateway.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -16,12 +15,9 @@ use serde_json::value::RawValue;
 use super::context::Console;
 use super::session::SessionId;
 use super::site::Site;
+use super::streams::Seen;
 use crate::auth::{Operator, Via};
 use crate::health::Stage;
-
-/// Streams of the gateway, and of one session. A browser has six connections for a host.
-const STREAMS_MAX: usize = 32;
-const STREAMS_OF_SESSION_MAX: usize = 4;
 
 /// Time between two checks for changes.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -45,20 +41,6 @@ const RESTLESS: [&str; 7] = [
     "ran_twice_operations",
 ];
 
-/// The open streams, and the last seen state.
-#[derive(Default)]
-pub(super) struct Live {
-    streams: Mutex<HashMap<String, usize>>,
-    seen: tokio::sync::Mutex<Seen>,
-}
-
-/// The digests of the regions. One look serves all streams.
-#[derive(Clone, Default)]
-struct Seen {
-    at: Option<Duration>,
-    digests: Vec<Option<SecretDigest>>,
-}
-
 /// An open stream.
 struct Stream {
     console: Arc<Console>,
@@ -70,34 +52,9 @@ struct Stream {
     quiet: u32,
 }
 
-impl Live {
-    fn streams(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a stream of this session, unless there are too many.
-    fn enter(&self, key: &str) -> bool {
-        let mut streams = self.streams();
-        let (all, own) = (streams.values().sum::<usize>(), streams.get(key).copied().unwrap_or_default());
-        let has_room = all < STREAMS_MAX && own < STREAMS_OF_SESSION_MAX;
-        if has_room {
-            streams.insert(key.to_owned(), own + 1);
-        }
-        has_room
-    }
-
-    fn leave(&self, key: &str) {
-        let mut streams = self.streams();
-        match streams.get_mut(key) {
-            Some(own) if *own > 1 => *own -= 1,
-            _ => drop(streams.remove(key)),
-        }
-    }
-}
-
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.console.live.leave(&self.key);
+        self.console.streams.leave(&self.key);
     }
 }
 
@@ -108,7 +65,7 @@ pub(super) async fn open(State(console): State<Arc<Console>>, request: Request) 
     let Some(session) = session else { return ended() };
     let Some(token) = console.sessions.peek(&session) else { return ended() };
     let key = session.form_token();
-    if !console.live.enter(&key) {
+    if !console.streams.enter(&key) {
         return ended();
     }
     let operator = Operator { name: token.name, role: token.role, request_id: String::new(), via: Via::Console };
@@ -154,7 +111,7 @@ impl Stream {
     /// Returns the digests of the regions, at most a moment old.
     async fn look(&self) -> Vec<Option<SecretDigest>> {
         let console = &self.console;
-        let mut seen = console.live.seen.lock().await;
+        let mut seen = console.streams.seen.lock().await;
         let now = console.admin.clock.monotonic();
         if seen.at.is_none_or(|at| now.saturating_sub(at) >= INTERVAL / 2) {
             let mut digests = Vec::new();
@@ -178,19 +135,6 @@ fn steady(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn streams_are_limited_for_a_session_and_for_all() {
-        let live = Live::default();
-        let entered = |key: &str| live.enter(key);
-        assert!((0..STREAMS_OF_SESSION_MAX).all(|_| entered("a")) && !entered("a"));
-        live.leave("a");
-        assert!(entered("a") && !entered("a"));
-        let others = (0..STREAMS_MAX).filter(|number| entered(&format!("s{number}"))).count();
-        assert_eq!(others, STREAMS_MAX - STREAMS_OF_SESSION_MAX);
-        (0..STREAMS_OF_SESSION_MAX).for_each(|_| live.leave("a"));
-        assert!(!live.streams().contains_key("a"));
-    }
 
     #[test]
     fn an_age_is_no_change() {
