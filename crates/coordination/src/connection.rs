@@ -7,9 +7,9 @@ use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::{Exchange, Fitness, Lost, Queue, Readiness, Server};
 use tokio::time::timeout;
 
+use super::backend::Backend;
 use super::operation::Call;
 use super::queue::{self, Work};
-use super::service::Backend;
 
 /// Exchanges under way at once. Servers make changes that arrive together durable with one write of their log.
 const EXCHANGES_MAX: usize = 4;

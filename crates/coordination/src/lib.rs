@@ -3,6 +3,7 @@
 //! and how keys are named. This crate names no engine. Reasons: `docs/adr/0151-a-clock-that-gateways-push.md`,
 //! `docs/adr/0185-one-crate-for-coordination-services.md`.
 
+pub mod backend;
 pub mod claims;
 mod connection;
 pub mod gate;

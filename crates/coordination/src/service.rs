@@ -6,13 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, Node,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node,
     OneShard, RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
@@ -20,15 +19,13 @@ use oncegate_core::operator::{
 };
 use oncegate_core::record::{Key, LiveClaim};
 use oncegate_driver::listener::{self, Listener};
-use oncegate_driver::{Intervals, Pool, Server};
+use oncegate_driver::{Intervals, Pool};
 use tokio_util::sync::CancellationToken;
 
+use super::backend::Backend;
 use super::claims::{ClaimCall, Request};
 use super::connection::Connector;
-use super::members::Members;
 use super::operation::SingleRequest;
-use super::options::Options;
-use super::queue::Operations;
 use super::records::{ChangeCall, RecordLookup};
 use super::routes::Routes;
 
@@ -42,42 +39,6 @@ pub const CAPABILITIES: Capabilities =
 /// Faults that such an engine survives, for operators.
 pub const PROMISE: &str = "Survives kill -9, power loss and the loss of any minority of the cluster's members. Leases end up to a second \
                            late, and later while no gateway runs; never early.";
-
-/// The parts of an engine that depend on the messages of its servers.
-pub trait Backend: Send + Sync + 'static {
-    /// An open session at a member. Clones share it.
-    type Session: Clone + Send + Sync + 'static;
-
-    /// Most bytes in a batch, by a rough count.
-    const BATCH_BYTES_MAX: usize;
-
-    /// Returns the options of the engine.
-    fn options(&self) -> &Options;
-
-    /// Returns the known state of the servers.
-    fn server(&self) -> &Server;
-
-    /// Returns the members of the cluster.
-    fn members(&self) -> &Members;
-
-    /// Returns the key of a claim.
-    fn claim_key(&self, key: &Key) -> Bytes;
-
-    /// Returns the key of a shared record.
-    fn record_key(&self, name: &RecordName) -> Bytes;
-
-    /// Opens a session at the first member that is fit, beginning with this one.
-    fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
-
-    /// Answers operations. An error is the reason to leave the member.
-    fn answer(session: &Self::Session, operations: Operations) -> impl Future<Output = Result<(), String>> + Send;
-
-    /// Checks that the store answers, and has its data.
-    fn check(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
-
-    /// Does the same from time to time, and asks for the room that is left.
-    fn look_after(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
-}
 
 /// An engine on a coordination service.
 pub struct Service<B: Backend> {

@@ -30,11 +30,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use oncegate_coordination::backend::Backend;
 use oncegate_coordination::members::Members;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
 use oncegate_coordination::scheme::{Exported, scheme};
-use oncegate_coordination::service::{Backend, Service};
+use oncegate_coordination::service::Service;
 use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::record::Key;

@@ -1,0 +1,48 @@
+//! The parts of an engine that depend on the messages of its servers: each engine writes them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use oncegate_core::engine::{Determinate, EngineError, RecordName};
+use oncegate_core::record::Key;
+use oncegate_driver::Server;
+
+use super::members::Members;
+use super::options::Options;
+use super::queue::Operations;
+
+/// The parts of an engine that depend on the messages of its servers.
+pub trait Backend: Send + Sync + 'static {
+    /// An open session at a member. Clones share it.
+    type Session: Clone + Send + Sync + 'static;
+
+    /// Most bytes in a batch, by a rough count.
+    const BATCH_BYTES_MAX: usize;
+
+    /// Returns the options of the engine.
+    fn options(&self) -> &Options;
+
+    /// Returns the known state of the servers.
+    fn server(&self) -> &Server;
+
+    /// Returns the members of the cluster.
+    fn members(&self) -> &Members;
+
+    /// Returns the key of a claim.
+    fn claim_key(&self, key: &Key) -> Bytes;
+
+    /// Returns the key of a shared record.
+    fn record_key(&self, name: &RecordName) -> Bytes;
+
+    /// Opens a session at the first member that is fit, beginning with this one.
+    fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
+
+    /// Answers operations. An error is the reason to leave the member.
+    fn answer(session: &Self::Session, operations: Operations) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Checks that the store answers, and has its data.
+    fn check(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+
+    /// Does the same from time to time, and asks for the room that is left.
+    fn look_after(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+}
