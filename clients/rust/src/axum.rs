@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::claim::{Duplicate, Mismatch};
+use crate::duplicate::{Duplicate, Mismatch};
 use crate::error::{Error, OnceError};
 use crate::problem::Problem;
 

@@ -11,12 +11,15 @@ use serde_json::value::RawValue;
 
 use crate::answer::{Answer, Body};
 use crate::call::{Call, jitter};
-use crate::claim::{Claimed, DISABLED, State, Terms, Undelivered};
+use crate::claim::{Claimed, DISABLED, Undelivered};
 use crate::client::{Client, FOREVER};
 use crate::contents::Contents;
 use crate::error::{Cause, Error, Kind};
 use crate::grant::Grant;
-use crate::report::{Report, Settled, encode, marker, not_settled};
+use crate::report::{Report, Settled, not_settled};
+use crate::result::{encode, marker};
+use crate::state::State;
+use crate::terms::Terms;
 
 const BATCH_MAX: usize = 1000;
 

@@ -7,10 +7,11 @@ use http::{HeaderName, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::about::About;
 use crate::answer::{Answer, Body};
 use crate::client::{Client, FOREVER};
 use crate::error::{Cause, Error, Kind};
-use crate::event::{About, Level, cause_field};
+use crate::event::{Level, cause_field};
 
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);

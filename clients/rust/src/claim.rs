@@ -1,29 +1,29 @@
-//! Claims, and `once`: claim, run the work, report.
+//! Claims: the claim call, its wait, and its answer.
 
-use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use http::Method;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
+use crate::about::About;
 use crate::answer::{Answer, Body};
-use crate::call::{Call, PAUSE_MIN, Stop, object, quoted, sleep, with_wait, written};
-use crate::client::{Client, FOREVER, OnUnavailable, nonce};
-use crate::contents::{Contents, canonical, global_id_of, spell};
-use crate::error::{Cause, Error, Harmless, Kind, OnceError, WorkError};
-use crate::event::{About, Level, cause_field};
+use crate::call::{Call, PAUSE_MIN, Stop, sleep, with_wait};
+use crate::claim_call::ClaimCall;
+use crate::client::{Client, FOREVER, OnUnavailable};
+use crate::contents::Contents;
+use crate::duplicate::{Duplicate, Mismatch};
+use crate::error::{Cause, Error, Kind};
+use crate::event::{Level, cause_field};
 use crate::grant::Grant;
-use crate::problem::Problem;
-use crate::report::omitted;
+use crate::result::omitted;
+use crate::state::State;
+use crate::terms::Terms;
 use crate::time;
 use crate::traces;
 
@@ -32,22 +32,8 @@ type Late<'a> = Pin<Box<dyn Future<Output = Result<(Claimed, Duration), Error>> 
 /// The longest wait of one call: proxies in between may cut off a longer one.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Code of a grant whose global ID is not the client's own.
-pub(crate) const IDENTITY_DIFFERS: &str = "identity_differs";
-
 /// Value of `degraded` where the client is switched off.
 pub(crate) const DISABLED: &str = "disabled";
-
-/// Result of [`Client::once`].
-#[derive(Debug)]
-pub enum Once<T> {
-    /// The work ran here, and its outcome was reported.
-    Done(Done<T>),
-    /// Another attempt is running or has completed the operation.
-    Duplicate(Duplicate<T>),
-    /// The operation was claimed with another fingerprint, or with other contents of the same ID.
-    Mismatch(Mismatch),
-}
 
 /// Result of [`Client::claim`].
 #[derive(Debug)]
@@ -60,286 +46,7 @@ pub enum Claimed {
     Mismatch(Mismatch),
 }
 
-/// Work that ran here.
-#[derive(Clone, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct Done<T> {
-    /// Global ID of the operation.
-    pub global_id: String,
-    /// Result of the work.
-    pub result: T,
-    /// `succeeded`, `observed`, `spooled` (a gateway delivers it later), or nothing without a record
-    /// ([`OnUnavailable::Proceed`]).
-    pub state: Option<State>,
-    /// The outage policy that answered instead of the store, of the claim or else of the outcome; `caller` for the caller's own.
-    pub degraded: Option<String>,
-    /// True if the claim had ended before the outcome arrived. Then another attempt may have run. Nothing: not known.
-    pub late: Option<bool>,
-    /// In observe mode, what enforcing would have answered.
-    pub would_be: Option<String>,
-    /// Reason why the result was not stored: `too_large`, `not_serialisable` or `refused`. The success itself was
-    /// recorded, and duplicates learn this, too.
-    pub result_omitted: Option<String>,
-}
-
-/// An operation that another attempt is running or has completed. Its result is JSON after [`Client::claim`], and of the type of the work
-/// after [`Client::once`].
-#[derive(Clone, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct Duplicate<T = Box<RawValue>> {
-    /// Global ID of the operation.
-    pub global_id: String,
-    /// `in_progress`, `succeeded` or `unknown`.
-    pub state: State,
-    /// The result stored with the success. `()`, and nothing, are none.
-    pub result: Option<T>,
-    /// Reason why the result of the success was not stored: `too_large`, `not_serialisable` or `refused`.
-    pub result_omitted: Option<String>,
-    /// Time after which a repeat is useful, while it is in progress.
-    pub retry_after: Duration,
-    /// Time at which the claim was granted.
-    pub claimed_at: Option<SystemTime>,
-    /// End of the record.
-    pub expires_at: Option<SystemTime>,
-    /// False for a record of a late outcome that came without its contents.
-    pub contents_verified: bool,
-    /// The outage policy that answered.
-    pub degraded: Option<String>,
-    /// In observe mode, what enforcing would have answered.
-    pub would_be: Option<String>,
-    /// True if the call has waited for the other attempt.
-    pub(crate) has_waited: bool,
-}
-
-impl Duplicate {
-    /// Reads the result.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ResultNotRead`]: the result is of another type.
-    pub fn decode<T: DeserializeOwned>(self) -> Result<Duplicate<T>, Error> {
-        let read = |text: Box<RawValue>| {
-            serde_json::from_str(text.get()).map_err(|error| Error::ResultNotRead(error.to_string()))
-        };
-        Ok(Duplicate {
-            result: self.result.map(read).transpose()?,
-            result_omitted: self.result_omitted,
-            global_id: self.global_id,
-            state: self.state,
-            retry_after: self.retry_after,
-            claimed_at: self.claimed_at,
-            expires_at: self.expires_at,
-            contents_verified: self.contents_verified,
-            degraded: self.degraded,
-            would_be: self.would_be,
-            has_waited: self.has_waited,
-        })
-    }
-}
-
-/// An operation that was claimed with another fingerprint, or with other contents of the same ID.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Mismatch {
-    /// Global ID of the operation.
-    pub global_id: String,
-    /// `contents_mismatch` or `fingerprint_mismatch`.
-    pub code: String,
-}
-
-/// State of a claim.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum State {
-    /// Its work runs.
-    InProgress,
-    /// Its work is finished.
-    Succeeded,
-    /// Unknown whether its work has happened.
-    Unknown,
-    /// Had no effect, and can be claimed again.
-    Released,
-    /// Observe mode: it was only looked at.
-    Observed,
-    /// A gateway has accepted the outcome and delivers it later.
-    Spooled,
-    /// Of a later version of the gateway.
-    Other(String),
-}
-
-impl State {
-    pub(crate) fn of(name: &str) -> Self {
-        match name {
-            "in_progress" => Self::InProgress,
-            "succeeded" => Self::Succeeded,
-            "unknown" => Self::Unknown,
-            "released" => Self::Released,
-            "observed" => Self::Observed,
-            "spooled" => Self::Spooled,
-            other => Self::Other(other.to_owned()),
-        }
-    }
-
-    /// Returns its name, the same in every language.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::InProgress => "in_progress",
-            Self::Succeeded => "succeeded",
-            Self::Unknown => "unknown",
-            Self::Released => "released",
-            Self::Observed => "observed",
-            Self::Spooled => "spooled",
-            Self::Other(name) => name,
-        }
-    }
-}
-
-/// Terms of one claim.
-#[derive(Clone, Default, Debug)]
-#[must_use]
-pub struct Terms {
-    fingerprint: Option<Contents>,
-    lease: Option<Duration>,
-    retention: Option<Duration>,
-    take_over: bool,
-    unknown_on_lease_end: bool,
-    pub(crate) wait: Duration,
-    harmless: Harmless,
-}
-
-impl Terms {
-    /// Returns the operator's choice of everything.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets what else must be equal on a repeat, without being part of the identity.
-    pub fn fingerprint(mut self, fingerprint: impl Into<Contents>) -> Self {
-        self.fingerprint = Some(fingerprint.into());
-        self
-    }
-
-    /// Sets how long to hold the claim while in progress.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
-        self
-    }
-
-    /// Sets how long a success is kept against repeats; [`FOREVER`] is possible.
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = Some(retention);
-        self
-    }
-
-    /// Takes over a claim that is unknown. Only after its effect was looked up.
-    pub fn take_over(mut self) -> Self {
-        self.take_over = true;
-        self
-    }
-
-    /// Makes the claim unknown if its lease ends without an outcome, also where the term of the operation releases it.
-    pub fn unknown_on_lease_end(mut self) -> Self {
-        self.unknown_on_lease_end = true;
-        self
-    }
-
-    /// Declares errors of the work that had no effect: the operation is released, and the error is returned unchanged.
-    /// The error of the work counts, its causes do not.
-    pub fn nothing_happened_if<E: StdError + 'static>(
-        mut self,
-        is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.harmless.add(is_harmless);
-        self
-    }
-
-    /// Waits up to this time for an operation that is in progress.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
-    }
-}
-
-/// One try at an operation: all repeats send the same parts.
-pub(crate) struct ClaimCall {
-    /// The contents in canonical form.
-    pub(crate) contents: String,
-    pub(crate) global_id: String,
-    pub(crate) body: String,
-    pub(crate) wait: Duration,
-    pub(crate) about: About,
-}
-
 impl Client {
-    /// Runs the work unless the operation is a duplicate, renews the claim while it runs, and reports the outcome.
-    /// Duplicates get the result of the work, as JSON.
-    ///
-    /// Work that returns [`WorkError::nothing_happened`] is reported as failure: the operation can be claimed again at once. After any
-    /// other error the effect may have happened: the outcome is unknown. Both are returned as they are.
-    ///
-    /// If the future is dropped before the claim is answered, a grant that crosses it is released. If it is dropped
-    /// during the work, or if the work panics, the outcome is reported as unknown. Reports continue without it, within
-    /// [`crate::Options::settle_within`].
-    ///
-    /// # Errors
-    ///
-    /// The error of the work, or [`Error`] with the result of the work.
-    pub async fn once<T, F>(
-        &self,
-        operation: &str,
-        contents: impl Into<Contents>,
-        work: impl FnOnce(Grant) -> F,
-    ) -> Result<Once<T>, OnceError<T>>
-    where
-        T: Serialize + DeserializeOwned,
-        F: Future<Output = Result<T, WorkError>>,
-    {
-        self.once_with(operation, contents, Terms::default(), work).await
-    }
-
-    /// Does [`Client::once`] on these terms.
-    ///
-    /// # Errors
-    ///
-    /// The error of the work, or [`Error`] with the result of the work.
-    pub async fn once_with<T, F>(
-        &self,
-        operation: &str,
-        contents: impl Into<Contents>,
-        terms: Terms,
-        work: impl FnOnce(Grant) -> F,
-    ) -> Result<Once<T>, OnceError<T>>
-    where
-        T: Serialize + DeserializeOwned,
-        F: Future<Output = Result<T, WorkError>>,
-    {
-        let harmless = terms.harmless.clone();
-        let grant = match self.claim_with(operation, contents, terms).await? {
-            Claimed::Grant(grant) => grant,
-            Claimed::Duplicate(duplicate) => return Ok(Once::Duplicate(duplicate.decode()?)),
-            Claimed::Mismatch(mismatch) => return Ok(Once::Mismatch(mismatch)),
-        };
-        let unfinished = Unfinished::of(&grant);
-        let span = traces::run(operation, grant.degraded());
-        let mut returned = work(grant.clone()).instrument(span).await;
-        unfinished.disarm();
-        if let Err(error) = &mut returned {
-            error.nothing_happened |= harmless.includes(&error.error) || self.0.harmless.includes(&error.error);
-        }
-        match returned {
-            Ok(result) => grant.succeed(result).await.map(Once::Done),
-            Err(error) => {
-                // The error of the work says more than one of this report. The claim ends with its lease.
-                if error.nothing_happened {
-                    drop(grant.fail().await);
-                } else {
-                    drop(grant.give_up().await);
-                }
-                Err(OnceError::Work(error))
-            }
-        }
-    }
-
     /// Claims the operation. A grant is renewed until it is reported or dropped. [`Client::once`] does all three.
     ///
     /// # Errors
@@ -404,29 +111,6 @@ impl Client {
             Some(claimed) => claimed,
             None => Err(Error::unavailable(Vec::new())),
         }
-    }
-
-    pub(crate) fn claim_call(&self, operation: &str, contents: &Contents, terms: &Terms) -> Result<ClaimCall, Error> {
-        let contents = canonical(contents)?;
-        let global_id = global_id_of(&self.0.app, operation, &contents);
-        let fingerprint = terms.fingerprint.as_ref().map(spell).transpose()?.map(|(text, _)| text);
-        let length =
-            |length: Option<Duration>| length.map(|length| written(length).map(|text| quoted(&text))).transpose();
-        let (lease, retention) = (length(terms.lease)?, length(terms.retention)?);
-        let (quoted_operation, quoted_nonce) = (quoted(operation), quoted(&nonce()?));
-        let members = [
-            ("operation", Some(quoted_operation.as_str())),
-            ("contents", Some(contents.as_str())),
-            ("attempt_nonce", Some(quoted_nonce.as_str())),
-            ("fingerprint", fingerprint.as_deref()),
-            ("lease", lease.as_deref()),
-            ("retention", retention.as_deref()),
-            ("take_over", terms.take_over.then_some("true")),
-            ("on_lease_end", terms.unknown_on_lease_end.then_some("\"unknown\"")),
-        ];
-        let body = object(members.into_iter().filter_map(|(name, value)| Some((name, value?))));
-        let about = self.about(operation, Some(&global_id));
-        Ok(ClaimCall { contents, global_id, body, wait: terms.wait, about })
     }
 
     /// Repeats the claim while it is in progress and there is time to wait.
@@ -590,77 +274,5 @@ impl Drop for Undelivered {
             let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
             client.spawn(&runtime, async move { drop(grant.fail().await) });
         }
-    }
-}
-
-/// Work that runs. If it is dropped, its effect may have happened.
-pub(crate) struct Unfinished(Option<Grant>);
-
-impl Unfinished {
-    pub(crate) fn of(grant: &Grant) -> Self {
-        Self(Some(grant.clone()))
-    }
-
-    pub(crate) fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(grant) = self.0.take() {
-            let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
-            client.spawn(&runtime, async move { drop(grant.give_up().await) });
-        }
-    }
-}
-
-impl<T> Once<T> {
-    /// Returns the result of the work, of this run or of an earlier one; otherwise the problem as a service answers it.
-    ///
-    /// # Errors
-    ///
-    /// The operation is in progress, its outcome is unknown, its result was not stored, or it was claimed with other values.
-    pub fn into_result(self) -> Result<T, Problem> {
-        match self {
-            Self::Done(done) => Ok(done.result),
-            Self::Duplicate(mut duplicate) => match duplicate.result.take() {
-                Some(result) if duplicate.state == State::Succeeded => Ok(result),
-                _ => Err(Problem::from(&duplicate)),
-            },
-            Self::Mismatch(mismatch) => Err(Problem::from(&mismatch)),
-        }
-    }
-}
-
-/// Results as a test of the caller needs them, without a gateway.
-impl<T> Once<T> {
-    /// Returns work that ran here.
-    pub fn done(result: T, state: Option<State>) -> Self {
-        let global_id = String::new();
-        let (degraded, late, would_be, result_omitted) = (None, None, None, None);
-        Self::Done(Done { global_id, result, state, degraded, late, would_be, result_omitted })
-    }
-
-    /// Returns an operation that another attempt is running or has completed.
-    pub fn duplicate(state: State, retry_after: Duration) -> Self {
-        Self::Duplicate(Duplicate {
-            global_id: String::new(),
-            state,
-            result: None,
-            result_omitted: None,
-            has_waited: false,
-            retry_after,
-            claimed_at: None,
-            expires_at: None,
-            contents_verified: true,
-            degraded: None,
-            would_be: None,
-        })
-    }
-
-    /// Returns an operation that was claimed with other contents or another fingerprint.
-    pub fn mismatch(code: impl Into<String>) -> Self {
-        Self::Mismatch(Mismatch { global_id: String::new(), code: code.into() })
     }
 }

@@ -13,9 +13,10 @@ use http::{HeaderMap, HeaderValue};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::contents::{Contents, global_id, hex};
+use crate::contents::Contents;
 use crate::error::{Error, Harmless, NotCanonical};
 use crate::event::Event;
+use crate::identity::{global_id, hex};
 use crate::runs::Runs;
 #[cfg(feature = "testing")]
 use crate::testing::MemoryGateway;

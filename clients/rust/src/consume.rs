@@ -9,11 +9,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::claim::{Once, State, Terms};
 use crate::client::Client;
 use crate::contents::Contents;
 use crate::error::{BoxError, Error, OnceError, WorkError};
 use crate::grant::Grant;
+use crate::once::Once;
+use crate::state::State;
+use crate::terms::Terms;
 
 /// Action of a consumer on a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Any error that can cross threads.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
+/// Code of a grant whose global ID is not the client's own.
+pub(crate) const IDENTITY_DIFFERS: &str = "identity_differs";
+
 /// An error of a call.
 #[derive(Debug)]
 #[non_exhaustive]

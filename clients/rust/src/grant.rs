@@ -8,9 +8,9 @@ use tokio::sync::watch;
 
 use crate::answer::Answer;
 use crate::call::has_global_id;
-use crate::claim::{ClaimCall, IDENTITY_DIFFERS};
+use crate::claim_call::ClaimCall;
 use crate::client::Client;
-use crate::error::{Error, Rejected};
+use crate::error::{Error, IDENTITY_DIFFERS, Rejected};
 use crate::lease::{Lease, Renewal};
 use crate::outcome::Outcome;
 

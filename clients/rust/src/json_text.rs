@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::contents::{DEPTH_MAX, Speller, push_quoted, push_step};
 use crate::error::{NotCanonical, Reason};
+use crate::speller::{DEPTH_MAX, Speller, push_quoted, push_step};
 
 type Read<T> = Result<T, NotCanonical>;
 

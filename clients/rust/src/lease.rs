@@ -7,11 +7,12 @@ use bytes::Bytes;
 use http::Method;
 use tokio::sync::watch;
 
+use crate::about::About;
 use crate::answer::Body;
 use crate::call::{Call, object, quoted};
 use crate::client::Client;
 use crate::error::Error;
-use crate::event::{About, Level};
+use crate::event::Level;
 
 /// Renewal of a lease.
 pub(crate) struct Renewal {

@@ -11,12 +11,13 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::Handle;
 
+use crate::about::About;
 use crate::answer::{Answer, Body};
 use crate::call::{Call, object, quoted, sleep, with_wait, written};
 use crate::claim::{DISABLED, WAIT_MAX, left_until, pause_between, whole_millis};
 use crate::client::{Client, nonce};
 use crate::error::{Cause, Error, Kind};
-use crate::event::{About, Level};
+use crate::event::Level;
 use crate::lease::{Lease, Renewal};
 
 /// Acquires one lock. It holds nothing itself, and can be used again.

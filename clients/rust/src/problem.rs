@@ -8,8 +8,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use crate::claim::{Duplicate, IDENTITY_DIFFERS, Mismatch, State};
-use crate::error::{Error, Rejected};
+use crate::duplicate::{Duplicate, Mismatch};
+use crate::error::{Error, IDENTITY_DIFFERS, Rejected};
+use crate::state::State;
 
 const SOON: Duration = Duration::from_secs(1);
 

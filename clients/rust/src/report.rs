@@ -1,26 +1,48 @@
 //! Reports of outcomes, repeated until they are accepted.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 use tracing::Instrument as _;
 
+use crate::about::About;
 use crate::answer::Answer;
 use crate::call::{Call, has_global_id};
-use crate::claim::{Claimed, Done, Duplicate, State};
+use crate::claim::Claimed;
 use crate::client::Client;
+use crate::duplicate::Duplicate;
 use crate::error::{Error, OnceError, Rejected};
-use crate::event::{About, Level};
+use crate::event::Level;
 use crate::grant::Grant;
+use crate::result::{REFUSED, encode, marker};
+use crate::state::State;
 use crate::traces;
 
-/// The default of the gateway's `limits.result_bytes`: a longer result is not sent.
-pub(crate) const RESULT_BYTES_MAX: usize = 64 << 10;
+/// Work that ran here.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Done<T> {
+    /// Global ID of the operation.
+    pub global_id: String,
+    /// Result of the work.
+    pub result: T,
+    /// `succeeded`, `observed`, `spooled` (a gateway delivers it later), or nothing without a record
+    /// ([`crate::OnUnavailable::Proceed`]).
+    pub state: Option<State>,
+    /// The outage policy that answered instead of the store, of the claim or else of the outcome; `caller` for the caller's own.
+    pub degraded: Option<String>,
+    /// True if the claim had ended before the outcome arrived. Then another attempt may have run. Nothing: not known.
+    pub late: Option<bool>,
+    /// In observe mode, what enforcing would have answered.
+    pub would_be: Option<String>,
+    /// Reason why the result was not stored: `too_large`, `not_serialisable` or `refused`. The success itself was
+    /// recorded, and duplicates learn this, too.
+    pub result_omitted: Option<String>,
+}
 
 /// Answer to a report.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -307,58 +329,4 @@ fn refusal(answered: &Result<Answer, Error>) -> Option<Rejected> {
         _ => return None,
     };
     matches!(rejected.status, 400 | 413 | 422).then_some(rejected)
-}
-
-/// Reason of a result that is not stored, because the gateway has refused it.
-pub(crate) const REFUSED: &str = "refused";
-
-/// A result that cannot be sent.
-#[derive(Clone, Debug)]
-pub(crate) struct Omitted {
-    /// The same in every language.
-    pub(crate) code: &'static str,
-    detail: String,
-}
-
-/// Substitute for a result.
-#[derive(Serialize, Deserialize)]
-struct Marker {
-    #[serde(rename = "$oncegate")]
-    oncegate: Reason,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Reason {
-    omitted: String,
-}
-
-/// Returns the substitute for a result. It tells duplicates why there is none.
-pub(crate) fn marker(code: &str) -> Option<Box<RawValue>> {
-    to_raw_value(&Marker { oncegate: Reason { omitted: code.to_owned() } }).ok()
-}
-
-/// Returns why a result was not stored; `None` if it is one.
-pub(crate) fn omitted(result: &RawValue) -> Option<String> {
-    // Most results are no markers, and need not be read twice.
-    let is_short = result.get().len() < 200 && result.get().contains("$oncegate");
-    is_short.then(|| serde_json::from_str::<Marker>(result.get()).ok()).flatten().map(|marker| marker.oncegate.omitted)
-}
-
-/// Returns the result as JSON, or why it cannot be sent. The work is done, also if `Serialize` of its result panics.
-pub(crate) fn encode<T: Serialize>(result: &T) -> Result<Option<Box<RawValue>>, Omitted> {
-    let not_serialisable = |detail| Omitted { code: "not_serialisable", detail };
-    let encoded = catch_unwind(AssertUnwindSafe(|| to_raw_value(result)));
-    let text = match encoded {
-        Ok(Ok(text)) => text,
-        Ok(Err(error)) => return Err(not_serialisable(format!("the result is not JSON: {error}"))),
-        Err(_) => return Err(not_serialisable("the result is not JSON: its Serialize panicked".to_owned())),
-    };
-    match text.get().len() {
-        length if length > RESULT_BYTES_MAX => {
-            let detail = format!("the result has {length} bytes, more than {RESULT_BYTES_MAX}");
-            Err(Omitted { code: "too_large", detail })
-        }
-        _ if text.get() == "null" => Ok(None),
-        _ => Ok(Some(text)),
-    }
 }

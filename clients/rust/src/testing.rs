@@ -1,6 +1,7 @@
 //! A gateway in memory, for tests of applications: no process and no port.
 
 mod claims;
+mod client;
 mod locks;
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,6 @@ use tokio::sync::Notify;
 pub use self::claims::Claim;
 use self::claims::Claims;
 use self::locks::Locks;
-use crate::client::{Client, Options};
 use crate::error::{Cause, Kind};
 use crate::time;
 
@@ -58,21 +58,6 @@ impl MemoryGateway {
     /// Returns a gateway without claims.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Returns a client of this gateway, with the gateway's clock.
-    ///
-    /// # Panics
-    ///
-    /// If an option is wrong.
-    pub fn client(&self, options: Options) -> Client {
-        let gateway = self.clone();
-        let options = options.clock_ahead(move || gateway.state().ahead).memory(self.clone());
-        match Client::new([URL], options) {
-            Ok(client) => client,
-            #[expect(clippy::panic, reason = "as assertions of a test")]
-            Err(error) => panic!("{error}"),
-        }
     }
 
     /// Puts the clock of the gateway and of its clients forward. Timers of the runtime are not changed: renewals in the background come

@@ -7,7 +7,8 @@ use http::{HeaderMap, Method};
 use sha2::{Digest as _, Sha256};
 
 use super::multipart;
-use crate::contents::{Contents, hex, spell};
+use crate::contents::Contents;
+use crate::identity::{hex, spell};
 
 /// Fields that change the method of a request for frameworks that read them.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
@@ -154,7 +155,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::contents::canonical;
+    use crate::identity::canonical;
 
     #[derive(Deserialize)]
     struct Vector {

@@ -12,11 +12,11 @@ use super::fields::{StoredFields, not_storable};
 use super::fingerprint::FingerprintPart;
 use super::status::{Meaning, Statuses, rules};
 use crate::call::written;
-use crate::claim::Terms;
 use crate::client::{Client, OnUnavailable};
 use crate::error::Error;
 use crate::problem::Problem;
 use crate::runs::Runs;
+use crate::terms::Terms;
 
 /// Methods without an effect: they are never protected.
 const SAFE: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"];

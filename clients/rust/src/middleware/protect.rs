@@ -14,13 +14,15 @@ use super::key;
 use super::options::{Idempotent, Settings, is_safe};
 use super::refusal::Refusal;
 use super::stored::Stored;
-use crate::claim::{Claimed as Answer, Duplicate, State, WAIT_MAX};
+use crate::claim::{Claimed as Answer, WAIT_MAX};
 use crate::contents;
+use crate::duplicate::Duplicate;
 use crate::error::Error;
 use crate::event::Level;
 use crate::grant::Grant;
 use crate::problem::Problem;
 use crate::runs::{Running, Runs};
+use crate::state::State;
 
 /// Decision about a request, by its head.
 pub(crate) enum Admission {

@@ -12,12 +12,12 @@ use super::options::Settings;
 use super::protect::degrade;
 use super::status::Meaning;
 use super::stored::Stored;
-use crate::claim::Unfinished;
 use crate::error::Error;
 use crate::event::Level;
 use crate::grant::Grant;
+use crate::once::Unfinished;
 use crate::outcome::Outcome;
-use crate::report::RESULT_BYTES_MAX;
+use crate::result::RESULT_BYTES_MAX;
 
 /// Longest wait of a response for its report where the client has no limit.
 const SETTLE_MAX: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Refusals of the middleware, and the result that metrics count for each.
 
 use super::stored::Stored;
-use crate::claim::State;
 use crate::problem::Problem;
+use crate::state::State;
 
 /// A refused request: its problem, and its name in metrics.
 pub(crate) struct Refusal {

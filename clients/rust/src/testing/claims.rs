@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Answer, Now, duration, problem};
-use crate::claim::State;
-use crate::contents::{Contents, canonical, global_id_of};
+use crate::contents::Contents;
+use crate::identity::{canonical, global_id_of};
+use crate::state::State;
 
 const LEASE: Duration = Duration::from_secs(30);
 const RETENTION: Duration = Duration::from_secs(86_400);

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Map;
 
 use super::*;
+use crate::Options;
 
 /// The calls of another caller that lead to an answer.
 const SEEDS: [(&str, &[&str]); 6] = [
