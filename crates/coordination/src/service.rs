@@ -11,8 +11,8 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node,
-    OneShard, RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
+    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,

@@ -2,7 +2,7 @@
 //! uses renewed certificates.
 
 use std::fmt::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use oncegate_core::engine::Determinate;
@@ -13,20 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::url::{Address, Url};
-
-/// Paths of the files. Without a `ca`, the system's authorities are trusted.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Certificates {
-    /// Authorities that are trusted.
-    pub ca: Option<PathBuf>,
-    /// Our certificate.
-    pub client_certificate: Option<PathBuf>,
-    /// Its key.
-    pub client_key: Option<PathBuf>,
-    /// The name that members' certificates must have, if it is not the host's.
-    pub server_name: Option<String>,
-}
+use super::url::{Address, Certificates, Url};
 
 /// Error of the files.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -60,17 +47,6 @@ impl Certificates {
         let connector = connector.map_err(|error| unusable(error.to_string()))?;
         let connected = connector.connect(server, stream).await;
         connected.map_err(|error| Determinate::Unavailable(format!("no connection to {member}: {error}")))
-    }
-
-    /// Checks that the named files fit together.
-    ///
-    /// # Errors
-    /// They do not.
-    pub fn check(&self) -> Result<(), Unusable> {
-        if self.client_certificate.is_some() == self.client_key.is_some() {
-            return Ok(());
-        }
-        Err(Unusable::new("client_certificate and client_key go together; name both or none"))
     }
 
     /// Reads the files. Blocks. `alpn` is the application protocol of the connections, if the server wants one.

@@ -10,8 +10,6 @@ use oncegate_core::nearest;
 use oncegate_core::terms::Span;
 use percent_encoding::percent_decode_str;
 
-use super::tls::Certificates;
-
 const PREFIX_BYTES_MAX: usize = 128;
 const MEMBERS_MAX: usize = 15;
 const TICK: Duration = Duration::from_millis(100);
@@ -56,6 +54,19 @@ pub struct Url {
     pub tls: Option<Certificates>,
     /// The engine's own keys, with their values.
     pub own: Vec<(&'static str, String)>,
+}
+
+/// The certificate and key files of TLS. Without a `ca`, the system's authorities are trusted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Certificates {
+    /// Authorities that are trusted.
+    pub ca: Option<PathBuf>,
+    /// Our certificate.
+    pub client_certificate: Option<PathBuf>,
+    /// Its key.
+    pub client_key: Option<PathBuf>,
+    /// The name that members' certificates must have, if it is not the host's.
+    pub server_name: Option<String>,
 }
 
 /// A user and its password.
@@ -144,7 +155,7 @@ impl Url {
             url.set(key, dialect.decode(value)?, dialect)?;
         }
         if let Some(tls) = &url.tls {
-            tls.check().map_err(|why| dialect.error(why))?;
+            tls.check(dialect)?;
         }
         Ok(url)
     }
@@ -185,6 +196,16 @@ impl Url {
     /// Returns the addresses of the members, for messages.
     pub fn addresses(&self) -> String {
         self.members.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Certificates {
+    /// Checks that the named files fit together.
+    fn check(&self, dialect: &Dialect) -> Result<(), InvalidUrl> {
+        if self.client_certificate.is_some() == self.client_key.is_some() {
+            return Ok(());
+        }
+        Err(dialect.error("client_certificate and client_key go together; name both or none"))
     }
 }
 
