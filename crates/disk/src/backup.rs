@@ -12,7 +12,7 @@ use oncegate_core::engine::{Backup, EngineError};
 use oncegate_driver::backup::Encoder;
 use tokio::sync::mpsc;
 
-use super::store::unreadable;
+use super::failure::unreadable;
 
 /// Bytes of a piece, which are read at once. A longer row makes a longer piece.
 const PIECE_BYTES: usize = 256 << 10;

@@ -7,6 +7,7 @@
 mod aging;
 mod backup;
 mod batch;
+mod failure;
 mod folder;
 mod journals;
 mod restore;
@@ -43,9 +44,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use self::aging::Aging;
 use self::batch::Batch;
+use self::failure::words;
 pub use self::folder::DiskOpenError;
 use self::folder::Folder;
-use self::store::{Fsync, Persist, Store, words};
+use self::store::{Fsync, Persist, Store};
 use self::writer::{Call, Job, Stopped, Writer};
 
 /// Time limit of dropping an open engine, which waits for its writer. The writer ends at once unless the disk hangs.

@@ -13,9 +13,10 @@ use oncegate_driver::scheme::OpenError;
 
 use super::Options;
 use super::backup::ENGINE;
+use super::failure::words;
 use super::folder::Folder;
 use super::row::{self, METADATA_PREFIX, RESTORED_KEY, Row, Stored as _, StoredRecord, WATERMARKS_KEY, Watermarks};
-use super::store::{Fsync, Store, words};
+use super::store::{Fsync, Store};
 
 /// Bytes of rows that are written at once.
 const BATCH_BYTES: usize = 1 << 20;

@@ -12,6 +12,7 @@ use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{LockListRequest, LockPage};
 
 use super::backup::BackupSlot;
+use super::failure::{unreadable, words};
 use super::row::{LOCK_PREFIX, RESTORED_KEY, Row, Stored, StoredRecord, WATERMARKS_KEY, Watermarks};
 use super::{Options, journals, torn};
 
@@ -206,27 +207,4 @@ fn open(path: &Path, options: &Options) -> fjall::Result<(Database, Keyspace, Ke
     let ends = || options_of(options.memtable_bytes / 2).filter_policy(FilterPolicy::disabled());
     let ends = database.keyspace("ends", ends)?;
     Ok((database, claims, ends))
-}
-
-pub(super) fn unreadable(error: &fjall::Error) -> EngineError {
-    EngineError::unavailable(format!("a read failed: {}", words(error)))
-}
-
-/// Returns the reason of a failure of the database in words: the library has none, and shows its types.
-pub(super) fn words(error: &fjall::Error) -> String {
-    let mut source = Some(error as &(dyn std::error::Error + 'static));
-    while let Some(cause) = source {
-        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
-            return io.to_string();
-        }
-        source = cause.source();
-    }
-    let why = match error {
-        fjall::Error::Poisoned => "an earlier write failed",
-        fjall::Error::Locked => "another process has locked it",
-        fjall::Error::InvalidVersion(_) => "its files are of another version of the database",
-        fjall::Error::JournalRecovery(_) => "its journal is damaged",
-        _ => "its files are damaged",
-    };
-    why.to_owned()
 }

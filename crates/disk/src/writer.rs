@@ -16,9 +16,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::Options;
 use super::aging::Aging;
 use super::batch::Batch;
+use super::failure::words;
 use super::folder::Folder;
 use super::row::Watermarks;
-use super::store::{Store, words};
+use super::store::Store;
 
 /// Maximum number of ended claims that a batch deletes: few enough not to delay its calls.
 const SWEPT_PER_BATCH: usize = 256;
