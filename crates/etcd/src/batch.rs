@@ -9,8 +9,9 @@ use oncegate_core::engine::EngineError;
 
 use super::failure::{Failure, Remedy};
 use super::proto::RequestOp;
-use super::session::{Replied, Session, Store};
+use super::session::{Replied, Session};
 use super::step;
+use super::store::Store;
 
 /// Most bytes in a batch, by a rough count. etcd takes 1.5 MiB in a request, unless it is set to less.
 pub(super) const BYTES_MAX: usize = 1 << 20;

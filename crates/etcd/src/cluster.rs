@@ -11,15 +11,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::proto::{MemberListRequest, MemberListResponse, StatusRequest, StatusResponse};
-use super::session::{MEMBER_LIST, STATUS, Store};
+use super::proto::{MEMBER_LIST, MemberListRequest, STATUS, StatusRequest, StatusResponse};
+use super::store::{PROXY, Store};
 use super::version;
-
-/// Warning about a cluster of one member.
-pub(super) const ONLY_MEMBER: &str = "it is the only member: claims survive what its disk survives; run three members";
-
-/// Warning about a proxy.
-pub(super) const PROXY: &str = "it is a grpc-proxy, which hides the members: name the members in the URL";
 
 /// Warning about a learner.
 pub(super) const LEARNER: &str =
@@ -115,15 +109,10 @@ pub(super) fn role(status: &StatusResponse) -> NodeRole {
     }
 }
 
-/// Returns what is unusual about a cluster with this list of members. A proxy lists itself, and has no ID.
-pub(super) fn warning(listed: &MemberListResponse) -> Option<&'static str> {
-    let voters = listed.members.iter().filter(|member| !member.is_learner).count();
-    if listed.members.iter().any(|member| member.id == 0) { Some(PROXY) } else { (voters == 1).then_some(ONLY_MEMBER) }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::proto::{Member, ResponseHeader};
+    use super::super::proto::ResponseHeader;
+    use super::super::store::ONLY_MEMBER;
     use super::*;
 
     fn status(member_id: u64, leader: u64, is_learner: bool) -> StatusResponse {
@@ -162,17 +151,5 @@ mod tests {
         assert_eq!(warnings(&full, None), "it reports: NOSPACE");
         assert!(node(&address, &status(7, 7, false), None, 2).warnings[0].contains("another cluster"));
         assert_eq!(node(&address, &status(7, 7, false), Some(PROXY), 1).role, NodeRole::Unknown);
-    }
-
-    #[test]
-    fn a_list_of_one_member_or_of_a_proxy_is_unusual() {
-        let list = |members: &[(u64, bool)]| {
-            let member =
-                |(id, is_learner): &(u64, bool)| Member { id: *id, is_learner: *is_learner, ..Member::default() };
-            warning(&MemberListResponse { members: members.iter().map(member).collect() })
-        };
-        assert_eq!(list(&[(1, false), (2, false), (3, false)]), None);
-        assert_eq!(list(&[(1, false), (2, true)]), Some(ONLY_MEMBER));
-        assert_eq!(list(&[(0, false)]), Some(PROXY));
     }
 }

@@ -10,8 +10,9 @@ use oncegate_core::engine::{Determinate, EngineError};
 
 use super::failure::Failure;
 use super::proto::{RangeRequest, RangeResponse};
-use super::session::{Replied, Session, Store};
+use super::session::{Replied, Session};
 use super::step;
+use super::store::Store;
 
 /// History that is older than this is expected to be compacted.
 const AGE_EXPECTED: Duration = Duration::from_mins(10);

@@ -14,15 +14,16 @@ use tokio::time::timeout;
 
 use super::authentication::Authentication;
 use super::client::Client;
-use super::cluster::{self, LEARNER, PROXY};
+use super::cluster::{self, LEARNER};
 use super::compaction::{is_compacted, range_at};
 use super::failure::Failure;
 use super::keys::Keys;
 use super::proto::{
-    MemberListRequest, MemberListResponse, RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+    MEMBER_LIST, MemberListRequest, MemberListResponse, RANGE, RangeResponse, STATUS, StatusRequest, StatusResponse,
+    TxnRequest, TxnResponse,
 };
-use super::session::{MEMBER_LIST, RANGE, STATUS};
 use super::step;
+use super::store::{self, PROXY};
 use super::url::{self, Url};
 use super::version;
 
@@ -79,7 +80,7 @@ pub(super) async fn inspect(url: &str) -> Inspection {
                  --auto-compaction-retention=1m; or, if nothing else uses this etcd, write ?compact=1m into the URL"
             ));
         }
-        let warning = members.as_ref().and_then(cluster::warning);
+        let warning = members.as_ref().and_then(store::warning);
         found.warnings.extend(warning.map(|warning| format!("{member}: {warning}")));
         if warning != Some(PROXY) {
             listed = listed.or(members);

@@ -4,6 +4,11 @@
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
+pub(super) const COMPACT: &str = "/etcdserverpb.KV/Compact";
+pub(super) const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
+pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseHeader {
     #[prost(uint64, tag = "1")]

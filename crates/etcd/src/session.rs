@@ -1,15 +1,11 @@
 //! A session: a connection to a fit member, the search for such a member, and the transactions that it runs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use oncegate_coordination::State;
-use oncegate_coordination::gate::Gate;
-use oncegate_coordination::members::Members;
-use oncegate_coordination::options::Options;
 use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
@@ -18,62 +14,23 @@ use oncegate_coordination::value::Found;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
-use oncegate_driver::Server;
 use tokio::time::{sleep, timeout};
 
-use super::authentication::Authentication;
 use super::client::Client;
-use super::cluster;
 use super::failure::Failure;
-use super::keys::Keys;
 use super::proto::{
-    CompactionRequest, CompactionResponse, MemberListRequest, MemberListResponse, RangeRequest, RangeResponse,
-    RequestOp, ResponseOp, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+    COMPACT, CompactionRequest, CompactionResponse, MEMBER_LIST, MemberListRequest, RANGE, RangeRequest, RangeResponse,
+    RequestOp, ResponseOp, STATUS, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
 };
 use super::step;
-use super::url::{self, Url};
+use super::store::Store;
 use super::version;
-
-const COMPACT: &str = "/etcdserverpb.KV/Compact";
-pub(super) const MEMBER_LIST: &str = "/etcdserverpb.Cluster/MemberList";
-pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
-pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// Pause before the next member is tried as well, while one does not answer.
 const NEXT_MEMBER: Duration = Duration::from_millis(100);
 
 /// Time for which the first session waits for the answers of the other members.
 const OTHERS: Duration = Duration::from_millis(300);
-
-/// Most members that are known at once.
-const MEMBERS_MAX: usize = 31;
-
-/// State that all sessions of an engine share.
-pub(super) struct Store {
-    pub(super) url: Url,
-    pub(super) options: Options,
-    pub(super) keys: Keys,
-    pub(super) server: Arc<Server>,
-    pub(super) state: Arc<State>,
-    pub(super) authentication: Option<Arc<Authentication>>,
-    known: Mutex<Known>,
-}
-
-/// Observed state of the cluster.
-#[derive(Default)]
-struct Known {
-    /// Members, those of the URL first.
-    members: Vec<Address>,
-    /// Members that do not count for the quorum. They answer no calls.
-    learners: Vec<Address>,
-    /// What is unusual about the list of members, and the member that gave it.
-    list_warning: Option<(Address, &'static str)>,
-    revision: i64,
-    /// A loss of data was reported, and no session has been opened since.
-    is_loss_reported: bool,
-    /// A session was opened before.
-    has_opened: bool,
-}
 
 /// A connection to a member that has passed its checks. Clones share it.
 #[derive(Clone)]
@@ -89,98 +46,6 @@ pub(super) struct Replied {
     pub(super) revision: i64,
     /// The replies to its operations.
     pub(super) responses: Vec<ResponseOp>,
-}
-
-impl Store {
-    pub(super) fn new(url: Url, options: Options) -> Self {
-        let (members, address) = (url.common.members.clone(), url.common.addresses());
-        let state = State::new(options.clock.clone(), Gate::new("etcd", "grant_until"), Members::new("etcd"));
-        Self {
-            keys: Keys::new(&url.prefix),
-            server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
-            state: Arc::new(state),
-            authentication: Authentication::of(&url.common),
-            known: Mutex::new(Known { members, ..Known::default() }),
-            url,
-            options,
-        }
-    }
-
-    /// Returns the members, beginning with this one.
-    fn members(&self, from: usize) -> Vec<Address> {
-        let mut members = self.known().members.clone();
-        let count = members.len().max(1);
-        members.rotate_left(from % count);
-        members
-    }
-
-    /// Returns the members and the learners, for operators.
-    pub(super) fn all_members(&self) -> Vec<Address> {
-        let known = self.known();
-        let learners = known.learners.iter().filter(|learner| !known.members.contains(learner));
-        known.members.iter().chain(learners).cloned().collect()
-    }
-
-    /// Returns what is unusual about the cluster, as this member has listed its members.
-    pub(super) fn list_warning(&self, member: &Address) -> Option<&'static str> {
-        self.known().list_warning.as_ref().filter(|(source, _)| source == member).map(|(_, warning)| *warning)
-    }
-
-    /// Adds the members that the cluster lists to those of the URL.
-    pub(super) fn learn(&self, source: &Address, listed: &MemberListResponse) {
-        let list_warning = cluster::warning(listed).map(|warning| (source.clone(), warning));
-        let addresses = |is_learner: bool| {
-            let members = listed.members.iter().filter(move |member| member.is_learner == is_learner);
-            members.flat_map(|member| &member.client_urls).filter_map(|address| url::listed(address))
-        };
-        let mut known = self.known();
-        known.list_warning = list_warning;
-        if self.url.common.are_members_fixed {
-            return;
-        }
-        known.members.clone_from(&self.url.common.members);
-        for address in addresses(false) {
-            if !known.members.contains(&address) && known.members.len() < MEMBERS_MAX {
-                known.members.push(address);
-            }
-        }
-        known.learners = addresses(true).take(MEMBERS_MAX).collect();
-    }
-
-    /// Records that the store came back without its data.
-    fn lost_data(&self) {
-        self.forget();
-        let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
-        if !is_reported {
-            self.state.report_loss(&self.server);
-        }
-    }
-
-    /// Records the size that a member reports.
-    fn report_size(&self, status: &StatusResponse) {
-        let (used, quota) = (status.bytes_used(), status.quota());
-        self.state.gate.report_size(used, self.url.grant_until.unwrap_or(quota / 5 * 4));
-        // etcd counts no bytes of nested transactions, which all writes of an engine are, and takes them beyond its quota.
-        self.state.gate.report_alarm(status.errors.iter().any(|error| error.contains("NOSPACE")));
-    }
-
-    /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other members show another one.
-    fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Failure> {
-        if self.state.set_marker(&self.server, marker, sent_at).map_err(Failure::refused)? {
-            self.forget();
-        }
-        Ok(())
-    }
-
-    /// Forgets the state of lost data. The clock never goes back.
-    fn forget(&self) {
-        self.known().revision = 0;
-        self.state.forget();
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Session {

@@ -16,8 +16,9 @@ use super::compaction::Compaction;
 use super::failure::Failure;
 use super::lists::{after, range_of};
 use super::proto::RangeRequest;
-use super::session::{Replied, Session, Store};
+use super::session::{Replied, Session};
 use super::step;
+use super::store::Store;
 
 /// Records in one page: a million are looked at in ten minutes.
 const PAGE: i64 = 500;

@@ -14,8 +14,9 @@ use oncegate_core::engine::EngineError;
 use oncegate_driver::Reply;
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Session, Store};
+use super::session::Session;
 use super::step;
+use super::store::Store;
 
 /// Advances the clock until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, routes: Weak<Routes<Session>>, closing: CancellationToken) {

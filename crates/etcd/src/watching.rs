@@ -15,7 +15,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::proto::{
     Event, EventType, WatchCancelRequest, WatchCommand, WatchCreateRequest, WatchRequest, WatchResponse,
 };
-use super::session::{Session, Store};
+use super::session::Session;
+use super::store::Store;
 
 /// Watches keys at a member.
 pub(super) struct Watching(pub(super) Arc<Store>);
