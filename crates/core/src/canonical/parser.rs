@@ -1,6 +1,8 @@
 //! The parser: reads strict JSON (RFC 8259) and writes its canonical form in the same pass. For untrusted input: the depth is
 //! bounded, and the memory by the length of the text.
 
+mod read_string;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -51,9 +53,9 @@ pub(super) fn canonicalize(json: &[u8], root: &'static str, inexact: InexactNumb
 pub(super) struct Parser<'a> {
     root: &'static str,
     inexact: InexactNumber,
-    pub(super) text: &'a str,
+    text: &'a str,
     /// Position in bytes.
-    pub(super) at: usize,
+    at: usize,
     out: String,
     /// As [`Parsed::holds_value`], so far.
     holds_value: bool,
@@ -213,7 +215,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    pub(super) fn peek(&self) -> Option<u8> {
+    fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
@@ -238,12 +240,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    pub(super) fn expected(&self, expected: &'static str) -> NotCanonical {
+    fn expected(&self, expected: &'static str) -> NotCanonical {
         NotCanonical::Syntax { root: self.root, offset: self.at, expected }
     }
 
     /// Returns the current path, such as `contents.order.items[3]["odd key"]`.
-    pub(super) fn path(&self) -> String {
+    fn path(&self) -> String {
         let mut path = String::from(self.root);
         for step in &self.path {
             match step {
