@@ -5,6 +5,8 @@ mod core;
 mod failover;
 mod follow;
 mod freeze;
+mod grants;
+mod member;
 mod setup;
 mod state;
 mod status;
@@ -62,10 +64,10 @@ impl Chain {
             }
         }
         if core.failover.is_some() {
-            tokio::spawn(failover::run(core.clone(), stop.clone()));
+            tokio::spawn(failover::rounds::run(core.clone(), stop.clone()));
         }
         if core.freeze.is_enabled() {
-            tokio::spawn(freeze::watch(core.clone(), stop.clone()));
+            tokio::spawn(grants::watch(core.clone(), stop.clone()));
         }
         Self { core, _guard: stop.clone().drop_guard(), stop }
     }
@@ -73,7 +75,19 @@ impl Chain {
     /// Returns the state of the chain, as far as this gateway knows. Also detects a loss of data, so call it now and
     /// then.
     pub fn status(&self) -> ChainStatus {
-        self.core.status()
+        let core = &self.core;
+        let view = core.view();
+        core.freeze_shards_on_data_loss(&view);
+        let state = &view.state;
+        ChainStatus {
+            engines: core.members.iter().map(|member| member.name.clone()).collect(),
+            active: state.serving().to_owned(),
+            epoch: state.epoch,
+            phase: state.phase,
+            switching_to: (state.phase == Phase::Closing).then(|| state.active.clone()),
+            frozen_for: core.frozen_for(),
+            failover: core.failover.as_ref().map(|failover| failover.status(core)),
+        }
     }
 
     /// Makes another engine the active one, at every gateway that reaches the stores. Returns once it is in use. The

@@ -1,25 +1,25 @@
 //! A chain as one gateway knows it: the active engine, and when that was last confirmed. `follow` learns it, `switch` changes
-//! it, `freeze` knows of data loss, `failover` of the witness.
+//! it, `grants` knows of data loss, `failover` of the witness.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::{Clock, micros};
-use oncegate_core::engine::{Engine, EngineError, Metadata};
+use oncegate_core::engine::EngineError;
 use oncegate_telemetry::metrics::chain::ActiveMetrics;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::failover::{Failover, Seen};
-use super::freeze::{DataLosses, GrantFreeze};
+use super::failover::Failover;
+use super::freeze::GrantFreeze;
+use super::member::Member;
 use super::setup::{Setup, Times};
 use super::state::ChainState;
-use super::status::{ChainStatus, Phase};
-use crate::resilience::deadline_budget::{CHAIN_METADATA_TIMEOUT, CHAIN_STATE_WAIT};
-use crate::resilience::per_shard::PerShard;
+use super::status::Phase;
+use crate::resilience::deadline_budget::CHAIN_STATE_WAIT;
 use crate::resilience::requirement::Requirement;
 
 /// One chain, shared by its callers and its tasks.
@@ -32,29 +32,13 @@ pub(super) struct Core {
     pub(super) entropy: Arc<dyn Entropy>,
     /// Held by a switch of this process.
     pub(super) switching: tokio::sync::Mutex<()>,
-    view: ArcSwap<View>,
+    pub(super) view: ArcSwap<View>,
     adopting: Mutex<()>,
     /// Notified after each read of the state.
     state_read: Notify,
     pub(super) freeze: GrantFreeze,
     pub(super) requirement: Option<Requirement>,
     pub(super) metrics: ActiveMetrics,
-}
-
-/// One engine of a chain, or its witness.
-pub(super) struct Member {
-    pub(super) name: String,
-    pub(super) engine: Arc<dyn Engine>,
-    /// Name of the metadata record of the chain state.
-    pub(super) record: String,
-    pub(super) is_witness: bool,
-    /// Error of the last read of the chain state.
-    failure: ArcSwapOption<String>,
-    /// Start of the latest successful read, in microseconds; 0: never.
-    read_at: AtomicU64,
-    /// Time at which it stopped answering these reads, in microseconds; 0: it answers, or was never read.
-    out_since: AtomicU64,
-    pub(super) losses: PerShard<DataLosses>,
 }
 
 /// The state of the chain as this gateway knows it.
@@ -71,52 +55,6 @@ pub(super) struct View {
 impl View {
     fn new(state: ChainState, serving: Option<usize>, since: Duration) -> Self {
         Self { state, serving, since, on_target_since: AtomicU64::new(0) }
-    }
-}
-
-impl Member {
-    pub(super) fn new((name, engine): (String, Arc<dyn Engine>), record: String, is_witness: bool) -> Self {
-        let (failure, read_at, out_since) = (ArcSwapOption::empty(), AtomicU64::new(0), AtomicU64::new(0));
-        Self { name, engine, record, is_witness, failure, read_at, out_since, losses: PerShard::default() }
-    }
-
-    /// Returns the reason why the last read of the chain state failed, if it did.
-    pub(super) fn failure(&self) -> Option<Arc<String>> {
-        self.failure.load_full()
-    }
-
-    /// Returns how its reads are answered; `now` is in microseconds. An engine that was never read counts as not
-    /// answering.
-    pub(super) fn seen(&self, now: u64) -> Seen {
-        match (self.out_since.load(Ordering::Acquire), self.read_at.load(Ordering::Acquire)) {
-            (0, 0) => Seen::Out(Duration::ZERO),
-            (0, _) => Seen::Answers,
-            (since, _) => Seen::Out(Duration::from_micros(now.saturating_sub(since))),
-        }
-    }
-
-    /// Returns whether the last successful read is young enough for a grant.
-    fn is_read_since(&self, oldest: u64) -> bool {
-        let read_at = self.read_at.load(Ordering::Acquire);
-        read_at > 0 && read_at >= oldest
-    }
-
-    /// Reads a metadata record.
-    pub(super) async fn read(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
-        let late = |_| Err(EngineError::unavailable("the engine does not answer in time"));
-        timeout(CHAIN_METADATA_TIMEOUT, self.engine.get_metadata(name)).await.unwrap_or_else(late)
-    }
-
-    /// Writes a metadata record. Returns false if it holds another value than expected.
-    pub(super) async fn write(
-        &self,
-        name: &str,
-        expected: Option<&Metadata>,
-        new: &Metadata,
-    ) -> Result<bool, EngineError> {
-        let late = |_| Err(EngineError::indeterminate("the engine does not answer in time"));
-        let write = self.engine.compare_and_set_metadata(name, expected, new);
-        timeout(CHAIN_METADATA_TIMEOUT, write).await.unwrap_or_else(late)
     }
 }
 
@@ -209,11 +147,11 @@ impl Core {
     /// Returns whether each engine has confirmed the state recently.
     pub(super) fn engines_are_fresh(&self) -> bool {
         let oldest = self.now().saturating_sub(micros(self.times.fresh));
-        self.members.iter().all(|member| member.failure.load().is_none() && member.is_read_since(oldest))
+        self.members.iter().all(|member| !member.has_failed() && member.is_read_since(oldest))
     }
 
     fn answering(&self) -> impl Iterator<Item = &Member> {
-        self.places().filter(|place| place.failure.load().is_none())
+        self.places().filter(|place| !place.has_failed())
     }
 
     fn why_not_fresh(&self) -> String {
@@ -233,22 +171,6 @@ impl Core {
                 view.state.serving()
             ))
         })
-    }
-
-    /// Fails if no claims of a shard may be granted now.
-    pub(super) fn check_grants(&self, view: &View, shard: u16) -> Result<(), EngineError> {
-        if view.state.phase == Phase::Closing {
-            let (name, to) = (&self.name, &view.state.active);
-            return Err(EngineError::paused(format!("chain `{name}` is being switched to engine `{to}`")));
-        }
-        self.freeze_on_data_loss(view, shard);
-        self.check_freeze(shard)
-    }
-
-    /// Returns whether a grant of a shard that began with this view may be delivered, because the view has not changed.
-    pub(super) fn is_current(&self, started: &View, shard: u16) -> bool {
-        let now = self.view.load();
-        now.state == started.state && self.is_fresh() && self.check_grants(&now, shard).is_ok()
     }
 
     /// Adopts a state that was read or written, if it is newer than the known one.
@@ -290,39 +212,15 @@ impl Core {
 
     /// Records that a read of the chain state at this place, started at this time, succeeded.
     pub(super) fn read_succeeded(&self, place: &Member, started: Duration) {
-        place.read_at.fetch_max(micros(started).max(1), Ordering::AcqRel);
-        place.out_since.store(0, Ordering::Release);
-        place.failure.store(None);
+        place.read_succeeded(started);
         self.state_read.notify_waiters();
     }
 
     /// Records that a read of the chain state at this place failed. Returns whether the read before had succeeded.
     pub(super) fn read_failed(&self, place: &Member, why: &EngineError) -> bool {
-        if why.is_unavailable() {
-            let now = self.now().max(1);
-            let _since = place.out_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
-        } else {
-            place.out_since.store(0, Ordering::Release);
-        }
-        let is_first = place.failure.swap(Some(Arc::new(why.to_string()))).is_none();
+        let is_first = place.read_failed(why, self.now());
         self.state_read.notify_waiters();
         is_first
-    }
-
-    /// Returns the state, as operators see it.
-    pub(super) fn status(&self) -> ChainStatus {
-        let view = self.view.load();
-        self.freeze_shards_on_data_loss(&view);
-        let state = &view.state;
-        ChainStatus {
-            engines: self.members.iter().map(|member| member.name.clone()).collect(),
-            active: state.serving().to_owned(),
-            epoch: state.epoch,
-            phase: state.phase,
-            switching_to: (state.phase == Phase::Closing).then(|| state.active.clone()),
-            frozen_for: self.frozen_for(),
-            failover: self.failover.as_ref().map(|failover| failover.status(self)),
-        }
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -333,6 +231,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use oncegate_core::attempt::SystemEntropy;
+    use oncegate_core::engine::Engine;
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
     use oncegate_core::terms::OnDataLoss;
     use tokio::time::sleep;

@@ -11,7 +11,8 @@ use oncegate_core::engine::{Determinate, EngineError, Metadata};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, Member, View};
+use super::core::{Core, View};
+use super::member::Member;
 use super::state::ChainState;
 use super::status::Phase;
 

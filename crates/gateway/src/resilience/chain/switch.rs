@@ -7,8 +7,9 @@ use futures_util::future::join_all;
 use oncegate_core::engine::{Determinate, EngineError, Metadata};
 use tokio::time::sleep;
 
-use super::core::{Core, Member};
+use super::core::Core;
 use super::failover::Failover;
+use super::member::Member;
 use super::state::{ChainState, SwitchNote};
 use super::status::{ChainSwitchError, Phase, SwitchCause, Switched};
 use crate::resilience::retry::RetryRule;

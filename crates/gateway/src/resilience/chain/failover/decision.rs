@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::super::member::Seen;
+
 /// Longest age at which a view still shows that its gateway runs.
 pub(super) const RUNNING: Duration = Duration::from_secs(30);
 
@@ -12,15 +14,6 @@ pub(super) const CURRENT: Duration = Duration::from_secs(3);
 
 /// Shortest time between two changes of the active engine, if the second one is automatic.
 pub(super) const SETTLED: Duration = Duration::from_mins(1);
-
-/// Answers of a store, as one gateway sees them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::resilience::chain) enum Seen {
-    /// The last call was answered.
-    Answers,
-    /// No call was answered for so long.
-    Out(Duration),
-}
 
 /// A view of another gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

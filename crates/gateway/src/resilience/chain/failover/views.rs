@@ -5,7 +5,7 @@ use std::time::Duration;
 use oncegate_core::engine::{EngineError, Metadata};
 use serde::{Deserialize, Serialize};
 
-use super::decision::Seen;
+use crate::resilience::chain::member::Seen;
 use crate::roster::{self, Entry, Roster};
 
 /// Largest number of views in the record, which has 4096 bytes. Further gateways have no vote.

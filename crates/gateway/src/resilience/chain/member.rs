@@ -1,0 +1,134 @@
+//! One engine of a chain, or its witness: the reads of the chain state there, and its losses of data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use oncegate_core::clock::micros;
+use oncegate_core::engine::{Engine, EngineError, Metadata};
+use tokio::time::timeout;
+
+use crate::resilience::deadline_budget::CHAIN_METADATA_TIMEOUT;
+use crate::resilience::per_shard::PerShard;
+
+/// One engine of a chain, or its witness.
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) engine: Arc<dyn Engine>,
+    /// Name of the metadata record of the chain state.
+    pub(super) record: String,
+    pub(super) is_witness: bool,
+    /// Error of the last read of the chain state.
+    failure: ArcSwapOption<String>,
+    /// Start of the latest successful read, in microseconds; 0: never.
+    read_at: AtomicU64,
+    /// Time at which it stopped answering these reads, in microseconds; 0: it answers, or was never read.
+    out_since: AtomicU64,
+    pub(super) losses: PerShard<DataLosses>,
+}
+
+/// Losses of one shard of a store, as its chain knows them.
+#[derive(Default)]
+pub(super) struct DataLosses {
+    /// Losses that were acted on.
+    pub(super) noticed: AtomicU64,
+    /// Losses, plus one, when the store was last known to have its data; 0: never.
+    pub(super) kept: AtomicU64,
+    /// Losses, plus one, when the last freeze began; 0: never.
+    pub(super) frozen: AtomicU64,
+    /// Name under which the record was last found or stored.
+    pub(super) record: ArcSwapOption<String>,
+}
+
+/// Answers of a store, as one gateway sees them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seen {
+    /// The last call was answered.
+    Answers,
+    /// No call was answered for so long.
+    Out(Duration),
+}
+
+impl Member {
+    pub(super) fn new((name, engine): (String, Arc<dyn Engine>), record: String, is_witness: bool) -> Self {
+        let (failure, read_at, out_since) = (ArcSwapOption::empty(), AtomicU64::new(0), AtomicU64::new(0));
+        Self { name, engine, record, is_witness, failure, read_at, out_since, losses: PerShard::default() }
+    }
+
+    /// Returns the reason why the last read of the chain state failed, if it did.
+    pub(super) fn failure(&self) -> Option<Arc<String>> {
+        self.failure.load_full()
+    }
+
+    /// Records that a read of the chain state, started at this time, succeeded.
+    pub(super) fn read_succeeded(&self, started: Duration) {
+        self.read_at.fetch_max(micros(started).max(1), Ordering::AcqRel);
+        self.out_since.store(0, Ordering::Release);
+        self.failure.store(None);
+    }
+
+    /// Records that a read of the chain state failed; `now` is in microseconds. Returns whether the read before had succeeded.
+    pub(super) fn read_failed(&self, why: &EngineError, now: u64) -> bool {
+        if why.is_unavailable() {
+            let _since = self.out_since.compare_exchange(0, now.max(1), Ordering::AcqRel, Ordering::Acquire);
+        } else {
+            self.out_since.store(0, Ordering::Release);
+        }
+        self.failure.swap(Some(Arc::new(why.to_string()))).is_none()
+    }
+
+    /// Returns whether the last read of the chain state failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.load().is_some()
+    }
+
+    /// Returns how its reads are answered; `now` is in microseconds. An engine that was never read counts as not
+    /// answering.
+    pub(super) fn seen(&self, now: u64) -> Seen {
+        match (self.out_since.load(Ordering::Acquire), self.read_at.load(Ordering::Acquire)) {
+            (0, 0) => Seen::Out(Duration::ZERO),
+            (0, _) => Seen::Answers,
+            (since, _) => Seen::Out(Duration::from_micros(now.saturating_sub(since))),
+        }
+    }
+
+    /// Returns whether the last successful read is young enough for a grant.
+    pub(super) fn is_read_since(&self, oldest: u64) -> bool {
+        let read_at = self.read_at.load(Ordering::Acquire);
+        read_at > 0 && read_at >= oldest
+    }
+
+    /// Reads a metadata record.
+    pub(super) async fn read(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
+        let late = |_| Err(EngineError::unavailable("the engine does not answer in time"));
+        timeout(CHAIN_METADATA_TIMEOUT, self.engine.get_metadata(name)).await.unwrap_or_else(late)
+    }
+
+    /// Writes a metadata record. Returns false if it holds another value than expected.
+    pub(super) async fn write(
+        &self,
+        name: &str,
+        expected: Option<&Metadata>,
+        new: &Metadata,
+    ) -> Result<bool, EngineError> {
+        let late = |_| Err(EngineError::indeterminate("the engine does not answer in time"));
+        let write = self.engine.compare_and_set_metadata(name, expected, new);
+        timeout(CHAIN_METADATA_TIMEOUT, write).await.unwrap_or_else(late)
+    }
+
+    /// Ignores the losses so far: the chain did not use the store.
+    pub(super) fn ignore_losses(&self) {
+        for shard in self.engine.shards() {
+            self.losses.get(shard).noticed.fetch_max(self.engine.losses(shard), Ordering::AcqRel);
+        }
+    }
+
+    /// Requires the store to show again that grants are allowed on it: it lacks the work that was done on another one.
+    pub(super) fn doubt_data(&self) {
+        for (_, known) in self.losses.iter() {
+            known.kept.store(0, Ordering::Release);
+            known.frozen.store(0, Ordering::Release);
+        }
+    }
+}
