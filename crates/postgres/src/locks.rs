@@ -12,9 +12,9 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row as _, query};
 
 use super::failure::{Failure, Remedy};
-use super::record::view;
 use super::rounds::{Batched, Found, failed};
 use super::routes::Route;
+use super::row::view;
 use super::session::Session;
 
 const STATEMENT: &str = include_str!("change_locks.sql");

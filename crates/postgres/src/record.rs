@@ -1,15 +1,13 @@
 //! Records of gateways' metadata, and lists of locks. Each call is a separate statement.
 
-use std::time::Duration;
-
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView, SharedRecord};
+use oncegate_core::engine::{ChangeResponse, EngineError, RecordChange, RecordView};
 use oncegate_core::operator::{LockListRequest, LockPage};
-use sqlx::postgres::PgRow;
 use sqlx::{Row as _, query};
 
 use super::call::Statement;
 use super::failure::Failure;
+use super::row::{now, view};
 use super::session::Session;
 
 /// Reads metadata of this name.
@@ -67,18 +65,6 @@ impl Statement for ChangeMetadata {
         }
         Ok(ChangeResponse::Refused { view: view(row, 1)?, maybe_stored: false })
     }
-}
-
-/// Reads a view, whose columns begin at this position.
-pub(super) fn view(row: &PgRow, at: usize) -> Result<RecordView, EngineError> {
-    let record: Option<Vec<u8>> = row.try_get(at + 1).map_err(|error| failed(&error))?;
-    let record = record.map(SharedRecord::from_stored).transpose()?;
-    Ok(RecordView { now: now(row, at)?, record, clock_gain: Duration::ZERO })
-}
-
-fn now(row: &PgRow, at: usize) -> Result<Timestamp, EngineError> {
-    let micros: i64 = row.try_get(at).map_err(|error| failed(&error))?;
-    Ok(Timestamp::from_micros(u64::try_from(micros).unwrap_or_default()))
 }
 
 fn failed(error: &sqlx::Error) -> EngineError {

@@ -1,4 +1,4 @@
-//! The rows that the statements on claims return, and their meaning.
+//! The rows that statements return, and their meaning.
 
 use std::time::Duration;
 
@@ -6,11 +6,13 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{EngineError, value};
+use oncegate_core::engine::{EngineError, RecordView, SharedRecord, value};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::ListedClaim;
 use oncegate_core::record::{Key, LiveClaim, Realm};
 use oncegate_core::tenant::AppKey;
+
+use super::failure::Failure;
 
 /// A claim that was found, and its row.
 pub(super) struct Found {
@@ -120,6 +122,19 @@ pub(super) fn instant(row: &PgRow, at: usize) -> sqlx::Result<Option<Timestamp>>
 /// Reads a remaining time: zero once it is over.
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// Reads the view of a shared record, whose columns begin at this position.
+pub(super) fn view(row: &PgRow, at: usize) -> Result<RecordView, EngineError> {
+    let record: Option<Vec<u8>> = row.try_get(at + 1).map_err(|error| Failure::from(&error).answer)?;
+    let record = record.map(SharedRecord::from_stored).transpose()?;
+    Ok(RecordView { now: now(row, at)?, record, clock_gain: Duration::ZERO })
+}
+
+/// Reads an instant.
+pub(super) fn now(row: &PgRow, at: usize) -> Result<Timestamp, EngineError> {
+    let micros: i64 = row.try_get(at).map_err(|error| Failure::from(&error).answer)?;
+    Ok(Timestamp::from_micros(u64::try_from(micros).unwrap_or_default()))
 }
 
 #[cfg(test)]
