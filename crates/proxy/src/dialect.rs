@@ -11,7 +11,7 @@ use oncegate_web::problem::{Code, Members, Problem, sentence};
 use oncegate_web::response;
 use serde::{Deserialize, Serialize};
 
-use super::principal::PrincipalSource;
+use super::principal_source::PrincipalSource;
 use super::status::{Meaning, StatusRule};
 
 /// The header that tells Stripe's clients whether a repeat can help.

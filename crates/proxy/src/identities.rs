@@ -7,7 +7,7 @@ use oncegate_core::terms::Retention;
 use serde::Serialize;
 
 use super::options::{FingerprintPart, KeyRequirement, ProxyOptions, REFUSE, RouteOptions};
-use super::principal::PrincipalSource;
+use super::principal_source::PrincipalSource;
 use super::route::pick;
 use super::target::plain_host;
 

@@ -24,6 +24,7 @@ pub mod options;
 mod pace;
 mod peer_fields;
 mod principal;
+mod principal_source;
 mod protect;
 mod receive;
 mod repeat;

@@ -23,8 +23,7 @@ pub use self::pointer::JsonPointer;
 pub use self::route::{FingerprintPart, KeyRequirement, OnUnknown, RouteOptions, needs_no_key};
 pub use self::upstream::{UpstreamOptions, authorities, server_of};
 use super::encryption::EncryptionOptions;
-use super::peer_fields::PeerFields;
-pub use super::principal::PrincipalSource;
+pub use super::principal_source::PrincipalSource;
 pub use super::target::PathForm;
 
 /// Table `[proxy]`.
@@ -75,25 +74,6 @@ impl ProxyOptions {
             Err(_) => Err(format!("{name:?} is no name of a field; write one like \"True-Client-IP\"")),
         };
         self.strip_fields.iter().map(name).collect()
-    }
-
-    /// Returns the problem of a route that reads a principal or a key from a field that the proxy removes.
-    pub fn stripped_of(&self, route: &RouteOptions) -> Option<String> {
-        let peer_fields = PeerFields::new(self)?;
-        let removed = |name: &HeaderName| {
-            peer_fields
-                .contains(name)
-                .then(|| format!("the proxy removes `{name}` from requests of peers that are not trusted"))
-        };
-        let principal = route.principal.iter().find_map(|source| match source {
-            PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
-                let advice = format!("write \"trusted:{name}\" and name the peers in proxy.trusted_peers");
-                Some(format!("{}, so it makes no principal; {advice}", removed(name)?))
-            }
-            _ => None,
-        });
-        let key = || route.key_headers()?.iter().find_map(removed);
-        principal.or_else(|| Some(format!("{}, so it cannot have the key; name another in key_headers", key()?)))
     }
 
     /// Returns the name of the upstream for requests without a route, if they are not refused.

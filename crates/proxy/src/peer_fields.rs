@@ -107,6 +107,27 @@ impl PeerFields {
     }
 }
 
+impl ProxyOptions {
+    /// Returns the problem of a route that reads a principal or a key from a field that the proxy removes.
+    pub fn stripped_of(&self, route: &RouteOptions) -> Option<String> {
+        let peer_fields = PeerFields::new(self)?;
+        let removed = |name: &HeaderName| {
+            peer_fields
+                .contains(name)
+                .then(|| format!("the proxy removes `{name}` from requests of peers that are not trusted"))
+        };
+        let principal = route.principal.iter().find_map(|source| match source {
+            PrincipalSource::Field(name) | PrincipalSource::OptionalField(name) => {
+                let advice = format!("write \"trusted:{name}\" and name the peers in proxy.trusted_peers");
+                Some(format!("{}, so it makes no principal; {advice}", removed(name)?))
+            }
+            _ => None,
+        });
+        let key = || route.key_headers()?.iter().find_map(removed);
+        principal.or_else(|| Some(format!("{}, so it cannot have the key; name another in key_headers", key()?)))
+    }
+}
+
 /// Returns a name with `-` for `_`.
 pub(super) fn normal(name: &HeaderName) -> String {
     name.as_str().replace('_', "-")

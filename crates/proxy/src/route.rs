@@ -11,7 +11,7 @@ use super::destination::Destination;
 use super::fields::StoredFields;
 use super::hourly::Hourly;
 use super::options::{KeyRequirement, OnUnmatchedKey, ProxyOptions, RouteOptions, UpstreamOptions};
-use super::principal::PrincipalSource;
+use super::principal_source::PrincipalSource;
 use super::target::PathForm;
 use super::upstream::Upstream;
 
