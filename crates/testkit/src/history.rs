@@ -10,6 +10,7 @@ pub mod locks;
 mod model;
 pub mod planted;
 pub mod record;
+mod search;
 pub mod workload;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::check::{Furthest, search, steps};
 use super::record::{Event, Reply};
+use super::search::{Furthest, search, steps};
 
 /// A history that no order of events explains.
 pub struct Unexplained {
