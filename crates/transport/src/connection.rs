@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request, StatusCode, header};
@@ -24,6 +23,7 @@ use super::limits::Limits;
 use super::reset::{Reset, ResetSocket};
 use super::service::{HttpService, Peer, Rejection};
 use super::socket::{LINGER, Progress, TimedSocket};
+use super::stop::stopped;
 use super::tls::{self, Handshake, Tls};
 use super::unread::UnreadResponses;
 
@@ -177,21 +177,6 @@ async fn announced(response: Response, may_have_body: bool, progress: Arc<Progre
         progress.linger();
     }
     Ok(Response::from_parts(head, Body::from(body)))
-}
-
-/// Resolves when a listener stops. The token wakes the task, so later polls of the connection's task do not
-/// register again.
-pub(super) async fn stopped(stop: &CancellationToken) {
-    let mut cancelled = std::pin::pin!(stop.cancelled());
-    let mut is_registered = false;
-    std::future::poll_fn(|context| {
-        if is_registered && !stop.is_cancelled() {
-            return Poll::Pending;
-        }
-        is_registered = true;
-        cancelled.as_mut().poll(context)
-    })
-    .await;
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::request::NotTaken;
 use self::response::Date;
-use super::connection::stopped;
 use super::incoming::Incoming;
 use super::socket::TimedSocket;
+use super::stop::stopped;
 
 /// Longest request, head and body, that the fast path reads. All of it is in memory before its sender is known.
 pub(super) const BYTES_MAX: usize = 64 << 10;

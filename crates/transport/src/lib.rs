@@ -16,6 +16,7 @@ pub mod listener;
 mod reset;
 mod service;
 mod socket;
+mod stop;
 mod streaming;
 pub mod tls;
 mod unread;

@@ -15,10 +15,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::connection::{ConnectionServer, stopped};
+use super::connection::ConnectionServer;
 use super::incoming::Incoming;
 use super::service::{HttpService, Peer};
 use super::socket::{Progress, TimedSocket};
+use super::stop::stopped;
 
 impl<Service: HttpService> ConnectionServer<Service> {
     /// Answers requests until either side ends the connection.
