@@ -1,10 +1,10 @@
 //! `POST /v1/locks/{name}/renewal`: a longer lease for a hold.
 
 use axum::response::Response;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::lock::LockName;
 use oncegate_core::terms::Span;
-use oncegate_web::fields::{checked_lease, millis, parsed};
+use oncegate_web::fields::{checked_lease, parsed};
 use oncegate_web::lock::not_held;
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;

@@ -129,6 +129,11 @@ impl SteadyClock {
     }
 }
 
+/// Returns a duration in whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Returns the whole microseconds of a duration, at most the largest `u64`.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

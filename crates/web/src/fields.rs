@@ -45,11 +45,6 @@ pub fn checked_lease(lease: Option<Span>, limits: &Limits) -> Result<Option<Dura
     checked.map(|()| lease).map_err(|wrong| Problem::invalid(format!("`lease`: {wrong}.")))
 }
 
-/// Returns a duration as responses write it.
-pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Checks the bounds of a retention.
 pub fn check_retention(retention: Option<Retention>, limits: &Limits) -> Result<(), Problem> {
     let checked = retention.map_or(Ok(()), |retention| limits.check_retention(retention));

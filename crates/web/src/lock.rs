@@ -1,13 +1,12 @@
 //! Locks as both APIs show them.
 
 use oncegate_core::caller::Caller;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::lock::{LockMode, LockName, Permits};
 use oncegate_gateway::lock::LockView;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::choice::one_of;
-use super::fields::millis;
 use super::problem::{Code, Problem};
 
 /// A mode in a request.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use oncegate_core::attempt::AttemptHash;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::ClaimState;
@@ -26,7 +26,6 @@ use serde_json::value::RawValue;
 pub use self::base::ProblemBase;
 use self::base::ProblemType;
 pub use self::failure::sentence;
-use super::fields::millis;
 
 /// One row of the table: the code, its status, and its title.
 macro_rules! codes {

@@ -12,8 +12,7 @@ use axum::http::{Request, Response, Uri, header};
 use h2::Reason;
 use hyper::client::conn::http2::{self, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use oncegate_core::clock::Clock;
-use oncegate_web::fields::millis;
+use oncegate_core::clock::{Clock, millis};
 use tokio::time::{sleep, timeout};
 use tower::Service as _;
 

@@ -2,9 +2,8 @@
 //! of the other gateways.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::engine::EngineError;
 
 use super::Failover;
@@ -161,8 +160,4 @@ fn unfit(core: &Core, member: &Member) -> Option<String> {
     }
     let required = core.requirement.as_ref()?;
     required.missing(&*member.engine).map(|missing| required.reason(missing))
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
