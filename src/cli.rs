@@ -11,6 +11,7 @@ mod chain;
 mod claim;
 mod config;
 mod engine;
+mod exit_code;
 mod failure;
 mod gateway_client;
 mod gateways;
@@ -223,7 +224,7 @@ fn finish(done: anyhow::Result<u8>) -> ExitCode {
         Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             failure::report_within(failure::REPORT_TIMEOUT, format!("{error:#}"), io::stderr());
-            ExitCode::from(failure::exit_code(&error))
+            ExitCode::from(exit_code::exit_code(&error))
         }
     }
 }

@@ -1,13 +1,10 @@
-//! Errors of the command line: the exit code of each, and how it is printed.
+//! Errors of the command line: their causes, and how they are printed. `exit_code` has the exit code of each.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-
-use super::admin_client::Refusal;
-use crate::config::Problems;
 
 /// Causes of an error that have their own exit code. Everything else is 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,10 +28,11 @@ pub(super) enum Cause {
     NotFound = 127,
 }
 
+/// An error with a cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-struct Failure {
-    cause: Cause,
+pub(super) struct Failure {
+    pub(super) cause: Cause,
     message: String,
 }
 
@@ -51,21 +49,6 @@ pub(super) fn usage(message: impl Into<String>) -> anyhow::Error {
 /// Returns an error with exit code 3.
 pub(super) fn state(message: impl Into<String>) -> anyhow::Error {
     because(Cause::State, message)
-}
-
-pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
-    cause(error).map_or(1, |cause| cause as u8)
-}
-
-/// Returns the cause of an error that has an exit code other than 1.
-pub(super) fn cause(error: &anyhow::Error) -> Option<Cause> {
-    if error.is::<Problems>() {
-        Some(Cause::Usage)
-    } else if let Some(failure) = error.downcast_ref::<Failure>() {
-        Some(failure.cause)
-    } else {
-        error.downcast_ref::<Refusal>().and_then(Refusal::cause)
-    }
 }
 
 /// Longest wait for an error to be written.
@@ -95,8 +78,6 @@ fn report(error: &impl Display, to: &mut impl Write) {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context as _;
-
     use super::*;
 
     #[test]
@@ -128,12 +109,5 @@ mod tests {
             }
         }
         report_within(Duration::from_millis(1), "an error".into(), Unread);
-    }
-
-    #[test]
-    fn the_exit_code_depends_on_the_cause_and_not_on_the_context() {
-        assert_eq!(exit_code(&usage("wrong")), 2);
-        assert_eq!(exit_code(&Err::<(), _>(state("gone")).context("more").context("and more").unwrap_err()), 3);
-        assert_eq!(exit_code(&anyhow::anyhow!("something else")), 1);
     }
 }

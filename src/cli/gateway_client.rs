@@ -115,7 +115,7 @@ mod tests {
     use oncegate_client::Rejected;
 
     use super::*;
-    use crate::cli::failure::exit_code;
+    use crate::cli::exit_code::exit_code;
 
     #[test]
     fn a_refused_request_is_the_command_line_or_the_gateway() {

@@ -1,6 +1,5 @@
-//! HTTP client of commands, with or without TLS, and the URLs and tokens that it needs.
+//! HTTP client of commands, with or without TLS, and the secrets that it needs.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -111,22 +110,6 @@ async fn within<T>(timeout: Duration, call: impl Future<Output = anyhow::Result<
     tokio::time::timeout(timeout, call).await.map_err(|_| late())?
 }
 
-/// Returns the URL that reaches a listener from this machine.
-pub(super) fn url_to(listen: SocketAddr, has_tls: bool) -> String {
-    let scheme = if has_tls { "https" } else { "http" };
-    format!("{scheme}://{}", reachable(listen))
-}
-
-/// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
-fn reachable(mut listen: SocketAddr) -> SocketAddr {
-    match listen.ip() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    listen
-}
-
 /// Reads a secret from the file that `flag` names: `what` is a token or a credential.
 pub(super) fn read_secret(what: &str, flag: &str, path: &Path) -> anyhow::Result<String> {
     let secret = std::fs::read_to_string(path);
@@ -149,18 +132,4 @@ async fn exchange(
 pub(super) async fn collected(body: Incoming) -> anyhow::Result<Bytes> {
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
     Ok(body.map_err(|error| anyhow!(error))?.to_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_on_all_addresses_is_reached_on_loopback() {
-        for (listen, asked) in
-            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
-        {
-            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
-        }
-    }
 }

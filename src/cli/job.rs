@@ -123,7 +123,7 @@ impl JobArgs {
                 steps(&mut job, &self).await
             })
         };
-        run().map_err(|error| match super::failure::cause(&error) {
+        run().map_err(|error| match super::exit_code::cause(&error) {
             Some(_) => error,
             None => because(Cause::Gateway, format!("{error:#}")),
         })

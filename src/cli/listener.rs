@@ -1,9 +1,10 @@
 //! The two listeners of a gateway that commands call: the sources of their URLs, and the errors that name them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use anyhow::anyhow;
 use clap::Args;
 
-use super::http_client::url_to;
 use super::output::escaped;
 use super::tls::TlsArgs;
 use super::{ConfigFile, variable};
@@ -123,6 +124,22 @@ impl Listener {
     }
 }
 
+/// Returns the URL that reaches a listener from this machine.
+fn url_to(listen: SocketAddr, has_tls: bool) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
+    format!("{scheme}://{}", reachable(listen))
+}
+
+/// Returns an address that reaches a listener from this machine, also if it listens on all addresses.
+fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    match listen.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    listen
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +158,14 @@ mod tests {
             "what answers at http://h:1 is not the API of a gateway. Give the URL of its server.listen, which is \
              http://127.0.0.1:8080 in this configuration, with --url or in ONCEGATE_URL"
         );
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_on_loopback() {
+        for (listen, asked) in
+            [("0.0.0.0:9464", "127.0.0.1:9464"), ("[::]:9464", "[::1]:9464"), ("10.0.0.1:9464", "10.0.0.1:9464")]
+        {
+            assert_eq!(reachable(listen.parse().unwrap()).to_string(), asked);
+        }
     }
 }

@@ -159,7 +159,7 @@ fn configured(config: &Config) -> anyhow::Result<Vec<(String, Address)>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::failure::exit_code;
+    use super::super::exit_code::exit_code;
     use super::*;
 
     fn error(engine: &str) -> (String, u8) {
