@@ -16,6 +16,8 @@ use oncegate_gateway::tenants::{App, Registry};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "postgres")]
+use super::registry::{self, AppLoader};
 use crate::config::Config;
 
 #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "only a registry in a database needs all of it"))]
@@ -38,7 +40,11 @@ pub(super) fn start(dependencies: Dependencies) -> anyhow::Result<Arc<dyn Catalo
         return Ok(Arc::new(ConfigCatalog(dependencies.registry)));
     }
     #[cfg(feature = "postgres")]
-    return Ok(Arc::new(super::registry::follow(dependencies)?));
+    {
+        let Dependencies { config, config_changed, registry, gateway, lifecycle, clock, entropy, stop } = dependencies;
+        let loader = AppLoader::new(config, registry, gateway, lifecycle);
+        Ok(Arc::new(registry::follow(loader, config_changed, clock, entropy, stop)?))
+    }
     #[cfg(not(feature = "postgres"))]
     anyhow::bail!("registry.url: this program was built without PostgreSQL");
 }

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use oncegate_admin::{Lifecycle, Stage};
 use oncegate_core::attempt::Entropy;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::tenant::AppKey;
 use oncegate_gateway::Gateway;
 use oncegate_gateway::tenants::follow::{Follower, RegistryObserver};
@@ -20,26 +20,25 @@ use oncegate_gateway::tenants::stored::{
 };
 use oncegate_gateway::tenants::{App, Registry};
 use oncegate_telemetry::metrics::tenants::RegistryMetrics;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::apps;
-use super::catalog::Dependencies;
 use crate::config::Config;
 
 type Problems = Arc<Mutex<BTreeMap<AppKey, String>>>;
 
 /// Follows the configured registry until it is stopped.
-pub(super) fn follow(dependencies: Dependencies) -> anyhow::Result<DatabaseCatalog> {
-    let Dependencies { config, config_changed, registry, gateway, lifecycle, clock, entropy, stop } = dependencies;
+pub(super) fn follow(
+    loader: AppLoader,
+    config_changed: Arc<Notify>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    stop: CancellationToken,
+) -> anyhow::Result<DatabaseCatalog> {
+    let AppLoader { config, registry, problems, .. } = &loader;
+    let (config, registry, problems) = (config.clone(), registry.clone(), problems.clone());
     let database = Database::at(&config.load().registry.url).context("registry.url")?;
-    let problems = Problems::default();
-    let loader = AppLoader {
-        config: config.clone(),
-        registry: registry.clone(),
-        gateway,
-        lifecycle,
-        metrics: RegistryMetrics::default(),
-        problems: problems.clone(),
-    };
     let follower = Arc::new(Follower::new(database, registry.clone(), clock, Box::new(loader), config_changed));
     let following = follower.clone();
     tokio::spawn(async move { stop.run_until_cancelled(following.run()).await });
@@ -47,7 +46,7 @@ pub(super) fn follow(dependencies: Dependencies) -> anyhow::Result<DatabaseCatal
 }
 
 /// Updates the process's apps from the registry.
-struct AppLoader {
+pub(super) struct AppLoader {
     config: Arc<ArcSwap<Config>>,
     registry: Arc<Registry>,
     gateway: Arc<Gateway>,
@@ -58,6 +57,17 @@ struct AppLoader {
 }
 
 impl AppLoader {
+    /// Returns a loader that has not loaded anything yet.
+    pub(super) fn new(
+        config: Arc<ArcSwap<Config>>,
+        registry: Arc<Registry>,
+        gateway: Arc<Gateway>,
+        lifecycle: Arc<Lifecycle>,
+    ) -> Self {
+        let (metrics, problems) = (RegistryMetrics::default(), Problems::default());
+        Self { config, registry, gateway, lifecycle, metrics, problems }
+    }
+
     /// Returns the app of a row. An app with invalid settings keeps its old ones, but not revoked secrets, and not its
     /// being enabled.
     fn app(&self, stored: &StoredApp) -> (Option<App>, Option<String>) {
