@@ -3,6 +3,7 @@
 
 mod answers;
 mod caller;
+mod hand_overs;
 mod herd;
 mod memory;
 mod peers;

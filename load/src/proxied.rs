@@ -7,13 +7,10 @@ use crate::{
     client::{Answer, Connection},
     ledger::Known,
     recorder::Label,
-    scenario::{Stage, excerpt},
+    scenario::{REQUEST, Stage, excerpt},
     upstream::{self, Counts},
     wire::Dialect,
 };
-
-/// Step of these callers in reports.
-pub(crate) const STEP: &str = "request";
 
 impl Stage {
     /// Sends a request with a new key.
@@ -21,10 +18,10 @@ impl Stage {
         let (key, body) = (self.terms.idempotency_key(order), self.terms.order(order));
         let answer = match connection.post_with_key(upstream::ORDERS, &key, &body).await {
             Ok(answer) => answer,
-            Err(why) => return self.recorder.ended(STEP, Label::Unanswered(why), due, 1),
+            Err(why) => return self.recorder.ended(REQUEST, Label::Unanswered(why), due, 1),
         };
-        let label = self.label(STEP, &answer);
-        self.recorder.ended(STEP, label, due, 1);
+        let label = self.label(REQUEST, &answer);
+        self.recorder.ended(REQUEST, label, due, 1);
         if !label.is_answer() {
             return;
         }
@@ -41,7 +38,7 @@ impl Stage {
     pub(crate) async fn verify_replay(&self, connection: &mut Connection, order: u64) -> bool {
         let (key, body) = (self.terms.idempotency_key(order), self.terms.order(order));
         let Ok(answer) = connection.post_with_key(upstream::ORDERS, &key, &body).await else { return false };
-        if !self.label(STEP, &answer).is_answer() {
+        if !self.label(REQUEST, &answer).is_answer() {
             return false;
         }
         self.ledger.check(is_response(&answer, &body) && answer.is_replayed, || {

@@ -8,7 +8,6 @@ use crate::{
     client::{Answer, CallError, Connection},
     ledger::{Known, Ledger},
     pace::Slot,
-    proxied,
     recorder::{Label, Recorder},
     wire::{self, BatchReply, CommandReply, Dialect, Reply, Terms},
 };
@@ -19,6 +18,9 @@ const BATCH: u64 = 100;
 const HOT_KEYS: u64 = 8;
 /// … and how often each is claimed before the next ones follow.
 const HOT_TIMES: u64 = 50;
+
+/// Step of the callers of a service behind a proxy, in reports.
+pub(crate) const REQUEST: &str = "request";
 
 /// Behaviour of the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -49,7 +51,7 @@ impl Scenario {
     pub(crate) fn first_step(self) -> &'static str {
         match self {
             Self::Batch => "batch",
-            Self::Proxied => proxied::STEP,
+            Self::Proxied => REQUEST,
             _ => "claim",
         }
     }

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::{caller::Caller, turns::HandOvers};
+use super::{caller::Caller, hand_overs::HandOvers};
 use crate::{
     programs::{find_program, run},
     running::Running,

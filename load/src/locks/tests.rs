@@ -2,13 +2,7 @@
 
 use std::{env, path::PathBuf, time::Duration};
 
-use super::{
-    Extent, Subject,
-    caller::sum,
-    run,
-    taken::Times,
-    turns::{HandOvers, figures},
-};
+use super::{Extent, Subject, caller::sum, hand_overs::HandOvers, run, taken::Times, turns::figures};
 use crate::{contender::Contender, goals::Goals, report};
 
 #[test]

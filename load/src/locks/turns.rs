@@ -1,14 +1,14 @@
 //! A lock that many callers want: how often it changes hands in a second, at two gateways, and with other locks.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::ensure;
 use futures_util::future::try_join_all;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{
     caller::{Caller, store_calls},
+    hand_overs::HandOvers,
     peers::{Etcd, RedisPy},
     taken::Taken,
 };
@@ -23,47 +23,6 @@ use crate::{
 
 /// Callers that want the lock.
 pub(super) const WAITERS: [usize; 2] = [2, 64];
-
-/// Hand-overs and grants of a run. The lock itself makes it one at a time.
-#[derive(Debug)]
-pub(super) struct HandOvers {
-    last: Cell<Option<usize>>,
-    count: Cell<u64>,
-    grants: Cell<u64>,
-    began: Instant,
-    measured: Duration,
-}
-
-impl HandOvers {
-    pub(super) fn start(measured: Duration) -> Self {
-        let (last, count, grants) = Default::default();
-        Self { last, count, grants, began: Instant::now(), measured }
-    }
-
-    pub(super) fn held_by(&self, caller: usize) {
-        self.grants.set(self.grants.get() + 1);
-        if self.last.replace(Some(caller)) != Some(caller) {
-            self.count.set(self.count.get() + 1);
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.began.elapsed() >= self.measured
-    }
-
-    /// Returns the hand-overs.
-    pub(super) fn count(&self) -> u64 {
-        self.count.get()
-    }
-
-    pub(super) fn grants(&self) -> u64 {
-        self.grants.get()
-    }
-
-    pub(super) fn each_second(&self) -> f64 {
-        ratio(self.count(), 1) / self.measured.as_secs_f64()
-    }
-}
 
 /// Measures the locks alternately. Another lock that is not installed or fails is left out.
 pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result<Taken> {
