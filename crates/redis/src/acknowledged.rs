@@ -13,8 +13,8 @@ use redis::Value;
 use tokio::time::sleep;
 
 use super::acknowledgement::{Acknowledged, Acknowledgement};
+use super::callers::{Caller, fitness, lose};
 use super::commands::Commands;
-use super::connection::{Caller, fitness, lose};
 use super::health::Health;
 use super::limit::Limit;
 use super::marker::Marker;

@@ -17,8 +17,9 @@ use super::connection::Purpose;
 use super::keys::KeyName;
 use super::limit::CallTime;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
+use super::route::Sending;
 use super::script::{SCRIPTS, Script};
-use super::topology::{Group, Sending};
+use super::topology::Group;
 
 /// Maximum number of further tries, after the other claim has ended or changed before it could be read.
 const ROUNDS: usize = 3;

@@ -7,18 +7,18 @@ use std::time::Duration;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_driver::{Exchange, Fitness, Lost, Queue, Reply, Server};
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, Value};
-use tokio::task::spawn_blocking;
+use redis::Value;
 use tokio::time::timeout;
 
 use super::acknowledged::Room;
+use super::callers::{Caller, answer, fitness, lose};
 use super::commands::Commands;
 use super::health::Health;
-use super::invalid_url::InvalidUrl;
 use super::limit::Wait;
 use super::script::{SCRIPTS, Script};
+use super::sentinel::Version;
 use super::stream;
-use super::target::{Target, Version};
+use super::target::Target;
 use super::url::Url;
 use super::wire::Wire;
 
@@ -217,96 +217,5 @@ impl Connection {
         let replies = self.wire.exchange(self.health.commands().into_iter().collect());
         let health = self.health.clone();
         async move { health.check_replies(replies.await.map_err(Determinate::Unavailable)?, marker.as_deref()) }
-    }
-}
-
-/// A call that was sent, and how many of the replies are its own.
-pub(super) struct Caller {
-    pub(super) count: usize,
-    pub(super) wait: Option<Wait>,
-    /// Nothing once it was answered.
-    pub(super) reply: Option<Reply<Vec<Value>>>,
-}
-
-impl Caller {
-    /// Answers the call, unless it was answered already.
-    pub(super) fn answer(&mut self, answer: Result<Vec<Value>, EngineError>) {
-        if let Some(reply) = self.reply.take() {
-            reply.send(answer);
-        }
-    }
-
-    /// Returns whether it has waited for replicas for long enough.
-    pub(super) fn is_late(&self) -> bool {
-        self.wait.is_some_and(|wait| wait.limit.is_over())
-    }
-}
-
-/// Gives each caller its replies.
-pub(super) fn answer(mut callers: Vec<Caller>, values: Vec<Value>) {
-    if let [caller] = &mut *callers {
-        return caller.answer(Ok(values));
-    }
-    let mut values = values.into_iter();
-    for mut caller in callers {
-        let count = caller.count;
-        caller.answer(Ok(values.by_ref().take(count).collect()));
-    }
-}
-
-/// Answers that the effect of the calls is unknown.
-pub(super) fn lose(callers: Vec<Caller>, why: String) -> Lost {
-    for mut caller in callers {
-        caller.answer(Err(EngineError::indeterminate(&*why)));
-    }
-    why.into()
-}
-
-/// A demoted server keeps refusing writes over this connection; the next one may lead to its successor.
-pub(super) fn fitness(replies: &[Value]) -> Fitness {
-    let demoted =
-        |reply: &Value| matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly));
-    if replies.iter().any(demoted) {
-        Fitness::Retire("READONLY: the Redis server has become a replica")
-    } else {
-        Fitness::Good
-    }
-}
-
-/// Makes something of the present certificates in their files.
-pub(super) async fn with_files<T: Send + 'static>(
-    url: &Arc<Url>,
-    make: impl FnOnce(&Url) -> Result<T, InvalidUrl> + Send + 'static,
-) -> Result<T, Determinate> {
-    let url = url.clone();
-    let result = spawn_blocking(move || make(&url)).await;
-    // The runtime is ending, or reading the files has panicked.
-    let unreadable = |_| Determinate::Unavailable("the certificates of the Redis engine could not be read".into());
-    result.map_err(unreadable)?.map_err(|why| Determinate::Unavailable(why.to_string()))
-}
-
-/// Returns settings of the library's connections whose timeouts are kept by their users: it would apply them to each of its steps.
-pub(super) fn without_timeouts() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
-}
-
-/// Returns why a connection could not be opened, or was lost. The client's errors hold no secrets: of a refused password
-/// they say only that it was refused.
-pub(super) fn failure(error: &RedisError) -> String {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => {
-            "WRONGPASS: the Redis server does not accept the user and password of the engine's URL".into()
-        }
-        _ if error.is_connection_refusal() => "the Redis server refuses connections".into(),
-        ErrorKind::Io if error.to_string().contains("certificate expired") => {
-            "the certificate of the Redis server has expired; replace it there, and compare the clocks of both machines"
-                .into()
-        }
-        ErrorKind::Io if error.to_string().contains("invalid peer certificate") => format!(
-            "the certificate of the Redis server is not trusted ({error}); it must be valid for the host of the engine's \
-             URL, and issued by an authority of the system, or of the file that ?ca= names"
-        ),
-        ErrorKind::Io => format!("the connection to the Redis server failed: {error}"),
-        _ => format!("the Redis server cannot be used: {error}"),
     }
 }

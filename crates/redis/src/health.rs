@@ -10,6 +10,7 @@ use oncegate_core::engine::Determinate;
 use oncegate_driver::Server;
 use redis::{Cmd, Value};
 
+use super::info::field;
 use super::marker::{Marker, Markers};
 use super::redirect::Redirect;
 use super::replication::{Persistence, Replication};
@@ -227,10 +228,6 @@ fn eviction(memory: &str) -> Option<String> {
         "the Redis server has a maxmemory and the policy `{policy}`: it may evict claims and locks, and what is evicted is \
          granted twice. Run `CONFIG SET maxmemory-policy noeviction`, or put ?allow_eviction=true into the engine's URL"
     ))
-}
-
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }
 
 fn text(value: Value) -> String {

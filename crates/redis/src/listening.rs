@@ -14,10 +14,11 @@ use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::connection::{failure, with_files, without_timeouts};
 use super::keys::Keys;
+use super::library::{failure, with_files, without_timeouts};
 use super::reply::refusal;
-use super::target::{Target, Version};
+use super::sentinel::Version;
+use super::target::Target;
 use super::url::Url;
 
 /// Listens at one server.

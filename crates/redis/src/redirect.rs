@@ -2,7 +2,7 @@
 
 use redis::{ServerErrorKind, Value};
 
-use super::url::Address;
+use super::address::Address;
 
 /// Place or time for sending a command again.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use oncegate_core::engine::Determinate;
 use oncegate_core::terms::Span;
 
 use super::acknowledgement::Acknowledgement;
-use super::health::field;
+use super::info::field;
 use super::url::{Layout, Url};
 
 /// Replicas of a server, from its `INFO replication`.

@@ -14,11 +14,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::reports::Reports;
-use super::target::Version;
-use super::url::{Address, Layout, Url};
+use super::address::Address;
+use super::url::{Layout, Url};
 
 /// For this long the first connection waits for Sentinels that have not answered: one alone may be behind the others.
 const FIRST_WAIT: Duration = Duration::from_millis(300);
+
+/// Counts the primaries that Sentinels have named.
+pub(super) type Version = u64;
 
 /// Known state of the primary.
 #[derive(Clone, PartialEq, Eq, Debug)]

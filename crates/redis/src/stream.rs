@@ -13,8 +13,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 
-use super::connection::{failure, with_files, without_timeouts};
-use super::url::{Address, Url};
+use super::address::Address;
+use super::library::{failure, with_files, without_timeouts};
+use super::url::Url;
 
 /// Bytes of a connection, in both directions.
 pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use oncegate_core::engine::Determinate;
 use tokio::sync::Notify;
 
-use super::sentinel::Discovery;
-use super::url::Address;
-
-/// Counts the primaries that a target has had.
-pub(super) type Version = u64;
+use super::address::Address;
+use super::sentinel::{Discovery, Version};
 
 /// Target of connections.
 #[derive(Clone)]

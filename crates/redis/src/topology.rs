@@ -14,12 +14,11 @@ use tokio::runtime::Handle;
 
 use self::one::One;
 use super::cluster::Cluster;
-use super::commands::Commands;
-use super::connection::{BATCH, Purpose};
+use super::connection::BATCH;
 use super::keys::KeyName;
-use super::limit::CallTime;
 use super::options::Options;
 use super::primary::Primary;
+use super::route::{Route, Sending};
 use super::url::{Layout, Url};
 
 /// The servers of an engine.
@@ -28,22 +27,6 @@ pub(super) enum Topology {
     One(One),
     /// Several; each answers for some slots.
     Cluster(Cluster),
-}
-
-/// Commands of a key, which can be sent again.
-pub(super) struct Sending<'a> {
-    pub(super) key: &'a KeyName,
-    pub(super) purpose: Purpose,
-    /// Time of the call that it is part of.
-    pub(super) time: CallTime,
-    pub(super) command: &'a (dyn Fn() -> Commands + Sync),
-}
-
-/// Destination of the commands for a key: a server, and a connection to it.
-#[derive(Clone)]
-pub(super) struct Route {
-    pub(super) primary: Arc<Primary>,
-    pub(super) worker: usize,
 }
 
 /// Items with one route, or items without a route and the reason.

@@ -28,7 +28,8 @@ use super::connection::Purpose;
 use super::keys::{KeyName, Keys};
 use super::limit::{CallTime, DEADLINE};
 use super::reply::{checked, unexpected};
-use super::topology::{Sending, Topology};
+use super::route::Sending;
+use super::topology::Topology;
 
 /// Maximum number of entries of a set: 10 000 for all sets of an app. The claims that become unknown last are left out.
 const SET_MAX: usize = 625;

@@ -12,10 +12,11 @@ use oncegate_driver::scheme::Promise;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 use tokio_rustls::TlsConnector;
 
-pub(super) use self::layout::{Address, Layout};
+pub(super) use self::layout::Layout;
 pub(super) use self::query::RESPONSE_TIMEOUT;
 use self::query::Together;
 use super::acknowledgement::Acknowledgement;
+use super::address::Address;
 use super::certificates::{self, Certificates};
 use super::invalid_url::InvalidUrl;
 use super::limit::CallTime;

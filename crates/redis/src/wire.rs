@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::io::poll_read_buf;
 
 use super::commands::Commands;
-use super::connection::failure;
+use super::library::failure;
 use super::reply::refusal;
 use super::resp;
 use super::stream::Stream;

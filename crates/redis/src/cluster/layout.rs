@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use oncegate_core::engine::Determinate;
 use redis::{Cmd, Value};
 
+use crate::address::Address;
 use crate::reply::checked;
 use crate::slots::SLOTS;
-use crate::url::Address;
 
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use oncegate_core::engine::SHARDS_MAX;
 
 use super::layout::{Layout, Range};
+use crate::address::Address;
 use crate::slots::SLOTS;
-use crate::url::Address;
 
 /// No shard.
 const NONE: u16 = u16::MAX;

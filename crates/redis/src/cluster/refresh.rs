@@ -16,9 +16,10 @@ use super::Shared;
 use super::layout::{self, Layout};
 use super::map::{Promotion, SlotMap};
 use super::views::Views;
-use crate::connection::{failure, with_files, without_timeouts};
+use crate::address::Address;
+use crate::library::{failure, with_files, without_timeouts};
 use crate::primary::Primary;
-use crate::url::{Address, Layout as Servers};
+use crate::url::Layout as Servers;
 
 /// Time between two regular refreshes, and the maximum of a random addition.
 const INTERVAL: (Duration, Duration) = (Duration::from_secs(9), Duration::from_secs(2));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
-use crate::url::Address;
+use crate::address::Address;
 
 /// Report of a Sentinel.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Discovery;
 use super::reports::{Report, Reports};
-use crate::connection::{failure, with_files, without_timeouts};
-use crate::url::{Address, Url};
+use crate::address::Address;
+use crate::library::{failure, with_files, without_timeouts};
+use crate::url::Url;
 
 /// Time between two questions to a Sentinel without announcements.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -9,7 +9,6 @@ use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio_util::sync::DropGuard;
 
-use super::{Route, Sending};
 use crate::keys::{KeyName, Keys};
 use crate::limit::{Limit, RESEND};
 use crate::marker::Markers;
@@ -17,6 +16,7 @@ use crate::options::Options;
 use crate::primary::Primary;
 use crate::redirect::Redirect;
 use crate::reply::not_executed;
+use crate::route::{Route, Sending};
 use crate::sentinel::Discovery;
 use crate::target::Target;
 use crate::url::{Layout, Url};

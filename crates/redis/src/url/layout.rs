@@ -1,7 +1,6 @@
 //! The servers of a URL: one server, Sentinels with the name of their primary, or seeds of a cluster.
 
-use std::fmt;
-
+use crate::address::Address;
 use crate::invalid_url::InvalidUrl;
 
 /// Port of a server whose URL names none.
@@ -31,32 +30,6 @@ pub(in super::super) enum Layout {
         /// Nodes that are asked first.
         seeds: Vec<Address>,
     },
-}
-
-/// Host and port of a server.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(in super::super) struct Address {
-    /// Name or IP address, without brackets.
-    pub(in super::super) host: String,
-    /// Port.
-    pub(in super::super) port: u16,
-}
-
-impl Address {
-    /// Parses `host:port`, also of an IPv6 address without brackets, as servers write it.
-    pub(in super::super) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let port = port.parse().ok().filter(|port| *port != 0)?;
-        (!host.is_empty()).then(|| Self { host: host.into(), port })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
 }
 
 /// Splits a URL into its servers and an equivalent URL of one server: the first one, with the same user and query.
@@ -139,15 +112,5 @@ mod tests {
         assert_eq!(sentinels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["s1:26379", "s2:5"]);
         assert_eq!((&*name, &*first), ("mymaster", "rediss://:pw@s1:26379/2?ca=x"));
         assert_eq!(split("redis://u:p@h:1/2?a").unwrap(), (Layout::Single, "redis://u:p@h:1/2?a".into()));
-    }
-
-    #[test]
-    fn addresses_of_servers_are_parsed() {
-        for (text, shown) in [("10.0.0.1:7000", "10.0.0.1:7000"), ("::1:7000", "[::1]:7000"), ("a.b:1", "a.b:1")] {
-            assert_eq!(Address::parse(text).map(|address| address.to_string()).as_deref(), Some(shown));
-        }
-        for wrong in ["", "a", "a:", ":1", "a:0", "a:70000"] {
-            assert_eq!(Address::parse(wrong), None, "{wrong}");
-        }
     }
 }
