@@ -11,6 +11,7 @@ mod identity;
 pub mod inspection;
 pub mod item;
 pub mod members;
+mod opening;
 pub mod operation;
 pub mod options;
 pub mod queue;
@@ -27,6 +28,7 @@ pub mod tls;
 pub mod url;
 pub mod value;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +59,8 @@ pub struct State {
     /// Members of the cluster, for operators.
     pub members: Members,
     identity: Identity,
+    /// A session was opened before.
+    has_opened: AtomicBool,
     /// When a loss of data was last noticed, by this gateway's monotonic time.
     lost_at: Mutex<Option<Duration>>,
 }
@@ -65,7 +69,8 @@ impl State {
     /// Creates the state of an engine that has not seen its store yet.
     pub fn new(clock: Arc<dyn Clock>, gate: Gate, members: Members) -> Self {
         let (seen, identity, lost_at) = (Seen::default(), Identity::default(), Mutex::default());
-        Self { time: StoreTime::new(clock), seen, gate, members, identity, lost_at }
+        let (time, has_opened) = (StoreTime::new(clock), AtomicBool::new(false));
+        Self { time, seen, gate, members, identity, has_opened, lost_at }
     }
 
     /// Forgets the state of lost data. The clock never goes back.

@@ -1,11 +1,8 @@
 //! A session: a connection to a fit member, the search for such a member, and the transactions that it runs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
@@ -14,7 +11,7 @@ use oncegate_coordination::value::Found;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::client::Client;
 use super::failure::Failure;
@@ -25,12 +22,6 @@ use super::proto::{
 use super::step;
 use super::store::Store;
 use super::version;
-
-/// Pause before the next member is tried as well, while one does not answer.
-const NEXT_MEMBER: Duration = Duration::from_millis(100);
-
-/// Time for which the first session waits for the answers of the other members.
-const OTHERS: Duration = Duration::from_millis(300);
 
 /// A connection to a member that has passed its checks. Clones share it.
 #[derive(Clone)]
@@ -49,45 +40,19 @@ pub(super) struct Replied {
 }
 
 impl Session {
-    /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others by
-    /// [`NEXT_MEMBER`].
+    /// Opens a session at the first member that passes the checks, beginning with this one.
     pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<Self, Determinate> {
-        // The first time, all are asked whether they belong together.
-        let is_first = !store.known().has_opened;
-        let mut attempts = FuturesUnordered::new();
-        for (position, member) in store.members(from).into_iter().enumerate() {
-            let store = store.clone();
-            let wait =
-                if is_first { Duration::ZERO } else { NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX) };
-            attempts.push(async move {
-                sleep(wait).await;
-                let limit = store.options.connect_timeout;
-                let why = format!("{member} does not answer within {limit:?}, or its cluster has no quorum");
-                let opened = timeout(limit, Self::open_at(store, &member)).await;
-                opened.unwrap_or(Err(Determinate::Unavailable(why)))
-            });
-        }
-        let mut refusal = Determinate::Unavailable("it has no members".into());
-        while let Some(opened) = attempts.next().await {
-            match opened {
-                Ok(session) if is_first => {
-                    let others = async { while attempts.next().await.is_some() {} };
-                    // Fails if one does not answer.
-                    let _ = timeout(OTHERS, others).await;
-                    session.check().await.map_err(|failure| failure.answer.without_effect())?;
-                    store.known().has_opened = true;
-                    return Ok(session);
-                }
-                Ok(session) => return Ok(session),
-                Err(why) => refusal = why,
-            }
-        }
-        Err(refusal)
+        let open = |member| Self::open_at(store.clone(), member);
+        let check = |session: Self| async move {
+            session.check().await.map_err(|failure| failure.answer.without_effect())?;
+            Ok(session)
+        };
+        store.state.open_session(store.members(from), store.options.connect_timeout, open, check).await
     }
 
-    async fn open_at(store: Arc<Store>, member: &Address) -> Result<Self, Determinate> {
+    async fn open_at(store: Arc<Store>, member: Address) -> Result<Self, Determinate> {
         let hint = |why| with_tls_hint(&store.url.common, "etcd", why);
-        let client = Client::connect(&store.url.common, store.authentication.clone(), member).await.map_err(hint)?;
+        let client = Client::connect(&store.url.common, store.authentication.clone(), &member).await.map_err(hint)?;
         let refused = |failure: Failure| failure.answer.without_effect();
         let status = client.call(STATUS, || StatusRequest {}).await;
         let status: StatusResponse = status.map_err(refused).map_err(hint)?;
@@ -98,7 +63,7 @@ impl Session {
             return Err(Determinate::Unavailable(format!("{member} is a learner")));
         }
         let listed = session.client.call(MEMBER_LIST, || MemberListRequest {}).await.map_err(refused)?;
-        session.store.learn(member, &listed);
+        session.store.learn(&member, &listed);
         session.begin().await.map_err(refused)?;
         session.store.known().is_loss_reported = false;
         session.store.server.set_durable(true);

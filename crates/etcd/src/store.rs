@@ -48,8 +48,6 @@ pub(super) struct Known {
     pub(super) revision: i64,
     /// A loss of data was reported, and no session has been opened since.
     pub(super) is_loss_reported: bool,
-    /// A session was opened before.
-    pub(super) has_opened: bool,
 }
 
 impl Store {

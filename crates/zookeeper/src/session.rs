@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::url::Address;
 use oncegate_coordination::value::Mark;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::client::{Client, Events};
 use super::failure::Failure;
@@ -21,12 +19,6 @@ use super::members;
 use super::proto::{self, Body, Change, Reply, Request, Stat, code};
 use super::store::{ClockSeen, FIVE_US, Store, five_of};
 use super::words;
-
-/// Pause before the next member is tried as well, while one does not answer.
-const NEXT_MEMBER: Duration = Duration::from_millis(100);
-
-/// Time for which the first session waits for the answers of the other members.
-const OTHERS: Duration = Duration::from_millis(300);
 
 /// A mark is not used after this time. Nothing is deleted so soon after it has ended, so its node is still the same.
 const MARK_AGE_MAX: Duration = Duration::from_secs(20);
@@ -55,42 +47,14 @@ pub(super) struct Replied {
 }
 
 impl Session {
-    /// Opens a session at the first member that passes the checks, beginning with this one. A member that does not answer delays the others
-    /// by [`NEXT_MEMBER`].
+    /// Opens a session at the first member that passes the checks, beginning with this one.
     pub(super) async fn open(store: &Arc<Store>, from: usize) -> Result<(Self, Events), Determinate> {
-        // The first time, all are asked whether they belong together.
-        let is_first = !store.known().has_opened;
-        let mut attempts = FuturesUnordered::new();
-        for (position, member) in store.members(from).into_iter().enumerate() {
-            let store = store.clone();
-            let wait =
-                if is_first { Duration::ZERO } else { NEXT_MEMBER * u32::try_from(position).unwrap_or(u32::MAX) };
-            attempts.push(async move {
-                sleep(wait).await;
-                let limit = store.options.connect_timeout;
-                let why = format!("{member} does not answer within {limit:?}, or has no quorum");
-                let opened = timeout(limit, Self::open_at(store, member)).await;
-                opened.unwrap_or(Err(Determinate::Unavailable(why)))
-            });
-        }
-        let mut refusal = Determinate::Unavailable("it has no members".into());
-        while let Some(opened) = attempts.next().await {
-            match opened {
-                Ok(opened) if is_first => {
-                    let others = async { while attempts.next().await.is_some() {} };
-                    // Fails if one does not answer.
-                    let _ = timeout(OTHERS, others).await;
-                    opened.0.check().await.map_err(|failure| failure.answer.without_effect())?;
-                    store.known().has_opened = true;
-                    return Ok(opened);
-                }
-                Ok(opened) => return Ok(opened),
-                // A reason that an operator can correct is more useful.
-                Err(why) if refusal.is_unavailable() => refusal = why,
-                Err(_) => {}
-            }
-        }
-        Err(refusal)
+        let open = |member| Self::open_at(store.clone(), member);
+        let check = |(session, events): (Self, Events)| async move {
+            session.check().await.map_err(|failure| failure.answer.without_effect())?;
+            Ok((session, events))
+        };
+        store.state.open_session(store.members(from), store.options.connect_timeout, open, check).await
     }
 
     async fn open_at(store: Arc<Store>, member: Address) -> Result<(Self, Events), Determinate> {

@@ -46,8 +46,6 @@ pub(super) struct Known {
     folders: HashSet<String>,
     /// A loss of data was reported, and no session has been opened since.
     pub(super) is_loss_reported: bool,
-    /// A session was opened before.
-    pub(super) has_opened: bool,
 }
 
 /// The nodes of the clock as they were read.
@@ -121,7 +119,6 @@ impl Store {
         *known = Known {
             members: std::mem::take(&mut known.members),
             is_loss_reported: known.is_loss_reported,
-            has_opened: known.has_opened,
             ..Known::default()
         };
     }
