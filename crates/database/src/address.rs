@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use oncegate_core::nearest;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
@@ -198,17 +199,7 @@ fn unknown_key(key: &str) -> InvalidUrl {
         return InvalidUrl(format!("it has no key `{key}`; write sslmode=verify-full for TLS"));
     }
     let known: Vec<&str> = OUR_KEYS.into_iter().chain(THEIR_KEYS).collect();
-    let nearest = known.iter().copied().max_by(|a, b| strsim::jaro(key, a).total_cmp(&strsim::jaro(key, b)));
-    // Another name is a suggestion only if it begins with the same letter, or shares most letters.
-    let nearest = nearest.filter(|name| {
-        let longest = key.chars().count().max(name.len());
-        key.chars().next() == name.chars().next() || 2 * strsim::osa_distance(key, name) < longest
-    });
-    let key: String = key.chars().filter(|char| !char.is_control()).take(40).collect();
-    InvalidUrl(match nearest {
-        Some(nearest) => format!("it has no key `{key}`; did you mean `{nearest}`?"),
-        None => format!("it has no key `{key}`; there are: {}", known.join(", ")),
-    })
+    InvalidUrl(nearest::unknown_key(key, &known))
 }
 
 impl fmt::Debug for Address {
