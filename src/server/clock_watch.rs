@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::clock::{Clock, Timestamp, millis};
 use oncegate_telemetry::metrics::clock::ClockMetrics;
 
 /// Shortest step. Time daemons slew the clock by less than a millisecond a second.
@@ -43,7 +43,7 @@ impl ClockWatch {
         self.metrics.stepped();
         tracing::warn!(
             direction,
-            step_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
+            step_ms = millis(by),
             "The wall clock of this host was stepped, or the host was suspended. Timestamps before and after cannot be \
              compared, and a store on this host may end leases too early or too late. Check its time service"
         );

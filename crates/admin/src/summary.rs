@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use oncegate_core::clock::{Clock, Timestamp};
+use oncegate_core::clock::{Clock, Timestamp, millis};
 use oncegate_core::spool::SpoolStatus;
 use oncegate_gateway::KnownEngine;
 use oncegate_gateway::chains::KnownChain;
@@ -58,7 +58,7 @@ pub(super) fn summary(admin: &Admin) -> Summary {
         stage: admin.lifecycle.stage(),
         version: env!("CARGO_PKG_VERSION"),
         started_at: admin.started.at,
-        uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+        uptime_ms: millis(uptime),
         attention: attention::attention(admin, &engines, &chains, &spool),
         engines,
         chains,

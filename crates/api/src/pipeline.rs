@@ -8,6 +8,7 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use oncegate_core::clock::micros;
 use oncegate_gateway::tenants::App;
 use oncegate_gateway::tenants::quota::Purpose;
 use oncegate_telemetry::logging::access::AccessLine;
@@ -221,7 +222,7 @@ fn record(api: &Api, context: &RequestContext, span: &Span, status: u16, took: D
             route: context.route(),
             status,
             app,
-            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            duration_us: micros(took),
             request_id: context.id.as_str(),
         });
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::clock::millis;
 use oncegate_core::record::Realm;
 use oncegate_core::tenant::AppKey;
 use serde::Serialize;
@@ -141,5 +142,5 @@ impl Gateway {
 
 /// Returns the time that is left of a grant freeze, in milliseconds.
 fn frozen_ms(status: &ChainStatus) -> Option<u64> {
-    status.frozen_for.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+    status.frozen_for.map(millis)
 }

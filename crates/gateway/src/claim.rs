@@ -7,7 +7,7 @@ use oncegate_core::call::{Answered, CallContext};
 use oncegate_core::caller::Caller;
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::engine::{Determinate, EngineError};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
@@ -274,7 +274,7 @@ impl Gateway {
     /// the caller repeats the call to learn the claim's state.
     fn granted(&self, request: &ClaimRequest, grant: Grant, took: Duration) -> Result<Granted, Failure> {
         let left = grant.lease_left.unwrap_or(request.terms.lease).saturating_sub(took);
-        let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let lease_ms = millis(left);
         if lease_ms == 0 {
             return Err(Failure::OutcomeUnknown(Some(grant.attempt.nonce().clone())));
         }
@@ -298,7 +298,7 @@ impl Gateway {
             fence: None,
             repeated: false,
             taken_over: false,
-            lease_ms: u64::try_from(request.terms.lease.as_millis()).unwrap_or(u64::MAX),
+            lease_ms: millis(request.terms.lease),
             lease_expires_at: self.clock.wall().plus(request.terms.lease),
             would_be: Some(would_be),
         })

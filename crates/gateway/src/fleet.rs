@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oncegate_core::backoff::jittered;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::engine::{Engine, EngineError, Metadata, Topology as _};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -264,7 +264,7 @@ fn shown(line: &ChainLine, age: Duration, here: bool) -> ShownGateway {
         settings: gateway.settings,
         attention: gateway.attention,
         origin: Some(gateway.origin).filter(|origin| !origin.is_empty()),
-        age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        age_ms: millis(age),
     }
 }
 

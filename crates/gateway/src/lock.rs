@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, Nonce};
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::engine::{Engine, EngineError, RecordName, SharedRecord};
 use oncegate_core::lock::{
     AcquireRequest, AcquireResponse, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash, UnlockResponse,
@@ -235,7 +235,7 @@ impl Gateway {
         Ok(match response {
             AcquireResponse::Granted(grant) => {
                 let left = self.left(grant.ends_at, lease, answer);
-                let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                let lease_ms = millis(left);
                 if lease_ms == 0 {
                     return Err(Failure::OutcomeUnknown(Some(attempt.nonce().clone())));
                 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Method};
+use oncegate_core::clock::millis;
 use oncegate_core::terms::Mode;
 use oncegate_telemetry::metrics::proxy::{Answered, OffRoute, off_route};
 use oncegate_web::problem::{Code, Problem};
@@ -194,7 +195,6 @@ impl Unprotected {
     /// Counts a request, and logs once a minute.
     fn report(&self, method: &Method, upstream: &str, now: Duration) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (now, next) = (millis(now), millis(now + REPORT_INTERVAL));
         let is_due =
             self.next_report.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| (at <= now).then_some(next));

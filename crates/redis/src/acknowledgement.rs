@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::clock::millis;
 use redis::{Cmd, Value};
 
 use super::reply::{checked, refusal};
@@ -49,7 +50,7 @@ impl Acknowledgement {
             write.arg(marker).arg(MARKER_MS);
             commands.push(write);
         }
-        let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let timeout_ms = millis(self.timeout);
         let mut wait = redis::cmd(if self.aof { "WAITAOF" } else { "WAIT" });
         if self.aof {
             wait.arg(1);
