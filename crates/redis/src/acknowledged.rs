@@ -207,7 +207,8 @@ fn answer_at_once(callers: Vec<Caller>, values: Vec<Value>) -> Vec<(Caller, Vec<
     let mut waiting = Vec::with_capacity(callers.len());
     for mut caller in callers {
         let own: Vec<_> = values.by_ref().take(caller.count).collect();
-        let is_refused = own.iter().all(|value| matches!(value, Value::ServerError(_)));
+        // A transaction that was refused ends with an error, too.
+        let is_refused = matches!(own.last(), Some(Value::ServerError(_)));
         if is_refused || caller.wait.is_none_or(|wait| !wait.holds(&own)) {
             caller.answer(Ok(own));
         } else {

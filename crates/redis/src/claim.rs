@@ -1,5 +1,5 @@
 //! Claims: one `SET … NX GET PX` if nothing is stored under the key. Otherwise the stored record decides, and a script
-//! takes the claim over. A key that is probably taken is claimed by a script that does the same and returns the stored
+//! takes the claim over. A key that is probably taken is claimed by a transaction that does the same and returns the stored
 //! record. Each step looks its server up again.
 
 use std::time::Duration;
@@ -18,8 +18,9 @@ use super::keys::KeyName;
 use super::limit::CallTime;
 use super::reply::{self, GRACE, Snapshot, checked, unexpected};
 use super::route::Sending;
-use super::script::{SCRIPTS, Script};
+use super::script::SCRIPTS;
 use super::topology::Group;
+use super::transaction;
 
 /// Maximum number of further tries, after the other claim has ended or changed before it could be read.
 const ROUNDS: usize = 3;
@@ -57,13 +58,17 @@ impl Redis {
         self.claim_prepared(&self.prepare(0, request, deadline)).await
     }
 
-    /// Claims by a script that returns the other claim if there is one. For a waiting caller, it also marks that claim.
-    async fn claim_or_read(&self, claim: &Prepared<'_>, script: &Script) -> Result<ClaimResponse, EngineError> {
-        let px = claim.px.to_string();
+    /// Claims, or reads the other claim in the same step. For a waiting caller, it also marks that claim.
+    async fn claim_or_read(&self, claim: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
+        let (px, key, time) = (claim.px.to_string(), &claim.key, claim.time.for_grants());
+        let command = || transaction::claim(&key.text, &claim.value, &px);
         for _ in 0..ROUNDS {
-            let arguments = [&*claim.value, &px];
-            let time = claim.time.for_grants();
-            match checked(self.run(script, &claim.key, &arguments, Purpose::Grant, time).await?) {
+            let reply = if claim.request.waits {
+                self.run(&SCRIPTS.claim_waiting, key, &[&*claim.value, &px], Purpose::Grant, time).await
+            } else {
+                self.topology.send(Sending { key, purpose: Purpose::Grant, time, command: &command }).await
+            };
+            match checked(reply?) {
                 Ok(Value::Nil) => return Ok(self.granted(claim)),
                 Ok(found) => {
                     if let Some(found) = reply::snapshot(found)?
@@ -81,9 +86,8 @@ impl Redis {
     }
 
     async fn claim_prepared(&self, prepared: &Prepared<'_>) -> Result<ClaimResponse, EngineError> {
-        let script = if prepared.request.waits { &SCRIPTS.claim_waiting } else { &SCRIPTS.claim_again };
         if prepared.request.waits || self.is_probably_taken(prepared) {
-            return Box::pin(self.claim_or_read(prepared, script)).await;
+            return Box::pin(self.claim_or_read(prepared)).await;
         }
         match self.set(prepared).await? {
             SetOutcome::Granted => Ok(self.granted(prepared)),
@@ -230,7 +234,14 @@ impl Redis {
 
     /// Reads the value of a key, as of one instant.
     pub(super) async fn snapshot(&self, key: &KeyName, time: CallTime) -> Result<Option<Snapshot>, EngineError> {
-        let reply = self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, time).await;
+        let command = || transaction::read(&key.text);
+        let reply = match self.topology.send(Sending { key, purpose: Purpose::Other, time, command: &command }).await {
+            // A full server queues no command of a transaction.
+            Ok(Value::ServerError(error)) if error.code() == "OOM" => {
+                self.run::<&str>(&SCRIPTS.read, key, &[], Purpose::Other, time).await
+            }
+            reply => reply,
+        };
         reply.and_then(reply::snapshot).map_err(EngineError::of_read)
     }
 

@@ -31,6 +31,7 @@ use super::reply::not_executed;
 use super::route::{Route, Sending};
 use super::slots;
 use super::target::Target;
+use super::transaction;
 use super::url::Url;
 use oncegate_core::attempt::{Entropy, SystemEntropy};
 use oncegate_core::engine::notification::Hub;
@@ -197,10 +198,12 @@ impl Cluster {
             let Some(mut next) = redirect(&primary, &reply) else { return Ok(reply) };
             if let Redirect::Ask { to: Some(node) } = &next {
                 let node = self.shared.node(node);
-                let commands = self.asking(key, command());
+                let own = command();
+                let own_count = own.len();
+                let commands = self.asking(key, own);
                 let count = commands.len();
                 let replies = node.send(node.worker_for(key.spread, core), commands, purpose, time.wait).await?;
-                reply = asked_reply(replies, count)?;
+                reply = asked_reply(replies, own_count, count)?;
                 match redirect(&node, &reply) {
                     None => return Ok(reply),
                     Some(other) => next = other,
@@ -235,7 +238,7 @@ impl Cluster {
         self.shared.stale.notify_one();
     }
 
-    /// Returns a command for a node to which a slot is moving. The node accepts commands for the slot only after
+    /// Returns a command or a transaction for a node to which a slot is moving. The node accepts either for the slot only after
     /// ASKING. Where replicas acknowledge, a write is sent with it: the node may have no slot yet, and so no marker to
     /// write.
     fn asking(&self, key: &KeyName, command: Commands) -> Commands {
@@ -285,10 +288,12 @@ fn redirect(node: &Primary, reply: &Value) -> Option<Redirect> {
     Redirect::of(reply, Some(node.server().address()))
 }
 
-/// Returns the reply to the command between the others of [`Cluster::asking`].
-fn asked_reply(replies: Vec<Value>, count: usize) -> Result<Value, EngineError> {
-    let unwritten = replies.get(3).is_some_and(|reply| matches!(reply, Value::ServerError(_)));
-    let reply = (replies.len() == count).then(|| replies.into_iter().nth(1)).flatten();
+/// Returns the reply to the caller's own commands between the others of [`Cluster::asking`].
+fn asked_reply(replies: Vec<Value>, own_count: usize, count: usize) -> Result<Value, EngineError> {
+    let unwritten = replies[..].get(own_count + 2).is_some_and(|reply| matches!(reply, Value::ServerError(_)));
+    let is_complete = replies.len() == count;
+    let reply = transaction::reply(replies.into_iter().skip(1).take(own_count).collect());
+    let reply = reply.filter(|_| is_complete);
     let reply = reply.ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))?;
     if unwritten && !matches!(reply, Value::ServerError(_)) {
         return Err(EngineError::shortfall(
@@ -367,13 +372,19 @@ pub(super) mod tests {
     #[test]
     fn the_reply_to_a_command_with_asking_counts_once_its_write_was_taken() {
         let reply = || Value::BulkString(b"reply".to_vec());
-        assert_eq!(asked_reply(vec![Value::Okay, reply()], 2), Ok(reply()));
-        assert_eq!(asked_reply(vec![Value::Okay, reply(), Value::Okay, Value::Okay], 4), Ok(reply()));
-        let unwritten = asked_reply(vec![Value::Okay, reply(), Value::Okay, error("ERR no")], 4);
+        assert_eq!(asked_reply(vec![Value::Okay, reply()], 1, 2), Ok(reply()));
+        assert_eq!(asked_reply(vec![Value::Okay, reply(), Value::Okay, Value::Okay], 1, 4), Ok(reply()));
+        let unwritten = asked_reply(vec![Value::Okay, reply(), Value::Okay, error("ERR no")], 1, 4);
         assert!(unwritten.is_err_and(|why| why.is_shortfall()));
-        let refused = asked_reply(vec![Value::Okay, error("TRYAGAIN x"), Value::Okay, error("ERR no")], 4);
+        let refused = asked_reply(vec![Value::Okay, error("TRYAGAIN x"), Value::Okay, error("ERR no")], 1, 4);
         assert!(matches!(refused, Ok(Value::ServerError(_))));
-        assert!(asked_reply(vec![Value::Okay], 2).is_err_and(|why| why.is_uncertain()));
+        assert!(asked_reply(vec![Value::Okay], 1, 2).is_err_and(|why| why.is_uncertain()));
+        let executed = |write| {
+            let queued = Value::SimpleString("QUEUED".into());
+            vec![Value::Okay, Value::Okay, queued, Value::Array(vec![reply()]), Value::Okay, write]
+        };
+        assert_eq!(asked_reply(executed(Value::Okay), 3, 6), Ok(Value::Array(vec![reply()])));
+        assert!(asked_reply(executed(error("ERR no")), 3, 6).is_err_and(|why| why.is_shortfall()));
     }
 
     #[tokio::test]

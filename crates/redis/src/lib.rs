@@ -40,6 +40,7 @@ mod slots;
 mod stream;
 mod target;
 mod topology;
+mod transaction;
 mod unknowns;
 mod url;
 mod wire;

@@ -54,9 +54,13 @@ impl CallTime {
 }
 
 impl Wait {
-    /// Returns whether these replies wait.
+    /// Returns whether these replies wait. Nothing was stored under the key of a granted claim.
     pub(super) fn holds(self, replies: &[Value]) -> bool {
-        !self.only_grants || replies.contains(&Value::Nil)
+        let is_grant = |reply: &Value| match reply {
+            Value::Array(items) => items.first() == Some(&Value::Nil),
+            reply => *reply == Value::Nil,
+        };
+        !self.only_grants || replies.iter().any(is_grant)
     }
 }
 
@@ -112,6 +116,8 @@ mod tests {
         let of_grants = Wait { only_grants: true, ..wait };
         let found = [Value::BulkString(b"found".to_vec())];
         assert!(wait.holds(&found) && !of_grants.holds(&found) && of_grants.holds(&[Value::Nil]));
+        let executed = |first| [Value::Okay, Value::Array(vec![first, Value::Int(-2)])];
+        assert!(of_grants.holds(&executed(Value::Nil)) && !of_grants.holds(&executed(Value::Int(1))));
     }
 
     #[tokio::test(start_paused = true)]

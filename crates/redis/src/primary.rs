@@ -20,6 +20,7 @@ use super::marker::{Marker, Markers};
 use super::options::Options;
 use super::reply::checked;
 use super::target::Target;
+use super::transaction;
 use super::url::{CONNECTIONS, Url};
 
 /// A server and the connections to it.
@@ -88,16 +89,16 @@ impl Primary {
         self.connections.workers()[worker].call(|reply| Call { commands, purpose, wait, reply }).await
     }
 
-    /// Sends one command, and returns its reply.
+    /// Sends a command or a transaction, and returns its reply.
     pub(super) async fn send_one(
         &self,
         worker: usize,
-        command: Commands,
+        commands: Commands,
         purpose: Purpose,
         wait: Option<Wait>,
     ) -> Result<Value, EngineError> {
-        let replies = self.send(worker, command, purpose, wait).await?;
-        replies.into_iter().next().ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
+        let replies = self.send(worker, commands, purpose, wait).await?;
+        transaction::reply(replies).ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))
     }
 
     /// Checks that every connection answers, and that the server may keep claims. Connections that wait for replicas

@@ -1,4 +1,6 @@
 #!lua flags=allow-oom
+-- Read of a claim on a server that is full: it queues no command of a transaction, which does the same for less.
+--
 -- Returns the value of KEYS[1], its remaining milliseconds and its end in milliseconds (-1: for ever) at one instant; nothing if there is
 -- none.
 --

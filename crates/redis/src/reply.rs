@@ -24,14 +24,17 @@ pub(super) struct Snapshot {
     pub(super) held: LiveClaim,
 }
 
-/// Reads the reply of the read script.
+/// Reads the reply of a step that reads a claim.
 pub(super) fn snapshot(reply: Value) -> Result<Option<Snapshot>, EngineError> {
     let items = match checked(reply)? {
         Value::Nil => return Ok(None),
         Value::Array(items) => items,
         _ => return Err(unexpected()),
     };
-    let Ok([Value::BulkString(value), Value::Int(left_ms), Value::Int(ends_ms)]) = <[Value; 3]>::try_from(items) else {
+    let mut items = items.into_iter();
+    let (Some(Value::BulkString(value)), Some(Value::Int(left_ms)), Some(Value::Int(ends_ms))) =
+        (items.next(), items.next(), items.next())
+    else {
         return Err(unexpected());
     };
     let record = value::decode(&value)?;

@@ -45,14 +45,12 @@ fn invocation(command: &str, script: &str, key: &str, arguments: &[impl AsRef<[u
 
 /// All scripts of this engine.
 pub(super) struct Scripts {
-    /// Reads a claim and its remaining time.
+    /// Reads a claim and its remaining time, on a server that is full.
     pub(super) read: Script,
     /// Settles an outcome.
     pub(super) settle: Script,
     /// Renews a lease.
     pub(super) renew: Script,
-    /// Claims a key that is probably taken.
-    pub(super) claim_again: Script,
     /// Claims for a caller that waits.
     pub(super) claim_waiting: Script,
     /// Takes over an `unknown` claim.
@@ -69,10 +67,10 @@ pub(super) struct Scripts {
 
 impl Scripts {
     /// Returns all scripts.
-    pub(super) fn all(&self) -> [&Script; 10] {
-        let Self { read, settle, renew, claim_again, claim_waiting, take_over, release, .. } = self;
+    pub(super) fn all(&self) -> [&Script; 9] {
+        let Self { read, settle, renew, claim_waiting, take_over, release, .. } = self;
         let Self { get_record, change_record, grant_record, .. } = self;
-        [read, settle, renew, claim_again, claim_waiting, take_over, release, get_record, change_record, grant_record]
+        [read, settle, renew, claim_waiting, take_over, release, get_record, change_record, grant_record]
     }
 }
 
@@ -86,7 +84,6 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     read: Script::new(include_str!("read.lua")),
     settle: Script::new(concat!(include_str!("live_claim.lua"), include_str!("settle.lua"))),
     renew: Script::new(concat!(include_str!("live_claim.lua"), include_str!("renew.lua"))),
-    claim_again: Script::new(granting(include_str!("claim_again.lua"))),
     claim_waiting: Script::new(granting(concat!(include_str!("live_claim.lua"), include_str!("claim_waiting.lua")))),
     // A full server has room for it: it replaces a value.
     take_over: Script::new(concat!(include_str!("live_claim.lua"), include_str!("take_over.lua"))),
@@ -109,7 +106,7 @@ mod tests {
     #[test]
     fn every_script_that_needs_no_room_works_while_the_server_is_full_and_none_works_on_a_replica() {
         for script in SCRIPTS.all() {
-            let grants = [&SCRIPTS.claim_again, &SCRIPTS.claim_waiting, &SCRIPTS.grant_record].map(std::ptr::from_ref);
+            let grants = [&SCRIPTS.claim_waiting, &SCRIPTS.grant_record].map(std::ptr::from_ref);
             let grants = grants.into_iter().any(|grant| std::ptr::eq(script, grant));
             assert!(script.text.starts_with(if grants { "#!lua\n" } else { "#!lua flags=allow-oom\n" }));
         }

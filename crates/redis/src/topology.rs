@@ -73,7 +73,7 @@ impl Topology {
         }
     }
 
-    /// Sends a command for a key, and returns its reply.
+    /// Sends a command for a key, or a transaction, and returns its reply.
     pub(super) async fn send(&self, sending: Sending<'_>) -> Result<Value, EngineError> {
         match self {
             Self::One(one) => one.send(sending).await,

@@ -160,7 +160,7 @@ async fn a_revoked_password_is_reported_and_never_shown() {
 async fn a_user_with_the_least_rights_can_do_everything() {
     let Some(server) = RedisServer::start().await else { return };
     server.query::<String>(
-        "ACL SETUSER least on >hunter2 resetkeys ~og:* ~ogp:* resetchannels &og:* &ogp:* nocommands +set +get +del +pttl +pexpire +pexpiretime +evalsha +eval +script|load \
+        "ACL SETUSER least on >hunter2 resetkeys ~og:* ~ogp:* resetchannels &og:* &ogp:* nocommands +set +get +del +pttl +pexpire +pexpiretime +multi +exec +evalsha +eval +script|load \
          +info +echo +ping +time +hello +ssubscribe +sunsubscribe +spublish",
     );
     let redis = open(&format!("redis://least:hunter2@{}", server.address()));
