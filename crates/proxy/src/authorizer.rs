@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::fields;
 use super::options::{RouteOptions, UpstreamOptions, authorities};
-use super::peer_fields::{METHOD_OVERRIDES, normal};
 use super::upstream::connector::Connector;
 use super::upstream::pools::Pools;
 
@@ -82,9 +81,9 @@ impl Authorizer {
         ];
         // Set, and in no other spelling: a server that reads the first of two must not read the caller's value.
         fields::remove(fields, |name| {
-            let normal = normal(name);
+            let normal = fields::normal(name);
             OF_REQUEST.contains(name)
-                || METHOD_OVERRIDES.contains(&&*normal)
+                || fields::is_method_override(name)
                 || about.iter().any(|(about, _)| about.as_str() == normal)
         });
         fields.extend(about.into_iter().filter_map(|(name, value)| Some((name, value?))));

@@ -24,6 +24,9 @@ static NOT_HOP_BY_HOP: [HeaderName; 3] = [header::HOST, header::CONTENT_LENGTH, 
 static NEVER_STORED: [HeaderName; 3] =
     [header::SET_COOKIE, header::WWW_AUTHENTICATE, HeaderName::from_static("set-cookie2")];
 
+/// Fields that change the method of a request for frameworks that read them.
+const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
 /// Beginning of the fields that only the gateway and upstreams use, before a `-` or a character that some upstreams
 /// read as one.
 const OWN_PREFIX: &str = "oncegate";
@@ -46,6 +49,16 @@ pub(super) struct Client {
     pub(super) is_tls: bool,
     /// SHA-256 of its certificate.
     pub(super) certificate: Option<[u8; 32]>,
+}
+
+/// Returns a name with `-` for `_`: an application behind CGI or WSGI sees both as the same character.
+pub(super) fn normal(name: &HeaderName) -> String {
+    name.as_str().replace('_', "-")
+}
+
+/// Reports whether a field changes the method of its request.
+pub(super) fn is_method_override(name: &HeaderName) -> bool {
+    METHOD_OVERRIDES.contains(&&*normal(name))
 }
 
 /// Reports whether a field is about one connection or one message, so that no upstream gets it from its caller.

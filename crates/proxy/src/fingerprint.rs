@@ -10,8 +10,8 @@ use oncegate_core::canonical::{Canonical, canonicalize_any};
 use oncegate_core::hex;
 use sha2::{Digest as _, Sha256};
 
+use super::fields;
 use super::options::{FingerprintPart, JsonPointer, RouteOptions};
-use super::peer_fields::{METHOD_OVERRIDES, normal};
 use super::target::Target;
 
 /// The body of a request in its fingerprint.
@@ -58,7 +58,7 @@ pub(super) fn of(
         members.insert("host", Some(target.host.as_str().into()));
     }
     if options.fingerprint.contains(&FingerprintPart::Method) {
-        for name in headers.keys().filter(|name| METHOD_OVERRIDES.contains(&&*normal(name))) {
+        for name in headers.keys().filter(|name| fields::is_method_override(name)) {
             members.insert(name.as_str(), field(headers, name).map(Cow::from));
         }
     }

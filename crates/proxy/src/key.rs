@@ -4,9 +4,8 @@ use axum::http::{HeaderMap, HeaderName, header};
 use oncegate_core::canonical::canonicalize_but_numbers;
 use serde_json::Value;
 
-use super::fields::items;
+use super::fields::{items, normal};
 use super::options::JsonPointer;
-use super::peer_fields::normal;
 use super::route::Route;
 
 /// Longest key in characters.

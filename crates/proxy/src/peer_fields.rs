@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, header};
 
-use super::fields;
+use super::fields::{self, normal};
 use super::hourly::Hourly;
 use super::options::{Network, PrincipalSource, ProxyOptions, RouteOptions};
 
 /// Beginnings of their names. An application behind CGI or WSGI sees `_` and `-` as the same character.
 const PREFIXES: [&str; 7] =
     ["forwarded", "x-forwarded", "x-real-ip", "x-original-", "x-rewrite-", "client-cert", "oncegate-"];
-
-/// Fields that change the method of a request for frameworks that read them.
-pub(super) const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
 /// Fields that an upstream must not get after a body, as it could merge them into the head (RFC 9110, 6.5.1).
 static NOT_IN_TRAILERS: [HeaderName; 10] = [
@@ -77,7 +74,7 @@ impl PeerFields {
             self.contains(name)
                 || NOT_IN_TRAILERS.contains(name)
                 || self.keys.contains(name)
-                || METHOD_OVERRIDES.contains(&&*normal(name))
+                || fields::is_method_override(name)
         });
     }
 
@@ -126,11 +123,6 @@ impl ProxyOptions {
         let key = || route.key_headers()?.iter().find_map(removed);
         principal.or_else(|| Some(format!("{}, so it cannot have the key; name another in key_headers", key()?)))
     }
-}
-
-/// Returns a name with `-` for `_`.
-pub(super) fn normal(name: &HeaderName) -> String {
-    name.as_str().replace('_', "-")
 }
 
 #[cfg(test)]

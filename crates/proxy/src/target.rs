@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use oncegate_web::problem::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::peer_fields::{METHOD_OVERRIDES, normal};
+use super::fields;
 
 /// Methods that servers may understand in any case.
 const STANDARD_METHODS: [Method; 9] = [
@@ -122,7 +122,7 @@ pub(super) fn is_misspelt(method: &Method) -> bool {
 
 /// Reports whether a request asks frameworks to use another method.
 pub(super) fn overrides_method(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| METHOD_OVERRIDES.contains(&&*normal(name)))
+    headers.keys().any(fields::is_method_override)
 }
 
 /// Returns the part of a path that is the reason to refuse an unsafe request, unless it is one of these forms.
