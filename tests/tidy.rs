@@ -1,6 +1,8 @@
 //! Checks the rules of the house over the whole tree: allowed imports, files that may read a clock, heads and lengths
 //! of files, and links of pages. The tables here at the top hold what the rules allow.
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/diagram.rs"]
 mod diagram;
 #[path = "tidy/installs.rs"]
@@ -121,6 +123,11 @@ const WORDS: &[(&str, &str)] = &[
 #[test]
 fn rooms_of_a_crate_import_one_way() {
     hold("rooms of a crate import one way", rules::rooms);
+}
+
+#[test]
+fn files_of_a_crate_import_one_way() {
+    hold("files of a crate import one way", circles::circles);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Tests of the rules: each rule gets a small sample that breaks it, and one that does not.
 
+use crate::circles::circles;
 use crate::diagram;
 use crate::installs;
 use crate::pages;
@@ -45,6 +46,28 @@ fn an_import_of_a_higher_room_is_caught() {
         "use super::Source;\nuse crate::config::Config;\nuse oncegate_web::head;",
     );
     passes(rules::rooms, "src/main.rs", "fn main() { oncegate::cli::run() }");
+}
+
+#[test]
+fn files_that_import_each_other_are_caught() {
+    let file = |name: &str, text: &str| Source::new(&format!("crates/redis/src/{name}.rs"), text);
+    let circle = [
+        file("url", "use super::address::Address;"),
+        file("address", "use crate::reply::{self, Reply};"),
+        file("reply", "fn f() -> crate::url::Url {}"),
+        file("wire", "use super::url::Url;"),
+    ];
+    let found = circles(&circle);
+    assert!(found.len() == 1 && found[0].contains("reply.rs, crates/redis/src/url.rs"), "{found:?}");
+    assert!(circles(&circle[..2]).is_empty() && circles(&circle[1..]).is_empty());
+    let parts = [
+        file("url", "mod layout;\nuse self::layout::Layout;\nuse super::Redis;"),
+        file("url/layout", "use super::Url;\nuse crate::lib_item;"),
+        file("lib", "mod url;\nuse self::url::Url;"),
+        Source::new("crates/disk/src/url.rs", "use super::address::Address;"),
+        Source::new("crates/disk/src/address.rs", "#[cfg(test)]\nmod tests {\n    use crate::url::Url;\n}"),
+    ];
+    assert_eq!(circles(&parts), Vec::<String>::new());
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Source {
     }
 
     /// The module that the file is, from the root of its crate: `src/api/claim.rs` is `api::claim`, `lib.rs` is empty.
-    fn module(&self) -> Vec<&str> {
+    pub(crate) fn module(&self) -> Vec<&str> {
         let (_, path) = self.path.split_once("src/").unwrap_or_default();
         path.trim_end_matches(".rs").split('/').filter(|part| *part != "lib").collect()
     }
