@@ -28,8 +28,8 @@ pub fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
 /// A call that took this long may have been sent twice. The store may have received the second one long after the
 /// caller was answered, and no caller read the answer to it. Returns the number of keys that need this to be explained.
 ///
-/// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, without
-/// an owner. That blocks the key for a while, and is no double grant. A grant or an outcome by a policy always has an
+/// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, for an
+/// attempt that is over. That blocks the key for a while, and is no double grant; a further outcome of the attempt finds it. A grant or an outcome by a policy always has an
 /// echo, even if it was fast: the store may have executed the call before the policy answered it, and its delivery
 /// sends it again.
 pub fn explained_with_echoes(history: &History, sent_twice_after: Duration) -> usize {
@@ -58,7 +58,13 @@ pub(crate) fn with_echoes(events: &[Event], sent_twice_after: Duration) -> Vec<E
     let echo = |event: &Event| match &event.reply {
         Reply::Degraded(_, Answer::Granted { repeated: false, .. } | Answer::Done { .. }) => Some(event.clone()),
         Reply::Refused => None,
-        _ => (event.took() >= sent_twice_after).then(|| Event { reply: Reply::Unknown, ..event.clone() }),
+        reply => (event.took() >= sent_twice_after).then(|| {
+            let reply = match reply {
+                Reply::Answered(Answer::Granted { attempt, repeated: false, .. }) => Reply::Echo(attempt.clone()),
+                _ => Reply::Unknown,
+            };
+            Event { reply, ..event.clone() }
+        }),
     };
     events.iter().cloned().chain(events.iter().filter_map(echo)).collect()
 }

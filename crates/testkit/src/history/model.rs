@@ -89,14 +89,16 @@ impl Step {
         let (answer, degraded) = match &event.reply {
             Reply::Answered(answer) => (Some(answer), None),
             Reply::Degraded(_, answer) => (None, Some(answer)),
-            Reply::Unknown => (None, None),
+            Reply::Unknown | Reply::Echo(_) => (None, None),
             Reply::Refused => return None,
         };
         let request = match &event.call {
             Call::Claim { nonce, terms, take_over } => {
                 let placeholder = Timestamp::from_micros(u64::try_from(index).expect("few events") + 1);
-                let attempt = match answer.or(degraded) {
-                    Some(Answer::Granted { attempt, repeated: false, .. }) => attempt.clone(),
+                let attempt = match (answer.or(degraded), &event.reply) {
+                    (Some(Answer::Granted { attempt, repeated: false, .. }), _) | (None, Reply::Echo(attempt)) => {
+                        attempt.clone()
+                    }
                     _ => Attempt::new(placeholder, nonce.clone()),
                 };
                 let claim = ClaimRequest { attempt, terms: *terms, take_over: *take_over, ..template.clone() };

@@ -52,6 +52,8 @@ pub enum Reply {
     Degraded(String, Answer),
     /// The call may have taken effect, may do so later, or never.
     Unknown,
+    /// The same, of a claim call that was sent twice. The other one was granted to this attempt.
+    Echo(Attempt),
     /// The call certainly took no effect, and never will.
     Refused,
 }
@@ -175,6 +177,7 @@ impl fmt::Debug for Reply {
             Self::Answered(answer) => write!(f, "{answer:?}"),
             Self::Degraded(policy, answer) => write!(f, "{answer:?} ({policy})"),
             Self::Unknown => f.write_str("unknown"),
+            Self::Echo(_) => f.write_str("sent again"),
             Self::Refused => f.write_str("refused"),
         }
     }

@@ -312,6 +312,22 @@ fn an_outcome_by_a_policy_may_reach_the_store_by_its_call_and_by_its_delivery() 
     assert!(explained(&with_echoes(&events, ms(1000))));
 }
 
+/// The second sending of the claim arrives after the failure. The caller's attempt holds the claim again then.
+#[test]
+fn a_claim_that_was_sent_twice_is_found_by_a_further_outcome_of_its_attempt() {
+    let (a, b) = (attempt('a', 1), attempt('b', 2));
+    let unknown_by = |attempt: &Attempt| {
+        outcome_call(61, 70, attempt, Outcome::Unknown, done(Some(ClaimState::Unknown), Some(false)))
+    };
+    let released = outcome_call(50, 60, &a, Outcome::Failure, done(None, Some(false)));
+    let events = [claim_call(0, 40, 'a', granted(&a, 80)), released, unknown_by(&a)];
+    assert!(!explained(&events), "once");
+    assert!(explained(&with_echoes(&events, ms(20))));
+    assert!(!explained(&with_echoes(&events, ms(50))), "it was fast, so it was not sent twice");
+    let [claimed, released, _] = events;
+    assert!(!explained(&with_echoes(&[claimed, released, unknown_by(&b)], ms(20))), "of another attempt");
+}
+
 #[test]
 fn a_failure_whose_first_reply_was_lost_may_meet_another_claim() {
     let (a, b) = (attempt('a', 1), attempt('b', 2));
