@@ -291,7 +291,8 @@ fn cause(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use oncegate_core::clock::SystemClock;
+    use oncegate_core::clock::Timestamp;
+    use oncegate_core::clock::{ManualClock, SystemClock};
 
     use super::*;
 
@@ -333,5 +334,52 @@ mod tests {
             assert!(matches!(sent, Ok(None)), "{sent:?}");
         }
         assert!(live.accept().now_or_never().is_none(), "nothing has connected");
+    }
+
+    /// Answers each connection's first request, and counts them.
+    async fn serve(listener: tokio::net::TcpListener, count: Arc<AtomicUsize>) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(answer).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_accepts_no_connection_is_left_out_for_a_while_on_both_ways() {
+        for is_streamed in [false, true] {
+            let clock = Arc::new(ManualClock::at(Timestamp::default()));
+            // It refuses connections until it listens.
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let live = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let urls =
+                [socket.local_addr().unwrap(), live.local_addr().unwrap()].map(|address| format!("http://{address}"));
+            let options = UpstreamOptions { urls: urls.to_vec(), ..toml::from_str("urls = []").unwrap() };
+            let upstream = Upstream::new(&options, clock.clone()).unwrap();
+            let counts = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+            tokio::spawn(serve(live, counts[1].clone()));
+            let send = async || {
+                let sent = if is_streamed {
+                    upstream.forward(Request::new(Body::from("all")), &Always).await
+                } else {
+                    upstream.send(Request::new(Bytes::new()), &Always).await
+                };
+                assert!(matches!(sent, Some(Ok(_))), "{sent:?}");
+                counts.each_ref().map(|count| count.load(Ordering::SeqCst))
+            };
+            assert_eq!(send().await, [0, 1]);
+            tokio::spawn(serve(socket.listen(8).unwrap(), counts[0].clone()));
+            for number in 2..=4 {
+                assert_eq!(send().await, [0, number], "streamed {is_streamed}: it rests");
+            }
+            clock.advance(REST);
+            for _ in 0..2 {
+                send().await;
+            }
+            assert_eq!(counts[0].load(Ordering::SeqCst), 1, "streamed {is_streamed}: it has a turn again");
+        }
     }
 }

@@ -208,6 +208,26 @@ async fn exchanges_are_bounded_on_every_way_and_take_no_permits() {
     assert!(reached(&gateway, "exchanges").await >= WAYS.len() as u64);
 }
 
+#[tokio::test]
+async fn a_response_that_is_still_arriving_holds_its_exchange_on_every_way() {
+    let (_upstream, port) = Upstream::start().await;
+    for way in WAYS {
+        let (gateway, _caller) = on_all_ways(port, "", "exchanges = 4\n", "").await;
+        let one = async |kind| begin(&gateway, way, kind, "content-length: 3\r\n", b"one").await;
+        let mut arriving = Vec::new();
+        for _ in 0..2 {
+            // Only its head: a piece may be held back until the next one comes.
+            let (mut request, mut status) = (one("stalls").await, [0; 12]);
+            timeout(6 * SOON, request.read_exact(&mut status)).await.expect("an answer").unwrap();
+            assert_eq!(status, *b"HTTP/1.1 201", "{}", way.0);
+            arriving.push(request);
+        }
+        let refused = answer(&mut one("a").await).await;
+        assert!(refused.starts_with("http/1.1 503") && refused.contains("overloaded"), "{}: {refused}", way.0);
+        drop(arriving);
+    }
+}
+
 pub(super) async fn waiting(gateway: &Gateway) -> u64 {
     Page::get(&gateway.admin_client()).await.sum("oncegate_claims_waiting", &[])
 }

@@ -1,6 +1,8 @@
 //! Calls to the store without a reply. A repeat after a lost reply is the same claim; if the repeat fails, the claim
 //! stays uncertain. An exchange that is under way keeps its claim.
 
+use std::sync::Arc;
+
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
@@ -8,6 +10,7 @@ use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Caller, SOON, Upstream, at, config};
+use crate::admin::{alice, operated};
 use crate::support::gateway;
 
 /// Texts in commands of Redis that claim: for the proxy, the API, a lock.
@@ -142,4 +145,29 @@ async fn an_outcome_is_reported_until_the_store_has_it() {
     network.set(Mode::Pass);
     until("the outcome is stored", SOON, async || caller.post("/orders/slow", "k-1", "one").await.is_replay()).await;
     assert_eq!(upstream.effects(), effects + 1);
+}
+
+/// The first outcome uses more of the app's rate than may be overdrawn, so the second one has to wait for it.
+#[tokio::test]
+async fn an_outcome_beyond_the_rate_of_its_app_is_reported_until_it_is_taken() {
+    let (upstream, port) = Upstream::start().await;
+    let more = "lease = \"5m\"\n[defaults.quota]\nclaim_bytes_per_second = 1000\n";
+    let gateway = operated("memory:").config(&config("", &at(port), more)).start().await;
+    let (caller, alice) = (Arc::new(Caller::of(&gateway)), alice(&gateway));
+    let settled = async || {
+        let page = alice.get("/admin/v1/claims?app=default&realm=proxy&state=succeeded").await.expect(200);
+        page.body["claims"].as_array().unwrap().len()
+    };
+    let mut running = Vec::new();
+    for (number, body) in ["x".repeat(9000), "one".to_owned()].into_iter().enumerate() {
+        let caller = caller.clone();
+        running
+            .push(tokio::spawn(async move { caller.post("/orders/slow", &format!("k-{number}"), &body).await.status }));
+        until("the upstream has it", SOON, async || upstream.effects() == number + 1).await;
+    }
+    for (number, call) in running.into_iter().enumerate() {
+        upstream.gate.add_permits(1);
+        assert_eq!(call.await.unwrap(), 201, "its caller gets it nevertheless");
+        until("the outcome is stored", SOON, async || settled().await == number + 1).await;
+    }
 }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use axum::http::HeaderValue;
 use oncegate_testkit::certificates::Authority;
+use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
 
 use super::records::encryption;
-use super::{SOON, Upstream, proxy, proxy_with};
+use super::{Caller, SOON, Upstream, proxy, proxy_with};
 use crate::support::exposition::Page;
+use crate::support::gateway;
 
 #[tokio::test]
 async fn a_repeat_waits_for_the_response_of_the_running_request() {
@@ -96,6 +98,39 @@ async fn a_response_that_never_ends_breaks_off_and_is_not_run_again() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_key_is_waited_for_as_long_as_one_with_a_key() {
+    let (_upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy_with(port, "", "").await;
+    let sent = |path| tokio::time::timeout(SOON, caller.send("PUT", path, &[], "one"));
+    let (late, stalled) = tokio::join!(sent("/orders/late"), sent("/orders/stalls"));
+    let (late, stalled) = (late.expect("it is given up"), stalled.expect("it breaks off"));
+    assert_eq!((late.status, &late.json()["code"]), (504, &Value::from("upstream_timeout")));
+    assert_eq!((stalled.status, stalled.body), (201, None), "it must not look complete");
+}
+
+/// The time is over before the response has begun, or while it arrives.
+#[tokio::test]
+async fn an_exchange_that_takes_longer_than_any_may_is_cut_and_its_outcome_unknown() {
+    let (upstream, port) = Upstream::start().await;
+    let of_upstream = format!("urls = [\"http://127.0.0.1:{port}\"]\nexchange_max = \"2s\"\n");
+    let (_gateway, caller) = super::start("", &of_upstream, "").await;
+    let sent = |path| tokio::time::timeout(SOON, caller.post(path, path, "one"));
+    let (slow, stalled) = tokio::join!(sent("/orders/slow"), sent("/orders/stalls"));
+    let (slow, stalled) = (slow.expect("it is cut"), stalled.expect("it is cut"));
+    assert_eq!((slow.status, &slow.json()["code"]), (504, &Value::from("upstream_timeout")));
+    assert_eq!((stalled.status, stalled.body), (201, None), "it must not look complete");
+    for path in ["/orders/slow", "/orders/stalls"] {
+        until("the outcome is recorded", SOON, async || {
+            let repeat = caller.post(path, path, "one").await;
+            assert_eq!(repeat.status, 409, "{path}");
+            repeat.json()["state"] == "unknown"
+        })
+        .await;
+    }
+    assert_eq!(upstream.effects(), 2);
+}
+
+#[tokio::test]
 async fn a_response_beyond_the_bytes_of_its_app_leaves_a_tombstone() {
     let (keys, _folder) = encryption(&["aa"]);
     for keys in ["", &keys] {
@@ -156,6 +191,22 @@ async fn observe_mode_forwards_beyond_a_quota() {
     for count in 1..=20 {
         let answer = caller.post("/orders/a", &format!("k-{count}"), "one").await;
         assert_eq!((answer.status, upstream.effects()), (201, count));
+    }
+}
+
+/// Each of them asks a store that does not answer.
+#[tokio::test]
+async fn observe_mode_forwards_what_the_store_does_not_answer() {
+    let Some(mut server) = RedisServer::start().await else { return };
+    let (upstream, port) = Upstream::start().await;
+    let config = super::config("", &super::at(port), "[defaults]\nmode = \"observe\"\n");
+    let gateway = gateway::on(server.url()).config(&config).start().await;
+    let caller = Caller::of(&gateway);
+    server.kill();
+    for count in 1..=3 {
+        let answer = caller.post("/orders/a", "k-1", "one").await;
+        assert_eq!((answer.status, answer.is_replay(), upstream.effects()), (201, false, count));
+        assert_eq!(answer.body.as_deref(), Some(&b"order one"[..]));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tokens with right and wrong claims, signed by right and wrong keys.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -38,16 +39,20 @@ fn text(bytes: &[u8]) -> String {
 
 fn issuers(keys: &[Value], audience: &[&str]) -> Issuers {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("keys.json");
-    std::fs::write(&file, json!({ "keys": keys }).to_string()).unwrap();
-    let options = IssuerOptions {
-        issuer: ISSUER.to_owned(),
+    let options = options(ISSUER, &folder.path().join("keys.json"), keys, audience);
+    Issuers::new(&[options], Arc::new(SystemClock::new())).unwrap()
+}
+
+/// Returns the options of an issuer whose keys are written to this file.
+fn options(issuer: &str, file: &Path, keys: &[Value], audience: &[&str]) -> IssuerOptions {
+    std::fs::write(file, json!({ "keys": keys }).to_string()).unwrap();
+    IssuerOptions {
+        issuer: issuer.to_owned(),
         jwks_url: None,
-        jwks_file: Some(file),
+        jwks_file: Some(file.to_owned()),
         ca_file: std::path::PathBuf::new(),
         audience: audience.iter().map(|name| (*name).to_owned()).collect(),
-    };
-    Issuers::new(&[options], Arc::new(SystemClock::new())).unwrap()
+    }
 }
 
 fn owner(issuers: &Issuers, token: &str) -> Result<TokenOwner, NoOwner> {
@@ -121,6 +126,33 @@ fn a_token_that_is_not_what_it_claims_names_nobody() {
         assert!(matches!(owner(&issuers, &token), Err(NoOwner::Invalid(_))), "{case}");
     }
     assert_eq!(issuers.owner(&HeaderMap::new()), Err(NoOwner::Missing));
+}
+
+/// Keys with the same ID, and audiences that differ.
+#[test]
+fn of_several_issuers_each_speaks_for_itself() {
+    const OTHER: &str = "https://other.example";
+    let (folder, one, two) = (tempfile::tempdir().unwrap(), Signer::new(), Signer::new());
+    let file = |name: &str| folder.path().join(name);
+    let options =
+        [options(ISSUER, &file("one"), &[one.jwk("1")], &["shop"]), options(OTHER, &file("two"), &[two.jwk("1")], &[])];
+    let issuers = Issuers::new(&options, Arc::new(SystemClock::new())).unwrap();
+    let header = json!({ "alg": "EdDSA", "kid": "1" });
+    for (signer, issuer, audience, is_valid) in [
+        (&one, ISSUER, "shop", true),
+        (&two, OTHER, "bank", true),
+        (&one, ISSUER, "bank", false),
+        (&one, OTHER, "shop", false),
+        (&two, ISSUER, "shop", false),
+    ] {
+        let token = signer.token(&header, &claims(&json!({ "iss": issuer, "aud": audience })));
+        let found = owner(&issuers, &token);
+        assert_eq!(found.is_ok_and(|owner| owner.issuer == issuer), is_valid, "{issuer}, {audience}");
+    }
+    let subject = |signer: &Signer, issuer| {
+        owner(&issuers, &signer.token(&header, &claims(&json!({ "iss": issuer, "aud": "shop" }))))
+    };
+    assert_ne!(subject(&one, ISSUER), subject(&two, OTHER), "the same subject of another issuer is another caller");
 }
 
 #[test]
