@@ -89,6 +89,7 @@ async fn respond(State(upstream): State<Arc<Upstream>>, request: Request) -> Res
     let seen = |name| format!("{:?}", head.headers.get(name));
     let build = Response::builder().header("x-seen-connection", seen("x-hop"));
     let build = build.header("x-seen-repeat", seen("oncegate-repeat"));
+    let build = build.header("x-seen-degraded", seen("oncegate-degraded"));
     let behaviour = head.uri.path().rsplit('/').next().unwrap_or_default();
     if behaviour == "busy" {
         return build.status(429).body(Body::from("later")).unwrap();

@@ -22,7 +22,11 @@ async fn an_erased_response_is_not_replayed_and_its_request_does_not_run_again()
     let first = caller.post("/orders/a", "k-1", "one").await;
     let claims = alice.get("/admin/v1/claims?app=default&realm=proxy").await.expect(200);
     let global_id = &claims.body["claims"][0]["global_id"];
-    let forget = json!({ "app": "default", "global_id": global_id, "reason": "PRIV-7" });
+    let mut other = json!({ "app": "default", "global_id": global_id, "reason": "PRIV-7", "attempt_hash": "00000000" });
+    assert_eq!(alice.post("/admin/v1/proxy/forget", &other).await.code(), (409, "superseded"));
+    assert!(caller.post("/orders/a", "k-1", "one").await.is_replay(), "nothing was erased");
+    other["attempt_hash"] = claims.body["claims"][0]["attempt_hash"].clone();
+    let forget = other;
     let forgotten = alice.post("/admin/v1/proxy/forget", &forget).await.expect(200);
     assert_eq!(forgotten.body["state"], "forgotten");
     let repeat = caller.post("/orders/a", "k-1", "one").await;

@@ -12,8 +12,9 @@ use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Caller, SOON, Upstream, at, config};
-use crate::admin::{TOKEN, alice, operated};
+use crate::admin::{TOKEN, alice, operated, operators};
 use crate::support::command::{Ended, oncegate, oncegate_with};
+use crate::support::gateway;
 
 /// Operation of the route's records.
 const OPERATION: &str = "proxy:orders.create";
@@ -164,6 +165,8 @@ async fn operators_name_records_of_the_proxy_by_their_operation_and_contents() {
     let (contents, global_id) = record_of(&gateway, "/orders/a", "k-1");
     let shown = on(&["claim", "show"], &contents, &[]);
     assert!(shown.out.contains(&global_id) && shown.out.contains("succeeded"), "{}{}", shown.out, shown.err);
+    let of_other = on(&["proxy", "forget"], &contents, &[&reason[..], &["--attempt-hash", "00000000"]].concat());
+    assert!(of_other.code != Some(0) && of_other.err.contains("Another attempt"), "{}", of_other.err);
     assert_eq!(on(&["proxy", "forget"], &contents, &reason).code, Some(0));
     assert_eq!(caller.post("/orders/a", "k-1", "one").await.json()["code"], "response_not_stored");
     assert_eq!(on(&["claim", "release"], &contents, &[&reason[..], &["--even-succeeded"]].concat()).code, Some(0));
@@ -186,4 +189,49 @@ async fn operators_name_records_of_the_proxy_by_their_operation_and_contents() {
     let both = json!({ "app": "default", "operation": OPERATION, "contents": 1, "realm": "proxy" });
     assert_eq!(alice(&gateway).post("/admin/v1/claims/show", &both).await.code(), (400, "invalid_request"));
     assert_eq!(alice(&gateway).get("/admin/v1/claims?app=default&realm=x").await.code(), (400, "invalid_request"));
+}
+
+async fn unknown_records_are_listed(engine: &str) {
+    let (_upstream, port) = Upstream::start().await;
+    let gateway = operated(engine).config(&config("", &at(port), "")).start().await;
+    let caller = Caller::of(&gateway);
+    until("the store serves", SOON, async || caller.post("/orders/broken", "k-1", "one").await.status == 500).await;
+    let own = gateway.client().claim(json!("A-1")).await.expect(201);
+    gateway.client().report(&own, json!({ "outcome": "unknown" })).await.expect(200);
+    let (_, global_id) = record_of(&gateway, "/orders/broken", "k-1");
+    until("both are listed, each in its realm", SOON, async || {
+        let found = alice(&gateway).get("/admin/v1/unknowns").await.expect(200).body["unknowns"].clone();
+        let mut found: Vec<_> = found.as_array().unwrap().iter().map(|it| (&it["realm"], &it["global_id"])).collect();
+        found.sort_by_key(|(realm, _)| realm.as_str());
+        found == [(&json!("api"), &own.body["global_id"]), (&json!("proxy"), &json!(global_id))]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unknown_records_of_the_proxy_are_listed_with_claims_on_memory() {
+    unknown_records_are_listed("memory:").await;
+}
+
+#[tokio::test]
+async fn unknown_records_of_the_proxy_are_listed_with_claims_on_redis() {
+    let Some(server) = RedisServer::start().await else { return };
+    unknown_records_are_listed(&server.url()).await;
+}
+
+#[tokio::test]
+async fn a_switch_that_would_lose_records_of_the_proxy_counts_them_with_claims() {
+    let (_upstream, port) = Upstream::start().await;
+    let engines = format!(
+        "{}[engines]\nprimary = \"memory:\"\nspare = \"memory:\"\n[chains.default]\nengines = [\"primary\", \"spare\"]\n",
+        operators()
+    );
+    let gateway = gateway::on_configured().config(&config("", &at(port), &engines)).start().await;
+    gateway.client().claim(json!("A-1")).await.expect(201);
+    for key in ["k-1", "k-2"] {
+        assert_eq!(Caller::of(&gateway).post("/orders/a", key, "one").await.status, 201);
+    }
+    let order = json!({ "to": "spare", "reason": "INC-1" });
+    let refused = alice(&gateway).post("/admin/v1/chains/default/switch", &order).await;
+    assert!(refused.text.contains("3 claims are stored on `primary`"), "{}", refused.text);
 }

@@ -2,14 +2,18 @@
 //! and answers of outage policies.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::framing::RawUpstream;
 use super::{Caller, SOON, Upstream, at, config, proxy};
 use crate::admin::{alice, operated};
+use crate::support::exposition::Page;
 use crate::support::gateway;
 
 /// Returns the table of keys with these secrets, and their folder. The first key encrypts.
@@ -73,6 +77,17 @@ async fn with_keys_only_encrypted_records_are_replayed_and_none_runs_again() {
 }
 
 #[tokio::test]
+async fn a_key_that_every_user_can_read_is_warned_of_at_the_start() {
+    let (_upstream, port) = Upstream::start().await;
+    for (mode, lines) in [(0o644, 1), (0o640, 0)] {
+        let (keys, folder) = encryption(&["aa"]);
+        fs::set_permissions(folder.path().join("aa"), fs::Permissions::from_mode(mode)).unwrap();
+        let (gateway, _caller) = proxy(port, &keys).await;
+        gateway.logged("Every user of this host can read", lines).await;
+    }
+}
+
+#[tokio::test]
 async fn an_erased_response_leaves_no_encrypted_body() {
     let (upstream, port) = Upstream::start().await;
     let (keys, _folder) = encryption(&["aa"]);
@@ -94,6 +109,32 @@ async fn an_erased_response_leaves_no_encrypted_body() {
     assert_eq!((repeat.status, &repeat.json()["response_status"]), (409, &Value::from(201)));
     assert_eq!(repeat.headers["location"], first.headers["location"]);
     assert_eq!(upstream.effects(), 1);
+}
+
+/// Its length is not announced, so it is known to be too long only when it has arrived.
+#[tokio::test]
+async fn a_response_in_pieces_that_is_too_long_leaves_a_tombstone() {
+    let (upstream, port) = RawUpstream::start().await;
+    let (gateway, caller) = proxy(port, "response_bytes = \"1KiB\"\n").await;
+    let chunk = format!("258\r\n{}\r\n", "x".repeat(0x258));
+    for (key, chunks, is_stored) in [("k-1", 1, true), ("k-2", 2, false)] {
+        upstream.answer(&format!(
+            "HTTP/1.1 201 Created\r\nlocation: /orders/1\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{}0\r\n\r\n",
+            chunk.repeat(chunks)
+        ));
+        let first = caller.post("/orders/a", key, "one").await;
+        assert_eq!((first.status, first.body.unwrap().len()), (201, 0x258 * chunks));
+        let repeat = caller.post("/orders/a", key, "one").await;
+        assert_eq!(
+            (repeat.is_replay(), &repeat.headers["location"]),
+            (is_stored, &"/orders/1".parse().unwrap()),
+            "{key}"
+        );
+        assert!(is_stored || repeat.json()["code"] == "response_not_stored", "{key}");
+    }
+    assert_eq!(upstream.take().len(), 2);
+    let page = Page::get(&gateway.admin_client()).await;
+    assert_eq!(page.sum("oncegate_proxy_tombstones_total", &[("route", "orders.create")]), 1);
 }
 
 #[tokio::test]
@@ -139,6 +180,21 @@ async fn errors_of_clients_leave_most_of_the_room_for_responses() {
 }
 
 #[tokio::test]
+async fn room_for_responses_is_free_again_after_their_retention() {
+    let (_upstream, port) = Upstream::start().await;
+    let more = "retention = \"2s\"\n[defaults.quota]\nresponse_bytes_total = \"4KiB\"\n";
+    let (_gateway, caller) = proxy(port, more).await;
+    let number = AtomicUsize::new(0);
+    let repeat = async || {
+        let (key, body) = (format!("k-{}", number.fetch_add(1, Ordering::Relaxed)), "x".repeat(1000));
+        caller.post("/orders/a", &key, &body).await;
+        caller.post("/orders/a", &key, &body).await
+    };
+    until("there is no room", SOON, async || repeat().await.status == 409).await;
+    until("there is room", SOON, async || repeat().await.is_replay()).await;
+}
+
+#[tokio::test]
 async fn a_private_response_is_stored_where_it_is_encrypted_or_asked_for_and_else_the_log_says_how() {
     let (_upstream, port) = Upstream::start().await;
     let (keys, _folder) = encryption(&["aa"]);
@@ -173,7 +229,7 @@ async fn a_private_response_is_stored_where_it_is_encrypted_or_asked_for_and_els
 }
 
 #[tokio::test]
-async fn the_answer_to_a_repeat_names_the_policy_that_gave_it() {
+async fn an_answer_names_the_policy_that_gave_it_to_its_caller_and_to_the_upstream() {
     let Some(mut server) = RedisServer::start().await else { return };
     let (upstream, port) = Upstream::start().await;
     let more = "[defaults.on_outage]\nclaim = \"local\"\noutcome = \"spool\"\n";
@@ -195,6 +251,11 @@ async fn the_answer_to_a_repeat_names_the_policy_that_gave_it() {
         repeat.is_replay() && repeat.headers.get("oncegate-degraded").is_some_and(|policy| policy == "local")
     })
     .await;
+    // A first request names it too, to its caller and to the upstream.
+    let granted = caller.post("/orders/a", "k-3", "one").await;
+    assert_eq!((granted.status, &granted.headers["oncegate-degraded"]), (201, &"local".parse().unwrap()));
+    assert_eq!(granted.headers["x-seen-degraded"], "Some(\"local\")");
+    let effects = effects + 1;
     for (path, key, body, status) in [("/orders/big", "k-2", "one", 409), ("/orders/a", "k-1", "two", 422)] {
         let refused = caller.post(path, key, body).await;
         assert_eq!((refused.status, &refused.headers["oncegate-degraded"]), (status, &"local".parse().unwrap()));

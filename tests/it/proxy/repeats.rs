@@ -35,6 +35,32 @@ async fn a_repeat_without_an_effect_leaves_the_outcome_unknown() {
     }
 }
 
+/// The status, the field of the upstream, and the answer to a repeat: a status or a state.
+#[tokio::test]
+async fn an_upstream_may_say_what_its_answer_means_and_what_is_unclear_is_unknown() {
+    for (status, says, expected) in [
+        ("201 Created", "", "replay"),
+        ("201 Created", "oncegate-outcome: unknown\r\n", "unknown"),
+        ("201 Created", "oncegate-outcome: failure\r\n", "runs"),
+        ("201 Created", "oncegate-outcome: maybe\r\n", "unknown"),
+        ("201 Created", "oncegate-outcome: success\r\noncegate-outcome: success\r\n", "unknown"),
+        ("201 Created", "oncegate-outcome: failure\r\noncegate-outcome: success\r\n", "unknown"),
+        ("500 Broken", "oncegate-outcome: success\r\n", "replay"),
+        ("429 Later", "oncegate-outcome: unknown\r\n", "unknown"),
+    ] {
+        let case = format!("{status}, {says}");
+        let (upstream, port) = RawUpstream::start().await;
+        let (_gateway, caller) = proxy(port, "").await;
+        upstream.answer(&format!("HTTP/1.1 {status}\r\n{says}content-length: 2\r\nconnection: close\r\n\r\nok"));
+        let first = caller.post("/orders/a", "k-1", "one").await;
+        assert!(status.starts_with(&first.status.to_string()), "{case}: {}", first.status);
+        let repeat = caller.post("/orders/a", "k-1", "one").await;
+        let is_run = upstream.take().len() == 2;
+        assert_eq!((is_run, repeat.is_replay()), (expected == "runs", expected == "replay"), "{case}");
+        assert!(expected != "unknown" || repeat.status == 409 && repeat.json()["state"] == "unknown", "{case}");
+    }
+}
+
 /// It has given up its body, so it cannot be forwarded; nor may its key be freed.
 #[tokio::test]
 async fn a_repeat_that_has_waited_leaves_the_outcome_unknown() {

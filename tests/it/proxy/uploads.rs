@@ -141,5 +141,11 @@ async fn the_end_of_a_body_with_another_digest_is_never_forwarded() {
     assert_eq!((wrong.status, &wrong.json()["code"]), (400, &Value::from("invalid_request")));
     let repeat = upload(&caller, "k-1", "other", "other").await;
     assert_eq!((repeat.status, &repeat.json()["state"]), (409, &Value::from("unknown")));
+    let lie = upload(&caller, "k-1", "other", &body).await;
+    assert_eq!(
+        (lie.status, &lie.json()["code"]),
+        (400, &Value::from("invalid_request")),
+        "on no answer it is believed"
+    );
     assert_eq!((upstream.requests(), upstream.effects()), (1, 0));
 }

@@ -153,6 +153,22 @@ async fn other_protocols_are_not_switched_to() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_replayed_is_refused_with_a_key() {
+    let (port, mut requests) = echo(SWITCH).await;
+    let gateway = in_front_of(port, "", "").await;
+    let keyed = "authorization: alice\r\nidempotency-key: k-1\r\n";
+    let switch = handshake("POST", "websocket").replace("host: a\r\n", &format!("host: a\r\n{keyed}"));
+    let call = |media: &str| {
+        format!("POST /orders/a HTTP/1.1\r\nhost: a\r\n{keyed}content-type: {media}\r\ncontent-length: 3\r\n\r\none")
+    };
+    for request in [switch, call("application/grpc"), call("Application/gRPC+proto")] {
+        let answer = framing::exchange(&address(&gateway), &request).await;
+        assert!(answer.starts_with("HTTP/1.1 501") && answer.contains("not_supported"), "{request}: {answer}");
+    }
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test]
 async fn a_handshake_that_is_not_whole_or_not_answered_opens_no_tunnel() {
     let (port, mut requests) = echo(SWITCH).await;
     let gateway = in_front_of(port, "", "").await;
