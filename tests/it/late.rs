@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
@@ -105,4 +106,34 @@ async fn late_outcomes(client: &Client) {
     forever["retention"] = json!("forever");
     let recorded = client.post(&path, &forever).await.expect(200);
     assert_eq!((&recorded.body["late"], &recorded.body["expires_at"]), (late, &Value::Null));
+}
+
+/// The contents, the operation and the retention of an item are those of its outcome, as of one that is sent alone.
+#[tokio::test]
+async fn an_item_of_a_batch_has_all_terms_of_an_outcome() {
+    let gateway = gateway::on_memory().start().await;
+    let client = gateway.client();
+    let attempt = format!("{}-0123456789abcdef", SystemClock::new().wall().as_micros());
+    let late = async |contents: &str, more: Value| {
+        let named =
+            client.post("/v1/global-ids", &json!({ "operation": "pay", "contents": contents })).await.expect(200);
+        let mut item = json!({ "attempt": attempt, "outcome": "success", "operation": "pay" });
+        item["global_id"] = named.body["global_id"].clone();
+        item.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        item
+    };
+    let items = [
+        late("kept", json!({ "contents": "kept", "retention": "forever", "result": 7 })).await,
+        late("wrong", json!({ "contents": "other" })).await,
+        late("blind", json!({})).await,
+    ];
+    let answer = client.post("/v1/outcomes/batch", &json!({ "items": items })).await.expect(200);
+    let [kept, wrong, blind] = [0, 1, 2].map(|at| &answer.body["items"][at]);
+    assert_eq!((&kept["state"], &kept["late"], &kept["expires_at"]), (&json!("succeeded"), &json!(true), &Value::Null));
+    assert_eq!((&wrong["status"], &wrong["code"]), (&json!(422), &json!("contents_mismatch")));
+    assert!(blind["expires_at"].is_string(), "{}", answer.text);
+    for (contents, is_verified) in [("kept", true), ("blind", false)] {
+        let hit = client.post("/v1/claims", &json!({ "operation": "pay", "contents": contents })).await.expect(409);
+        assert_eq!(hit.body.get("contents_verified").is_none(), is_verified, "{}", hit.text);
+    }
 }

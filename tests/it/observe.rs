@@ -113,6 +113,24 @@ async fn a_team_sees_what_enforcing_would_have_stopped() {
     assert!(!enforced, "what is enforced has no series of what enforcing would do");
 }
 
+/// An attempt that holds nothing is let through by every call about it.
+#[tokio::test]
+async fn an_observed_attempt_is_renewed_and_reported_alone_and_in_a_batch() {
+    let gateway = gateway::on_memory().config(&config()).start().await;
+    let shop = caller(&gateway, "shop");
+    let first = claim(&shop, "order.submit", "A-1", None).await.expect(201);
+    let observed = claim(&shop, "order.submit", "A-1", None).await.expect(201);
+    let renewed = shop.renew(&observed, Some("5m")).await.expect(200);
+    assert!(renewed.body["lease_ms"].as_u64() > Some(200_000), "{}", renewed.text);
+    let item = |of: &Answer| json!({ "global_id": of.body["global_id"], "attempt": of.body["attempt"], "outcome": "success", "result": of.body["timestamp"] });
+    let items = json!({ "items": [item(&observed), item(&first), item(&observed)] });
+    let batch = shop.post("/v1/outcomes/batch", &items).await.expect(200);
+    let states: Vec<_> = batch.body["items"].as_array().unwrap().iter().map(|item| &item["state"]).collect();
+    assert_eq!(states, ["observed", "succeeded", "observed"], "{}", batch.text);
+    assert_eq!(count(&gateway, OUTCOMES, &[("would_be", "duplicate_in_progress"), ("outcome", "success")]).await, 2);
+    assert_eq!(shop.get(&first.path("")).await.expect(200).body["result"], first.body["timestamp"], "as it was");
+}
+
 #[tokio::test]
 async fn the_same_claims_count_once_the_team_enforces() {
     let gateway = gateway::on_memory().config(&format!("{}mode = \"observe\"\n", app("shop"))).start().await;

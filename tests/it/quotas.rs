@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::{Gateway, Setup};
+use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::proxy::{Caller, Upstream, at, config};
 use crate::support::caller::{app, caller, credential};
 use crate::support::exposition::Page;
 use crate::support::gateway;
@@ -113,6 +116,87 @@ async fn granted_claims_are_settled_and_renewed_beyond_the_rate() {
     assert!(answers[taken..].iter().all(|answer| answer["quota"] == "requests_per_second"));
     let refused = until_refused(async || shop.settle(&granted[0], "success").await).await;
     assert_exceeded(&refused, "requests_per_second");
+}
+
+/// Calls that end or extend a hold need no rate, like those of claims.
+#[tokio::test]
+async fn held_locks_are_renewed_and_released_beyond_the_rate() {
+    let gateway = shop_and_bank("requests_per_second = 1\nburst = \"2s\"").start().await;
+    let shop = caller(&gateway, "shop");
+    let held = shop.post("/v1/locks/a/holds", &json!({})).await.expect(201);
+    let call =
+        async |what: &str| shop.post(&format!("/v1/locks/a/{what}"), &json!({ "attempt": held.body["attempt"] })).await;
+    // Each of these is one more than new requests may be, so that none may follow for a while.
+    for what in ["renewal", "renewal", "renewal", "release", "release"] {
+        let refused = until_refused(async || shop.post("/v1/locks/b/holds", &json!({})).await).await;
+        assert_exceeded(&refused, "requests_per_second");
+        assert_ne!(call(what).await.status, 429, "{what}");
+    }
+    assert_exceeded(&until_refused(async || shop.get("/v1/locks/a").await).await, "requests_per_second");
+}
+
+/// The proxy's requests are those of the app of their route.
+#[tokio::test]
+async fn requests_with_a_key_use_the_rate_and_the_places_of_their_app() {
+    let (upstream, port) = Upstream::start().await;
+    let proxy = config("", &at(port), "").replace("\"default\"", "\"shop\"");
+    let start = async |setup: Setup, quota: &str| {
+        setup.config(&format!("{proxy}{}[apps.shop.quota]\n{quota}\n", app("shop"))).start().await
+    };
+    let gateway = start(gateway::on_memory(), "requests_per_second = 1\nburst = \"2s\"").await;
+    let caller = Caller::of(&gateway);
+    let mut sent = 0;
+    until("the rate is used up", Duration::from_secs(10), async || {
+        sent += 1;
+        caller.post("/orders/a", &format!("k-{sent}"), "one").await.status == 429
+    })
+    .await;
+    assert_eq!(upstream.effects(), sent - 1, "what is refused is not forwarded");
+    assert_eq!(exceeded(&gateway, "shop", "requests_per_second").await, 1);
+
+    let Some(server) = RedisServer::start().await else { return };
+    let gateway = start(gateway::on(server.url()).patient(), "requests_in_flight = 1").await;
+    let first = Caller::of(&gateway);
+    until("the store serves", Duration::from_secs(10), async || {
+        first.post("/orders/a", "before", "one").await.status == 201
+    })
+    .await;
+    // Each asks the store, and one waits for its answer.
+    server.freeze();
+    let sent = [1, 2, 3, 4].map(|number| {
+        let caller = Caller::of(&gateway);
+        tokio::spawn(async move { caller.post("/orders/a", &format!("frozen-{number}"), "one").await.status })
+    });
+    until("all but one are answered", Duration::from_secs(10), async || {
+        sent.iter().filter(|sent| sent.is_finished()).count() >= 3
+    })
+    .await;
+    server.thaw();
+    let statuses: Vec<_> = join_all(sent).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 3, "{statuses:?}");
+    assert_eq!(exceeded(&gateway, "shop", "requests_in_flight").await, 3);
+}
+
+/// An eighth of the places is for what ends or extends something.
+#[tokio::test]
+async fn granted_claims_and_held_locks_end_while_all_other_places_are_taken() {
+    let gateway = shop_and_bank("requests_in_flight = 8").start().await;
+    let shop = caller(&gateway, "shop");
+    let granted = shop.claim(json!("a")).await.expect(201);
+    let held = shop.post("/v1/locks/a/holds", &json!({})).await.expect(201);
+    let mut kept = Vec::new();
+    for _ in 0..7 {
+        kept.push(unfinished(&gateway, "shop").await);
+    }
+    for path in ["/v1/claims", "/v1/locks/b/holds"] {
+        assert_exceeded(&shop.post(path, &json!({})).await, "requests_in_flight");
+    }
+    shop.renew(&granted, None).await.expect(200);
+    shop.settle(&granted, "success").await.expect(200);
+    let attempt = json!({ "attempt": held.body["attempt"] });
+    for path in ["/v1/locks/a/renewal", "/v1/locks/a/release"] {
+        shop.post(path, &attempt).await.expect(200);
+    }
 }
 
 async fn outcomes(client: &Client, items: &[Value]) -> Vec<Value> {

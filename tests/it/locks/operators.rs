@@ -7,6 +7,8 @@ use tokio::task::spawn_blocking;
 use super::{hold, queue, release};
 use crate::admin::{TOKEN, alice, operated};
 use crate::support::command::{Ended, oncegate_with};
+use crate::support::exposition::Page;
+use crate::support::gateway;
 
 async fn oncegate(admin: &str, words: &[&str]) -> Ended {
     let mut words: Vec<String> = words.iter().copied().map(str::to_owned).collect();
@@ -115,4 +117,30 @@ async fn wrong_orders_of_an_operator_are_refused_and_a_store_that_cannot_list_sa
     assert!(!listed.headers.contains_key("retry-after"), "it does not help to repeat");
     let claims = alice(&gateway).get("/admin/v1/claims?app=default").await;
     assert_eq!((claims.code(), &claims.body["detail"]), ((501, "not_supported"), &listed.body["detail"]));
+}
+
+#[tokio::test]
+async fn each_call_of_a_lock_is_counted_and_waits_and_holds_are_timed() {
+    let gateway = gateway::on_memory().start().await;
+    let client = gateway.client();
+    let nonce = json!({ "attempt_nonce": "0123456789abcdef" });
+    let held = hold(&client, "a", nonce.clone()).await.expect(201);
+    hold(&client, "a", nonce).await.expect(201);
+    hold(&client, "a", json!({})).await.expect(409);
+    let renew = async || client.post("/v1/locks/a/renewal", &json!({ "attempt": held.body["attempt"] })).await;
+    renew().await.expect(200);
+    release(&client, "a", &held).await.expect(200);
+    renew().await.expect(409);
+    release(&client, "a", &held).await.expect(409);
+    let page = Page::get(&gateway.admin_client()).await;
+    let app = ("app", "default");
+    for (result, count) in
+        [("granted", 1), ("repeated", 1), ("held", 1), ("renewed", 1), ("released", 1), ("not_held", 2)]
+    {
+        assert_eq!(page.sum("oncegate_locks_total", &[app, ("result", result)]), count, "{result}");
+    }
+    assert_eq!(page.sum("oncegate_locks_total", &[]), 7, "and nothing else");
+    for (times, count) in [("oncegate_lock_wait_seconds_count", 3), ("oncegate_lock_hold_seconds_count", 1)] {
+        assert_eq!(page.sum(times, &[app]), count, "{times}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oncegate_core::claim::{ClaimRequest, Outcome, RenewalResponse};
+use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, RenewalResponse};
 use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{BatchClaim, Claims as _};
@@ -116,6 +116,11 @@ async fn what_ends_well_leaves_no_entry_behind() {
         assert!(is_duplicate(&redis, &ClaimRequest { terms: claim.terms, ..again(claim) }).await);
     }
     soon("repeats of a success leave none", async || entries(&server) == 0).await;
+    let repeats: Vec<_> =
+        claims.iter().step_by(2).map(|claim| ClaimRequest { terms: claim.terms, ..again(claim) }).collect();
+    let batch: Vec<_> = repeats.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
+    redis.claim_batch(&batch, &|_, answer| assert!(matches!(answer, Ok(ClaimResponse::Duplicate(_))))).await;
+    soon("nor do they in a batch", async || entries(&server) == 0).await;
 }
 
 #[tokio::test]
