@@ -286,16 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn responses_in_clear_text_are_a_warning() {
+    fn responses_in_clear_text_and_a_key_that_every_user_can_read_are_warnings() {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, key) = (folder.path().join("oncegate.toml"), folder.path().join("key"));
         std::fs::write(&key, "0f".repeat(32)).expect("the key is written");
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("only its owner can read it");
         let keys = format!("[proxy.encryption]\nkeys = [{{ id = \"k\", file = {:?} }}]\n", key.display().to_string());
-        for (encryption, warnings) in [("", 1), (keys.as_str(), 0)] {
+        let clear = "Warning: the proxy stores responses in clear text";
+        for (encryption, mode, warnings) in [
+            ("", 0o600, &[clear][..]),
+            (&keys, 0o600, &[]),
+            (&keys, 0o644, &["Warning: Every user of this host can read"]),
+        ] {
+            std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("the mode is changed");
             std::fs::write(&file, format!("[proxy]\nlisten = \"127.0.0.1:8081\"\n{encryption}")).expect("written");
             let said = answer(check(Flags { config: Some(file.clone()), ..Flags::default() }));
-            assert_eq!(said.matches("Warning").count(), warnings, "{said}");
+            assert_eq!(said.matches("Warning").count(), warnings.len(), "{said}");
+            assert!(warnings.iter().all(|warning| said.contains(warning)), "{said}");
         }
     }
 

@@ -280,14 +280,24 @@ mod tests {
                           principal = [\"authorization\"]\n";
 
     fn explained(method: &str, url: &str, headers: &[&str]) -> anyhow::Result<String> {
+        explained_with(CONFIG, method, url, headers, false)
+    }
+
+    fn explained_with(
+        config: &str,
+        method: &str,
+        url: &str,
+        headers: &[&str],
+        trusted: bool,
+    ) -> anyhow::Result<String> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("oncegate.toml");
-        std::fs::write(&file, CONFIG)?;
+        std::fs::write(&file, config)?;
         let flags = Flags { config: Some(file), ..Flags::default() };
         let headers = headers.iter().map(ToString::to_string).collect();
         let (method, url, data) = (method.to_owned(), url.to_owned(), "one".to_owned());
         let mut out = Vec::new();
-        check(CheckArgs { flags, method, url, headers, data, trusted: false }, &mut out)?;
+        check(CheckArgs { flags, method, url, headers, data, trusted }, &mut out)?;
         Ok(String::from_utf8(out)?)
     }
 
@@ -318,6 +328,39 @@ mod tests {
         }
         for (url, fields) in [("/orders/1", &[][..]), ("http://shop/", &["no colon"]), ("http://shop/", &["a b: c"])] {
             assert!(explained("POST", url, fields).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn fields_of_trusted_peers_are_believed_only_where_the_request_comes_from_one() {
+        let config = CONFIG.replace("\"authorization\"", "\"trusted:x-user\"");
+        let config = format!("{config}[proxy]\ntrusted_peers = [\"192.0.2.1\"]\n");
+        let fields = ["Idempotency-Key: k", "X-User: alice"];
+        for (trusted, said) in [(true, "Claimed"), (false, "Refused: the field `x-user` is believed only from")] {
+            let explained = explained_with(&config, "POST", "http://shop/orders/1", &fields, trusted).unwrap();
+            assert!(explained.starts_with(said), "trusted: {trusted}: {explained}");
+        }
+        // A field that the gateway removes from the requests of others is in no fingerprint.
+        let config = format!("{CONFIG}[proxy]\ntrusted_peers = [\"192.0.2.1\"]\nstrip_fields = [\"if-match\"]\n");
+        let explained = |more: &[&str], trusted| {
+            let fields = [&["Idempotency-Key: k", "Authorization: alice"], more].concat();
+            explained_with(&config, "POST", "http://shop/orders/1", &fields, trusted).unwrap()
+        };
+        let condition = ["If-Match: \"7\""];
+        assert_eq!(explained(&condition, false), explained(&[], false));
+        assert_ne!(explained(&condition, true), explained(&[], true));
+    }
+
+    #[test]
+    fn the_date_of_a_dialect_is_checked() {
+        let config = format!("{CONFIG}dialect = \"oasis\"\n");
+        let old = "Repeatability-First-Sent: Tue, 15 Nov 1994 08:12:31 GMT";
+        let fields = ["Repeatability-Request-ID: 5942d803", "Authorization: alice", old];
+        for (fields, said) in
+            [(&fields[..], "before the time for which keys are kept"), (&fields[..2], "Repeatability-First-Sent")]
+        {
+            let explained = explained_with(&config, "POST", "http://shop/orders/1", fields, false).unwrap();
+            assert!(explained.starts_with("Refused: ") && explained.contains(said), "{explained}");
         }
     }
 }

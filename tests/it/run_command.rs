@@ -222,6 +222,35 @@ async fn an_operation_runs_once_unless_its_command_promises_that_nothing_happene
     assert_eq!(code(&mut child).await, Some(0));
 }
 
+/// As operators see the lock and the claim that it holds.
+#[tokio::test]
+async fn a_lock_and_a_claim_have_the_terms_of_the_command_line() {
+    let site = Site { gateway: operated("memory:").start().await, ..Site::new().await };
+    let script = |file: &str| format!("touch {file}; while [ ! -e end ]; do sleep 0.05; done");
+    let mut limited = site.spawn(&["lock", "run", "limited", "--limit", "3", "--lease", "7m"], &script("limited"));
+    let mut shared = site.spawn(&["lock", "run", "shared", "--shared", "--lease", "7m"], &script("shared"));
+    let mut claimed = site.spawn(&["once", "job", "1", "--lease", "7m", "--retention", "90m"], &script("claimed"));
+    for file in ["limited", "shared", "claimed"] {
+        site.made(file).await;
+    }
+    for (name, limit) in [("limited", json!(3)), ("shared", Value::Null)] {
+        let held = site.lock(name).await.1;
+        assert_eq!((&held["mode"], &held["limit"]), (&json!("shared"), &limit), "{held}");
+        let left = held["holders"][0]["lease_ms"].as_u64().unwrap();
+        assert!((300_000..=420_000).contains(&left), "{held}");
+    }
+    let named = json!({ "app": "default", "operation": "job", "contents": 1 });
+    let show = async || alice(&site.gateway).post("/admin/v1/claims/show", &named).await.expect(200).body;
+    let claim = show().await;
+    assert_eq!((&claim["lease"], &claim["state"]), (&json!("7m"), &json!("in_progress")), "{claim}");
+    std::fs::write(site.path().join("end"), "").unwrap();
+    for child in [&mut limited, &mut shared, &mut claimed] {
+        assert_eq!(code(child).await, Some(0));
+    }
+    let claim = show().await;
+    assert_eq!((&claim["retention"], &claim["state"]), (&json!("90m"), &json!("succeeded")), "{claim}");
+}
+
 /// The lease of a grant begins when the wait ends, not when the request is sent.
 #[tokio::test]
 async fn a_command_that_has_waited_for_longer_than_its_lease_runs_to_its_end() {

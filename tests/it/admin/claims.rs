@@ -142,6 +142,9 @@ async fn a_success(caller: &Client, alice: &Client) {
     assert_eq!(show(alice, &contents).await.expect(200).body["state"], "succeeded");
     let meant = json!({ "even_succeeded": true, "reason": "INC-3" });
     alice.post(RELEASE, &about(&contents, meant)).await.expect(200);
+    let trail = alice.get("/admin/v1/audit?limit=1").await.expect(200);
+    let entry = &trail.body["entries"][0];
+    assert_eq!((&entry["action"], &entry["detail"]), (&json!("claim.release"), &json!("even_succeeded")));
     caller.claim(contents).await.expect(201);
 }
 

@@ -98,6 +98,29 @@ async fn a_night_on_call() {
     terminal.claim("show", &[]).expect(3);
 }
 
+/// A change of another attempt than the named one is refused.
+#[tokio::test]
+async fn a_change_has_the_attempt_and_the_retention_of_the_command_line() {
+    let gateway = operated("memory:").start().await;
+    let terminal = Terminal::at(&gateway);
+    let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1001" } });
+    gateway.client().post("/v1/claims", &claim).await.expect(201);
+    let shown = terminal.claim("show", &["--output", "json"]).expect(0);
+    let shown: Value = serde_json::from_str(&shown.out).unwrap();
+    let (hash, other) = (shown["attempt_hash"].as_str().unwrap(), ["--reason", "r", "--attempt-hash", "00000000"]);
+    for words in [&["--even-succeeded"][..], &[]] {
+        let refused = terminal.claim("release", &[words, &other].concat()).expect(3);
+        assert!(refused.err.contains("(superseded, request "), "{}", refused.err);
+    }
+    let forget = ["proxy", "forget", "--app", "default", "--global-id", shown["global_id"].as_str().unwrap()];
+    terminal.run(&[&forget[..], &other].concat()).expect(3);
+    let settled = ["--outcome", "success", "--retention", "90m", "--reason", "r", "--attempt-hash", hash];
+    terminal.claim("settle", &settled).expect(0);
+    let settled = terminal.claim("show", &["--output", "json"]).expect(0);
+    assert!(settled.out.contains("\"90m\""), "{}", settled.out);
+    terminal.claim("release", &["--even-succeeded", "--reason", "r", "--attempt-hash", hash]).expect(0);
+}
+
 #[tokio::test]
 async fn lists_are_read_page_by_page() {
     let gateway = operated("memory:").start().await;
