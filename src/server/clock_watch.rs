@@ -71,6 +71,7 @@ impl ClockWatch {
 #[cfg(test)]
 mod tests {
     use oncegate_core::clock::ManualClock;
+    use oncegate_telemetry::metrics::Metrics;
 
     use super::*;
 
@@ -95,6 +96,19 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(after(|now| now.plus(Duration::from_millis(1))), None, "slewed");
         }
+    }
+
+    #[test]
+    fn each_step_is_counted() {
+        let metrics = Metrics::install();
+        let clock = Arc::new(ManualClock::at(NOON));
+        let mut watch = ClockWatch::new(clock.clone());
+        for hours in [0, 1, 0, 2, 0] {
+            clock.step_wall(clock.wall().plus(Duration::from_hours(hours)));
+            watch.check();
+        }
+        let text = metrics.render();
+        assert!(text.contains("\noncegate_clock_steps_total 2\n"), "{text}");
     }
 
     /// A clock whose readings take a second.

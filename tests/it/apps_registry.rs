@@ -90,6 +90,8 @@ async fn a_change_reaches_every_gateway_within_seconds() {
         // The same contents in two apps are two claims.
         client(gateway, "shop", &shop).claim(json!("A-1")).await.expect(201);
         client(gateway, "bank.eu", &bank).claim(json!("A-1")).await.expect(201);
+        let page = Page::get(&gateway.admin_client()).await;
+        assert_eq!(page.sum("oncegate_claims_total", &[("app", "bank.eu")]), 1, "a new app is counted");
     }
     let exists = alice(&gateways[1]).post("/admin/v1/apps", &json!({ "app": "shop", "reason": "again" })).await;
     assert_eq!(exists.code(), (409, "app_exists"));
@@ -172,7 +174,9 @@ async fn a_secret_is_revoked_once_it_is_unused() {
     revoke(&secret_id).await.expect(200);
     answers(&client(&gateway, "shop", &old), 401).await;
     answers(&client(&gateway, "shop", &new), 200).await;
-    let last = app().await["secrets"][0]["secret_id"].as_str().unwrap().to_owned();
+    let after = app().await;
+    assert!(used(&after, 0), "known before it is written down: {after}");
+    let last = after["secrets"][0]["secret_id"].as_str().unwrap().to_owned();
     let refused = revoke(&last).await;
     assert_eq!(refused.code(), (400, "invalid_request"));
     assert!(refused.text.contains("last secret"), "{}", refused.text);
@@ -357,6 +361,10 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
     client(&gateway, "good", &good).claim(fresh::contents()).await.expect(201);
     let listed = alice(&gateway).get("/admin/v1/apps/bad").await.expect(200);
     assert!(listed.body["problem"].as_str().unwrap().contains("there is no chain `nowhere`"), "{}", listed.text);
+    server.execute("UPDATE oncegate_apps SET disabled = true WHERE app = 'bad'").await;
+    answers(&client(&gateway, "bad", &second), 403).await;
+    server.execute("UPDATE oncegate_apps SET disabled = false WHERE app = 'bad'").await;
+    answers(&client(&gateway, "bad", &second), 200).await;
     server.execute("UPDATE oncegate_apps SET settings = settings").await;
     // A gateway that never had the valid settings runs without the app.
     let another = in_service(&server.url()).await;

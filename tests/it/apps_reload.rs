@@ -76,6 +76,9 @@ async fn a_change_of_the_file_takes_effect_by_itself() {
     answers(&new, 200).await;
     answers(&bank, 200).await;
     old.claim(json!("before")).await.expect(409);
+    bank.claim(json!("counted")).await.expect(201);
+    let counted_of = Page::get(&gateway.admin_client()).await.sum("oncegate_claims_total", &[("app", "bank")]);
+    assert_eq!(counted_of, 1, "a new app is counted as the others are");
     new.settle(&held, "success").await.expect(200);
     assert!(new.claim(json!(2)).await.expect(201).body["lease_ms"].as_u64().unwrap() > 200_000);
     counted(&gateway, (1, 0, 1)).await;

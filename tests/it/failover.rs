@@ -256,6 +256,9 @@ async fn while_the_witness_is_out_nobody_moves_and_everybody_says_so() {
         })
         .await;
         gateway.logged("The witness is out: the chain is not switched automatically", 1).await;
+        let summary = alice(gateway).get("/admin/v1/summary").await.expect(200);
+        let found = summary.body["attention"].as_array().unwrap().iter().find(|found| found["kind"] == "witness_down");
+        assert_eq!(found.expect(&summary.text)["subject"], "default");
         granted(gateway).await;
     }
     a.kill();

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::proxy;
 use crate::support::command::{oncegate, oncegate_with};
 use crate::support::exposition::Page;
 use crate::support::gateway;
@@ -37,7 +38,11 @@ fn with_tls(folder: &Path) -> Setup {
 
 /// Opens a connection and returns the server's certificate.
 async fn shown(gateway: &Gateway, config: &Arc<ClientConfig>) -> Vec<u8> {
-    let stream = TcpStream::connect(gateway.api()).await.unwrap();
+    shown_at(&gateway.api().to_string(), config).await
+}
+
+async fn shown_at(address: &str, config: &Arc<ClientConfig>) -> Vec<u8> {
+    let stream = TcpStream::connect(address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let stream = tokio_rustls::TlsConnector::from(config.clone()).connect(name, stream).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
@@ -251,11 +256,17 @@ async fn a_swapped_link_is_a_change() {
     };
     let (first, second) = (authority.issue(), authority.issue());
     place("first", &first);
-    let gateway = with_tls(&link).start().await;
+    let tables = format!("[proxy]\nlisten = \"127.0.0.1:0\"\n{}", table("tls", &link).replace("[server.", "[proxy."));
+    let gateway = with_tls(&link).config(&table("admin_tls", &link)).config(&tables).start().await;
     let config = authority.client_config(None);
-    assert_eq!(shown(&gateway, &config).await, first.der());
+    let listeners = [gateway.api().to_string(), gateway.admin().to_string(), proxy::address(&gateway)];
+    for listener in &listeners {
+        assert_eq!(shown_at(listener, &config).await, first.der(), "{listener}");
+    }
     place("second", &second);
-    until("the new certificate is shown", SOON, async || shown(&gateway, &config).await == second.der()).await;
+    for listener in &listeners {
+        until("the new certificate is shown", SOON, async || shown_at(listener, &config).await == second.der()).await;
+    }
 }
 
 #[tokio::test]

@@ -70,6 +70,16 @@ async fn a_stream_names_what_has_changed_and_ends_with_its_session() {
 }
 
 #[tokio::test]
+async fn a_stream_ends_once_its_gateway_drains() {
+    let gateway = operated().env("ONCEGATE_SERVER__DRAIN_DELAY", "1h").start().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let mut stream = Stream::open(&gateway, &browser.cookie).await;
+    assert!(stream.read_until(": open").await);
+    gateway.signal("TERM");
+    assert!(stream.read_until("\r\n0\r\n\r\n").await, "{}", stream.text);
+}
+
+#[tokio::test]
 async fn a_fifth_stream_of_a_session_is_refused_until_another_one_ends() {
     let gateway = operated().start().await;
     let browser = Browser::signed_in(&gateway, "view").await;

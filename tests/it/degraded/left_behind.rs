@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{again, durable_redis, out, setup};
+use super::{again, alice, config, durable_redis, out, setup};
 use crate::support::caller::caller;
 use crate::support::command::oncegate;
+use crate::support::gateway;
 use crate::support::table::rows;
 
 #[tokio::test]
@@ -67,4 +68,25 @@ async fn the_journal_of_a_lost_host_is_listed_and_delivered() {
 
     let nothing = oncegate(&data_dir, &["spool", "list", "--data-dir", "no-such-folder"]);
     assert!(nothing.code == Some(3) && nothing.err.contains("There is no journal"), "{}", nothing.err);
+}
+
+#[tokio::test]
+async fn entries_of_a_chain_that_is_not_configured_any_more_are_named_and_listed() {
+    let Some(mut server) = durable_redis().await else { return };
+    let setup = |chain: &str| {
+        let chains = format!("[engines]\nstore = {:?}\n[chains.{chain}]\nengines = [\"store\"]\n", server.url());
+        gateway::on_configured().config(&format!("{}{chains}[defaults]\nchain = {chain:?}\n", config()))
+    };
+    let (former, present) = (setup("former"), setup("present"));
+    let mut gateway = former.start().await;
+    server.kill();
+    out(&gateway).await;
+    caller(&gateway, "local").claim(json!("held")).await.expect(201);
+    gateway.kill();
+    let gateway = present.data_dir(gateway.data_dir()).start().await;
+    gateway.logged("The journal has entries of a chain that is not configured", 1).await;
+    let listed = alice(&gateway).get("/admin/v1/spool").await.expect(200);
+    let entries = listed.body["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 1, "{}", listed.text);
+    assert_eq!((&entries[0]["app"], &entries[0]["chain"]), (&json!("local"), &json!("former")));
 }

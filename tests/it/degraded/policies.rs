@@ -45,6 +45,7 @@ async fn each_policy_answers_in_the_stores_place_and_says_so() {
     assert_eq!((policy(&settled), &settled.body["state"]), (Some("local"), &json!("succeeded")));
     assert_eq!(again(&local, &json!("new")).await.expect(409).body["result"], "r");
     assert_eq!(policy(&local.settle(&granted, "failure").await.expect(409)), Some("local"));
+    assert_eq!(policy(&local.renew(&granted, None).await.expect(409)), Some("local"));
     // Open: each new operation is granted, and the same nonce gets the same grant.
     let body = json!({ "contents": "open", "attempt_nonce": "nonce-of-the-caller-1" });
     let opened = lenient.post("/v1/claims", &body).await.expect(201);

@@ -241,6 +241,20 @@ async fn a_lookup_and_an_operator_see_what_was_spooled_before() {
     assert_eq!(world.gateway.release(&release).await, Ok(ReleaseResponse::Done));
 }
 
+/// Delivered afterwards, the outcome would be that of an attempt that no longer holds the claim.
+#[tokio::test]
+async fn what_was_spooled_is_delivered_before_an_operator_releases_its_claim() {
+    let world = World::new().await;
+    let held = granted(&world).await;
+    world.line.set(Way::Gone);
+    world.settle(&report(&held, Outcome::Unknown, SPOOLED)).await;
+    world.line.set(Way::Whole);
+    let release = ReleaseRequest { key: held.key.clone(), attempt: held.attempt.clone(), result: None };
+    assert_eq!(world.gateway.release(&release).await, Ok(ReleaseResponse::Done));
+    assert_eq!(world.journal.status().entries, 0);
+    assert_eq!(world.gateway.read(&held.key).await, Ok(None));
+}
+
 #[tokio::test]
 async fn the_background_task_delivers() {
     let world = World::new().await;

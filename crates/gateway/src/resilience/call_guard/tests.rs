@@ -31,7 +31,7 @@ use tokio::time::sleep;
 use self::store::{FOREVER, Store};
 use super::*;
 use crate::resilience::retry_budget::FLOOR;
-use crate::resilience::tests::PausedClock;
+use crate::resilience::tests::{PausedClock, metric};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);

@@ -108,8 +108,10 @@ async fn a_slow_store_answers_all_calls_and_gets_few_retries() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_add_at_most_a_tenth_to_the_calls() {
+    let named = |name: &str| metric(&format!("oncegate_{name}"));
+    named("");
     let store = Store::new();
-    let engine = guarded(store.clone());
+    let engine = CallGuard::new(store.clone(), "retried", DEADLINE, PausedClock::start(), Arc::new(SystemEntropy));
     let mut offered = 0;
     for round in 0..1000 {
         if round % 5 == 0 {
@@ -124,6 +126,10 @@ async fn retries_add_at_most_a_tenth_to_the_calls() {
     let asked = store.claims();
     assert!(asked <= offered + offered / 10 + FLOOR + seconds, "{asked} for {offered} in {seconds} s");
     assert!(asked >= offered + offered / 20, "the budget is used: {asked} for {offered}");
+    let counted = |result: &str| named(&format!("retries_total{{engine=\"retried\",result=\"{result}\"}}"));
+    let made = counted("answered").zip(counted("failed")).map(|(answered, failed)| answered + failed);
+    assert_eq!(made, Some(f64::from(asked - offered)));
+    assert!(counted("over_budget") > Some(0.0));
 }
 
 #[tokio::test(start_paused = true)]
