@@ -47,7 +47,7 @@ impl Session {
             session.check().await.map_err(|failure| failure.answer.without_effect())?;
             Ok(session)
         };
-        store.state.open_session(store.members(from), store.options.connect_timeout, open, check).await
+        store.state.open_session(store.members(), from, store.options.connect_timeout, open, check).await
     }
 
     async fn open_at(store: Arc<Store>, member: Address) -> Result<Self, Determinate> {

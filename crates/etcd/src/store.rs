@@ -65,12 +65,9 @@ impl Store {
         }
     }
 
-    /// Returns the members, beginning with this one.
-    pub(super) fn members(&self, from: usize) -> Vec<Address> {
-        let mut members = self.known().members.clone();
-        let count = members.len().max(1);
-        members.rotate_left(from % count);
-        members
+    /// Returns the members.
+    pub(super) fn members(&self) -> Vec<Address> {
+        self.known().members.clone()
     }
 
     /// Returns the members and the learners, for operators.

@@ -35,7 +35,7 @@ async fn look(store: &Store) -> Vec<Node> {
         let asked = timeout(LOOK_TIMEOUT, words::send(&store.url.common, &address, "srvr")).await;
         node(&address, asked.ok().flatten().as_deref())
     };
-    join_all(store.members(0).into_iter().map(ask)).await
+    join_all(store.members().into_iter().map(ask)).await
 }
 
 /// Returns a server with this answer to `srvr`.

@@ -54,7 +54,7 @@ impl Session {
             session.check().await.map_err(|failure| failure.answer.without_effect())?;
             Ok((session, events))
         };
-        store.state.open_session(store.members(from), store.options.connect_timeout, open, check).await
+        store.state.open_session(store.members(), from, store.options.connect_timeout, open, check).await
     }
 
     async fn open_at(store: Arc<Store>, member: Address) -> Result<(Self, Events), Determinate> {

@@ -87,12 +87,9 @@ impl Store {
         }
     }
 
-    /// Returns the members, beginning with this one.
-    pub(super) fn members(&self, from: usize) -> Vec<Address> {
-        let mut members = self.known().members.clone();
-        let count = members.len().max(1);
-        members.rotate_left(from % count);
-        members
+    /// Returns the members.
+    pub(super) fn members(&self) -> Vec<Address> {
+        self.known().members.clone()
     }
 
     /// Records that the store came back without its data.
