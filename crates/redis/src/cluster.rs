@@ -290,10 +290,9 @@ fn redirect(node: &Primary, reply: &Value) -> Option<Redirect> {
 
 /// Returns the reply to the caller's own commands between the others of [`Cluster::asking`].
 fn asked_reply(replies: Vec<Value>, own_count: usize, count: usize) -> Result<Value, EngineError> {
-    let unwritten = replies[..].get(own_count + 2).is_some_and(|reply| matches!(reply, Value::ServerError(_)));
-    let is_complete = replies.len() == count;
-    let reply = transaction::reply(replies.into_iter().skip(1).take(own_count).collect());
-    let reply = reply.filter(|_| is_complete);
+    let unwritten = replies.get(own_count + 2).is_some_and(|reply| matches!(reply, Value::ServerError(_)));
+    let own = (replies.len() == count).then(|| replies.into_iter().skip(1).take(own_count).collect());
+    let reply = own.and_then(transaction::reply);
     let reply = reply.ok_or_else(|| EngineError::indeterminate("the Redis server sent no reply"))?;
     if unwritten && !matches!(reply, Value::ServerError(_)) {
         return Err(EngineError::shortfall(
