@@ -147,7 +147,7 @@ async fn moves_all_once(setup: &Setup, a: &mut impl Store) {
         until("it stays", SOON, async || refusal(chain(gateway).await["failover"].clone())).await;
         assert_eq!(chain(gateway).await["active"], "b");
     }
-    // Each gateway has connections of its own to the old store.
+    // Each gateway connects to the old store separately.
     let mut back = None;
     until("an operator goes back", SOON, async || {
         let answer = switch(two, "a").await;

@@ -108,7 +108,7 @@ async fn a_request_without_a_key_is_waited_for_as_long_as_one_with_a_key() {
     assert_eq!((stalled.status, stalled.body), (201, None), "it must not look complete");
 }
 
-/// The time is over before the response has begun, or while it arrives.
+/// The time ends before the response begins, or while it arrives.
 #[tokio::test]
 async fn an_exchange_that_takes_longer_than_any_may_is_cut_and_its_outcome_unknown() {
     let (upstream, port) = Upstream::start().await;

@@ -29,9 +29,10 @@ pub fn check(events: &[Event], skew: Duration) -> Result<(), Box<Unexplained>> {
 /// caller was answered, and no caller read the answer to it. Returns the number of keys that need this to be explained.
 ///
 /// Such an echo has an effect only if the caller's claim has ended by then: it claims the free key for a lease, for an
-/// attempt that is over. That blocks the key for a while, and is no double grant; a further outcome of the attempt finds it. A grant or an outcome by a policy always has an
-/// echo, even if it was fast: the store may have executed the call before the policy answered it, and its delivery
-/// sends it again.
+/// attempt that is over. That blocks the key for a while, and is no double grant. A further outcome of the attempt finds it.
+///
+/// A grant or an outcome by a policy always has an echo, even if it was fast: the store may have executed the call before
+/// the policy answered it, and its delivery sends it again.
 pub fn explained_with_echoes(history: &History, sent_twice_after: Duration) -> usize {
     explained_within(history, sent_twice_after, SKEW)
 }
