@@ -48,9 +48,10 @@ const ALL: [Scenario; 8] = [
 #[tokio::test]
 async fn every_scenario_runs_at_its_rate() {
     let runs = ALL.map(async |scenario| {
-        // Long enough for a rate that does not depend on one stall of the machine.
         let report = load_for(Duration::from_secs(4), 8, noop::router(), scenario, 40, false).await;
-        assert!((30.0..=44.0).contains(&report.operations_per_second), "{scenario:?}: {report}");
+        // On a busy machine operations are sent late or not at all. All that were due are in the report.
+        let due = report.latencies.values().map(|latency| latency.count).max().unwrap_or_default();
+        assert!(report.operations_per_second <= 44.0 && due >= 144, "{scenario:?}: {report}");
     });
     at_once(runs).await;
 }

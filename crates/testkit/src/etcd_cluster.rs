@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -129,9 +129,11 @@ impl EtcdCluster {
 
     /// Runs `etcdctl` on all members, and returns its output.
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        // A busy machine may take long. The last setting counts.
-        let output = self.try_ctl(&[arguments, &["--command-timeout=20s"]].concat());
-        output.unwrap_or_else(|| panic!("etcdctl {arguments:?} fails"))
+        // A busy machine may take long, to hash a password for one. The last setting counts.
+        let output = self.run(&[arguments, &["--dial-timeout=20s", "--command-timeout=20s"]].concat());
+        let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "etcdctl {arguments:?} fails: {out}{error}");
+        out.into_owned()
     }
 
     /// Puts a value that is no text.
@@ -144,8 +146,12 @@ impl EtcdCluster {
 
     /// Runs `etcdctl`; `None` if it fails.
     pub fn try_ctl(&self, arguments: &[&str]) -> Option<String> {
-        let output = self.command(arguments).stdin(Stdio::null()).output().expect("etcdctl runs");
+        let output = self.run(arguments);
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().expect("etcdctl runs")
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -262,7 +262,7 @@ impl ZooKeeperCluster {
         fs::write(data.join("myid"), (position + 1).to_string()).expect("an id");
         let (settings, port) = (member.folder.path().join("zoo.cfg"), member.client_port);
         let mut text = format!(
-            "dataDir={}\nclientPortAddress=127.0.0.1\ntickTime=200\ninitLimit=50\nsyncLimit=10\n\
+            "dataDir={}\nclientPortAddress=127.0.0.1\ntickTime=200\ninitLimit=100\nsyncLimit=25\n\
              minSessionTimeout=2000\nmaxSessionTimeout=20000\nmaxClientCnxns=0\nadmin.enableServer=false\n\
              4lw.commands.whitelist=srvr,mntr,ruok,conf\n",
             data.display()

@@ -17,8 +17,8 @@ use super::{again, granted, is_duplicate, serves_again};
 /// The server that is cut off.
 const ALONE: usize = 2;
 
-/// Longer than the servers need to notice that they have lost one another.
-const CUT: Duration = Duration::from_secs(6);
+/// Twice the time in which the servers notice that they have lost one another.
+const CUT: Duration = Duration::from_secs(10);
 
 /// The first gateway knows only the server that is cut off; the second one knows all. After each grant of the second one, the
 /// answers of the first one must be true, even while its server still acts as the leader.
