@@ -10,7 +10,7 @@ use oncegate_core::tenant::AppKey;
 use oncegate_gateway::chains::KnownChain;
 use oncegate_gateway::resilience::chain::SwitchCause;
 use oncegate_gateway::{KnownEngine, MetUnknownsOf, Refusal, RefusalKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Admin;
 
@@ -37,7 +37,7 @@ pub(super) struct Attention {
 }
 
 /// Kind of the problem.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     /// An engine does not answer.
@@ -82,7 +82,7 @@ impl Kind {
 }
 
 /// Urgency for a person.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Severity {
     /// Callers are refused, or something may have been done twice.

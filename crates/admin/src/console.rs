@@ -26,6 +26,7 @@ mod operations;
 mod options;
 mod overview;
 mod parts;
+mod prose;
 mod proxy;
 mod recent;
 mod routes;

@@ -268,7 +268,12 @@ impl Problem {
     /// Tells the reason, in a response to an operator.
     pub fn tell_reason(&mut self) {
         if let Members::Store { reason } = &self.members {
-            self.detail = format!("{} The reason: {reason}.", self.detail).into();
+            // A person has no field `Retry-After` in view.
+            let detail = match self.code {
+                Code::StoreUnavailable => "The store is not available. Nothing was changed.",
+                _ => &*self.detail,
+            };
+            self.detail = format!("{detail} The reason: {reason}.").into();
         }
     }
 

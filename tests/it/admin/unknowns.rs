@@ -44,6 +44,20 @@ async fn unknown_claims_are_listed_on_postgres() {
     unknown_claims_are_listed(&server.url()).await;
 }
 
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn unknown_claims_are_listed_on_etcd() {
+    let Some(cluster) = oncegate_testkit::etcd_cluster::EtcdCluster::start_one().await else { return };
+    unknown_claims_are_listed(&cluster.patient_url()).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn unknown_claims_are_listed_on_zookeeper() {
+    let Some(cluster) = oncegate_testkit::zookeeper_cluster::ZooKeeperCluster::start_one().await else { return };
+    unknown_claims_are_listed(&cluster.patient_url()).await;
+}
+
 async fn unknown_claims_are_listed(engine: &str) {
     let turns = "[apps.bank.operations.\"transfer\"]\non_lease_end = \"unknown\"\n";
     let setup = operated(engine).config(&format!("{}{}{turns}", caller::app("shop"), caller::app("bank")));

@@ -56,6 +56,12 @@ async fn an_unknown_is_settled_once_and_its_waiting_caller_is_answered() {
         "{}",
         after.text
     );
+    // The address alone says nothing: another operator may have got it in a chat.
+    let other = Browser::signed_in(&gateway, "act").await;
+    for (browser, address) in [(&other, location(&settled)), (&browser, &*format!("{page}?done=failure"))] {
+        let linked = browser.get(address).await.expect(200);
+        assert!(!linked.text.contains("Settled:"), "{address}: {}", linked.text);
+    }
     let repeat =
         gateway.client().post("/v1/claims", &json!({ "operation": "order.submit", "contents": contents })).await;
     assert_eq!((repeat.code(), &repeat.body["result"]), ((409, "duplicate"), &json!({ "number": 7 })));
@@ -131,7 +137,11 @@ async fn a_suspect_is_checked_and_then_no_longer_listed() {
     super::hostile::suspected(&gateway, "order.submit", &json!({ "order_id": "A-1" })).await;
     let list = browser.get("/console/attention").await.expect(200);
     assert!(list.text.contains("href=\"/console/attention/1\""), "{}", list.text);
-    let form = bound(&browser.get("/console/attention/1").await.expect(200));
+    let ask = browser.get("/console/attention/1").await.expect(200);
+    assert!(ask.text.contains("{&quot;order_id&quot;:&quot;A-1&quot;}"), "what to look up: {}", ask.text);
+    let is_noted = async || newest(&gateway, "claim.view").await.as_array().unwrap().len() == 1;
+    until("the look is in the trail", Duration::from_mins(1), is_noted).await;
+    let form = bound(&ask);
     let done = browser.post("/console/attention/1", &[OWN], &format!("{form}&found=twice&reason=INC-9")).await;
     assert_eq!((done.status, location(&done)), (303, "/console/attention?done=checked"), "{}", done.text);
     let after = browser.get(location(&done)).await.expect(200);
@@ -150,10 +160,15 @@ async fn a_chain_is_switched_once_its_name_was_typed_and_the_loss_accepted() {
         .start()
         .await;
     let browser = Browser::signed_in(&gateway, "act").await;
-    gateway.client().claim(json!({ "order_id": "A-1" })).await.expect(201);
+    let met = json!({ "order_id": "A-1" });
+    unknown(&gateway, &met).await;
+    gateway.client().post("/v1/claims", &json!({ "operation": "order.submit", "contents": met })).await.expect(409);
     let page = "/console/chains/default/switch";
     let ask = browser.get(page).await.expect(200);
-    assert!(ask.text.contains("1 claim is stored on `primary`"), "{}", ask.text);
+    assert!(ask.text.contains("1 claim is stored on <code>primary</code>"), "{}", ask.text);
+    for (name, value) in [("Unknown outcomes", 1), ("May have run twice", 0), ("Waiting calls", 0), ("Spool", 0)] {
+        assert!(ask.text.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "{name}: {}", ask.text);
+    }
     let form = bound(&ask);
     for wrong in ["&typed=other&accept_loss=true", "&typed=default"] {
         let refused = browser.post(page, &[OWN], &format!("{form}&to=spare&reason=x{wrong}")).await;

@@ -6,6 +6,10 @@ use serde_json::json;
 use super::browser::Browser;
 use super::{ROLES, operated, token, without_own_script};
 
+fn percent_encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |encoded, byte| format!("{encoded}%{byte:02X}"))
+}
+
 /// A double execution whose operation has this name.
 pub(super) async fn suspected(gateway: &Gateway, operation: &str, contents: &serde_json::Value) {
     let client = gateway.client();
@@ -27,7 +31,7 @@ async fn suspects_are_listed_and_counted() {
         let overview = browser.get("/console/").await.expect(200);
         assert!(
             overview.text.contains("1 thing needs a person")
-                && overview.text.contains("52 operations of app `default` may have been executed twice"),
+                && overview.text.contains("52 operations of app <code>default</code> may have been executed twice"),
             "{}",
             overview.text
         );
@@ -72,6 +76,41 @@ async fn wrong_values_in_addresses_are_problems_that_run_nothing() {
         }
         let answer = Browser::at(&gateway).sign_in(&token("view"), value).await;
         assert_eq!(answer.headers["location"], "/console/");
+    }
+}
+
+#[tokio::test]
+async fn names_of_callers_are_never_markup_and_keys_and_reasons_are_shown_as_text() {
+    let (gateway, proxied) = super::proxy::started().await;
+    let client = gateway.client();
+    for hostile in ["<script>", "\"><b>", "'><i>", "\u{202e}abc", "a b", "{{7*7}}", "</a>"] {
+        for (call, body) in [
+            ("/v1/claims", json!({ "operation": hostile, "contents": 1 })),
+            ("/v1/claims", json!({ "operation": "order.submit", "contents": 1, "caller": hostile })),
+            ("/v1/locks/nightly-report/holds", json!({ "caller": hostile })),
+            (&*format!("/v1/locks/{}/holds", percent_encoded(hostile)), json!({})),
+        ] {
+            let refused = client.post(call, &body).await;
+            assert_eq!(refused.code(), (400, "invalid_request"), "{call} {body}: {}", refused.text);
+        }
+    }
+    // Any printable ASCII may be in a key, and anything in a reason.
+    let key = "<img/src=x>0123456789abcdef0123456789";
+    assert_eq!(proxied.post("/orders/a", key, "one").await.status, 201);
+    suspected(&gateway, "order.submit", &json!(1)).await;
+    let reason = json!({ "found": "once", "reason": "<b>bold</b>" });
+    gateway.admin_client().with_credential(&token("act")).post("/admin/v1/suspects/1/check", &reason).await.expect(200);
+    let browser = Browser::signed_in(&gateway, "act").await;
+    for (path, shown) in [
+        ("/console/proxy/orders.create", "&lt;img/src"),
+        ("/console/recent", ""),
+        ("/console/audit", "&lt;b&gt;bold&lt;/b&gt;"),
+    ] {
+        let page = browser.get(path).await.expect(200);
+        assert!(page.text.contains(shown), "{path}: {}", page.text);
+        for broken in ["<img", "<b>"] {
+            assert!(!page.text.contains(broken), "{path}: {}", page.text);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::proxy::{Caller, Upstream};
 
 const KEY: &str = "51aa03c2-qz7k-4b60-9c0f-2d3f8e6b1a77";
 
-async fn started() -> (Gateway, Caller) {
+pub(super) async fn started() -> (Gateway, Caller) {
     let (_upstream, port) = Upstream::start().await;
     let config = format!(
         "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\

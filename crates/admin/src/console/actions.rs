@@ -66,6 +66,13 @@ impl Actions {
         secrets.remove(index).map(|(_, secret)| secret)
     }
 
+    /// Reports whether a successful action of this session has led to this address.
+    pub(super) fn has_led(&self, session: &str, to: &str) -> bool {
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = results.iter().filter(|(name, _)| name.split(' ').next() == Some(session));
+        own.filter_map(|(_, result)| result.peek()).any(|done| done.as_ref().is_ok_and(|led| led == to))
+    }
+
     /// Reports whether an action with this name is running or was successful.
     pub(super) fn has(&self, name: &str) -> bool {
         self.results.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(known, _)| known == name)
@@ -116,6 +123,7 @@ mod tests {
         go_on.notify_one();
         assert_eq!(click("b").await.unwrap().unwrap(), "1", "another form");
         assert!(actions.has("a") && !actions.has("c"));
+        assert!(actions.has_led("a", "0") && !actions.has_led("a", "1") && !actions.has_led("b", "0"));
         let refused = || async { Err(fault()) };
         assert!(actions.once("c".to_owned(), refused()).await.is_err() && !actions.has("c"), "it can be sent again");
         for number in 0..RESULTS_MAX {

@@ -14,12 +14,14 @@ use serde_json::value::RawValue;
 
 use self::several::{Kind, Row};
 use super::apps::{self, AppsPage};
+use super::claims::Named;
 use super::context::{Answer, Context};
 use super::masks::masked;
-use super::parts::{address, claim_page, pager, path, table};
+use super::parts::{address, claim_page, pager, path, refusal, table};
 use super::texts::Text;
 use super::untrusted::Untrusted;
 use super::{layout, times};
+use crate::attention::Kind as ItemKind;
 use crate::audit::Change;
 use crate::role::Role;
 
@@ -91,6 +93,11 @@ impl Suspect {
     /// Returns the page of its claim.
     pub(super) fn claim(&self) -> String {
         claim_page(&self.app, &self.global_id, &self.realm)
+    }
+
+    /// Returns its claim. The store may have another attempt's by now, or none.
+    pub(super) fn named(&self) -> Named {
+        Named::new(self.app.raw(), self.global_id.raw(), &self.realm)
     }
 
     /// Returns why it is suspected.
@@ -214,7 +221,7 @@ fn done(context: &Context) -> Markup {
     let t = context.texts();
     let number = |name| context.query(name).and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
     let (count, left) = (number("count"), number("left"));
-    let text = match context.query("done") {
+    let text = match context.done() {
         Some("checked") if count == 0 => Text::CheckedNow,
         Some("checked") => Text::CheckedSeveral(count),
         Some("settled") => Text::SettledSeveral(count),
@@ -229,7 +236,7 @@ fn of_unknowns(context: &Context, found: &Result<UnknownsPage, Problem>) -> Mark
     let t = context.texts();
     let UnknownsPage { unknowns, more, failed } = match found {
         Ok(found) => found,
-        Err(problem) => return html! { p.notice { (Untrusted::from(problem.detail.clone())) } },
+        Err(problem) => return html! { p.notice { (refusal(t, problem)) } },
     };
     html! {
         @for Unanswered { app, detail } in failed {
@@ -238,7 +245,7 @@ fn of_unknowns(context: &Context, found: &Result<UnknownsPage, Problem>) -> Mark
         @if unknowns.is_empty() {
             @if failed.is_empty() { p { (t.of(Text::NoUnknowns)) } }
         } @else {
-            p { (t.of(Text::SettleAdvice)) }
+            p { (t.of(Text::Advice(ItemKind::Unknown))) }
             @if *more { p { (t.of(Text::OldestOnly)) } }
             (several::form(context, Kind::Settle, &unknowns.iter().map(unknown_row).collect::<Vec<_>>(), &rows_of_unknowns(context, unknowns)))
         }
@@ -286,7 +293,7 @@ fn of_suspects(context: &Context, found: &Suspects) -> Markup {
         @if found.suspects.is_empty() {
             p { (t.of(Text::NoneOpen)) }
         } @else {
-            p { (t.of(Text::CheckAdvice)) }
+            p { (t.of(Text::Advice(ItemKind::Double))) }
             (several::form(context, Kind::Check, &found.suspects.iter().map(suspect_row).collect::<Vec<_>>(), &rows_of_suspects(context, &found.suspects)))
         }
     }

@@ -7,7 +7,7 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
-use super::parts::{address, pager, path, table};
+use super::parts::{address, pager, path, refusal, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
@@ -58,7 +58,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 (rows(t, entries))
                 (pager(t, "/console/audit", &filters, next.as_ref().map(Untrusted::raw)))
             },
-            Err(problem) => p.notice role="alert" { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice role="alert" { (refusal(t, problem)) },
         }
         (layout::sources(t, &["audit"], "oncegate audit"))
     };

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::context::{Answer, Context};
 use super::gateways::{self, Gateways};
 use super::layout;
-use super::parts::{facts, health, path, table};
+use super::parts::{facts, health, path, refusal, table};
 use super::texts::Text;
 use super::times;
 use super::untrusted::Untrusted;
@@ -105,12 +105,12 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
         div.heading { h1 { (t.of(Text::Engines)) } span.muted { (t.of(Text::ThisGateway)) } }
         @match &engines {
             Ok(found) => (table_of_engines(&context, &found.engines)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice { (refusal(t, problem)) },
         }
         (layout::heading(&t.of(Text::Chains), &t.of(Text::ThisGateway)))
         @match &chains {
             Ok(found) => (table_of_chains(&context, &found.chains)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice { (refusal(t, problem)) },
         }
         (layout::sources(t, &["engines", "chains"], "oncegate engine list, oncegate chain list"))
     };
@@ -191,7 +191,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let may_switch = context.operator.role >= Role::Act && chain.engines.len() > 1;
     let main = html! {
         div.heading { h1 { (t.of(Text::Chain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
-        @if context.query("done") == Some("switched") { p.notice role="status" { (t.of(Text::SwitchedNow)) } }
+        @if context.done() == Some("switched") { p.notice role="status" { (t.of(Text::SwitchedNow)) } }
         (facts(t, &[
             (Text::Active, html! { (chain.active) }),
             (Text::Epoch, html! { (chain.epoch) }),

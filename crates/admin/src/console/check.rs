@@ -7,28 +7,36 @@ use oncegate_web::problem::{Code, Problem};
 use serde_json::{Value, json};
 
 use super::attention::{Suspect, Suspects};
+use super::claims;
 use super::context::{Answer, Context, value};
-use super::parts::{facts, path};
+use super::parts::{facts, path, refusal};
 use super::texts::Text;
 use super::{forms, layout, times};
+use crate::attention::Kind;
 
 /// Draws the page of the action.
 pub(super) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let suspect = suspect(&context).await?;
-    let found = [("once", Text::RanOnce), ("twice", Text::RanTwice), ("never", Text::RanNever)];
-    let fields = forms::choice(&context, "found", Text::WhatYouFound, &found);
-    let (id, claim) = (suspect.id.to_string(), suspect.claim());
+    let answers = [("once", Text::RanOnce), ("twice", Text::RanTwice), ("never", Text::RanNever)];
+    let fields = forms::choice(&context, "found", Text::WhatYouFound, &answers);
+    let (id, link, claim) = (suspect.id.to_string(), suspect.claim(), suspect.named());
+    let found = claim.claim(&context).await;
     let main = html! {
         h1 { (t.of(Text::CheckIt)) }
         (facts(t, &[
             (Text::Noticed, html! { (times::since(&suspect.noticed_at, context.now())) }),
             (Text::App, html! { (suspect.app) }),
             (Text::Operation, html! { @if let Some(operation) = &suspect.operation { (operation) } @else { "–" } }),
-            (Text::Claim, html! { a href=(claim) { code { (suspect.global_id) } } }),
+            (Text::Claim, html! { a href=(link) { code { (suspect.global_id) } } }),
             (Text::Why, html! { (t.of(suspect.reason())) }),
         ]))
-        p { (t.of(Text::CheckAdvice)) }
+        (layout::heading(&t.of(Text::Claim), &t.of(Text::ScopeStore)))
+        @match &found {
+            Ok(found) => (claims::brief(&context, &claim, found)),
+            Err(problem) => p { (refusal(t, problem)) },
+        }
+        p { (t.of(Text::Advice(Kind::Double))) }
         (forms::form(&context, &path(&["attention", &id]), &[], &fields, Text::CheckIt))
         (layout::same_as(t, "POST /admin/v1/suspects/{id}/check", &format!("oncegate suspects check {id} --found … --reason …")))
     };

@@ -20,7 +20,7 @@ use super::context::{Answer, Context};
 use super::layout;
 use super::masks::{self, masked};
 use super::options::Link;
-use super::parts::{address, facts, logs, path};
+use super::parts::{address, facts, logs, path, refusal};
 use super::proxy::keys::{self, Keys};
 use super::recent::{Group, Recent};
 use super::texts::{Text, Texts};
@@ -63,11 +63,16 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// Returns the claim with this ID.
+    pub(super) fn new(app: &str, id: &str, realm: &str) -> Self {
+        let realm = if realm == "proxy" { "proxy" } else { "api" };
+        Self { app: app.to_owned(), id: id.to_owned(), realm: realm.to_owned() }
+    }
+
     /// Returns the claim in the address of a page.
     pub(super) fn of(context: &Context) -> Self {
         let part = |name: &str| context.parameters.get(name).cloned().unwrap_or_default();
-        let realm = context.query("realm").filter(|realm| *realm == "proxy").unwrap_or("api");
-        Self { app: part("app"), id: part("id"), realm: realm.to_owned() }
+        Self::new(&part("app"), &part("id"), context.query("realm").unwrap_or_default())
     }
 
     /// Reports whether it is a record of the proxy.
@@ -111,7 +116,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         tokio::join!(named.claim(&context), context.get::<Recent>(&recent), requests(&context, &named));
     let recent = recent.ok();
     let seen = recent.as_ref().map(Recent::groups).unwrap_or_default();
-    let done = done(context.query("done"));
+    let done = done(context.done());
     let main = match &claim {
         Ok(claim) => {
             note(&context, claim);
@@ -137,7 +142,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         Err(problem) if done.is_some() || !seen.is_empty() || keys.as_ref().is_some_and(Keys::has_any) => html! {
             h1 { (t.of(Text::Claim)) }
             @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
-            p { (Untrusted::from(problem.detail.clone())) }
+            p { (refusal(t, problem)) }
             @if !seen.is_empty() {
                 p { (t.of(Text::NotHereAnyMore)) }
                 ol.timeline { @for group in &seen { li { "○ " (group.draw(t, context.links())) } } }
@@ -243,6 +248,12 @@ fn succeeded_at(claim: &Claim) -> Option<String> {
     let micros = u64::try_from(end.parse::<jiff::Timestamp>().ok()?.as_microsecond()).ok()?;
     let at = micros.checked_sub(u64::try_from(retention.as_micros()).ok()?)?;
     Some(Timestamp::from_micros(at).to_string())
+}
+
+/// Returns the state of a claim, its contents and its result, for the page of another matter. A look at contents is in the audit trail.
+pub(super) fn brief(context: &Context, named: &Named, claim: &Claim) -> Markup {
+    note(context, claim);
+    html! { (state(context.texts(), named, claim)) (contents(context, named, claim)) }
 }
 
 fn contents(context: &Context, named: &Named, claim: &Claim) -> Markup {

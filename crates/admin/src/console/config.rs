@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::context::{Answer, Context};
 use super::parts::table;
-use super::texts::{Advice, Text, Texts};
+use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
+use crate::attention::Kind;
 
 /// `GET /admin/v1/config`.
 #[derive(Deserialize)]
@@ -62,7 +63,7 @@ fn reload(t: Texts, last: Option<&Reload>) -> Markup {
     let at = times::instant(at);
     html! {
         @if let Some(error) = error {
-            div.notice { strong { "▲ " (t.of(Text::ReloadFailed(&at))) } " " (t.of(Text::Do(Advice::ReloadFailed))) pre { (error) } }
+            div.notice { strong { "▲ " (t.of(Text::ReloadFailed(&at))) } " " (t.of(Text::Advice(Kind::ReloadFailed))) pre { (error) } }
         } @else {
             p { (t.of(Text::ReloadedAt(&at))) }
         }

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use super::actions::Actions;
 use super::calls::Calls;
 use super::options::ConsoleLinks;
+use super::parts::address;
 use super::session::{SessionId, Sessions};
 use super::site::Sites;
 use super::streams::Streams;
@@ -92,6 +93,14 @@ impl Context {
     /// Returns the value of a parameter of the query, if it is not empty.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         value(&self.query, name)
+    }
+
+    /// Returns what an action of this session has done that led to this page. An address alone could come from anybody.
+    pub(super) fn done(&self) -> Option<&str> {
+        let done = self.query("done")?;
+        let query: Vec<_> = self.query.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let here = address(&self.path, &query);
+        self.console.actions.has_led(&self.session.form_token(), &here).then_some(done)
     }
 
     /// Returns the answer of the admin API to a read.

@@ -20,11 +20,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::context::{Answer, Console, Context, value};
-use super::parts::address;
+use super::parts::{address, refusal};
 use super::session::Draft;
 use super::site::Site;
 use super::texts::{Language, Text, Texts};
-use super::untrusted::Untrusted;
 use super::{layout, sign_in_form};
 use crate::auth::{Operator, Via};
 use crate::role::Role;
@@ -112,7 +111,7 @@ fn admitted(guard: &Guard, request: &Request) -> Result<(Site, OwnedSemaphorePer
     let has_session = session.is_some_and(|session| guard.console.sessions.peek(&session).is_some());
     let places = if has_session { &guard.operators } else { &guard.strangers };
     let permit = places.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{IN_FLIGHT_MAX} pages of the console are being drawn; try again after Retry-After.");
+        let detail = format!("{IN_FLIGHT_MAX} pages of the console are being drawn; load this one again.");
         Problem::new(Code::Overloaded, detail).retry_soon()
     })?;
     if !request.method().is_safe() && !site.has_sent(request.headers()) {
@@ -287,10 +286,10 @@ fn forbidden(operator: &Operator, needed: Role) -> Problem {
 /// Draws a problem as a page, with the text of the admin API's document, and a link to the form that was refused.
 fn draw_problem(context: &Context, problem: &Problem, form: Option<&str>) -> Response {
     let t = context.texts();
-    let title = if problem.code == Code::NotFound { Text::NotFound } else { Text::Problem };
+    let title = Text::Refused(problem.code);
     let main = html! {
         h1 { (t.of(title)) }
-        p { (Untrusted::from(problem.detail.clone())) }
+        p { (refusal(t, problem)) }
         @if problem.code == Code::Internal { p { (t.of(Text::NothingKnownToHaveChanged)) } }
         @if let Some(form) = form { p { a.button href=(form) { (t.of(Text::BackToForm)) } " " (t.of(Text::FormIsKept)) } }
         p.muted {

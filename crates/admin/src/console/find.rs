@@ -16,7 +16,7 @@ use self::guesses::{Guess, LOOK_UPS_MAX};
 use super::apps::{App, AppsPage};
 use super::context::{Answer, Context, value};
 use super::layout;
-use super::parts::{address, claim_page, path};
+use super::parts::{address, claim_page, path, refusal};
 use super::proxy::Routes;
 use super::proxy::keys::{self, Keys};
 use super::recent::Recent;
@@ -236,7 +236,7 @@ async fn draw(
         @if let Some(problem) = problem {
             div.notice role="alert" {
                 @if problem.code == Code::NotFound { strong { (t.of(Text::NoLiveClaim)) } " " }
-                (Untrusted::from(problem.detail.clone()))
+                (refusal(t, problem))
             }
         }
         (found)

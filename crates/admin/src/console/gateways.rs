@@ -82,8 +82,8 @@ pub(super) fn of_chain(t: Texts, gateways: &Gateways, name: &Untrusted) -> Marku
 
 /// Returns whose data it is: the fleet's, as of its last read.
 fn scope(t: Texts, chain: &ListedChain) -> String {
-    let read = chain.read_at.as_deref().map(|at| t.of(Text::AsOf(&times::instant(at))).into_owned());
-    read.map_or_else(|| t.of(Text::ThisGateway).into_owned(), |read| format!("{} · {read}", t.of(Text::ScopeFleet)))
+    let read = chain.read_at.as_deref().map(|at| t.of(Text::AsOf(&times::instant(at))).to_string());
+    read.map_or_else(|| t.of(Text::ThisGateway).to_string(), |read| format!("{} · {read}", t.of(Text::ScopeFleet)))
 }
 
 fn rows(t: Texts, chain: &ListedChain) -> Markup {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::apps::{AppsPage, choose};
 use super::context::{Answer, Context};
-use super::parts::{address, facts, pager, path, table};
+use super::parts::{address, facts, pager, path, refusal, table};
 use super::texts::Text;
 use super::untrusted::Untrusted;
 use super::{forms, layout, times};
@@ -64,7 +64,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
                 (table_of(&context, app, locks))
                 (pager(t, "/console/locks", &[("app", app)], next.as_ref().map(Untrusted::raw)))
             },
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice { (refusal(t, problem)) },
         }
         form.inline method="get" action="/console/locks/show" {
             input type="hidden" name="app" value=(app);
@@ -117,14 +117,14 @@ impl Named {
 /// Draws the page of a lock.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let (t, named) = (context.texts(), Named::of(&context));
-    let done = context.query("done") == Some("released");
+    let done = context.done() == Some("released");
     let lock = named.lock(&context).await;
     let main = html! {
         div.heading { h1 { (Untrusted::from(named.app.clone())) " / " (Untrusted::from(named.name.clone())) } span.muted { (t.of(Text::ScopeStore)) } }
         @if done { p.notice role="status" { (t.of(Text::HoldEnded)) } }
         @match &lock {
             Ok(lock) => (holds(&context, &named, lock)),
-            Err(problem) => p { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p { (refusal(t, problem)) },
         }
         (layout::sources(
             t,

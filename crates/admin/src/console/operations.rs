@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::apps::{self, AppsPage};
 use super::context::{Answer, Context};
-use super::parts::{address, facts, path, table};
+use super::parts::{address, facts, path, refusal, table};
 use super::recent::{self, Recent};
 use super::texts::{Text, Texts};
 use super::traffic::{self, History};
@@ -151,13 +151,13 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
             @match &history {
                 Ok(history) => (traffic::draw(t, history)),
-                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+                Err(problem) => p.notice { (refusal(t, problem)) },
             }
         }
         (layout::heading(&t.of(Text::Recent), &t.of(Text::ThisGateway)))
         @match &events {
             Ok(events) => (recent::list(&context, events)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice { (refusal(t, problem)) },
         }
         (layout::sources(
             t,

@@ -10,12 +10,14 @@ use serde::Deserialize;
 
 use super::context::{Answer, Context};
 use super::gateways::Gateways;
-use super::parts::{address, health, path, table};
-use super::texts::{Advice, Counted, Text, Texts};
+use super::parts::{address, health, path, refusal, table};
+use super::prose::Prose;
+use super::texts::{Item, Language, Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
 use super::{gateways, layout, times};
+use crate::attention::{Kind, Severity};
 
 /// `GET /admin/v1/summary`.
 #[derive(Deserialize)]
@@ -83,13 +85,13 @@ struct Spool {
 /// Something that needs a person.
 #[derive(Deserialize)]
 struct Thing {
-    kind: String,
-    severity: String,
+    kind: Kind,
+    severity: Severity,
     since: Option<String>,
     app: Option<Untrusted>,
     subject: Option<Untrusted>,
     count: usize,
-    text: Untrusted,
+    text: String,
 }
 
 /// Draws the page.
@@ -119,7 +121,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (layout::heading(&t.of(Text::Traffic), &t.of(Text::ThisGateway)))
             @match &history {
                 Ok(history) => { (traffic::newest(t, history)) (traffic::draw(t, history)) }
-                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+                Err(problem) => p.notice { (refusal(t, problem)) },
             }
             (headline(t, &today))
         }
@@ -137,7 +139,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (layout::heading(&t.of(Text::WaitingCalls), &t.of(Text::ThisGateway)))
             @match &waits {
                 Ok(waits) => (waiting::draw(t, waits)),
-                Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+                Err(problem) => p.notice { (refusal(t, problem)) },
             }
         }
         (layout::sources(t, &["summary", "history", "waiting"], "oncegate summary, oncegate history, oncegate waiting"))
@@ -165,66 +167,57 @@ fn headline(t: Texts, today: &Today) -> Markup {
 }
 
 fn item(t: Texts, thing: &Thing, now: Timestamp) -> Markup {
-    let is_urgent = thing.severity == "critical";
-    let (word, advice, link) = guide(thing);
+    let is_urgent = thing.severity == Severity::Critical;
+    let (word, link) = guide(thing);
     html! {
         li.urgent[is_urgent] {
             strong { @if is_urgent { "■ " } @else { "▲ " } (t.of(word)) }
             div {
-                @if let Some(text) = counted(thing) { (Untrusted::from(t.of(text))) } @else { (thing.text) }
+                (words(t, thing))
                 @if let Some(since) = &thing.since {
                     " " span.muted {
                         (t.of(Text::SinceTime(&times::instant(since))))
                         @if let Some(age) = times::age_of(since, now) { " (" (age) ")" }
                     }
                 }
-                @if let Some(advice) = advice {
-                    details { summary { (t.of(Text::WhatToDo)) } p { (t.of(advice)) } }
-                }
+                details { summary { (t.of(Text::WhatToDo)) } p { (t.of(Text::Advice(thing.kind))) } }
             }
             a href=(link) { (t.of(Text::Open)) }
         }
     }
 }
 
-/// Returns the text about the items of an app that only has a number, in the language of the page.
-fn counted(thing: &Thing) -> Option<Text<'_>> {
-    let app = thing.app.as_ref()?.raw();
-    let counted = match thing.kind.as_str() {
-        "overlap" => Counted::Overlaps(thing.count, app),
-        "double" => Counted::Doubles(thing.count, app),
-        "unknown" => Counted::Unknowns(thing.count, app),
-        _ => return None,
-    };
-    Some(Text::Counted(counted))
+/// Returns an item in words: in those of the page's language, if the admin API has none in it, and the API's own. An item of an app is
+/// only a number, so that one of both is enough.
+fn words(t: Texts, thing: &Thing) -> Markup {
+    let of = thing.app.as_ref().or(thing.subject.as_ref()).map(Untrusted::raw).unwrap_or_default();
+    let own = Item { kind: thing.kind, count: thing.count, of }.words(t.0).map(Prose::of);
+    let has_more = own.is_none() || thing.app.is_none();
+    html! {
+        @if let Some(own) = own { (own) " " }
+        @if has_more { bdi lang=[(t.0 != Language::English).then_some("en")] { (Prose::of(&*thing.text)) } }
+    }
 }
 
-/// Returns the word for an item that needs a person, the advice, and the page with more.
-fn guide(thing: &Thing) -> (Text<'static>, Option<Text<'static>>, String) {
+/// Returns the word for an item that needs a person, and the page with more.
+fn guide(thing: &Thing) -> (Text<'static>, String) {
     let list = |kind| {
         let app = thing.app.as_ref().map(Untrusted::raw).unwrap_or_default();
         address("/console/attention", &[("kind", kind), ("app", app)])
     };
     let chain =
         || thing.subject.as_ref().map_or_else(|| "/console/engines".into(), |chain| path(&["chains", chain.raw()]));
-    match thing.kind.as_str() {
-        "store_down" => (Text::Store, Some(Text::Do(Advice::StoreDown)), "/console/engines".into()),
-        "store_full" => (Text::Store, Some(Text::Do(Advice::StoreFull)), "/console/engines".into()),
-        "store_incompatible" => (Text::Store, Some(Text::Do(Advice::StoreIncompatible)), "/console/engines".into()),
-        "data_lost" => (Text::Store, Some(Text::Do(Advice::DataLost)), "/console/engines".into()),
-        "node_down" => (Text::Store, Some(Text::Do(Advice::NodeDown)), "/console/engines".into()),
-        "witness_down" => (Text::Chain, Some(Text::Do(Advice::WitnessDown)), chain()),
-        "switched" => (Text::Chain, Some(Text::Do(Advice::Switched)), chain()),
-        "grants_frozen" => (Text::Chain, Some(Text::Do(Advice::GrantsFrozen)), chain()),
-        "requirements_unmet" => (Text::Chain, Some(Text::Do(Advice::RequirementsUnmet)), chain()),
-        "journal_failing" => (Text::Journal, Some(Text::Do(Advice::JournalFailing)), "/console/spool".into()),
-        "spool_waiting" => (Text::Journal, Some(Text::Do(Advice::SpoolWaiting)), "/console/spool".into()),
-        "audit_failing" => (Text::Audit, Some(Text::Do(Advice::AuditFailing)), "/console/audit".into()),
-        "overlap" => (Text::Check, Some(Text::CheckAdvice), list("overlap")),
-        "double" => (Text::Check, Some(Text::CheckAdvice), list("double")),
-        "unknown" => (Text::SettleIt, Some(Text::SettleAdvice), list("unknown")),
-        "reload_failed" => (Text::Configuration, Some(Text::Do(Advice::ReloadFailed)), "/console/config".into()),
-        _ => (Text::Gateway, None, "/console/engines".into()),
+    match thing.kind {
+        Kind::StoreDown | Kind::StoreFull | Kind::StoreIncompatible | Kind::DataLost | Kind::NodeDown => {
+            (Text::Store, "/console/engines".into())
+        }
+        Kind::WitnessDown | Kind::Switched | Kind::GrantsFrozen | Kind::RequirementsUnmet => (Text::Chain, chain()),
+        Kind::JournalFailing | Kind::SpoolWaiting => (Text::Journal, "/console/spool".into()),
+        Kind::AuditFailing => (Text::Audit, "/console/audit".into()),
+        Kind::Overlap => (Text::Check, list("overlap")),
+        Kind::Double => (Text::Check, list("double")),
+        Kind::Unknown => (Text::SettleIt, list("unknown")),
+        Kind::ReloadFailed => (Text::Configuration, "/console/config".into()),
     }
 }
 

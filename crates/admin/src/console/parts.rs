@@ -1,10 +1,12 @@
 //! Parts that pages have in common: tables, pagers, addresses, the state of an engine, lines of facts.
 
 use maud::{Markup, html};
+use oncegate_web::problem::Problem;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::options::{ConsoleLinks, Link};
-use super::texts::{Text, Texts};
+use super::prose::Prose;
+use super::texts::{Language, Text, Texts};
 use super::untrusted::Untrusted;
 
 /// Characters that are escaped in a part of an address.
@@ -35,6 +37,18 @@ pub(super) fn pager(t: Texts, page: &str, filters: &[(&str, &str)], next: Option
         @if let Some(next) = next {
             p { a href=(address(page, &[filters, &[("after", next)]].concat())) { (t.of(Text::NextPage)) } }
         }
+    }
+}
+
+/// Returns why a call of the admin API was refused. Its words are English: on a page in another language, the title of their code
+/// comes first.
+pub(super) fn refusal(t: Texts, problem: &Problem) -> Markup {
+    let is_translated = t.0 != Language::English;
+    // The console's own problems are in the language of the page.
+    let language = (is_translated && problem.detail.is_ascii()).then_some("en");
+    html! {
+        @if is_translated { (t.of(Text::Refused(problem.code))) " " }
+        bdi lang=[language] { (Prose::of(&*problem.detail)) }
     }
 }
 

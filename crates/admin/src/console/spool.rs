@@ -8,9 +8,10 @@ use serde::Deserialize;
 
 use super::context::{Answer, Context};
 use super::parts::{address, pager, path, table};
-use super::texts::{Advice, Text, Texts};
+use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
+use crate::attention::Kind;
 
 /// `GET /admin/v1/spool`.
 #[derive(Deserialize)]
@@ -72,7 +73,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
 fn journal(context: &Context, journal: &Journal) -> Markup {
     let (t, left) = (context.texts(), journal.bytes_max.saturating_sub(journal.bytes));
     html! {
-        @if !journal.takes { p.notice { "■ " (t.of(Text::Do(Advice::JournalFailing))) } }
+        @if !journal.takes { p.notice { "■ " (t.of(Text::Advice(Kind::JournalFailing))) } }
         @if journal.entries > 0 {
             p {
                 (t.of(Text::SpoolHas { entries: journal.entries, bytes: journal.bytes })) " · " (t.of(Text::SpoolRoom(left)))

@@ -3,14 +3,17 @@
 
 mod advice;
 mod chinese;
-mod counted;
 mod english;
+mod items;
 mod language;
+mod refused;
 mod states;
 
-pub(in crate::console) use self::advice::Advice;
-pub(in crate::console) use self::counted::Counted;
+use oncegate_web::problem::Code;
+
+pub(in crate::console) use self::items::Item;
 pub(in crate::console) use self::language::{Language, Texts};
+use crate::attention::Kind;
 
 /// A text, with the values that it names.
 #[derive(Clone, Copy, Debug)]
@@ -89,10 +92,9 @@ pub(super) enum Text<'a> {
     Draining,
     NoTrail,
     // Errors.
-    Problem,
+    Refused(Code),
     Code,
     Request,
-    NotFound,
     NoSuchPage,
     NothingKnownToHaveChanged,
     BackToForm,
@@ -113,13 +115,11 @@ pub(super) enum Text<'a> {
     GoOn,
     // Attention.
     NothingNeedsYou,
-    Counted(Counted<'a>),
     ThingsNeedYou(usize),
     Store,
     Chain,
     Journal,
     Check,
-    CheckAdvice,
     AllKinds,
     Overlaps,
     Doubles,
@@ -276,7 +276,6 @@ pub(super) enum Text<'a> {
     Unknowns,
     MayHaveRunTwice,
     NoUnknowns,
-    SettleAdvice,
     OldestOnly,
     AskWithCommand,
     SinceTime(&'a str),
@@ -291,7 +290,7 @@ pub(super) enum Text<'a> {
     Gateway,
     Configuration,
     WhatToDo,
-    Do(Advice),
+    Advice(Kind),
     Choose,
     ChooseAll(usize),
     ChooseSome,
@@ -382,6 +381,7 @@ pub(super) enum Text<'a> {
     Highest,
     LastHour,
     GrantedCalls,
+    GrantedLastHour,
     RefusedCalls,
     MedianLatency,
     HighLatency,

@@ -1,5 +1,7 @@
 //! Answers to callers of this gateway in the last hour, for the overview.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -10,6 +12,7 @@ use super::texts::{Text, Texts};
 /// `GET /admin/v1/history`.
 #[derive(Deserialize)]
 pub(super) struct History {
+    step_ms: u64,
     series: Vec<Series>,
 }
 
@@ -21,6 +24,14 @@ struct Series {
 }
 
 impl History {
+    /// Returns how many calls a series has counted in its time, or nothing if it has no values.
+    pub(super) fn count(&self, name: &str) -> Option<f64> {
+        let series = self.series.iter().find(|series| series.name == name)?;
+        let rates = series.values.iter().flatten().map(|rate| f64::from(*rate));
+        let sum = rates.reduce(|sum, rate| sum + rate)?;
+        Some(sum * Duration::from_millis(self.step_ms).as_secs_f64())
+    }
+
     /// Returns the line of a series, or nothing if it has no values.
     pub(super) fn line(&self, title: &str, name: &str) -> Markup {
         let series = self.series.iter().find(|series| series.name == name && series.values.iter().any(Option::is_some));
@@ -107,6 +118,7 @@ mod tests {
         let t = Texts(Language::English);
         let series = |name: &str, values: &[Option<f32>]| Series { name: name.to_owned(), values: values.to_vec() };
         let history = History {
+            step_ms: 10_000,
             series: vec![
                 series("granted", &[Some(500.0), Some(40.0)]),
                 series("duplicate", &[Some(20.0), None]),
@@ -132,6 +144,6 @@ mod tests {
             (6, 0),
             "{rows}"
         );
-        assert_eq!(newest(t, &History { series: Vec::new() }).into_string(), "");
+        assert_eq!(newest(t, &History { step_ms: 10_000, series: Vec::new() }).into_string(), "");
     }
 }

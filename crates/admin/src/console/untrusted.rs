@@ -21,21 +21,26 @@ impl Untrusted {
 
     /// Returns the text with escapes.
     pub(super) fn shown(&self) -> String {
-        let mut shown = String::with_capacity(self.0.len());
-        let mut chars = self.0.chars();
-        for char in chars.by_ref().take(SHOWN_CHARS) {
-            if is_hidden(char) {
-                // A string accepts everything that is written to it.
-                let _ = write!(shown, "\\u{{{:x}}}", u32::from(char));
-            } else {
-                shown.push(char);
-            }
-        }
-        if chars.next().is_some() {
-            shown.push('…');
-        }
-        shown
+        shown(&self.0)
     }
+}
+
+/// Returns a text with escapes, cut to its first characters.
+pub(super) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    for char in chars.by_ref().take(SHOWN_CHARS) {
+        if is_hidden(char) {
+            // A string accepts everything that is written to it.
+            let _ = write!(shown, "\\u{{{:x}}}", u32::from(char));
+        } else {
+            shown.push(char);
+        }
+    }
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 impl<T: Into<String>> From<T> for Untrusted {

@@ -14,7 +14,7 @@ pub(super) const SHOWN: usize = 20;
 /// `GET /admin/v1/waiting`.
 #[derive(Deserialize)]
 pub(super) struct Waits {
-    callers: usize,
+    pub(super) callers: usize,
     more: bool,
     claims: Vec<Claim>,
     locks: Vec<Lock>,

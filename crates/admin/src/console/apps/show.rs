@@ -98,7 +98,7 @@ impl App {
 pub(in crate::console) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let app = App::of(&context).await?;
-    let done = match context.query("done") {
+    let done = match context.done() {
         Some("rotated") => Some(Text::RotatedBefore),
         Some("revoked") => Some(Text::RevokedNow),
         Some("disabled") => Some(Text::DisabledNow),

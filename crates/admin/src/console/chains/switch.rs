@@ -2,17 +2,42 @@
 
 use std::sync::Arc;
 
-use maud::html;
+use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Chain;
+use crate::attention::Kind;
 use crate::console::context::{Answer, Context, value};
 use crate::console::gateways::{self, Gateways};
-use crate::console::parts::path;
+use crate::console::parts::{facts, path};
+use crate::console::prose::Prose;
 use crate::console::texts::Text;
+use crate::console::traffic::History;
 use crate::console::untrusted::Untrusted;
+use crate::console::waiting::Waits;
 use crate::console::{forms, layout};
+
+/// `GET /admin/v1/summary`.
+#[derive(Deserialize)]
+struct Summary {
+    spool: Journal,
+    attention: Vec<Item>,
+}
+
+/// The outage journal.
+#[derive(Deserialize)]
+struct Journal {
+    entries: usize,
+}
+
+/// Something that needs a person.
+#[derive(Deserialize)]
+struct Item {
+    kind: Kind,
+    count: usize,
+}
 
 /// Draws the page of the action.
 pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
@@ -39,7 +64,8 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
         div.heading { h1 { (t.of(Text::SwitchChain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
         p { (t.of(Text::ActiveNow)) " " strong { (chain.active) } ", " (t.of(Text::EpochIs(chain.epoch))) }
         h2.apart { (t.of(Text::WhatIsLost)) }
-        @if let Some(lost) = lost { p { (lost) } }
+        @if let Some(lost) = lost { p { bdi lang="en" { (Prose::of(lost)) } } }
+        (stakes(&context).await)
         p { (t.of(Text::WorseThanWaiting)) }
         @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
         (forms::form(&context, &target, &bound, &fields, Text::SwitchIt))
@@ -48,13 +74,40 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     Ok(Answer::Page(Text::SwitchChain, main))
 }
 
+/// Returns what this gateway has on its chains that a switch may touch: claims that the new engine will not know, and calls that are open.
+async fn stakes(context: &Context) -> Markup {
+    let t = context.texts();
+    let (summary, waits, history) = tokio::join!(
+        context.get::<Summary>("/admin/v1/summary"),
+        context.get::<Waits>("/admin/v1/waiting?limit=1"),
+        context.get::<History>("/admin/v1/history?series=granted"),
+    );
+    let granted = history.ok().and_then(|history| history.count("granted"));
+    let number = |number: Option<usize>| html! { @if let Some(number) = number { (number) } @else { "–" } };
+    let summary = summary.ok();
+    let items = |kinds: &[Kind]| {
+        let items = summary.as_ref()?.attention.iter().filter(|item| kinds.contains(&item.kind));
+        Some(items.map(|item| item.count).sum())
+    };
+    html! {
+        (layout::heading(&t.of(Text::SeenHere), &t.of(Text::ThisGateway)))
+        (facts(t, &[
+            (Text::GrantedLastHour, html! { @if let Some(granted) = granted { (format!("{granted:.0}")) } @else { "–" } }),
+            (Text::Unknowns, number(items(&[Kind::Unknown]))),
+            (Text::MayHaveRunTwice, number(items(&[Kind::Overlap, Kind::Double]))),
+            (Text::WaitingCalls, number(waits.ok().map(|waits| waits.callers))),
+            (Text::Spool, number(summary.as_ref().map(|summary| summary.spool.entries))),
+        ]))
+    }
+}
+
 /// Returns the loss that the admin API names when a switch does not accept it. Such a call changes nothing.
-async fn lost(context: &Context, chain: &Chain, to: Option<&Untrusted>) -> Option<Untrusted> {
+async fn lost(context: &Context, chain: &Chain, to: Option<&Untrusted>) -> Option<String> {
     let body = json!({ "to": to?.raw(), "accept_loss": false, "reason": "what would be lost" });
     let answer = context.post::<Value>(&switch_call(chain.name.raw()), &body).await;
     answer.err().filter(|problem| problem.code == Code::LossNotAccepted).map(|problem| {
         let detail = problem.detail.split(" If that is accepted").next().unwrap_or_default();
-        Untrusted::from(detail.trim_start_matches("Nothing was changed. "))
+        detail.trim_start_matches("Nothing was changed. ").to_owned()
     })
 }
 

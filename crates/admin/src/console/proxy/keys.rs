@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::console::context::Context;
 use crate::console::options::Link;
-use crate::console::parts::{claim_page, logs, path, table};
+use crate::console::parts::{claim_page, logs, path, refusal, table};
 use crate::console::texts::Text;
 use crate::console::times;
 use crate::console::untrusted::Untrusted;
@@ -45,7 +45,7 @@ pub(in crate::console) fn region(context: &Context, keys: &Result<Keys, Problem>
     html! {
         @match keys {
             Ok(keys) => (list(context, keys)),
-            Err(problem) => p.notice { (Untrusted::from(problem.detail.clone())) },
+            Err(problem) => p.notice { (refusal(context.texts(), problem)) },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, states};
+use super::{Text, advice, refused, states};
 
 /// Returns a text in Simplified Chinese.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -83,10 +83,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Starting => "本网关正在启动。".into(),
         Text::Draining => "本网关正在停止。请使用其他网关。".into(),
         Text::NoTrail => "审计记录无法写入，因此操作会被拒绝。请检查 server.data_dir 所在磁盘。".into(),
-        Text::Problem => "操作未成功".into(),
+        Text::Refused(code) => refused::chinese(code).into(),
         Text::Code => "代码".into(),
         Text::Request => "请求".into(),
-        Text::NotFound => "未找到".into(),
         Text::NoSuchPage => "控制台没有这个页面。".into(),
         Text::NothingKnownToHaveChanged => "未发现任何改动。重试之前请先查看现状。".into(),
         Text::BackToForm => "返回表单".into(),
@@ -104,12 +103,10 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::OneMoment => "请稍候".into(),
         Text::GoOn => "继续".into(),
         Text::NothingNeedsYou => "没有需要处理的事项".into(),
-        Text::Counted(counted) => counted.chinese().into(),
         Text::Store => "存储".into(),
         Text::Chain => "链".into(),
         Text::Journal => "日志".into(),
         Text::Check => "核查".into(),
-        Text::CheckAdvice => "这些操作都可能执行了两次。请在受其影响的系统中查清结果，再记录查明的情况。".into(),
         Text::AllKinds => "全部".into(),
         Text::Overlaps => "重叠".into(),
         Text::Doubles => "疑似重复执行".into(),
@@ -272,7 +269,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Unknowns => "未知结果".into(),
         Text::MayHaveRunTwice => "可能执行了两次".into(),
         Text::NoUnknowns => "没有未知的结果。".into(),
-        Text::SettleAdvice => "这些操作的调用方在结果确定之前一直收到 409。请先在受该操作影响的系统中查清结果，再按查到的情况确定。".into(),
         Text::OldestOnly => "这里是最早的一些，可能还有更多。".into(),
         Text::AskWithCommand => "下面的命令等待更久：".into(),
         Text::SinceTime(at) => format!("自 {at} UTC 起。").into(),
@@ -286,8 +282,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::WaitFor => "等待对象".into(),
         Text::Gateway => "网关".into(),
         Text::Configuration => "配置".into(),
+        Text::Advice(kind) => advice::chinese(kind).into(),
         Text::WhatToDo => "如何处理".into(),
-        Text::Do(advice) => advice.chinese().into(),
         Text::Choose => "选择".into(),
         Text::ChooseAll(count) => format!("选择全部 {count} 个：").into(),
         Text::ChooseSome => "没有任何改动：未选择任何行。请先勾选。".into(),
@@ -374,6 +370,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Now => "现在".into(),
         Text::Highest => "最高".into(),
         Text::LastHour => "最近一小时".into(),
+        Text::GrantedLastHour => "最近一小时的授予（约）".into(),
         Text::GrantedCalls => "授予".into(),
         Text::RefusedCalls => "拒绝（503）".into(),
         Text::MedianLatency => "延迟 p50".into(),

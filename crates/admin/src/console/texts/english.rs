@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, states};
+use super::{Text, advice, states};
 
 /// Returns a text in English.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -92,10 +92,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Starting => "This gateway is starting.".into(),
         Text::Draining => "This gateway is stopping. Use another one.".into(),
         Text::NoTrail => "The audit trail cannot be written, so actions are refused. Check the disk of server.data_dir.".into(),
-        Text::Problem => "This did not work".into(),
+        Text::Refused(code) => code.title().into(),
         Text::Code => "Code".into(),
         Text::Request => "Request".into(),
-        Text::NotFound => "Not found".into(),
         Text::NoSuchPage => "The console has no such page.".into(),
         Text::NothingKnownToHaveChanged => "Nothing is known to have changed. Look again before you repeat it.".into(),
         Text::BackToForm => "Back to the form".into(),
@@ -114,13 +113,10 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::OneMoment => "One moment".into(),
         Text::GoOn => "Continue".into(),
         Text::NothingNeedsYou => "Nothing needs you".into(),
-        Text::Counted(counted) => counted.english().into(),
         Text::Store => "Store".into(),
         Text::Chain => "Chain".into(),
         Text::Journal => "Journal".into(),
         Text::Check => "Check".into(),
-        Text::CheckAdvice => "Each of these operations may have run twice. Look its effect up in the system that it changes, then record what you \
-             have found.".into(),
         Text::AllKinds => "All".into(),
         Text::Overlaps => "Overlaps".into(),
         Text::Doubles => "Suspected doubles".into(),
@@ -284,7 +280,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Unknowns => "Unknown outcomes".into(),
         Text::MayHaveRunTwice => "May have run twice".into(),
         Text::NoUnknowns => "No outcome is unknown.".into(),
-        Text::SettleAdvice => "Callers of these operations get 409 until each is settled. Look the effect up in the system that the operation changes, then settle it with what you have found.".into(),
         Text::OldestOnly => "These are the oldest. There may be more.".into(),
         Text::AskWithCommand => "This command waits longer:".into(),
         Text::SinceTime(at) => format!("Since {at} UTC.").into(),
@@ -298,8 +293,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::WaitFor => "They wait for".into(),
         Text::Gateway => "Gateway".into(),
         Text::Configuration => "Configuration".into(),
+        Text::Advice(kind) => advice::english(kind).into(),
         Text::WhatToDo => "What to do".into(),
-        Text::Do(advice) => advice.english().into(),
         Text::Choose => "Choose".into(),
         Text::ChooseAll(count) => format!("Choose all {count} of").into(),
         Text::ChooseSome => "Nothing was changed: no row is chosen. Tick the rows first.".into(),
@@ -386,6 +381,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Now => "Now".into(),
         Text::Highest => "Highest".into(),
         Text::LastHour => "Last hour".into(),
+        Text::GrantedLastHour => "Granted in the last hour, about".into(),
         Text::GrantedCalls => "Granted".into(),
         Text::RefusedCalls => "Refused, 503".into(),
         Text::MedianLatency => "Latency p50".into(),

@@ -1,10 +1,9 @@
 //! The language of a page.
 
-use std::borrow::Cow;
-
 use axum::http::{HeaderMap, header};
 
 use super::{Text, chinese, english};
+use crate::console::prose::Prose;
 
 /// A language of the console.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,11 +46,11 @@ pub(in crate::console) struct Texts(pub(in crate::console) Language);
 
 impl Texts {
     /// Returns a text.
-    pub(in crate::console) fn of(self, text: Text<'_>) -> Cow<'static, str> {
-        match self.0 {
+    pub(in crate::console) fn of(self, text: Text<'_>) -> Prose<'static> {
+        Prose::of(match self.0 {
             Language::English => english::text(text),
             Language::Chinese => chinese::text(text),
-        }
+        })
     }
 }
 
