@@ -18,7 +18,7 @@ use crate::engines;
 const AFTER: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_mins(1);
 
 /// Engines that keep acknowledged writes, so that two gateways never win the same switch.
-const WITNESSES: [&str; 4] = ["etcd", "etcds", "postgres", "postgresql"];
+const WITNESSES: [&str; 6] = ["etcd", "etcds", "postgres", "postgresql", "zookeeper", "zookeepers"];
 
 /// Table `[chains.<name>.failover]`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -103,7 +103,7 @@ impl Config {
     }
 
     fn witness_problem(&self, witness: &str) -> Option<String> {
-        let able = "name an etcd:// or postgres:// engine that is in no chain";
+        let able = "name an etcd://, zookeeper:// or postgres:// engine that is in no chain";
         let Some(url) = self.engines.get(witness) else {
             return Some(format!("there is no engine `{witness}` in [engines]; {able}"));
         };

@@ -7,6 +7,7 @@ use oncegate_admin::{Audit, AutomaticSwitches};
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::Engine;
+use oncegate_core::engine::capability::Capability;
 use oncegate_core::terms::OnDataLoss;
 use oncegate_gateway::resilience::call_guard::CallGuard;
 use oncegate_gateway::resilience::chain::{Chain, FailoverMode, FailoverSetup, Setup, Times};
@@ -56,8 +57,13 @@ pub(super) async fn open(
                 FailoverModeOption::Automatic => FailoverMode::Automatic,
                 FailoverModeOption::Manual => FailoverMode::Manual,
             };
-            let after = failover.after.0;
-            anyhow::Ok(FailoverSetup { witness: opened(&failover.witness)?, mode, after, recorder })
+            anyhow::Ok(FailoverSetup {
+                witness: opened(&failover.witness)?,
+                witness_requires: Some(Capability::Durable),
+                mode,
+                after: failover.after.0,
+                recorder,
+            })
         };
         let switched = Arc::new(Chain::start(Setup {
             name: chain.clone(),

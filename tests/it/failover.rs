@@ -11,6 +11,8 @@ use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::tcp_proxy::TcpProxy;
 use oncegate_testkit::wait::until;
+#[cfg(feature = "zookeeper")]
+use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, alice, operators};
@@ -205,6 +207,36 @@ async fn a_postgres_that_dies_moves_all_gateways_once_by_the_witness_postgres() 
     let Some(witness) = PostgresServer::start().await else { return };
     let setup = watching(&a.database("chain").await, &b.url(), &witness.database("witness").await);
     moves_all_once(&setup, &mut a).await;
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_dies_moves_all_gateways_once_by_the_witness_zookeeper() {
+    let (Some(mut a), Some(b)) = (RedisServer::start().await, RedisServer::start().await) else { return };
+    let Some(witness) = ZooKeeperCluster::start_one().await else { return };
+    let setup = watching(&a.url(), &b.url(), &witness.patient_url());
+    moves_all_once(&setup, &mut a).await;
+}
+
+/// A switch that it acknowledged could be lost with its machine, and another gateway could then make another one.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_witness_that_may_lose_what_it_acknowledged_counts_as_out() {
+    let (Some(a), Some(b)) = (RedisServer::start().await, RedisServer::start().await) else { return };
+    let Some(witness) = PostgresServer::start_with(&["fsync = off"]).await else { return };
+    let setup = watching(&a.url(), &b.url(), &witness.url());
+    let gateway = setup.start().await;
+    until("it says so", SOON, async || {
+        let failover = chain(&gateway).await["failover"].clone();
+        let next = failover["next_switch"].as_str().unwrap().to_owned();
+        failover["witness"]["up"] == false && next.contains("`w` is not `durable`")
+    })
+    .await;
+    // Both engines answer.
+    granted(&gateway).await;
+    let refused = switch(&gateway, "b").await;
+    assert_eq!(refused.code(), (503, "store_unavailable"), "{}", refused.text);
+    assert_eq!(chain(&gateway).await["epoch"], 0);
 }
 
 /// Three gateways; two of them reach the store through a proxy that can be cut.

@@ -184,6 +184,8 @@ impl Host {
             let guarded = CallGuard::new(store, WITNESS, DEADLINE, clock.clone(), entropy.clone());
             FailoverSetup {
                 witness: (WITNESS.into(), plant(Layer::Engine, Arc::new(guarded))),
+                // A store of the simulation keeps what it acknowledges, and does not say so.
+                witness_requires: None,
                 mode: FailoverMode::Automatic,
                 after: Duration::from_secs(1),
                 recorder: Arc::new(NoTrail),

@@ -468,6 +468,8 @@ fn a_chain_that_switches_by_itself_says_all_that_this_means() {
     for (line, instead) in [
         ("", ""),
         ("w = \"etcd://w\"", "w = \"postgres://w/w\""),
+        #[cfg(feature = "zookeeper")]
+        ("w = \"etcd://w\"", "w = \"zookeeper://w\""),
         ("b = \"redis://b\"", "b = \"etcd://b\""),
         ("after = \"3s\"", "after = \"60s\""),
         ("mode = \"automatic\"", "mode = \"manual\""),

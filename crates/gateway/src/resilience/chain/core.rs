@@ -68,7 +68,7 @@ impl Core {
         metrics.set_active(&first, 0);
         let record = format!("chain.{name}");
         let member = |named| {
-            let member = Member::new(named, record.clone(), false);
+            let member = Member::new(named, record.clone());
             member.ignore_losses();
             member
         };

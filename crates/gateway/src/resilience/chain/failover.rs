@@ -49,13 +49,13 @@ impl Failover {
         setup: FailoverSetup,
         entropy: &dyn Entropy,
     ) -> Self {
-        let FailoverSetup { witness, mode, after, recorder } = setup;
+        let FailoverSetup { witness, witness_requires, mode, after, recorder } = setup;
         let names: Vec<_> = engines.iter().map(|(name, _)| name.as_str()).collect();
         let digest = hex::encode(&Sha256::digest(format!("{} {}", names.join(" "), after.as_millis())));
         let gateway = format!("{:016x}", entropy.bits());
         Self {
             gateway: gateway[..8].to_owned(),
-            witness: Member::new(witness, format!("failover.{chain}"), true),
+            witness: Member::witness(witness, format!("failover.{chain}"), witness_requires),
             metrics: FailoverMetrics::new(chain),
             mode,
             after,

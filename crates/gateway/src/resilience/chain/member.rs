@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use oncegate_core::clock::micros;
+use oncegate_core::engine::capability::Capability;
 use oncegate_core::engine::{Engine, EngineError, Metadata};
 use tokio::time::timeout;
 
@@ -19,6 +20,8 @@ pub(super) struct Member {
     /// Name of the metadata record of the chain state.
     pub(super) record: String,
     pub(super) is_witness: bool,
+    /// Capability without which its chain state is neither read nor written.
+    requires: Option<Capability>,
     /// Error of the last read of the chain state.
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
@@ -51,9 +54,24 @@ pub(super) enum Seen {
 }
 
 impl Member {
-    pub(super) fn new((name, engine): (String, Arc<dyn Engine>), record: String, is_witness: bool) -> Self {
-        let (failure, read_at, out_since) = (ArcSwapOption::empty(), AtomicU64::new(0), AtomicU64::new(0));
-        Self { name, engine, record, is_witness, failure, read_at, out_since, losses: PerShard::default() }
+    /// Returns an engine of a chain.
+    pub(super) fn new((name, engine): (String, Arc<dyn Engine>), record: String) -> Self {
+        Self {
+            name,
+            engine,
+            record,
+            is_witness: false,
+            requires: None,
+            failure: ArcSwapOption::empty(),
+            read_at: AtomicU64::new(0),
+            out_since: AtomicU64::new(0),
+            losses: PerShard::default(),
+        }
+    }
+
+    /// Returns the witness of a chain.
+    pub(super) fn witness(named: (String, Arc<dyn Engine>), record: String, requires: Option<Capability>) -> Self {
+        Self { is_witness: true, requires, ..Self::new(named, record) }
     }
 
     /// Returns the reason why the last read of the chain state failed, if it did.
@@ -102,7 +120,9 @@ impl Member {
     /// Reads a metadata record.
     pub(super) async fn read(&self, name: &str) -> Result<Option<Metadata>, EngineError> {
         let late = |_| Err(EngineError::unavailable("the engine does not answer in time"));
-        timeout(CHAIN_METADATA_TIMEOUT, self.engine.get_metadata(name)).await.unwrap_or_else(late)
+        let found = timeout(CHAIN_METADATA_TIMEOUT, self.engine.get_metadata(name)).await.unwrap_or_else(late)?;
+        // It has connected to its store, so its capabilities are known.
+        self.check_fitness().map(|()| found)
     }
 
     /// Writes a metadata record. Returns false if it holds another value than expected.
@@ -112,9 +132,21 @@ impl Member {
         expected: Option<&Metadata>,
         new: &Metadata,
     ) -> Result<bool, EngineError> {
+        self.check_fitness()?;
         let late = |_| Err(EngineError::indeterminate("the engine does not answer in time"));
         let write = self.engine.compare_and_set_metadata(name, expected, new);
         timeout(CHAIN_METADATA_TIMEOUT, write).await.unwrap_or_else(late)
+    }
+
+    /// Refuses a store that lacks the required capability.
+    fn check_fitness(&self) -> Result<(), EngineError> {
+        match self.requires {
+            Some(required) if !required.is_in(self.engine.capabilities()) => {
+                let (name, required) = (&self.name, required.as_str());
+                Err(EngineError::incompatible(format!("`{name}` is not `{required}` with its present configuration")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ignores the losses so far: the chain did not use the store.

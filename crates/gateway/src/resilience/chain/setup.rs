@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::Engine;
+use oncegate_core::engine::capability::Capability;
 use oncegate_core::terms::OnDataLoss;
 
 use super::status::{ChainSwitchError, FailoverMode, Switched};
@@ -38,6 +39,8 @@ pub struct Setup {
 pub struct FailoverSetup {
     /// Engine that decides between switches, and keeps the views of the gateways, with its name. In no chain.
     pub witness: (String, Arc<dyn Engine>),
+    /// Capability without which the witness counts as out: a store that loses an acknowledged switch takes another one.
+    pub witness_requires: Option<Capability>,
     /// Manual or automatic switching.
     pub mode: FailoverMode,
     /// Time that the active engine must be out.

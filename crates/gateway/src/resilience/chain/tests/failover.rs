@@ -35,7 +35,13 @@ impl SwitchRecorder for Trail {
 /// The failover of a chain, with an audit trail that no test reads.
 pub(super) fn with_witness(witness: Arc<dyn Engine>) -> FailoverSetup {
     let recorder = Arc::new(Trail::default());
-    FailoverSetup { witness: ("w".into(), witness), mode: FailoverMode::Automatic, after: AFTER, recorder }
+    FailoverSetup {
+        witness: ("w".into(), witness),
+        witness_requires: None,
+        mode: FailoverMode::Automatic,
+        after: AFTER,
+        recorder,
+    }
 }
 
 /// Two stores and a witness.
