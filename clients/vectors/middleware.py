@@ -252,6 +252,7 @@ class Case:
                 thread.start()
             else:
                 time.sleep(request.get("after_ms", 0) / 1000 * self.stretch)
+                self.await_runs(request.get("after_runs", 0))
                 self.guarded(index, request)
                 if self.errors:
                     break
@@ -272,6 +273,14 @@ class Case:
                         return [str(error)]
                     time.sleep(0.05)
         return []
+
+    def await_runs(self, count):
+        """Waits until so many runs have ended and their claim is settled. A fixed time would be too short on a busy machine."""
+        deadline = time.monotonic() + SLOW * self.stretch
+        while count and time.monotonic() < deadline:
+            if sum("ended" in run for run in self.runs()) >= count and self.record().get("state") != "in_progress":
+                return
+            time.sleep(0.05)
 
     def later(self, begin, index, request):
         time.sleep(max(0.0, begin + request["at_ms"] / 1000 * self.stretch - time.monotonic()))
@@ -402,7 +411,7 @@ class Case:
             raise Failed("it ended too late")
 
     def check_runs(self):
-        runs = json_of(f"http://{self.address[0]}:{self.address[1]}/runs?case={self.id}")
+        runs = self.runs()
         expected = self.case["runs"]
         if expected == "any":
             return
@@ -416,19 +425,29 @@ class Case:
         expected = self.case["claim"]
         if expected == "any":
             return
-        principal = hashlib.sha256(b"alice").hexdigest()
-        contents = json.dumps({"key": self.values.of("$key"), "principal": principal}, separators=(",", ":"))
-        global_id = hashlib.md5(f"{APP_KEY}\nvectors.{self.at}\n{contents}".encode()).hexdigest()
-        try:
-            record = json_of(f"{self.gateway}/v1/claims/{global_id}")
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
-                raise
+        record = self.record()
+        if not record:
             equal("state of the claim", "none", expected)
             return
         equal("state of the claim", record["state"], expected)
         # A run that is killed is unknown when its lease ends.
         equal("on_lease_end of the claim", record["on_lease_end"], "unknown")
+
+    def runs(self):
+        """The runs of the handler, in the order of their start."""
+        return json_of(f"http://{self.address[0]}:{self.address[1]}/runs?case={self.id}")
+
+    def record(self):
+        """The record of the claim of `$key` and `alice`; empty if there is none."""
+        principal = hashlib.sha256(b"alice").hexdigest()
+        contents = json.dumps({"key": self.values.of("$key"), "principal": principal}, separators=(",", ":"))
+        global_id = hashlib.md5(f"{APP_KEY}\nvectors.{self.at}\n{contents}".encode()).hexdigest()
+        try:
+            return json_of(f"{self.gateway}/v1/claims/{global_id}")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return {}
 
 
 def equal(what, got, expected):
