@@ -118,7 +118,7 @@ func (c *Client) do(ctx context.Context, r *call) (*answer, error) {
 			if refused {
 				return nil, answer.rejected()
 			}
-			return nil, unavailable(causes, r.first)
+			return nil, unavailable(causes, r)
 		}
 		if err := sleep(ctx, r.stop, pause); err != nil {
 			return nil, err
@@ -126,11 +126,11 @@ func (c *Client) do(ctx context.Context, r *call) (*answer, error) {
 	}
 }
 
-// unavailable returns the causes in the order of the tries.
-func unavailable(causes []*Cause, first int) *UnavailableError {
-	err := &UnavailableError{}
+// unavailable returns the error of a call, with its causes in the order of the tries.
+func unavailable(causes []*Cause, r *call) *UnavailableError {
+	err := &UnavailableError{MayHaveActed: r.uncertain}
 	for at := range causes {
-		if cause := causes[(first+at)%len(causes)]; cause != nil {
+		if cause := causes[(r.first+at)%len(causes)]; cause != nil {
 			err.Causes = append(err.Causes, *cause)
 		}
 	}

@@ -59,6 +59,8 @@ func (c Cause) LogValue() slog.Value { return slog.StringValue(c.String()) }
 type UnavailableError struct {
 	// Causes holds the last failure of each gateway that was tried.
 	Causes []Cause
+	// MayHaveActed says that a gateway may have done what was asked, and that its answer was lost: a claim may hold until it ends.
+	MayHaveActed bool
 }
 
 func (e *UnavailableError) Error() string {

@@ -96,6 +96,11 @@ func problemOf(err error) *Problem {
 		return ofRejection(rejected)
 	case errors.As(err, &contents):
 		return problem("contents_not_canonical", "At "+contents.Path+": "+contents.Detail+".")
+	case errors.As(err, &none) && none.MayHaveActed:
+		p := unavailable()
+		p.Detail = "Nothing was done, but a gateway may have taken the key. Send the request again after Retry-After with the same key: if it was taken, " +
+			"the answer is 409 until the claim ends or is settled."
+		return p
 	case errors.As(err, &none):
 		return unavailable()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	oncegate "github.com/oncegate/oncegate/clients/go"
+	"github.com/oncegate/oncegate/clients/go/internal/testservers"
 	"github.com/oncegate/oncegate/clients/go/oncehttp"
 )
 
@@ -342,6 +344,28 @@ func TestAServiceWritesRefusalsInItsOwnFormat(t *testing.T) {
 	s.gateway.SetUnavailable(true)
 	if got := s.post("k", "x"); got.StatusCode != 503 || got.text != "error: store_unavailable" || got.Header.Get("Retry-After") != "1" {
 		t.Error(got.StatusCode, got.text, got.Header)
+	}
+}
+
+func TestAGatewayThatHangsMayHaveTakenTheKey(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := oncegate.New([]string{"http://" + listener.Addr().String()}, oncegate.WithTimeout(100*time.Millisecond),
+		oncegate.WithClaimWithin(100*time.Millisecond), oncegate.WithEvents(testservers.Quiet))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, created, func(c *oncehttp.Config) { c.Client = client })
+	const maybe = "may have taken the key"
+	if got := s.post("k", "x"); got.code() != "store_unavailable" || !strings.Contains(got.text, maybe) {
+		t.Error(got.text)
+	}
+	// One that is not there has taken nothing.
+	listener.Close()
+	if got := s.post("k", "x"); got.code() != "store_unavailable" || strings.Contains(got.text, maybe) {
+		t.Error(got.text)
 	}
 }
 

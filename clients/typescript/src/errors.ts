@@ -24,9 +24,15 @@ export class OncegateError extends Error {
   }
 }
 
-/** No gateway answered in time. The work was not started. `causes` holds the last failure of each gateway that was tried. */
+/**
+ * No gateway answered in time. The work was not started. `causes` holds the last failure of each gateway that was tried. With
+ * `mayHaveActed` a gateway may have done what was asked, and its answer was lost: a claim may hold until it ends.
+ */
 export class Unavailable extends OncegateError {
-  constructor(readonly causes: Cause[]) {
+  constructor(
+    readonly causes: Cause[],
+    readonly mayHaveActed = false,
+  ) {
     const text = causes.map(({ url, kind, detail }) => `${url}: ${kind}: ${detail}`).join("; ");
     super(`no gateway answered: ${text}`, { cause: causes.find(({ error }) => error !== undefined)?.error });
   }

@@ -131,7 +131,7 @@ export class Transport {
       }
       if (pause > 0 && this.now() + pause > ends) {
         if (refused) throw rejected(429, fields);
-        throw new Unavailable([...causes.values()]);
+        throw new Unavailable([...causes.values()], call.uncertain);
       }
       await sleep(pause, call.stop ?? call.abort);
     }

@@ -1,6 +1,7 @@
 /** Differences between frameworks: registration, parsers before the middleware, HTTP/2, error handlers. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { createReadStream } from "node:fs";
 import http from "node:http";
 import http2 from "node:http2";
@@ -19,8 +20,9 @@ import { afterEach, describe, test } from "vitest";
 
 import { errors as expressErrors, idempotent as onExpress } from "../src/express.js";
 import { errors as fastifyErrors, oncegate } from "../src/fastify.js";
-import { NotCanonical, NotSettled, Rejected, Unavailable } from "../src/index.js";
+import { Client, NotCanonical, NotSettled, Rejected, Unavailable } from "../src/index.js";
 import { errors as koaErrors, idempotent as onKoa } from "../src/koa.js";
+import { problemOf } from "../src/middleware/problemof.js";
 import { MemoryGateway } from "../src/testing.js";
 import { allOf, listening } from "./frameworks.js";
 import type { Any } from "./gateway.js";
@@ -629,6 +631,22 @@ describe("HTTP/2", () => {
 });
 
 describe("errors of the client in HTTP", () => {
+  test("a gateway that hangs may have taken the key; one that is not there has not", async () => {
+    const silent = net.createServer((socket) => socket.resume().on("error", () => {})).listen(0, "127.0.0.1");
+    await once(silent, "listening");
+    const { port } = silent.address() as AddressInfo;
+    const gateway = new Client(`http://127.0.0.1:${port}`, { timeoutMs: 100, claimWithinMs: 100, onEvent: () => {} });
+    const refusedOf = async () => {
+      const error = await gateway.claim("order.place", { cart_id: "C-1" }).catch((error: unknown) => error);
+      assert.ok(error instanceof Unavailable);
+      return [error.mayHaveActed, JSON.parse(String(problemOf(error)?.body)).detail.includes("may have taken the key")];
+    };
+    assert.deepEqual(await refusedOf(), [true, true]);
+    gateway.close();
+    await new Promise((resolve) => silent.close(resolve));
+    assert.deepEqual(await refusedOf(), [false, false]);
+  });
+
   const MEANINGS: [unknown, number, string][] = [
     [new Unavailable([]), 503, "store_unavailable"],
     [new Rejected(429, "quota_exceeded", "", null, 2000), 429, "quota_exceeded"],

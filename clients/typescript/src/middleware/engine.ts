@@ -224,7 +224,12 @@ export function refusalOf(error: unknown, event: Rules["event"]): Refusal {
     if (error.code === "identity_differs")
       return refusal("identity_differs", "The service and its gateway name operations differently. Nothing was done.");
   } else if (!(error instanceof Unavailable)) throw error;
-  return refusal("store_unavailable", "Nothing was done; repeat with the same key.", { afterMs: 1000 });
+  const detail =
+    error instanceof Unavailable && error.mayHaveActed
+      ? "Nothing was done, but a gateway may have taken the key. Repeat with the same key: if it was taken, the answer is 409 until " +
+        "the claim ends or is settled."
+      : "Nothing was done; repeat with the same key.";
+  return refusal("store_unavailable", detail, { afterMs: 1000 });
 }
 
 /** The time that a caller prefers to wait (RFC 7240). The first one counts; one that cannot be read is none. */
