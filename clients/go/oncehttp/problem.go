@@ -44,7 +44,7 @@ var codes = map[string]struct {
 	"body_too_large":          {http.StatusRequestEntityTooLarge, "Body too large", "refused"},
 	"contents_not_canonical":  {http.StatusUnprocessableEntity, "Contents not canonical", "refused"},
 	"fingerprint_mismatch":    {http.StatusUnprocessableEntity, "Fingerprint mismatch", "mismatch"},
-	"quota_exceeded":          {http.StatusTooManyRequests, "Quota exceeded", "unavailable"},
+	"quota_exceeded":          {http.StatusTooManyRequests, "Quota exceeded", "refused"},
 	"body_not_seen":           {http.StatusInternalServerError, "Body not seen", "refused"},
 	"identity_differs":        {http.StatusInternalServerError, "Identity differs", "unavailable"},
 	"not_supported":           {http.StatusNotImplemented, "Not supported", "refused"},

@@ -334,6 +334,29 @@ func TestObserveRefusesAndReplaysNothing(t *testing.T) {
 	}
 }
 
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestAQuotaIsCountedAsTheProxyCountsIt(t *testing.T) {
+	metrics := &counts{}
+	client, err := oncegate.New(nil, oncegate.WithMetrics(metrics), oncegate.WithClaimWithin(time.Millisecond), oncegate.WithEvents(testservers.Quiet),
+		oncegate.WithTransport(transport(func(*http.Request) (*http.Response, error) {
+			answer := httptest.NewRecorder()
+			answer.Header().Set("Content-Type", "application/problem+json")
+			answer.WriteHeader(http.StatusTooManyRequests)
+			_, _ = answer.WriteString(`{"code": "quota_exceeded", "status": 429, "retry_after_ms": 7000}`)
+			return answer.Result(), nil
+		})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, created, func(c *oncehttp.Config) { c.Client = client })
+	if got := s.post("k", "x"); got.StatusCode != 429 || got.Header.Get("Retry-After") != "7" || metrics.of("parcel.ship") != "refused:1" {
+		t.Error(got.StatusCode, got.text, metrics.of("parcel.ship"))
+	}
+}
+
 func TestAServiceWritesRefusalsInItsOwnFormat(t *testing.T) {
 	s := serve(t, created, func(c *oncehttp.Config) {
 		c.Render = func(w http.ResponseWriter, _ *http.Request, p oncehttp.Problem) {
