@@ -52,10 +52,10 @@ export function operation(input: Parameters<typeof fetch>[0], init: RequestInit 
   const request = new Request(input, init);
   const key = request.headers.get(FIELD) ?? freshKey();
   request.headers.set(FIELD, key);
-  let body: Promise<ArrayBuffer> | undefined;
+  let body: Promise<Blob> | undefined;
   const send = async (signal?: AbortSignal) => {
     // Read once: a form has another boundary each time it is written.
-    body ??= request.arrayBuffer();
+    body ??= request.blob();
     return sendUntilAnswered(request, await body, signal ?? init.signal ?? undefined, options);
   };
   return { key, send };
@@ -63,7 +63,7 @@ export function operation(input: Parameters<typeof fetch>[0], init: RequestInit 
 
 async function sendUntilAnswered(
   request: Request,
-  body: ArrayBuffer,
+  body: Blob,
   signal: AbortSignal | undefined,
   options: SendOptions,
 ): Promise<Response> {
@@ -89,7 +89,7 @@ async function sendUntilAnswered(
 async function sendOnce(
   send: typeof fetch,
   request: Request,
-  body: ArrayBuffer,
+  body: Blob,
   signal: AbortSignal | undefined,
   timeoutMs: number,
 ): Promise<Response | Error> {
@@ -99,7 +99,8 @@ async function sendOnce(
   const timer = setTimeout(() => abort.abort(new Error(`no answer within ${Math.round(timeoutMs)} ms`)), timeoutMs);
   try {
     const init: RequestInit = { signal: abort.signal };
-    if (body.byteLength > 0) init.body = body;
+    // A body without bytes is one, too. A blob can be read again, also by `fetch` itself for a redirect.
+    if (request.bodyUsed) init.body = body;
     return await send(new Request(request, init));
   } catch (error) {
     return error instanceof Error ? error : new Error(String(error));

@@ -60,6 +60,27 @@ test("all tries carry one key and the same bytes, forms too", async () => {
   assert.deepEqual(seen, [first, first, first]);
 });
 
+test("a body without bytes is sent, again too", async () => {
+  const { url, seen } = await serve(
+    (_request, response) => response.writeHead(201).end("ok"),
+    (count, response) => count % 2 === 1 && Boolean(response.writeHead(503).end()),
+  );
+  for (const body of ["", new Blob([]), new URLSearchParams()]) {
+    const response = await idempotentFetch({ withinMs: 10_000 })(url, { method: "POST", body });
+    assert.deepEqual([response.status, seen.map((each) => each.body), seen[0]?.type === seen[1]?.type], [201, ["", ""], true]);
+    seen.length = 0;
+  }
+});
+
+test("a redirect that keeps the method carries the key and the bytes", async () => {
+  const { url, seen } = await serve((request, response) =>
+    request.url === "/moved" ? response.writeHead(201).end("ok") : response.writeHead(307, { location: "/moved" }).end(),
+  );
+  const response = await idempotentFetch({ withinMs: 10_000 })(`${url}/orders`, { method: "POST", body: "one" });
+  assert.deepEqual([response.status, seen.map(({ body }) => body)], [201, ["one", "one"]]);
+  assert.equal(seen[0]?.key, seen[1]?.key);
+});
+
 test("two calls are two operations, an operation that is sent again is one, and a caller's key is kept", async () => {
   const { url, seen } = await serve(answer(201));
   const send = idempotentFetch();
