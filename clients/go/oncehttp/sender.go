@@ -29,7 +29,7 @@ import (
 type Transport struct {
 	// Base makes the calls. Default: http.DefaultTransport.
 	Base http.RoundTripper
-	// Within limits all tries of one call, as the context of the request does. Default 60 s.
+	// Within limits all tries of one call until its answer, as the context of the request does. Default 60 s.
 	Within time.Duration
 	// BodyBytes limits a body that is kept for repeats. One of GetBody is not kept. Default 1 MiB.
 	BodyBytes int64
@@ -68,12 +68,24 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	ends := time.Now().Add(within)
 	for try := 1; ; try++ {
-		sent := r.Clone(r.Context())
+		ctx, cancel := context.WithCancelCause(r.Context())
+		sent := r.Clone(ctx)
 		sent.Header[keyHeader] = key
 		if sent.Body, err = body(); err != nil {
+			cancel(nil)
 			return nil, err
 		}
+		late := time.AfterFunc(time.Until(ends), func() { cancel(errLate) })
 		response, err := base.RoundTrip(sent)
+		late.Stop()
+		if err != nil {
+			if errors.Is(context.Cause(ctx), errLate) {
+				err = errLate
+			}
+			cancel(nil)
+		} else {
+			response.Body = &answered{response.Body, cancel}
+		}
 		pause, again := pauseAfter(response, err, try)
 		if !again || r.Context().Err() != nil || time.Now().Add(pause).After(ends) {
 			return response, err
@@ -86,6 +98,20 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// errLate is the error of a service that hangs.
+var errLate = fmt.Errorf("oncehttp: the service has not answered within the time of the call: %w", context.DeadlineExceeded)
+
+// answered is the body of a response; its request ends with it.
+type answered struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (a *answered) Close() error {
+	defer a.cancel(nil)
+	return a.ReadCloser.Close()
 }
 
 // CloseIdleConnections closes those of Base.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,6 +203,39 @@ func (l *losing) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("the response was lost")
 	}
 	return response, err
+}
+
+func TestAServiceThatHangsEndsWithTheTimeOfTheCall(t *testing.T) {
+	var calls atomic.Int32
+	late := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A server that has not read the body does not see that its caller goes.
+		_, _ = io.ReadAll(r.Body)
+		if calls.Add(1) == 1 {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, "first,")
+		w.(http.Flusher).Flush()
+		<-late
+		_, _ = io.WriteString(w, "last")
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: &oncehttp.Transport{Within: 200 * time.Millisecond}}
+	_, err := client.Post(server.URL, "text/plain", strings.NewReader("x"))
+	if !errors.Is(err, stdcontext.DeadlineExceeded) {
+		t.Error(err)
+	}
+	// The time is that of the answer, not of its body.
+	response, err := client.Post(server.URL, "text/plain", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(400*time.Millisecond, func() { close(late) })
+	if body, err := io.ReadAll(response.Body); err != nil || string(body) != "first,last" {
+		t.Error(string(body), err)
+	}
+	_ = response.Body.Close()
 }
 
 func TestALostResponseIsReplayedByTheMiddlewareAndTheProxy(t *testing.T) {
