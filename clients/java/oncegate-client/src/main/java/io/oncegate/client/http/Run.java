@@ -148,6 +148,28 @@ public final class Run {
         end(false);
     }
 
+    /**
+     * Reports the outcome of an error that a layer outside of the middleware has answered, such as
+     * Spring Security. Its answer is the response, and is not stored.
+     */
+    public void answeredOutside(int status) {
+        if (isRefusal(status)) {
+            head(status, List.of());
+            bodyNotRecorded();
+            complete();
+        } else {
+            broken();
+        }
+    }
+
+    /**
+     * Returns true for a status that only an answer has. Servers give 5xx to errors that nobody
+     * answers, and a redirect says nothing about the work.
+     */
+    public static boolean isRefusal(int status) {
+        return status >= 400 && status < 500;
+    }
+
     /** Returns true once the outcome was reported. */
     public synchronized boolean hasEnded() {
         return ended;

@@ -58,6 +58,9 @@ final class Exchange {
     private boolean isDispatching;
     private boolean isErrorSent;
 
+    /** The status of the response when the handler threw; 0 if it did not. */
+    private int statusWhenThrown;
+
     Exchange(Run run, ReadBody body, HttpServletResponse response, boolean stopsWhenGone) {
         this.run = run;
         this.body = body;
@@ -154,10 +157,11 @@ final class Exchange {
 
     private void threw(Throwable thrown) {
         run.thrown(cause(thrown));
+        statusWhenThrown = response.getStatus();
         if (response.isCommitted()) {
             run.broken();
         }
-        // Else the container asks an error page, and its answer is the response.
+        // Else a layer outside answers, or the container asks an error page: that is the response.
     }
 
     /** Spring and containers wrap what a handler throws. */
@@ -172,6 +176,10 @@ final class Exchange {
         if (run.hasEnded() || (async != null && response.isGone())) {
             return;
         }
+        if (wasAnsweredOutside()) {
+            run.answeredOutside(response.getStatus());
+            return;
+        }
         if (!isErrorSent) {
             run.broken();
             return;
@@ -183,6 +191,12 @@ final class Exchange {
         run.head(response.getStatus(), ownFields(response));
         run.bodyNotRecorded();
         complete();
+    }
+
+    /** Returns true if a layer outside has refused the request for what the handler threw. */
+    boolean wasAnsweredOutside() {
+        int status = response.getStatus();
+        return statusWhenThrown != 0 && status != statusWhenThrown && Run.isRefusal(status);
     }
 
     AsyncContext started(AsyncContext context) {

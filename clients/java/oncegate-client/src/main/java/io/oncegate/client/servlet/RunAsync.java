@@ -123,6 +123,10 @@ final class RunAsync implements AsyncContext {
                 if (exchange.run().hasEnded() || exchange.response().isGone()) {
                     return;
                 }
+                if (exchange.wasAnsweredOutside()) {
+                    exchange.run().answeredOutside(exchange.response().getStatus());
+                    return;
+                }
                 LOG.log(
                         System.Logger.Level.ERROR,
                         "{0}: the request ended in a dispatch that the filter did not see, so its"

@@ -185,8 +185,7 @@ public final class IdempotencyWebFilter implements WebFilter {
                 Mono.defer(() -> chain.filter(recorded))
                         .onErrorResume(thrown -> answered(recorded, run, thrown))
                         .then(Mono.defer(response::end))
-                        .onErrorResume(
-                                thrown -> response.blocking(run::broken).then(Mono.error(thrown)));
+                        .onErrorResume(response::leave);
         if (engine.isStoppedWhenGone()) {
             return handled.doOnCancel(() -> Schedulers.boundedElastic().schedule(run::broken));
         }
@@ -207,8 +206,7 @@ public final class IdempotencyWebFilter implements WebFilter {
     /** Answers an error as the application does. */
     private Mono<Void> answered(ServerWebExchange exchange, Run run, Throwable thrown) {
         run.thrown(thrown);
-        boolean isForSecurity = thrown.getClass().getName().startsWith(SECURITY);
-        if (isForSecurity || exchange.getResponse().isCommitted()) {
+        if (isForSecurity(thrown) || exchange.getResponse().isCommitted()) {
             return Mono.error(thrown);
         }
         Mono<Void> answer = Mono.error(thrown);
@@ -216,6 +214,15 @@ public final class IdempotencyWebFilter implements WebFilter {
             answer = answer.onErrorResume(error -> handler.handle(exchange, error));
         }
         return answer;
+    }
+
+    /** Returns true for errors of Spring Security, and for those of the application below them. */
+    private static boolean isForSecurity(Throwable thrown) {
+        Class<?> type = thrown.getClass();
+        while (type != null && !type.getName().startsWith(SECURITY)) {
+            type = type.getSuperclass();
+        }
+        return type != null;
     }
 
     private static Mono<Void> settle(

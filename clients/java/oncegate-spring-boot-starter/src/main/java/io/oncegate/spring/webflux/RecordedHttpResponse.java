@@ -141,7 +141,24 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
         return head().then(blocking(run::complete)).then(getDelegate().setComplete());
     }
 
-    Mono<Void> blocking(Runnable report) {
+    /** Leaves an error to the layers outside. What they answer is the response. */
+    Mono<Void> leave(Throwable thrown) {
+        if (isCommitted()) {
+            return blocking(run::broken).then(Mono.error(thrown));
+        }
+        getDelegate()
+                .beforeCommit(
+                        () -> {
+                            HttpStatusCode status = getDelegate().getStatusCode();
+                            int code = status == null ? 200 : status.value();
+                            return blocking(() -> run.answeredOutside(code));
+                        });
+        // Nobody answers a caller that has disconnected.
+        run.grant().callerGone().thenRun(() -> blocking(run::broken).subscribe());
+        return Mono.error(thrown);
+    }
+
+    private static Mono<Void> blocking(Runnable report) {
         return Mono.<Void>fromRunnable(report).subscribeOn(Schedulers.boundedElastic());
     }
 }

@@ -1,0 +1,125 @@
+package io.oncegate.spring;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.oncegate.client.http.Idempotency;
+import io.oncegate.client.servlet.IdempotencyFilter;
+import io.oncegate.client.testing.MemoryGateway;
+import io.oncegate.client.testing.StoredClaim;
+import io.oncegate.spring.webflux.IdempotencyWebFilter;
+import jakarta.servlet.Filter;
+import jakarta.servlet.ServletContext;
+import jakarta.servlet.ServletException;
+import jakarta.servlet.ServletRequestEvent;
+import jakarta.servlet.ServletRequestListener;
+import java.util.ArrayList;
+import java.util.EventListener;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.springframework.http.HttpStatusCode;
+import org.springframework.mock.http.server.reactive.MockServerHttpRequest;
+import org.springframework.mock.web.MockFilterChain;
+import org.springframework.mock.web.MockFilterConfig;
+import org.springframework.mock.web.MockHttpServletRequest;
+import org.springframework.mock.web.MockHttpServletResponse;
+import org.springframework.mock.web.MockServletContext;
+import org.springframework.mock.web.server.MockServerWebExchange;
+import org.springframework.security.Denied;
+import org.springframework.web.server.ServerWebExchange;
+import org.springframework.web.server.WebExceptionHandler;
+import reactor.core.publisher.Mono;
+
+/** Errors of a handler that a layer outside of the filter answers, as Spring Security does. */
+class AnsweredOutsideTest {
+    private final MemoryGateway gateway = new MemoryGateway();
+
+    private List<String> states() {
+        return gateway.claims().stream().map(StoredClaim::state).toList();
+    }
+
+    private static <R> Idempotency<R> rules(MemoryGateway gateway) {
+        return new Idempotency<R>(gateway.client(), "shop.http").sharedKeys();
+    }
+
+    @ParameterizedTest
+    @CsvSource({"403,", "422,succeeded", "500,unknown", "302,unknown"})
+    void servletsAreJudgedByTheStatusOfTheAnswer(int status, String state) throws Exception {
+        var listeners = new ArrayList<ServletRequestListener>();
+        var context =
+                new MockServletContext() {
+                    @Override
+                    public <T extends EventListener> void addListener(T listener) {
+                        listeners.add((ServletRequestListener) listener);
+                    }
+                };
+        var filter = new IdempotencyFilter(rules(gateway));
+        filter.init(new MockFilterConfig((ServletContext) context));
+        var request = new MockHttpServletRequest("POST", "/orders");
+        request.addHeader("Idempotency-Key", "k-1");
+        var response = new MockHttpServletResponse();
+        Filter denies =
+                (its, answer, chain) -> {
+                    throw new ServletException(new Denied());
+                };
+        var handler = new MockFilterChain(new NoServlet(), denies);
+        assertThatThrownBy(() -> filter.doFilter(request, response, handler))
+                .isInstanceOf(ServletException.class);
+        assertThat(states()).containsExactly("in_progress");
+        response.setStatus(status);
+        response.getWriter().write("denied");
+        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        assertThat(states()).isEqualTo(state == null ? List.of() : List.of(state));
+    }
+
+    private static final class NoServlet extends jakarta.servlet.http.HttpServlet {
+        private static final long serialVersionUID = 1;
+    }
+
+    private static final class OwnDenied extends Denied {
+        private static final long serialVersionUID = 1;
+    }
+
+    private ServerWebExchange answeredReactively(RuntimeException thrown, int status) {
+        WebExceptionHandler own =
+                (exchange, error) -> {
+                    exchange.getResponse().setStatusCode(HttpStatusCode.valueOf(418));
+                    return exchange.getResponse().setComplete();
+                };
+        var filter = new IdempotencyWebFilter(rules(gateway), List.of(own));
+        var exchange =
+                MockServerWebExchange.from(
+                        MockServerHttpRequest.post("/orders").header("Idempotency-Key", "k-1"));
+        filter.filter(exchange, handlers -> Mono.error(thrown))
+                .onErrorResume(
+                        error -> {
+                            exchange.getResponse().setStatusCode(HttpStatusCode.valueOf(status));
+                            return exchange.getResponse().setComplete();
+                        })
+                .block();
+        return exchange;
+    }
+
+    @ParameterizedTest
+    @CsvSource({"403,", "422,succeeded", "500,unknown", "302,unknown"})
+    void reactiveHandlersAreJudgedByTheStatusOfTheAnswer(int status, String state) {
+        answeredReactively(new Denied(), status);
+        assertThat(states()).isEqualTo(state == null ? List.of() : List.of(state));
+    }
+
+    @Test
+    void errorsBelowThoseOfSecurityAreLeftToIt() {
+        var exchange = answeredReactively(new OwnDenied(), 403);
+        assertThat(exchange.getResponse().getStatusCode()).isEqualTo(HttpStatusCode.valueOf(403));
+        assertThat(states()).isEmpty();
+    }
+
+    @Test
+    void errorsOfOthersAreAnsweredWithin() {
+        var exchange = answeredReactively(new IllegalStateException(), 403);
+        assertThat(exchange.getResponse().getStatusCode()).isEqualTo(HttpStatusCode.valueOf(418));
+        assertThat(states()).containsExactly("succeeded");
+    }
+}
