@@ -15,6 +15,7 @@ import java.util.Locale;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Function;
+import org.springframework.context.SmartLifecycle;
 import org.springframework.core.io.buffer.DataBuffer;
 import org.springframework.core.io.buffer.DataBufferLimitException;
 import org.springframework.core.io.buffer.DataBufferUtils;
@@ -36,14 +37,24 @@ import reactor.core.scheduler.Schedulers;
  * <p>Errors that the handler leaves are answered here, by the application's own exception handlers,
  * since their answer is a response too; but for those of Spring Security, whose filter answers
  * them.
+ *
+ * <p>As a bean it waits at the shutdown until the handlers whose callers have disconnected have
+ * ended; the server waits for the others.
  */
-public final class IdempotencyWebFilter implements WebFilter {
+public final class IdempotencyWebFilter implements WebFilter, SmartLifecycle {
+    private static final System.Logger LOG = System.getLogger("io.oncegate.client");
+    private static final Duration DRAIN = Duration.ofSeconds(30);
+
+    /** After the server has ended its requests, and before it stops (those of Spring Boot). */
+    private static final int PHASE = DEFAULT_PHASE - 1536;
+
     private static final byte[] NONE = {};
     private static final String SECURITY = "org.springframework.security.";
 
     private final Engine<ServerWebExchange> engine;
     private final Function<ServerWebExchange, Mono<String>> principal;
     private final List<WebExceptionHandler> errors;
+    private volatile boolean isStarted;
 
     /**
      * A filter with these rules.
@@ -74,6 +85,36 @@ public final class IdempotencyWebFilter implements WebFilter {
     /** Waits until no handler runs; returns false if some still ran at the end of the time. */
     public boolean drain(Duration within) throws InterruptedException {
         return engine.drain(within);
+    }
+
+    @Override
+    public void start() {
+        isStarted = true;
+    }
+
+    @Override
+    public void stop() {
+        isStarted = false;
+        try {
+            if (!drain(DRAIN)) {
+                LOG.log(
+                        System.Logger.Level.WARNING,
+                        "Handlers were still running at the shutdown; their outcomes are unknown"
+                                + " when their leases end");
+            }
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @Override
+    public boolean isRunning() {
+        return isStarted;
+    }
+
+    @Override
+    public int getPhase() {
+        return PHASE;
     }
 
     @Override
