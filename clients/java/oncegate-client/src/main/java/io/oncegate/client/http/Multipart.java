@@ -31,7 +31,7 @@ public final class Multipart {
     }
 
     private static List<byte[]> parts(List<String> contentType, byte[] body, boolean isExact) {
-        String boundary = contentType.size() == 1 ? boundary(contentType.get(0)) : null;
+        String boundary = contentType.size() == 1 ? boundary(contentType.get(0), isExact) : null;
         if (boundary == null) {
             return null;
         }
@@ -63,7 +63,7 @@ public final class Multipart {
         }
     }
 
-    private static String boundary(String contentType) {
+    private static String boundary(String contentType, boolean isExact) {
         String[] parameters = contentType.split(";");
         if (!parameters[0].strip().equalsIgnoreCase("multipart/form-data")) {
             return null;
@@ -74,8 +74,11 @@ public final class Multipart {
             String name = pair[0].strip().toLowerCase(Locale.ROOT);
             if (pair.length == 2 && name.startsWith("boundary")) {
                 // boundary* and boundary*0 (RFC 2231) are boundaries to some readers.
-                if (boundary != null || !name.equals("boundary")) {
+                if (isExact && (boundary != null || !name.equals("boundary"))) {
                     return null;
+                }
+                if (!name.equals("boundary")) {
+                    continue;
                 }
                 boundary = pair[1].strip().replaceAll("^\"+|\"+$", "");
             }
@@ -85,7 +88,7 @@ public final class Multipart {
                         && !boundary.isEmpty()
                         && boundary.length() <= BOUNDARY_MAX
                         // Some readers end the type at a comma.
-                        && boundary.indexOf(',') < 0;
+                        && !(isExact && boundary.indexOf(',') >= 0);
         return usable ? boundary : null;
     }
 
