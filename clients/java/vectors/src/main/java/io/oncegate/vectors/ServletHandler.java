@@ -106,7 +106,13 @@ class ServletHandler {
                                         Outcome.valueOf(
                                                 ((String) step.get(kind))
                                                         .toUpperCase(java.util.Locale.ROOT)));
-                case "raise" -> raise((String) step.get(kind));
+                case "raise" -> {
+                    String error = (String) step.get(kind);
+                    if (isLater(request)) {
+                        return (Callable<Object>) () -> raisedLater(run, error);
+                    }
+                    raise(error);
+                }
                 case "after" -> {
                     int millis = Steps.number(step, kind, 0);
                     CompletableFuture.runAsync(
@@ -152,8 +158,7 @@ class ServletHandler {
             response.getOutputStream().write('\n');
             return null;
         }
-        // The answers of JSON cases come in an asynchronous dispatch on all servers.
-        if (!isAsync && !request.getRequestURI().startsWith("/json/")) {
+        if (!isAsync && !isLater(request)) {
             response.getOutputStream().write(json);
             return null;
         }
@@ -179,6 +184,17 @@ class ServletHandler {
             Steps.sleep(20);
         }
         return false;
+    }
+
+    /** Returns true for JSON cases: their ends come in an asynchronous dispatch on all servers. */
+    private static boolean isLater(HttpServletRequest request) {
+        return request.getRequestURI().startsWith("/json/");
+    }
+
+    private static Object raisedLater(Map<String, Object> run, String kind) {
+        run.put("ended", "raised");
+        raise(kind);
+        return null;
     }
 
     private static void raise(String kind) {

@@ -5,6 +5,7 @@ import io.oncegate.client.NothingHappened;
 import io.oncegate.client.OncegateException;
 import io.oncegate.client.Outcome;
 import java.io.ByteArrayOutputStream;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -168,6 +169,11 @@ public final class Run {
      */
     public static boolean isRefusal(int status) {
         return status >= 400 && status < 500;
+    }
+
+    /** Runs the task after a delay, on a thread of the client. */
+    public void later(Duration delay, Runnable task) {
+        rules.client.later(delay, task);
     }
 
     /** Returns true once the outcome was reported. */

@@ -12,6 +12,7 @@ import jakarta.servlet.ServletRequest;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -34,6 +35,9 @@ final class Exchange {
                     "org.springframework.boot.webmvc.error.DefaultErrorAttributes.ERROR",
                     RequestDispatcher.ERROR_EXCEPTION);
 
+    /** The longest time until the error page that Tomcat asks after the end of an async request. */
+    private static final Duration ERROR_PAGE_WITHIN = Duration.ofSeconds(5);
+
     private final Run run;
     private final ReadBody body;
     private final boolean stopsWhenGone;
@@ -55,7 +59,7 @@ final class Exchange {
 
     private RecordedResponse response;
     private RunAsync async;
-    private boolean isDispatching;
+    private volatile boolean isDispatching;
     private boolean isErrorSent;
 
     /** The status of the response when the handler threw; 0 if it did not. */
@@ -147,12 +151,16 @@ final class Exchange {
 
     /** Reports the complete response. */
     void complete() {
+        noteHandled();
+        run.complete();
+    }
+
+    private void noteHandled() {
         for (String name : HANDLED) {
             if (request.getAttribute(name) instanceof Throwable handled) {
                 run.thrown(cause(handled));
             }
         }
-        run.complete();
     }
 
     private void threw(Throwable thrown) {
@@ -184,17 +192,36 @@ final class Exchange {
             run.broken();
             return;
         }
+        noteHandled();
+        int status = response.getStatus();
+        List<Field> own = ownFields(response);
+        if (async == null) {
+            answeredByContainer(status, own);
+        } else {
+            run.later(ERROR_PAGE_WITHIN, () -> answeredByContainer(status, own));
+        }
+    }
+
+    private void answeredByContainer(int status, List<Field> own) {
+        if (run.hasEnded() || isDispatching) {
+            return;
+        }
         LOG.log(
                 System.Logger.Level.DEBUG,
                 "{0}: the container answered an error itself: the response is not stored",
                 run.operation());
-        run.head(response.getStatus(), ownFields(response));
+        run.head(status, own);
         run.bodyNotRecorded();
-        complete();
+        run.complete();
+    }
+
+    /** Returns true if the response to an error of the handler comes from elsewhere. */
+    boolean isAnsweredElsewhere() {
+        return isErrorSent || wasAnsweredOutside();
     }
 
     /** Returns true if a layer outside has refused the request for what the handler threw. */
-    boolean wasAnsweredOutside() {
+    private boolean wasAnsweredOutside() {
         int status = response.getStatus();
         return statusWhenThrown != 0 && status != statusWhenThrown && Run.isRefusal(status);
     }

@@ -120,11 +120,9 @@ final class RunAsync implements AsyncContext {
         return new AsyncListener() {
             @Override
             public void onComplete(AsyncEvent event) {
-                if (exchange.run().hasEnded() || exchange.response().isGone()) {
-                    return;
-                }
-                if (exchange.wasAnsweredOutside()) {
-                    exchange.run().answeredOutside(exchange.response().getStatus());
+                boolean isOver = exchange.run().hasEnded() || exchange.response().isGone();
+                // What was answered elsewhere is judged when the request is destroyed.
+                if (isOver || exchange.isAnsweredElsewhere()) {
                     return;
                 }
                 LOG.log(
