@@ -51,7 +51,10 @@ def test_celery() -> None:
     assert isinstance(failed.result, ParkedTask)
     assert failed.result.why == "poison"
     assert runs.count("fails") == 3
-    assert isinstance(submit.delay("crashes").result, ParkedTask)
+    crashed = submit.delay("crashes").result
+    assert isinstance(crashed, ParkedTask)
+    assert repr(crashed.__cause__) == "RuntimeError('who knows')"
+    assert submit.delay("crashes").result.__cause__ is None
     assert runs.count("crashes") == 1
     # In progress elsewhere: retried until it has ended, however often.
     grant = client.claim(operation, {"order": "A-2"}, lease="2s")

@@ -40,6 +40,8 @@ class Park:
     """Its outcome is unknown: for a program or person who looks up the effect, and takes over."""
 
     why: str
+    #: What was raised, if anything was.
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class DeadLetter:
     """A mistake that a repeat cannot correct, or a poison message."""
 
     why: str
+    #: What was raised, if anything was.
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 Decision = Union[Ack, Redeliver, Park, DeadLetter]
@@ -82,7 +86,7 @@ def decide(
         return Ack("report_is_kept") if report_is_kept else Redeliver(redeliver_after, "not_settled", failures)
     if isinstance(end, NothingHappened):
         if failures + 1 >= max_failures:
-            return DeadLetter("poison")
+            return DeadLetter("poison", end)
         return Redeliver(redeliver_after, "nothing_happened", failures + 1)
     if isinstance(end, Rejected):
         if end.status == 429:
@@ -90,9 +94,9 @@ def decide(
         # These say nothing about the message: with a wrong credential every message would be lost.
         if end.status in (401, 403, 404, 405) or end.code == "identity_differs":
             return Redeliver(redeliver_after, end.code or str(end.status), failures)
-        return DeadLetter(end.code or str(end.status))
+        return DeadLetter(end.code or str(end.status), end)
     if isinstance(end, Unavailable):
         return Redeliver(redeliver_after, "unavailable", failures)
     if isinstance(end, (NotCanonical, ContentsNotDerived)):
-        return DeadLetter("contents")
-    return Park("error")
+        return DeadLetter("contents", end)
+    return Park("error", end)

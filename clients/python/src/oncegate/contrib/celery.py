@@ -19,7 +19,10 @@ _NO_LIMIT = 2**31
 
 
 class ParkedTask(OncegateError):
-    """The outcome of the task is unknown, or it cannot be done: look up the effect. The task fails with this; `why` is the reason."""
+    """The outcome of the task is unknown, or it cannot be done: look up the effect. The task fails with this; `why` is the reason.
+
+    Its cause is the error of the task, if it raised one.
+    """
 
     def __init__(self, why: str):
         super().__init__(f"the task is not repeated: {why}")
@@ -80,7 +83,7 @@ class OnceTask(Task):  # type: ignore[misc]
             headers = {**(self.request.headers or {}), _FAILURES: decision.failures}
             raise self.retry(countdown=decision.after, max_retries=_NO_LIMIT, headers=headers)
         assert isinstance(decision, (Park, DeadLetter))
-        raise ParkedTask(decision.why)
+        raise ParkedTask(decision.why) from decision.error
 
     def _recipe(self, apply: Callable[[Callable[..., Any]], Any], handle: Callable[[Any, Any], Any]) -> Recipe[None]:
         # As an attribute of the class a function would be a method.
