@@ -53,7 +53,9 @@ enum Next {
     /// A body with this number of bytes left.
     Body(u64),
     Chunks(Chunks),
-    /// No request: the connection speaks another protocol, or the library will end it.
+    /// A chunked body that readers could end in different places. Nothing after it is passed on.
+    Broken,
+    /// No request: the connection speaks another protocol.
     Unchecked,
 }
 
@@ -111,9 +113,9 @@ impl<Io, Service: HttpService> HeadGuard<Io, Service> {
                 Next::Chunks(chunks) => match chunks.read(rest) {
                     Ok((taken, true)) => (taken, Next::Head),
                     Ok((taken, false)) => (taken, Next::Chunks(std::mem::take(chunks))),
-                    // The library fails on it too, and closes.
-                    Err(chunks::Invalid) => (0, Next::Unchecked),
+                    Err(chunks::Invalid) => (0, Next::Broken),
                 },
+                Next::Broken => break,
                 Next::Unchecked => (rest.len(), Next::Unchecked),
             };
             rest = rest.get(taken..).unwrap_or_default();
@@ -203,6 +205,14 @@ impl<Io: AsyncRead + Unpin, Service: HttpService> AsyncRead for HeadGuard<Io, Se
                 this.io.progress().linger();
                 return Poll::Ready(Ok(()));
             }
+            if matches!(this.next, Next::Broken) {
+                // The library fails the body with this, and closes after the response. The client may still be sending.
+                this.io.progress().linger();
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the body is not chunked correctly",
+                )));
+            }
             if this.held.is_empty() {
                 let before = buffer.filled().len();
                 ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
@@ -273,6 +283,7 @@ mod tests {
             Next::Body(3) => "three bytes",
             Next::Body(_) => "other bytes",
             Next::Chunks(_) => "chunks",
+            Next::Broken => "no body",
             Next::Unchecked => "anything",
         })
     }

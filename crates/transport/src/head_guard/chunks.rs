@@ -1,7 +1,8 @@
-//! The chunked coding of a body (RFC 9112, 7.1), read only to find its end.
+//! The chunked coding of a body (RFC 9112, 7.1), read only to find its end. At least as strict as the library, which must not find
+//! another end. Lines end in CRLF alone: readers that also take a line feed would see other messages.
 
 /// Position in a chunked body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Chunks(Position);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,21 +11,31 @@ enum Position {
     Size(u64, u8),
     /// In an extension after the size.
     Extension(u64),
+    /// Before the line feed after a size.
+    SizeEnd(u64),
     /// In the data, with this number of bytes left.
     Data(u64),
-    /// In the line end after the data.
+    /// Before the line end after the data.
     DataEnd,
+    /// Within that line end.
+    DataLineFeed,
     /// At the beginning of a line after the last chunk.
     Trailer,
     /// In a field of the trailer.
     TrailerField,
+    /// Before the line feed after a field.
+    TrailerFieldEnd,
+    /// Before the last line feed.
+    End,
 }
 
-impl Default for Position {
+impl Default for Chunks {
     fn default() -> Self {
-        Self::Size(0, 0)
+        Self(START)
     }
 }
+
+const START: Position = Position::Size(0, 0);
 
 /// Error for bytes that are no chunked body.
 #[derive(PartialEq, Eq, Debug)]
@@ -45,28 +56,22 @@ impl Chunks {
                     let left = left - step as u64;
                     if left == 0 { Position::DataEnd } else { Position::Data(left) }
                 }
-                (Position::Size(_, 0), b'\r' | b'\n' | b';') => return Err(Invalid),
-                (Position::Size(size, _) | Position::Extension(size), b'\n') => {
-                    if size == 0 {
-                        Position::Trailer
-                    } else {
-                        Position::Data(size)
-                    }
-                }
-                (Position::Size(size, digits), b'\r') => Position::Size(size, digits),
-                (Position::Size(size, _), b';' | b' ' | b'\t') | (Position::Extension(size), _) => {
-                    Position::Extension(size)
-                }
+                (Position::Size(size, 1..) | Position::Extension(size), b'\r') => Position::SizeEnd(size),
+                (Position::Size(size, 1..), b';' | b' ' | b'\t') => Position::Extension(size),
                 (Position::Size(size, digits), digit) => {
                     let value = char::from(digit).to_digit(16).filter(|_| digits < DIGITS_MAX).ok_or(Invalid)?;
                     Position::Size(size << 4 | u64::from(value), digits + 1)
                 }
-                (Position::DataEnd, b'\r') => Position::DataEnd,
-                (Position::DataEnd, b'\n') => Position::default(),
-                (Position::DataEnd, _) => return Err(Invalid),
-                (Position::Trailer, b'\n') => return Ok((read + 1, true)),
-                (Position::Trailer, b'\r') | (Position::TrailerField, b'\n') => Position::Trailer,
-                (Position::Trailer | Position::TrailerField, _) => Position::TrailerField,
+                (Position::SizeEnd(0) | Position::TrailerFieldEnd, b'\n') => Position::Trailer,
+                (Position::SizeEnd(size), b'\n') => Position::Data(size),
+                (Position::DataEnd, b'\r') => Position::DataLineFeed,
+                (Position::DataLineFeed, b'\n') => START,
+                (Position::Trailer, b'\r') => Position::End,
+                (Position::TrailerField, b'\r') => Position::TrailerFieldEnd,
+                (Position::End, b'\n') => return Ok((read + 1, true)),
+                (Position::Extension(size), byte) if byte != b'\n' => Position::Extension(size),
+                (Position::Trailer | Position::TrailerField, byte) if byte != b'\n' => Position::TrailerField,
+                _ => return Err(Invalid),
             };
             read += step;
         }
@@ -93,7 +98,25 @@ mod tests {
 
     #[test]
     fn what_is_no_chunk_is_invalid() {
-        for body in ["x", "\r\n", ";a", "5\r\nhellox", "00000000000000000\r\n", "-1\r\n"] {
+        for body in [
+            "x",
+            "\r\n",
+            ";a",
+            " 5\r\n",
+            "5\r\nhellox",
+            "00000000000000000\r\n",
+            "-1\r\n",
+            "5\nhello",
+            "5\r5\r\n",
+            "5;a\nhello",
+            "5;a\rb\r\n",
+            "5\r\nhello\n0\r\n\r\n",
+            "5\r\nhello\r0\r\n\r\n",
+            "0\r\n\n",
+            "0\r\n\r\r\n",
+            "0\r\nx: 0\n\r\n",
+            "0\r\nx: 0\ry: 1\r\n",
+        ] {
             assert_eq!(Chunks::default().read(body.as_bytes()), Err(Invalid), "{body:?}");
         }
     }

@@ -31,6 +31,34 @@ async fn a_request_with_two_framings_is_forwarded_on_no_way() {
     }
 }
 
+/// Readers that take a line feed alone, or sizes of any length, find another end of such a body, and other requests after it.
+#[tokio::test]
+async fn nothing_after_a_body_that_is_not_chunked_correctly_is_forwarded_on_any_way() {
+    let head = |method: &str, path: &str| {
+        format!("{method} {path} HTTP/1.1\r\nhost: shop.example\r\nauthorization: alice\r\n")
+    };
+    let two_framings =
+        head("POST", "/hidden") + "content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    let inside = format!("{}content-length: {}\r\n\r\n{two_framings}", head("POST", "/hidden"), two_framings.len());
+    let plain = head("GET", "/hidden") + "\r\n";
+    for (case, recorder, gateway) in gateways("trusted_peers = [\"192.0.2.0/24\"]\n").await {
+        for (number, end) in ["0\r\n\n", "0\r\nx: a\n\r\n", "00000000000000000\r\n\r\n"].into_iter().enumerate() {
+            for after in [&two_framings, &inside, &plain] {
+                for (name, method, path, own) in WAYS.into_iter().filter(|way| way.0 != "a WebSocket") {
+                    let what = format!("{case}, {name}, {end:?}, {after:?}");
+                    let own = own.replace("{key}", &format!("hidden-{number}-{}", after.len()));
+                    let first = head(method, path) + &own + "transfer-encoding: chunked\r\n\r\n1\r\nx\r\n";
+                    let answer = exchange(&address(&gateway), &[&*first, end, after, &plain].concat()).await;
+                    assert!(answer.starts_with("HTTP/1.1 400"), "{what}: {answer}");
+                    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{what}: {answer}");
+                    let seen: Vec<_> = recorder.take().into_iter().map(|seen| seen.target).collect();
+                    assert!(!seen.concat().contains("hidden"), "{what}: {seen:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Starts an upstream that answers each request with the given bytes, and closes.
 async fn answering(answer: Arc<Mutex<String>>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -39,6 +39,28 @@ async fn a_refusal_waits_for_the_responses_before_it() {
     }
 }
 
+/// Readers that take a line feed alone, or sizes of any length, find another end of such a body, and other requests after it.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_answered_after_a_body_that_is_not_chunked_correctly() {
+    let two_framings =
+        "POST /b HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    let length = two_framings.len();
+    let hidden = format!("POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{two_framings}");
+    let head = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    for end in ["0\r\n\n", "0\r\nx: a\n\r\n", "00000000000000000\r\n\r\n"] {
+        for after in [SHORT, two_framings, &hidden] {
+            let sent = [head, end, after, SHORT].concat();
+            for by_library_alone in [false, true] {
+                for pieces in [&[sent.as_bytes()][..], &sent.as_bytes().chunks(7).collect::<Vec<_>>()] {
+                    let (answers, is_closed) = answers(pieces, by_library_alone).await;
+                    let is_only = answers.len() == 1 && answers[0].ends_with("broken off");
+                    assert!(is_only && is_closed, "{end:?} {after:?}: {answers:?}");
+                }
+            }
+        }
+    }
+}
+
 /// A client that sends many requests and reads nothing, the end of its connection, and the timeout of a response.
 struct Unread {
     client: ReadHalf<DuplexStream>,
