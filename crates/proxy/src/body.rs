@@ -18,9 +18,10 @@ use oncegate_web::problem::{Code, Problem};
 use tokio::time::error::Elapsed;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::pace::{Pace, TooSlow};
+use super::pace::Pace;
 use super::peer_fields::PeerFields;
 use super::shares::{Account, Share};
+use super::torn::{Reason, Torn};
 use super::upstream::Received;
 
 type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
@@ -51,7 +52,8 @@ impl Arriving {
         Self { read, of_read: Some(of_read), ..Self::from(rest) }
     }
 
-    /// Takes memory for its buffers, and breaks it off if it arrives too slowly. Returns whether it has, too.
+    /// Takes memory for its buffers, and breaks it off if it arrives too slowly. Returns the record of whether it has ended early,
+    /// too.
     ///
     /// # Errors
     /// There is no memory left.
@@ -60,15 +62,15 @@ impl Arriving {
         bytes: &Arc<Account>,
         clock: &Arc<dyn Clock>,
         metrics: &BoundMetrics,
-    ) -> Result<(Self, TooSlow), Problem> {
+    ) -> Result<(Self, Torn), Problem> {
         let rest = self.rest.size_hint().upper().map_or(usize::MAX, |rest| usize::try_from(rest).unwrap_or(usize::MAX));
         if !self.rest.is_end_stream() {
             self.of_buffers = Some(bytes.take(rest.min(STREAM_BYTES)).ok_or_else(no_memory)?);
         }
         let pace = Pace::new(clock.clone(), metrics.clone());
-        let too_slow = pace.too_slow.clone();
+        let torn = pace.torn.clone();
         self.pace = Some(pace);
-        Ok((self, too_slow))
+        Ok((self, torn))
     }
 
     /// Drops the bytes that were read, and all memory. Returns the bytes that were read, piece by piece.
@@ -97,8 +99,10 @@ impl HttpBody for Arriving {
         this.of_read = None;
         match (Pin::new(&mut this.rest).poll_frame(cx), &mut this.pace) {
             (Poll::Ready(frame), pace) => {
-                if let (Some(pace), Some(Ok(frame))) = (pace, &frame) {
-                    pace.received(frame.data_ref().map_or(0, Bytes::len));
+                match (pace, &frame) {
+                    (Some(pace), Some(Ok(frame))) => pace.received(frame.data_ref().map_or(0, Bytes::len)),
+                    (Some(pace), Some(Err(_))) => drop(pace.torn.record(Reason::BrokenOff)),
+                    _ => {}
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)))
             }
@@ -193,7 +197,7 @@ impl HttpBody for Timed {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+        if let Poll::Ready(mut frame) = Pin::new(&mut this.body).poll_frame(cx) {
             this.timer = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
         }

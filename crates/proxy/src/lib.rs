@@ -35,6 +35,7 @@ mod status;
 mod stored_response;
 mod target;
 mod token;
+mod torn;
 mod upload;
 mod upstream;
 mod websocket;
@@ -290,7 +291,7 @@ impl Proxy {
         let caller = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
-        let (body, too_slow) = match body.bounded(&upstream.bytes, &self.clock, &self.body_rate) {
+        let (body, torn) = match body.bounded(&upstream.bytes, &self.clock, &self.body_rate) {
             Ok(bounded) => bounded,
             Err(problem) => return problem.into_response(),
         };
@@ -337,9 +338,12 @@ impl Proxy {
                 return Response::from_parts(head, Body::new(Timed::new(body, upstream.options.timeout.0, exchange)));
             }
             Ok(Err(Failed::NotConnected(why) | Failed::Refused(why) | Failed::Broken(why))) => {
-                tracing::warn!(reason = why, "A request was not forwarded");
+                let torn = torn.problem();
+                if torn.is_none() {
+                    tracing::warn!(reason = why, "A request was not forwarded");
+                }
                 let detail = "The upstream cannot be reached, or broke off.";
-                too_slow.problem().unwrap_or_else(|| Problem::new(Code::UpstreamUnavailable, detail))
+                torn.unwrap_or_else(|| Problem::new(Code::UpstreamUnavailable, detail))
             }
             Err(_late) => Problem::new(Code::UpstreamTimeout, "The upstream did not answer in time."),
         };

@@ -3,14 +3,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use oncegate_core::clock::Clock;
 use oncegate_telemetry::metrics::proxy::BoundMetrics;
-use oncegate_web::problem::Problem;
 use tokio::time::{Sleep, sleep};
+
+use super::torn::{Reason, Torn};
 
 /// Time that a sender may be late by.
 const CREDIT: Duration = Duration::from_secs(30);
@@ -25,25 +25,13 @@ pub(super) struct Pace {
     credit: Duration,
     /// Since when the sender is waited for, and until when.
     waiting: Option<(Duration, Pin<Box<Sleep>>)>,
-    pub(super) too_slow: TooSlow,
+    pub(super) torn: Torn,
     metrics: BoundMetrics,
-}
-
-/// Record of a body that arrived too slowly.
-#[derive(Clone, Default)]
-pub(super) struct TooSlow(Arc<AtomicBool>);
-
-impl TooSlow {
-    /// Returns the problem of the body, if it arrived too slowly.
-    pub(super) fn problem(&self) -> Option<Problem> {
-        let detail = "The body arrived more slowly than 1 KiB per second, so the request was cut. Send it in one go.";
-        self.0.load(Ordering::Relaxed).then(|| Problem::invalid(detail))
-    }
 }
 
 impl Pace {
     pub(super) fn new(clock: Arc<dyn Clock>, metrics: BoundMetrics) -> Self {
-        Self { clock, credit: CREDIT, waiting: None, too_slow: TooSlow::default(), metrics }
+        Self { clock, credit: CREDIT, waiting: None, torn: Torn::default(), metrics }
     }
 
     /// Notes that this many bytes were received.
@@ -59,7 +47,7 @@ impl Pace {
     pub(super) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<axum::Error> {
         let (_, timer) = self.waiting.get_or_insert_with(|| (self.clock.monotonic(), Box::pin(sleep(self.credit))));
         timer.as_mut().poll(cx).map(|()| {
-            if !self.too_slow.0.swap(true, Ordering::Relaxed) {
+            if self.torn.record(Reason::TooSlow) {
                 self.metrics.reached();
             }
             axum::Error::new(std::io::Error::from(std::io::ErrorKind::TimedOut))
@@ -102,7 +90,7 @@ mod tests {
         while time < Duration::from_hours(1) {
             for _ in 0..10 {
                 if poll_fn(|cx| pace.poll_too_slow(cx)).now_or_never().is_some() {
-                    assert!(pace.too_slow.problem().is_some());
+                    assert!(pace.torn.problem().is_some());
                     return Some(time);
                 }
                 advance(pause / 10).await;

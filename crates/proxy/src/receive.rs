@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::Proxy;
 use super::body::{Arriving, no_memory};
 use super::shares::{Account, Share};
+use super::torn::broken_off;
 use super::upload::{self, Upload};
 
 /// The whole body of a request, or the reason why there is none.
@@ -75,8 +76,8 @@ impl Proxy {
             "A body of more than {bytes_max} bytes needs its SHA-256 in `Content-Digest: sha-256=:…:` (RFC 9530)."
         );
         let digest = upload::digest_of(headers)?.ok_or_else(|| Problem::new(Code::BodyTooLarge, detail))?;
-        let (body, too_slow) = body.bounded(memory, &self.clock, &self.body_rate)?;
-        Ok(Upload::new(body, digest, too_slow))
+        let (body, torn) = body.bounded(memory, &self.clock, &self.body_rate)?;
+        Ok(Upload::new(body, digest, torn))
     }
 }
 
@@ -90,10 +91,6 @@ impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
-}
-
-fn broken_off() -> Problem {
-    Problem::invalid("The body broke off; send as many bytes as the head says.")
 }
 
 /// The bytes of a body so far, copied into blocks. A body may come in pieces of one byte: each piece would take far more memory

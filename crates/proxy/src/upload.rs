@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::body::Arriving;
 use super::fields::items;
-use super::pace::TooSlow;
+use super::torn::{Torn, broken_off};
 
 static CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 
@@ -39,7 +39,7 @@ pub(super) struct Upload<Body = Arriving> {
 pub(super) struct Progress {
     /// Pieces that were taken.
     pub(super) pieces: AtomicU64,
-    too_slow: TooSlow,
+    torn: Torn,
     state: watch::Sender<State>,
 }
 
@@ -79,7 +79,7 @@ impl Progress {
 
     /// Returns the problem that ended the body early, if there is one.
     pub(super) fn problem(&self) -> Option<Problem> {
-        if self.is_mismatch() { Some(mismatch()) } else { self.too_slow.problem() }
+        if self.is_mismatch() { Some(mismatch()) } else { self.torn.problem() }
     }
 }
 
@@ -110,8 +110,8 @@ pub(super) fn mismatch() -> Problem {
 }
 
 impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
-    pub(super) fn new(body: Body, digest: [u8; 32], too_slow: TooSlow) -> Self {
-        let progress = Arc::new(Progress { too_slow, ..Progress::default() });
+    pub(super) fn new(body: Body, digest: [u8; 32], torn: Torn) -> Self {
+        let progress = Arc::new(Progress { torn, ..Progress::default() });
         Self { body, digest, sha256: Sha256::new(), progress }
     }
 
@@ -140,7 +140,6 @@ impl<Body: HttpBody<Data = Bytes, Error = axum::Error> + Unpin> Upload<Body> {
                 Ok(None) => return Ok(()),
                 Ok(Some(Ok(_))) => {}
                 Ok(Some(Err(_))) => {
-                    let broken_off = || Problem::invalid("The body broke off; send as many bytes as the head says.");
                     return Err(progress.problem().unwrap_or_else(broken_off));
                 }
                 Err(_late) => return Err(Problem::invalid("The body stopped arriving; send it in one go.")),
@@ -220,7 +219,7 @@ mod tests {
 
     fn upload(pieces: &'static [&'static str], of: &str) -> Upload<Body> {
         let body = Body::from_stream(stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece))));
-        Upload::new(body, Sha256::digest(of).into(), TooSlow::default())
+        Upload::new(body, Sha256::digest(of).into(), Torn::default())
     }
 
     #[tokio::test]
@@ -245,12 +244,7 @@ mod tests {
         assert_eq!(upload(&["a", "b"], "a").verify(second).await.unwrap_err().detail, mismatch().detail);
         let stalls = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
         assert!(
-            Upload::new(stalls, [0; 32], TooSlow::default())
-                .verify(second)
-                .await
-                .unwrap_err()
-                .detail
-                .contains("stopped")
+            Upload::new(stalls, [0; 32], Torn::default()).verify(second).await.unwrap_err().detail.contains("stopped")
         );
     }
 

@@ -317,6 +317,23 @@ async fn a_body_that_dribbles_is_cut_on_every_way() {
 }
 
 #[tokio::test]
+async fn a_body_that_breaks_off_is_no_failure_of_the_upstream_on_any_way() {
+    let (_upstream, port) = Upstream::start().await;
+    let (gateway, _caller) = on_all_ways(port, "", "", LIMITS).await;
+    let digest = "content-digest: sha-256=:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=:\r\n";
+    for way in WAYS {
+        for length in [1, 90_000] {
+            let body = format!("{length:x}\r\n{}\r\nno size\r\n", "x".repeat(length));
+            let framing = format!("{digest}transfer-encoding: chunked\r\n");
+            let mut stream = begin(&gateway, way, "a", &framing, body.as_bytes()).await;
+            let text = answer(&mut stream).await;
+            assert!(text.starts_with("http/1.1 400") && text.contains("broke off"), "{}, {length}: {text}", way.0);
+        }
+    }
+    assert!(!gateway.log().contains("A request was not forwarded"));
+}
+
+#[tokio::test]
 async fn responses_that_nobody_reads_are_bounded_together() {
     let (upstream, port) = Upstream::start().await;
     let more = "response_bytes = \"1MiB\"\n[limits]\nunread_answer_bytes = 262144\nwrite_timeout = \"1m\"\n";
