@@ -18,6 +18,7 @@ use oncegate_web::problem::{Code, Problem};
 use tokio::time::error::Elapsed;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::fields;
 use super::pace::Pace;
 use super::peer_fields::PeerFields;
 use super::shares::{Account, Share};
@@ -176,7 +177,7 @@ pub(super) async fn response_within<Sending: Future>(
     }
 }
 
-/// A body that breaks off when its next piece takes too long.
+/// The body of a response that breaks off when its next piece takes too long. Leaves out the trailers that the caller must not get.
 pub(super) struct Timed {
     body: Received,
     timeout: Duration,
@@ -199,6 +200,9 @@ impl HttpBody for Timed {
         let this = &mut *self;
         if let Poll::Ready(mut frame) = Pin::new(&mut this.body).poll_frame(cx) {
             this.timer = None;
+            if let Some(trailers) = frame.as_mut().and_then(|frame| frame.as_mut().ok()?.trailers_mut()) {
+                fields::trailers_to_caller(trailers);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(axum::Error::new)));
         }
         let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(this.timeout)));

@@ -110,7 +110,8 @@ pub(super) fn close(headers: &mut HeaderMap) {
 
 /// Turns the fields after an upstream's body into those for the caller.
 pub(super) fn trailers_to_caller(trailers: &mut HeaderMap) {
-    remove(trailers, |name| is_own(name) || *name == REPLAYED);
+    remove_hop_by_hop(trailers);
+    trailers.remove(REPLAYED);
 }
 
 /// The fields of responses that a route stores.

@@ -299,6 +299,24 @@ async fn a_request_that_the_upstream_says_it_has_not_processed_frees_its_key() {
 }
 
 #[tokio::test]
+async fn a_response_has_one_length_over_http2_too() {
+    let (server, port) = Frames::start().await;
+    let (_gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "").await;
+    // `content-length: 002`, a literal with a name of the static table.
+    let answer: Answer = |stream| {
+        let head = [&[0x88, 0x0f, 0x0d, 3][..], b"002"].concat();
+        [frame(HEADERS, 0b100, stream, &head), frame(0, 1, stream, b"ok")].concat()
+    };
+    for (method, key) in [("POST", "k-1"), ("PUT", "k-2")] {
+        server.answer(&[answer]);
+        let fields = [("idempotency-key", key), ("authorization", "alice")];
+        let answer = caller.send(method, "/orders/a", &fields, "").await;
+        assert_eq!(answer.body.as_deref(), Some(&b"ok"[..]), "{method}");
+        assert_eq!(answer.headers["content-length"], "2", "{method}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_that_breaks_off_otherwise_is_unknown() {
     let (server, port) = Frames::start().await;
     let (_gateway, caller) = in_front_of(&format!("http://127.0.0.1:{port}"), "").await;

@@ -18,7 +18,7 @@ use tower::Service as _;
 
 use super::connector::{Connector, Stream};
 use super::streams::{Received, StreamPermit, Streamed};
-use super::{BUFFER_BYTES, Failed, Permission, cause, may_be_sent};
+use super::{BUFFER_BYTES, Failed, Permission, cause, framed, may_be_sent};
 use crate::options::UpstreamOptions;
 
 /// Time between pings while requests are running.
@@ -113,7 +113,10 @@ impl Http2 {
             };
             shared.used_ms.store(self.now_ms(), Ordering::Relaxed);
             match sent {
-                Ok(response) => return Some(Ok(response.map(|body| Received::new(body, Some(stream))))),
+                Ok(response) => {
+                    let response = framed(response, false);
+                    return Some(response.map(|response| response.map(|body| Received::new(body, Some(stream)))));
+                }
                 Err(mut failure) => {
                     // The message comes back only if nothing of it was sent.
                     let unsent = failure.take_message();

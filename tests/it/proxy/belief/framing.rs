@@ -134,3 +134,26 @@ async fn a_response_has_one_framing_on_every_way() {
         }
     }
 }
+
+#[tokio::test]
+async fn trailers_of_a_response_have_no_fields_of_its_connection_or_of_the_gateway_on_any_way() {
+    let trailers = "x-sum: 7\r\nidempotent-replayed: true\r\noncegate-degraded: local\r\nkeep-alive: 1\r\nproxy-authenticate: x\r\n";
+    let names = "x-sum, idempotent-replayed, oncegate-degraded, keep-alive, proxy-authenticate";
+    let answer = format!(
+        "HTTP/1.1 201 Created\r\nconnection: close\r\ntrailer: {names}\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n{trailers}\r\n"
+    );
+    let port = answering(Arc::new(Mutex::new(answer))).await;
+    for is_observed in [false, true] {
+        let config = config(port, false, is_observed, "trusted_peers = [\"192.0.2.0/24\"]\n");
+        let gateway = gateway::on_memory().config(&config).start().await;
+        for (name, method, path, own) in WAYS {
+            let own = own.replace("{key}", "trailers");
+            let body = if method == "GET" { "\r\n" } else { "content-length: 1\r\n\r\nx" };
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nhost: shop.example\r\nte: trailers\r\nauthorization: alice\r\n{own}{body}"
+            );
+            let got = exchange(&address(&gateway), &request).await;
+            assert!(got.ends_with("\r\n0\r\nx-sum: 7\r\n\r\n"), "observed {is_observed}, {name}: {got}");
+        }
+    }
+}
