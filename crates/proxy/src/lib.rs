@@ -219,6 +219,7 @@ impl HttpService for ProxyService {
         if response.extensions().get::<Problem>().is_some() {
             response = finish(response, &id, &self.0.problem_base);
         }
+        keep_from_caches(&mut response);
         if let Some(cross_origin) = cross_origin {
             cross_origin.allow(&mut response, key_headers);
         }
@@ -226,7 +227,9 @@ impl HttpService for ProxyService {
     }
 
     fn reject(&self, rejection: Rejection) -> Response {
-        rejection::response(rejection, &self.0.limits, &self.0.problem_base)
+        let mut response = rejection::response(rejection, &self.0.limits, &self.0.problem_base);
+        keep_from_caches(&mut response);
+        response
     }
 }
 
@@ -352,6 +355,14 @@ impl Proxy {
             fields::close(response.headers_mut());
         }
         response
+    }
+}
+
+/// Lets no cache keep a response of the gateway's own. A replay has the fields of its upstream.
+fn keep_from_caches(response: &mut Response) {
+    let is_upstreams = response.extensions().get::<FromUpstream>().is_some();
+    if !is_upstreams && !response.headers().contains_key(fields::REPLAYED) {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
 }
 

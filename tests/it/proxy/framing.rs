@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Caller, SOON, address, proxy};
+use super::{Answer, Caller, SOON, Upstream, address, proxy};
 
 /// A server that answers each connection's first request with given bytes, closes, and records the bytes that it
 /// received.
@@ -330,4 +330,33 @@ async fn what_is_no_request_is_answered_by_a_problem_and_ends_the_connection() {
         }
     }
     assert_eq!(upstream.take(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn no_cache_keeps_what_the_gateway_says_itself() {
+    let (_upstream, port) = Upstream::start().await;
+    let (gateway, caller) = proxy(port, "").await;
+    let (_stripe, by_dialect) = proxy(port, "dialect = \"stripe\"\n").await;
+    let is_kept_from_caches = |answer: &Answer| answer.headers.get("cache-control").is_some_and(|it| it == "no-store");
+    for (path, key, body, status) in [
+        ("/orders/a", "k-1", "one", 201),
+        ("/orders/a", "k-1", "one", 201),
+        ("/orders/a", "k-1", "two", 422),
+        ("/orders/broken", "k-2", "one", 500),
+        ("/orders/broken", "k-2", "one", 409),
+        ("/orders/big", "k-3", "one", 201),
+        ("/orders/big", "k-3", "one", 409),
+        ("/orders/a", "", "one", 400),
+        ("/orders//a", "k-4", "one", 400),
+        ("/elsewhere", "k-5", "one", 404),
+    ] {
+        let answer = caller.post(path, key, body).await;
+        assert_eq!(answer.status, status, "{path}, {key}");
+        let is_upstreams = status == 201 || status == 500;
+        assert_ne!(is_kept_from_caches(&answer), is_upstreams, "{path}, {key}: {:?}", answer.headers);
+    }
+    let refused = by_dialect.post("/orders/a", "", "one").await;
+    assert!(refused.status == 400 && is_kept_from_caches(&refused), "{:?}", refused.headers);
+    let refused = exchange(&address(&gateway), "hello\r\n\r\n").await;
+    assert!(refused.contains("\r\ncache-control: no-store\r\n"), "{refused}");
 }
