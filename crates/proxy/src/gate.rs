@@ -14,6 +14,7 @@ use oncegate_web::problem::{Code, Problem};
 
 use super::Proxy;
 use super::destination::Destination;
+use super::key;
 use super::options::{OnUnmatchedKey, RouteOptions};
 use super::route::{Route, Routes, Way};
 use super::target::{self, Target, is_misspelt, overrides_method};
@@ -171,11 +172,11 @@ impl Routes {
         is_unprotected && !method.is_safe() && self.has_key(&target.host, headers)
     }
 
-    /// Reports whether a request has a field of the key of a route for its host. A request of HTTP/1.0 may name none: the upstream may
+    /// Reports whether a request has a field of the key of a route for its host, in any spelling. A request of HTTP/1.0 may name none: the upstream may
     /// take it for any.
     fn has_key(&self, host: &str, headers: &HeaderMap) -> bool {
         let routes = self.protected().filter(|route| host.is_empty() || route.options.has_host(host));
-        routes.flat_map(|route| &route.key_headers).any(|name| headers.contains_key(name))
+        routes.flat_map(|route| &route.key_headers).any(|name| key::has_field(headers, name))
     }
 
     /// Returns the protected route whose path has most in common with this one, for its host if there is one.

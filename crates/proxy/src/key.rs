@@ -139,12 +139,22 @@ impl IdempotencyKey {
 
 /// Refuses a request without a key that has one in a spelling which only some servers read.
 fn refuse_hidden(headers: &HeaderMap, names: &[HeaderName]) -> Result<(), InvalidKey> {
-    let is_twin = |name: &&HeaderName, own: &HeaderName| *name != own && normal(name) == normal(own);
-    let twin = |own: &HeaderName| headers.keys().find(|name| is_twin(name, own)).cloned();
-    match names.iter().find_map(|own| Some((twin(own)?, own.clone()))) {
+    match names.iter().find_map(|own| Some((twin(headers, own)?.clone(), own.clone()))) {
         Some((twin, own)) => Err(InvalidKey::Underscored(twin, own)),
         None => Ok(()),
     }
+}
+
+/// Reports whether a request has this field, or one that some servers read as this field.
+pub(super) fn has_field(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.contains_key(name) || twin(headers, name).is_some()
+}
+
+/// Returns the field that differs from this one only in `_` for `-`.
+fn twin<'h>(headers: &'h HeaderMap, own: &HeaderName) -> Option<&'h HeaderName> {
+    let is_twin =
+        |name: &&HeaderName| *name != own && name.as_str().len() == own.as_str().len() && normal(name) == normal(own);
+    headers.keys().find(is_twin)
 }
 
 fn is_key(text: &[u8]) -> bool {

@@ -32,7 +32,8 @@ pub(super) struct PeerFields {
     trusted_peers: Vec<Network>,
     /// Those of the configuration, with `-` for `_`.
     names: Vec<String>,
-    keys: Vec<HeaderName>,
+    /// The fields of keys, likewise.
+    keys: Vec<String>,
     /// Peers that the log has named.
     reported: Hourly<IpAddr>,
 }
@@ -47,6 +48,7 @@ impl PeerFields {
             }
         }
         let keys = options.routes.iter().map(RouteOptions::key_headers).collect::<Option<Vec<_>>>()?.concat();
+        let keys = keys.iter().map(normal).collect();
         Some(Self { trusted_peers: options.trusted_peers.clone(), names, keys, reported: Hourly::default() })
     }
 
@@ -73,7 +75,7 @@ impl PeerFields {
         fields::remove(trailers, |name| {
             self.contains(name)
                 || NOT_IN_TRAILERS.contains(name)
-                || self.keys.contains(name)
+                || self.keys.contains(&normal(name))
                 || fields::is_method_override(name)
         });
     }
@@ -135,7 +137,7 @@ mod tests {
         PeerFields {
             trusted_peers: vec!["10.0.0.0/8".parse().unwrap()],
             names: vec!["x-user".to_owned(), "true-client-ip".to_owned()],
-            keys: vec![HeaderName::from_static("idempotency-key")],
+            keys: vec!["idempotency-key".to_owned()],
             reported: Hourly::default(),
         }
     }
@@ -170,7 +172,15 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, ["authorization", "idempotency-key", "x-http-method", "x-user-agent"]);
         let mut trailers = headers(&spoofed);
-        trailers.extend(headers(&["authorization", "host", "te", "idempotency-key", "x_http_method", "x-sum"]));
+        trailers.extend(headers(&[
+            "authorization",
+            "host",
+            "te",
+            "idempotency-key",
+            "idempotency_key",
+            "x_http_method",
+            "x-sum",
+        ]));
         peer_fields().remove_from_trailers(&mut trailers);
         assert_eq!(trailers.keys().collect::<Vec<_>>(), ["x-sum"]);
     }

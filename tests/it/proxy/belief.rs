@@ -262,6 +262,7 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
             ("POST", "/Orders", key, "no_route_for_key"),
             ("PATCH", "/orders", key, "no_route_for_key"),
             ("POST", "/elsewhere", key, "no_route_for_key"),
+            ("POST", "/elsewhere", "idempotency_key: k-1\r\n", "no_route_for_key"),
             ("POST", "/elsewhere", "", "201"),
             ("PUT", "/orders", key, "201"),
             ("POST", "/off", key, "201"),
