@@ -58,7 +58,7 @@ use oncegate_core::limits::Limits;
 use oncegate_gateway::Gateway;
 use oncegate_gateway::tenants::Registry;
 use oncegate_telemetry::metrics::proxy::{Bound, BoundMetrics};
-use oncegate_transport::{Buffered, HttpService, Incoming, Peer, Rejection};
+use oncegate_transport::{Buffered, CallerWatch, HttpService, Incoming, Peer, Rejection};
 use oncegate_web::problem::{Code, Problem, ProblemBase};
 use oncegate_web::recent::Recent;
 use oncegate_web::request_id::RequestId;
@@ -200,9 +200,9 @@ impl ProxyService {
 
 impl HttpService for ProxyService {
     const STREAMS: bool = true;
-    type Connection = ();
+    type Connection = CallerWatch;
 
-    async fn call(&self, request: Request<Incoming>, _connection: &Arc<()>) -> Response {
+    async fn call(&self, request: Request<Incoming>, caller: &Arc<CallerWatch>) -> Response {
         let id = RequestId::of(request.headers(), &*self.0.entropy);
         let cross_origin = CrossOrigin::of(&request, &self.0.cors_origins);
         let mut request = request;
@@ -211,7 +211,7 @@ impl HttpService for ProxyService {
         let (mut response, key_headers) = match self.0.receive(&mut request, client) {
             Ok(target) => {
                 let key_headers = self.0.routes.key_headers(&target.host, &target.path);
-                (contain(self.0.serve(request, target, client)).await, key_headers)
+                (contain(self.0.serve(request, target, client, caller)).await, key_headers)
             }
             Err(problem) => (problem.into_response(), &[][..]),
         };
@@ -244,7 +244,13 @@ impl Proxy {
         Target::take(request)
     }
 
-    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, target: Target, client: Client) -> Response {
+    async fn serve(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        target: Target,
+        client: Client,
+        caller: &CallerWatch,
+    ) -> Response {
         // Every other offer to upgrade is ignored: after a switch, requests could pass that no route has seen.
         if websocket::is_offered(&request) {
             let accept = match *request.method() {
@@ -257,7 +263,7 @@ impl Proxy {
             request.extensions_mut().insert(WebSocket { accept });
         }
         match self.admit(&target, request.method(), request.headers()) {
-            Passage::Protected(route) => self.protect(route, request, target, client).await,
+            Passage::Protected(route) => self.protect(route, request, target, client, caller).await,
             Passage::Unprotected(upstream) => self.forward(upstream, request.map(Arriving::from), client).await,
             Passage::Refused(Some(route), problem) => protect::refuse(route, Refusal::Problem(problem)),
             Passage::Refused(None, problem) => problem.into_response(),

@@ -13,7 +13,7 @@ use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::tenants::App;
 use oncegate_gateway::tenants::quota::{Permit, Purpose};
 use oncegate_gateway::{ClaimView, Failure, Gateway, WaitedClaim};
-use oncegate_transport::Incoming;
+use oncegate_transport::{CallerWatch, Incoming};
 use oncegate_web::prefer;
 use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::recent::keys::KeyedRequest;
@@ -95,6 +95,7 @@ impl Proxy {
         mut request: Request<Incoming>,
         target: Target,
         client: Client,
+        caller: &CallerWatch,
     ) -> Response {
         let app = match self.app_of(route) {
             Ok(app) => app,
@@ -147,10 +148,10 @@ impl Proxy {
         let request = Request::from_parts(parts, body);
         let is_upload = upload.is_some();
         let identified = Identified { route: route.clone(), app, key, principal, target, request, upload, client };
-        let (reply, response) = Reply::new(identified.noted(), self.recent.clone());
+        let (reply, awaited) = Reply::new(identified.noted(), self.recent.clone());
         // Runs in a task, so that no unused grant remains if the caller hangs up. Boxed: a task copies its future.
         self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
-        let answer = response.await.unwrap_or_else(|_| {
+        let answer = awaited.answer(caller).await.unwrap_or_else(|| {
             let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
             Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))
         });

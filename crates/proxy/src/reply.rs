@@ -1,10 +1,13 @@
-//! The reply to the caller of a protected request. Its answer is noted for operators, also if the caller has hung up.
+//! The reply to the caller of a protected request. Its answer is noted for operators, also if the caller has hung up. A request that
+//! waits learns that its caller has left.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
+use oncegate_transport::CallerWatch;
 use oncegate_web::recent::Recent;
 use oncegate_web::recent::keys::KeyedRequest;
 use tokio::sync::oneshot;
@@ -17,15 +20,46 @@ pub(super) type Answer = Result<(Answered, Response<Body>), Refusal>;
 /// The answer for the caller of an exchange.
 pub(super) struct Reply {
     sender: Option<oneshot::Sender<Answer>>,
+    /// Notified once its request waits, with the end of its wait.
+    waits: Option<oneshot::Sender<Over>>,
     noted: Option<KeyedRequest>,
     recent: Arc<Recent>,
 }
 
+/// Resolves when a wait is over.
+type Over = oneshot::Receiver<()>;
+
+/// The place where a reply arrives.
+pub(super) struct Awaited {
+    answer: oneshot::Receiver<Answer>,
+    waits: oneshot::Receiver<Over>,
+}
+
+impl Awaited {
+    /// Returns the answer. `None` if the exchange took too long. A request that waits is given up when its caller has left.
+    pub(super) async fn answer(self, caller: &CallerWatch) -> Option<Answer> {
+        let Self { answer, waits } = self;
+        let left = async {
+            let Ok(over) = waits.await else { return pending().await };
+            tokio::select! {
+                biased;
+                _ = over => pending().await,
+                () = caller.gone() => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer.ok(),
+            () = left => Some(Err(Refusal::InProgress)),
+        }
+    }
+}
+
 impl Reply {
     /// Returns a reply, and where it arrives. `request` is noted with its answer.
-    pub(super) fn new(request: Option<KeyedRequest>, recent: Arc<Recent>) -> (Self, oneshot::Receiver<Answer>) {
-        let (sender, answer) = oneshot::channel();
-        (Self { sender: Some(sender), noted: request, recent }, answer)
+    pub(super) fn new(request: Option<KeyedRequest>, recent: Arc<Recent>) -> (Self, Awaited) {
+        let ((sender, answer), (waiting, waits)) = (oneshot::channel(), oneshot::channel());
+        (Self { sender: Some(sender), waits: Some(waiting), noted: request, recent }, Awaited { answer, waits })
     }
 
     /// Sends the answer, if the caller is still there.
@@ -40,8 +74,10 @@ impl Reply {
         }
     }
 
-    /// Resolves when the caller has left.
+    /// Resolves when the caller has left. While this is polled, the request waits.
     pub(super) async fn closed(&mut self) {
+        let (_waits, over) = oneshot::channel();
+        self.waits.take().map(|waits| waits.send(over));
         if let Some(sender) = &mut self.sender {
             sender.closed().await;
         }

@@ -251,7 +251,12 @@ impl<Io: AsyncRead + AsyncWrite + Unpin, Service: HttpService> AsyncWrite for He
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The library flushes before each call of `poll_shutdown`, which would restart the time that the client has to read the
         // rejection.
-        if self.is_closing { Poll::Ready(Ok(())) } else { Pin::new(&mut self.io).poll_flush(cx) }
+        if self.is_closing {
+            return Poll::Ready(Ok(()));
+        }
+        // It also flushes whenever it waits for a response, and reads nothing then.
+        self.io.watch_caller(cx);
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     /// Writes the rejection after all responses.

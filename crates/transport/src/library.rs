@@ -123,8 +123,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin, Service: HttpService> AsyncWrite for Li
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The library flushes whenever it waits for a response, and reads nothing then.
-        self.io.socket().watch_caller(cx);
         Pin::new(&mut self.io).poll_flush(cx)
     }
 

@@ -56,6 +56,17 @@ impl ConnectionState for () {
     }
 }
 
+/// All of its unread responses are charged to one account.
+impl ConnectionState for CallerWatch {
+    fn account(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    fn caller(&self) -> Option<&CallerWatch> {
+        Some(self)
+    }
+}
+
 /// Reason why a listener rejects a connection or a message without its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejection {

@@ -281,6 +281,33 @@ async fn callers_that_wait_hold_neither_permits_nor_bodies_nor_exchanges() {
     assert_eq!((repeat.status, repeat.is_replay()), (500, false), "it runs");
 }
 
+#[tokio::test]
+async fn a_repeat_whose_caller_has_left_does_not_wait_any_more() {
+    let (upstream, port) = Upstream::start().await;
+    let (gateway, caller) = on_all_ways(port, "", "", "[limits]\nwait_max = \"5m\"\n").await;
+    let first = tokio::spawn(async move { caller.post("/orders/slow", "k-1", "one").await.status });
+    until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+    let address = address(&gateway);
+    let request = format!(
+        "POST /orders/slow HTTP/1.1\r\nhost: {address}\r\nauthorization: alice\r\nidempotency-key: k-1\r\nprefer: wait=300\r\ncontent-length: 3\r\n\r\none"
+    );
+    let mut repeats = Vec::new();
+    for count in 1..=3 {
+        let mut repeat = TcpStream::connect(&address).await.unwrap();
+        repeat.write_all(request.as_bytes()).await.unwrap();
+        repeats.push(repeat);
+        until("it waits", SOON, async || waiting(&gateway).await == count).await;
+    }
+    let mut stays = repeats.pop().unwrap();
+    drop(repeats);
+    // Less than the time for which they would wait.
+    until("only one waits", SOON, async || waiting(&gateway).await == 1).await;
+    upstream.gate.add_permits(1);
+    assert_eq!(first.await.unwrap(), 201);
+    assert!(answer(&mut stays).await.contains("idempotent-replayed: true"));
+    assert_eq!(upstream.effects(), 1);
+}
+
 /// Takes as long as a slow sender has, half a minute.
 #[tokio::test]
 async fn a_body_that_dribbles_is_cut_on_every_way() {
