@@ -177,6 +177,47 @@ async fn requests_with_a_key_use_the_rate_and_the_places_of_their_app() {
     assert_eq!(exceeded(&gateway, "shop", "requests_in_flight").await, 3);
 }
 
+#[tokio::test]
+async fn a_call_that_is_willing_to_wait_has_a_place_while_it_asks_the_store() {
+    let Some(server) = RedisServer::start().await else { return };
+    let apps = format!("{}deadline = \"10s\"\n[apps.shop.quota]\nrequests_in_flight = 1\n{}", app("shop"), app("bank"));
+    let gateway = gateway::on(server.url()).patient().config(&apps).start().await;
+    let shop = caller(&gateway, "shop");
+    until("the store serves", Duration::from_secs(10), async || shop.claim(fresh::contents()).await.status == 201)
+        .await;
+    for (is_lock, wait) in [(false, Value::Null), (false, json!("1s")), (true, Value::Null), (true, json!("1s"))] {
+        let refused_before = exceeded(&gateway, "shop", "requests_in_flight").await;
+        server.freeze();
+        let sent = [1, 2, 3, 4].map(|number| {
+            let (shop, wait, name) = (caller(&gateway, "shop"), wait.clone(), format!("{is_lock}-{wait}-{number}"));
+            let name = name.replace(['"', '-'], "");
+            tokio::spawn(async move {
+                let answer = if is_lock {
+                    let body = if wait.is_null() { json!({}) } else { json!({ "wait": wait }) };
+                    shop.post(&format!("/v1/locks/{name}/holds"), &body).await
+                } else {
+                    let (mut body, contents) = (json!({}), json!(name));
+                    body["contents"] = contents;
+                    if !wait.is_null() {
+                        body["wait"] = wait;
+                    }
+                    shop.post("/v1/claims", &body).await
+                };
+                answer.status
+            })
+        });
+        until("all but one are answered", Duration::from_secs(10), async || {
+            sent.iter().filter(|sent| sent.is_finished()).count() >= 3
+        })
+        .await;
+        server.thaw();
+        let statuses: Vec<_> = join_all(sent).await.into_iter().map(Result::unwrap).collect();
+        let refused = statuses.iter().filter(|status| **status == 429).count();
+        assert_eq!(refused, 3, "lock: {is_lock}, wait: {wait}: {statuses:?}");
+        assert_eq!(exceeded(&gateway, "shop", "requests_in_flight").await, refused_before + 3);
+    }
+}
+
 /// An eighth of the places is for what ends or extends something.
 #[tokio::test]
 async fn granted_claims_and_held_locks_end_while_all_other_places_are_taken() {

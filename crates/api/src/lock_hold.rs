@@ -1,5 +1,6 @@
 //! `POST /v1/locks/{name}/holds`: requests a hold of a lock.
 
+use std::future::pending;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -17,6 +18,7 @@ use oncegate_web::problem::{Code, LockHeldMembers, Members, Problem};
 use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use super::call::Call;
 
@@ -56,10 +58,18 @@ pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response
     if wait.is_zero() {
         return answer(call.api.gateway.acquire_lock(call.app, request).await?);
     }
+    let (begins, begun) = oneshot::channel();
+    // Until it waits, it holds its permits.
+    let gone = async {
+        match begun.await {
+            Ok(()) => call.caller_gone().await,
+            Err(_) => pending().await,
+        }
+    };
     let acquired = tokio::select! {
         biased;
-        acquired = call.api.gateway.acquire_lock(call.app, request) => acquired.map_err(Problem::from),
-        () = call.caller_gone() => Err(Problem::new(Code::LockHeld, "The caller has left.")),
+        acquired = call.api.gateway.acquire_lock_or_wait(call.app, request, begins) => acquired.map_err(Problem::from),
+        () = gone => Err(Problem::new(Code::LockHeld, "The caller has left.")),
     };
     // A hold that crosses the revocation ends with its lease, since a repeat may have it.
     call.authenticate_again()?;

@@ -22,6 +22,7 @@ use oncegate_core::lock::{
 use oncegate_core::operator::LockListRequest;
 use oncegate_telemetry::metrics::locks::LockResult;
 use oncegate_telemetry::traces;
+use tokio::sync::oneshot;
 use tracing::field::Empty;
 
 use self::actions::{Action, Answer, Response, Summary};
@@ -50,6 +51,19 @@ impl Gateway {
     /// # Errors
     /// There is no answer; a lock that is held is an answer.
     pub async fn acquire_lock(&self, app: &App, call: AcquireCall) -> Result<AcquireAnswer, Failure> {
+        self.acquire_lock_or_wait(app, call, oneshot::channel().0).await
+    }
+
+    /// Requests a hold. Notifies `begins` when the lock was found held, and the call begins to wait for it.
+    ///
+    /// # Errors
+    /// There is no answer; a lock that is held is an answer.
+    pub async fn acquire_lock_or_wait(
+        &self,
+        app: &App,
+        call: AcquireCall,
+        begins: oneshot::Sender<()>,
+    ) -> Result<AcquireAnswer, Failure> {
         let started = self.clock.monotonic();
         let AcquireCall { name, mode, limit, owner, caller, nonce, lease, wait, fair } = call;
         let attempt = self.issuer.issue(nonce);
@@ -61,7 +75,8 @@ impl Gateway {
         let waiting = self.locks.begin_wait(app, wait);
         let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
         let queue = self.lock_queue(app, &name, true)?;
-        let call = queue.request(Action::Acquire(request), wait, deadline * STORE_PART.0 / STORE_PART.1);
+        let store_deadline = deadline * STORE_PART.0 / STORE_PART.1;
+        let call = queue.request(Action::Acquire(request), wait, store_deadline, Some(begins));
         let answer = traces::in_span!(span, within(wait + deadline, call));
         let nonce = attempt.nonce().clone();
         let answer = match answer {
@@ -210,7 +225,18 @@ impl Gateway {
         let deadline = app.terms.deadline;
         let span = traces::child!("lock", oncegate.app = %app.key);
         let queue = self.lock_queue(app, name, false).map_err(|why| EngineError::unavailable(why.to_string()))?;
-        let call = queue.request(action, Duration::ZERO, deadline * STORE_PART.0 / STORE_PART.1);
+        let store_deadline = deadline * STORE_PART.0 / STORE_PART.1;
+        let call = async {
+            // A name beyond the bound gets no record for a nonce that has nothing there.
+            if matches!(action, Action::Withdraw(_)) && !queue.is_counted() {
+                let seen = queue.request(Action::View, Duration::ZERO, store_deadline, None).await?;
+                if matches!(&seen.response, Response::View(record) if record.holds.is_empty() && record.tickets.is_empty())
+                {
+                    return Ok(Answer { response: Response::Unlock(UnlockResponse::NotHeld), ..seen });
+                }
+            }
+            queue.request(action, Duration::ZERO, store_deadline, None).await
+        };
         traces::in_span!(span, within(deadline, call))
     }
 

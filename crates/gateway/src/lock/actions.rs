@@ -71,7 +71,19 @@ pub(super) struct Pending {
     pub(super) deadline: Duration,
     /// An earlier change with this request may have been stored.
     pub(super) is_uncertain: bool,
+    /// Notified once it waits.
+    pub(super) begins: Option<oneshot::Sender<()>>,
     pub(super) reply: oneshot::Sender<Result<Answer, EngineError>>,
+}
+
+impl Pending {
+    /// Returns the nonce of the ticket that it may have in the queue.
+    pub(super) fn ticket(&self) -> Option<ShortHash> {
+        match &self.action {
+            Action::Acquire(request) if request.fair => Some(ShortHash::of_nonce(request.attempt.nonce())),
+            _ => None,
+        }
+    }
 }
 
 impl Action {
@@ -103,6 +115,11 @@ impl Action {
             Self::Acquire(request) => request.caller.as_ref(),
             _ => None,
         }
+    }
+
+    /// Returns whether it can begin the record of a lock.
+    pub(super) fn can_begin_record(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Withdraw(_))
     }
 
     /// Returns whether it requests a hold.
@@ -137,6 +154,15 @@ impl Summary {
             ask_again_in: lock.ask_again_in(),
         }
     }
+}
+
+/// Answers requests with a failure: an uncertain one if an earlier change with the request may have been stored.
+pub(super) fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
+    for pending in batch {
+        let why = if pending.is_uncertain { EngineError::indeterminate(why.reason()) } else { why.clone() };
+        let _ = pending.reply.send(Err(why));
+    }
+    Vec::new()
 }
 
 #[cfg(test)]

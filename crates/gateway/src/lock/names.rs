@@ -52,7 +52,12 @@ impl Locks {
         let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         let names = apps.entry_ref(app).or_default();
         match names.get(name) {
-            Some(queue) if queue.is_on(engine) => return Some(queue.clone()),
+            Some(queue) if queue.is_on(engine) => {
+                if is_acquisition {
+                    queue.expect_record();
+                }
+                return Some(queue.clone());
+            }
             Some(_) => drop(names.remove(name)),
             None => {}
         }
@@ -66,7 +71,10 @@ impl Locks {
         }
         let (record, channel) = (super::record_name(app, name), Channel::of_lock(app, name));
         let (clock, entropy, draining) = (self.clock.clone(), self.entropy.clone(), self.draining.clone());
-        let queue = Arc::new(Queue::new(record, channel, engine.clone(), clock, entropy, draining));
+        let queue = Arc::new(Queue::new(record, channel, engine.clone(), clock, entropy, draining, !is_full));
+        if is_acquisition {
+            queue.expect_record();
+        }
         // What ends a hold is always possible.
         if !is_full {
             names.insert(name.clone(), queue.clone());
@@ -147,5 +155,21 @@ mod tests {
         sleep(Duration::from_millis(1)).await;
         let next = queue(NAMES_MAX, true).unwrap();
         assert!(Arc::ptr_eq(&next, &queue(NAMES_MAX, false).unwrap()), "the others have ended");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_that_nobody_has_requested_a_hold_of_make_room() {
+        let clock = PausedClock::start();
+        let engine: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        let (locks, app) = (locks(clock, 1), "shop".parse().unwrap());
+        let name = |number: usize| format!("n{number}").parse::<LockName>().unwrap();
+        let queue = |number, is_acquisition| locks.queue(&app, &name(number), &engine, is_acquisition);
+        for number in 0..NAMES_MAX {
+            queue(number, false).unwrap();
+        }
+        for number in 0..NAMES_MAX {
+            queue(NAMES_MAX + number, true).expect("no name has a record");
+        }
+        assert!(queue(0, true).is_none());
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::actions::{Action, Answer, Pending, Response, Summary};
+use super::actions::{Action, Answer, Pending, Response, Summary, fail};
 use super::known::Known;
 use crate::waiting::Calls;
 
@@ -43,6 +43,8 @@ pub(super) struct Queue {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    /// False if its name is beyond the bound of its app.
+    is_counted: bool,
     inbox: Mutex<Inbox>,
     /// Notified when a request arrives, a caller that waits hangs up, or the gateway drains.
     changed: Notify,
@@ -56,6 +58,8 @@ struct Inbox {
     is_running: bool,
     /// Time of the last request, by the monotonic clock.
     used_at: Duration,
+    /// True once a request could begin a record in the store.
+    may_have_record: bool,
     /// End of the longest lease that was requested.
     leased_until: Duration,
     /// The requests that wait.
@@ -80,8 +84,19 @@ impl Queue {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         draining: CancellationToken,
+        is_counted: bool,
     ) -> Self {
-        Self { name, channel, engine, clock, entropy, inbox: Mutex::default(), changed: Notify::new(), draining }
+        Self {
+            name,
+            channel,
+            engine,
+            clock,
+            entropy,
+            is_counted,
+            inbox: Mutex::default(),
+            changed: Notify::new(),
+            draining,
+        }
     }
 
     /// Returns whether it serves this engine.
@@ -89,10 +104,20 @@ impl Queue {
         Arc::ptr_eq(&self.engine, engine)
     }
 
-    /// Returns whether its record in the store may have ended. Then its name no longer counts.
+    /// Returns whether its name counts among those of its app.
+    pub(super) fn is_counted(&self) -> bool {
+        self.is_counted
+    }
+
+    /// Notes that a request is coming that can begin its record in the store.
+    pub(super) fn expect_record(&self) {
+        self.inbox().may_have_record = true;
+    }
+
+    /// Returns whether it has no record in the store, or that may have ended. Then its name no longer counts.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let inbox = self.inbox();
-        !inbox.is_running && inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now
+        !inbox.is_running && (!inbox.may_have_record || inbox.used_at.max(inbox.leased_until) + RECORD_GRACE < now)
     }
 
     /// Returns the requests that wait; `None` if none does.
@@ -100,18 +125,20 @@ impl Queue {
         self.inbox().waiting.clone()
     }
 
-    /// Makes a request. It is answered after this wait, or before.
+    /// Makes a request. It is answered after this wait, or before. Notifies `begins` when the wait begins.
     pub(super) async fn request(
         self: &Arc<Self>,
         action: Action,
         wait: Duration,
         deadline: Duration,
+        begins: Option<oneshot::Sender<()>>,
     ) -> Result<Answer, EngineError> {
         let (reply, answer) = oneshot::channel();
         let now = self.clock.monotonic();
         {
             let mut inbox = self.inbox();
             inbox.used_at = now;
+            inbox.may_have_record |= action.can_begin_record();
             inbox.leased_until = inbox.leased_until.max(now + action.lease());
             let (waits_until, polls) = (now + wait, wait.is_zero());
             inbox.requests.push(Pending {
@@ -121,6 +148,7 @@ impl Queue {
                 polls,
                 deadline,
                 is_uncertain: false,
+                begins,
                 reply,
             });
             if !inbox.is_running {
@@ -141,7 +169,7 @@ impl Queue {
             // If the store is unavailable, their tickets end after their lease.
             let gone: Vec<_> = waiting
                 .extract_if(.., |pending| pending.reply.is_closed())
-                .filter_map(|pending| ticket(&pending))
+                .filter_map(|pending| pending.ticket())
                 .collect();
             {
                 let mut inbox = self.inbox();
@@ -310,7 +338,7 @@ impl Queue {
             if waits {
                 lock.watch();
             }
-            if let Some(nonce) = ticket(pending) {
+            if let Some(nonce) = pending.ticket() {
                 let rest = if waits { pending.waits_until.saturating_sub(now) } else { Duration::ZERO };
                 lock.wait(nonce, if pending.polls { TICKET_LEASE } else { rest });
             }
@@ -327,8 +355,9 @@ impl Queue {
     ) -> Vec<Pending> {
         let now = self.clock.monotonic();
         let mut waiting = Vec::new();
-        for (pending, response) in batch.into_iter().zip(responses) {
+        for (mut pending, response) in batch.into_iter().zip(responses) {
             if self.waits(&pending, &response, now) {
+                pending.begins.take().map(|begins| begins.send(()));
                 waiting.push(pending);
                 continue;
             }
@@ -366,21 +395,4 @@ impl Queue {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns the nonce of the ticket that a request may have in the queue.
-fn ticket(pending: &Pending) -> Option<ShortHash> {
-    match &pending.action {
-        Action::Acquire(request) if request.fair => Some(ShortHash::of_nonce(request.attempt.nonce())),
-        _ => None,
-    }
-}
-
-/// Answers requests with a failure: an uncertain one if an earlier change with the request may have been stored.
-fn fail(batch: Vec<Pending>, why: &EngineError) -> Vec<Pending> {
-    for pending in batch {
-        let why = if pending.is_uncertain { EngineError::indeterminate(why.reason()) } else { why.clone() };
-        let _ = pending.reply.send(Err(why));
-    }
-    Vec::new()
 }

@@ -451,6 +451,51 @@ async fn a_hold_is_released_while_nothing_may_be_granted() {
     assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. })), "{released:?}");
 }
 
+/// Until then it is in flight, as a call that does not wait.
+#[tokio::test(start_paused = true)]
+async fn a_call_begins_to_wait_when_its_lock_was_found_held() {
+    let world = World::new();
+    let gateway = world.gateway(world.store.clone());
+    let acquire = |wait: Duration| {
+        let (begins, begun) = oneshot::channel();
+        (gateway.acquire_lock_or_wait(&world.app, call(None, wait, false), begins), begun)
+    };
+    let (acquired, begun) = acquire(Duration::from_secs(10));
+    let first = granted(acquired.await);
+    assert!(begun.await.is_err(), "it was free");
+    let (held, begun) = acquire(Duration::ZERO);
+    assert!(matches!(held.await, Ok(AcquireAnswer::Held(_))));
+    assert!(begun.await.is_err(), "the call does not wait");
+    let (waits, begun) = acquire(Duration::from_secs(10));
+    let lock_name = name();
+    let release = async {
+        begun.await.unwrap();
+        gateway.release_lock(&world.app, &lock_name, first.attempt).await
+    };
+    let (next, released) = tokio::join!(waits, release);
+    released.unwrap();
+    granted(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_begins_no_record_beyond_the_bound_and_ends_a_hold_there() {
+    let world = World::new();
+    let (here, there) = (world.gateway(world.store.clone()), world.gateway(world.store.clone()));
+    for number in 0..NAMES_MAX {
+        granted(here.acquire_lock(&world.app, named(&format!("n{number}"))).await);
+    }
+    let (lock_name, nonce) = (name(), "aaaaaaaaaaaaaaaa".parse().unwrap());
+    let withdraw = || here.withdraw_lock(&world.app, &lock_name, &nonce);
+    let record = record_name(&world.app.key, &lock_name);
+    let is_kept = async || world.store.get_record(&record, Duration::from_secs(1)).await.unwrap().record.is_some();
+    assert!(matches!(withdraw().await, Ok(UnlockAnswer::NotHeld)));
+    assert!(!is_kept().await);
+    granted(there.acquire_lock(&world.app, call(Some("aaaaaaaaaaaaaaaa"), Duration::ZERO, false)).await);
+    let withdrawn = withdraw().await;
+    assert!(matches!(withdrawn, Ok(UnlockAnswer::Done { holds: 0, .. })), "{withdrawn:?}");
+    assert!(is_kept().await);
+}
+
 fn named(name: &str) -> AcquireCall {
     AcquireCall { name: name.parse().unwrap(), ..call(None, Duration::ZERO, false) }
 }
