@@ -19,6 +19,7 @@ import pytest
 from scripted import Script
 
 from oncegate import AsyncClient, Client, Done, Duplicate, Event, NothingHappened, Unavailable, current, once
+from oncegate.middleware.problems import problem_of
 
 SECRET = "shop.c2VjcmV0X29mX3RoZV92ZWN0b3Jz"
 
@@ -192,7 +193,18 @@ def test_a_gateway_that_drips_is_cut_at_the_deadline() -> None:
         client.claim("a", "a")
     assert time.monotonic() - began < 2
     assert [cause.kind for cause in unavailable.value.causes] == ["timeout"]
+    # The gateway may go on, and take the key.
+    assert unavailable.value.may_have_acted
+    problem = problem_of(unavailable.value)
+    assert problem is not None
+    assert "may have taken its key" in problem.detail
     listener.close()
+    with pytest.raises(Unavailable) as unavailable:
+        client.claim("a", "a")
+    assert not unavailable.value.may_have_acted
+    problem = problem_of(unavailable.value)
+    assert problem is not None
+    assert "may have" not in problem.detail
 
 
 CLAIM: dict[str, Any] = {"use": "claim", "body": {"operation": "a", "contents": {"order_id": "A-1001"}}}

@@ -114,7 +114,7 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         match error {
             Error::Rejected(rejected) => of_rejected(rejected),
-            Error::Unavailable { .. } => unavailable(),
+            Error::Unavailable { may_have_acted, .. } => unavailable(*may_have_acted),
             Error::NotCanonical(why) => {
                 Self::new(422, "contents_not_canonical", format!("{} at {}.", why.detail, why.path))
             }
@@ -139,7 +139,7 @@ fn of_rejected(rejected: &Rejected) -> Problem {
         429 => Problem::new(429, "quota_exceeded", "Too many operations; repeat after Retry-After, with the same key.")
             .retry_after(rejected.retry_after.unwrap_or(SOON)),
         // Mistakes of this service: a repeat helps once its operator has corrected them.
-        401 | 403 | 404 => unavailable(),
+        401 | 403 | 404 => unavailable(false),
         _ if rejected.code == IDENTITY_DIFFERS => Problem::new(
             500,
             IDENTITY_DIFFERS,
@@ -149,8 +149,13 @@ fn of_rejected(rejected: &Rejected) -> Problem {
     }
 }
 
-fn unavailable() -> Problem {
-    let detail = "Repeats cannot be recognised at the moment, so nothing was done; repeat with the same key.";
+fn unavailable(may_have_acted: bool) -> Problem {
+    let detail = if may_have_acted {
+        "Nothing was done, but a gateway may have taken the key. Repeat with the same key: if it was taken, the answer is 409 until the \
+         claim ends or is settled."
+    } else {
+        "Repeats cannot be recognised at the moment, so nothing was done; repeat with the same key."
+    };
     Problem::new(503, "store_unavailable", detail).retry_after(SOON)
 }
 
@@ -179,5 +184,19 @@ impl From<&Mismatch> for Problem {
     fn from(mismatch: &Mismatch) -> Self {
         let detail = "The operation was claimed with other values; use a new key or identity for another operation.";
         Self::new(422, mismatch.code.clone(), detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_answer_may_have_taken_the_key() {
+        for may_have_acted in [true, false] {
+            let problem = Problem::from(&Error::Unavailable { causes: Vec::new(), may_have_acted });
+            assert_eq!(problem.status, 503);
+            assert_eq!(problem.detail.contains("may have taken the key"), may_have_acted, "{problem}");
+        }
     }
 }

@@ -186,7 +186,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
     ends = None if within is None else core.clock() + within + wait
     start = core.first if start is None else start
     causes: dict[int, Cause] = {}
-    resent, tries = False, 0
+    resent, acted, tries = False, False, 0
     hints: list[float | None] = []
     while True:
         at = (start + tries) % len(core.urls)
@@ -205,11 +205,12 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
         else:
             cause = reply
         scope.emit("retry", cause=cause)
+        acted |= cause.may_have_acted
         # A try that was cut short by the end of the time says nothing new.
         if cause.kind != "timeout" or left == limit or at not in causes:
             causes[at] = cause
         if scope.cancelled:
-            raise Unavailable(list(causes.values()))
+            raise Unavailable(list(causes.values()), acted)
         if cause.kind == "connection" and not resent:
             # Most likely a kept connection that had been closed. The nonce or the attempt in the call is recognised.
             resent = True
@@ -228,7 +229,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
         if ends is not None and core.clock() + pause >= ends:
             if quota and isinstance(reply, Reply):
                 raise Rejected(reply.status, reply.body)
-            raise Unavailable(list(causes.values()))
+            raise Unavailable(list(causes.values()), acted)
         if pause:
             yield Pause(pause)
 

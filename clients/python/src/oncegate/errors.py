@@ -22,6 +22,13 @@ class Cause:
     def __str__(self) -> str:
         return f"{self.url}: {self.kind}: {self.detail}"
 
+    @property
+    def may_have_acted(self) -> bool:
+        """The call may have had an effect. A gateway that is overloaded or draining has not started it."""
+        if self.kind == "answer":
+            return self.status == 500 or self.code == "outcome_unknown"
+        return self.kind not in ("dns", "refused", "tls")
+
 
 class OncegateError(Exception):
     """Base of all errors of this package, except wrong arguments (`ValueError`, `TypeError`)."""
@@ -39,11 +46,13 @@ def _restored(kind: type[OncegateError], arguments: tuple[Any, ...], fields: dic
 
 
 class Unavailable(OncegateError):
-    """No gateway gave an answer in time. The work was not started. `causes` holds the last failure of each gateway tried."""
+    """No gateway gave an answer in time. The work was not started. `causes` holds the last failure of each gateway tried. With
+    `may_have_acted` a gateway may have done what was asked, and its answer was lost: a claim may hold until it ends."""
 
-    def __init__(self, causes: list[Cause]):
+    def __init__(self, causes: list[Cause], may_have_acted: bool | None = None):
         super().__init__("no gateway answered: " + "; ".join(map(str, causes)))
         self.causes = causes
+        self.may_have_acted = any(cause.may_have_acted for cause in causes) if may_have_acted is None else may_have_acted
 
 
 class Rejected(OncegateError):

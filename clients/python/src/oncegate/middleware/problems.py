@@ -77,7 +77,7 @@ def problem_of(end: Duplicate[Any] | Mismatch | OncegateError) -> Problem | None
         detail = "The operation was done before, but its result was not stored: look up its effect."
         return Problem("response_not_stored", detail, {"state": "succeeded"})
     if isinstance(end, Unavailable):
-        return unavailable()
+        return unavailable(end.may_have_acted)
     if isinstance(end, Rejected):
         if end.code == "identity_differs":
             return Problem(
@@ -101,8 +101,13 @@ def problem_of_error(error: OncegateError) -> Problem | None:
     return problem
 
 
-def unavailable() -> Problem:
+def unavailable(may_have_acted: bool = False) -> Problem:
     detail = "The request was not started, since its key could not be claimed; repeat it with the same key."
+    if may_have_acted:
+        detail = (
+            "The request was not started, but a gateway may have taken its key. Repeat it with the same key: if it was taken, the "
+            "answer is 409 until the claim ends or is settled."
+        )
     return Problem("store_unavailable", detail, fields=retry_after(1))
 
 

@@ -49,6 +49,18 @@ public record Cause(
         return new Cause(url, Kind.TOO_LATE, detail);
     }
 
+    /**
+     * Returns true if the call may have had an effect. A gateway that is overloaded or draining has
+     * not started it.
+     */
+    boolean mayHaveActed() {
+        return switch (kind) {
+            case DNS, REFUSED, TLS -> false;
+            case ANSWER -> status == 500 || "outcome_unknown".equals(code);
+            default -> true;
+        };
+    }
+
     @Override
     public String toString() {
         return url + ": " + kind.wire() + ": " + detail;

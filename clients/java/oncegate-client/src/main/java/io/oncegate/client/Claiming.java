@@ -46,7 +46,8 @@ final class Claiming {
             if (!grant.isLive()) {
                 release(grant);
                 String url = context.options().urls.get(answer.gateway());
-                return proceed(request, new Unavailable(List.of(Cause.tooLate(url, "grant"))));
+                return proceed(
+                        request, new Unavailable(List.of(Cause.tooLate(url, "grant")), true));
             }
             Rejected differs = grant.identityDiffers();
             if (differs != null) {

@@ -125,7 +125,7 @@ final class Locking {
         if (!hold.isLive()) {
             hold.close();
             String url = context.options().urls.get(answer.gateway());
-            throw new Unavailable(List.of(Cause.tooLate(url, "hold")));
+            throw new Unavailable(List.of(Cause.tooLate(url, "hold")), true);
         }
         lease.start();
         return hold;

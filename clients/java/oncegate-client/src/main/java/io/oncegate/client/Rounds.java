@@ -5,7 +5,6 @@ import io.oncegate.client.Transport.NoAnswer;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Consumer;
 
@@ -19,10 +18,6 @@ final class Rounds {
 
     /** Least time for a try after the time is over: the first round is always completed. */
     private static final long TRY_MIN_NANOS = Duration.ofMillis(250).toNanos();
-
-    /** The gateway refused these before it asked the store. */
-    private static final Set<String> NOT_STARTED =
-            Set.of("overloaded", "draining", "quota_exceeded");
 
     private final Transport transport;
     private final Options options;
@@ -74,7 +69,9 @@ final class Rounds {
         }
 
         OncegateException error() {
-            return quota != null ? new Rejected(quota) : new Unavailable(causes.values());
+            return quota != null
+                    ? new Rejected(quota)
+                    : new Unavailable(causes.values(), uncertain);
         }
     }
 
@@ -174,7 +171,6 @@ final class Rounds {
                                 answer.requestId());
                 failed(call, gateway, cause, tries);
                 tries.quota = answer.status() == 429 ? answer : null;
-                tries.uncertain |= !NOT_STARTED.contains(String.valueOf(code));
                 return answer;
             } catch (NoAnswer none) {
                 Kind kind = none.why.kind();
@@ -182,7 +178,6 @@ final class Rounds {
                 boolean cut =
                         kind == Kind.TIMEOUT && left < timeout && tries.causes.containsKey(gateway);
                 failed(call, gateway, cut ? tries.causes.get(gateway) : none.why, tries);
-                tries.uncertain |= kind != Kind.DNS && kind != Kind.REFUSED && kind != Kind.TLS;
                 if (kind != Kind.CONNECTION || tries.resent) {
                     return null;
                 }
@@ -197,6 +192,7 @@ final class Rounds {
 
     private void failed(Call call, int gateway, Cause cause, Tries tries) {
         tries.causes.put(gateway, cause);
+        tries.uncertain |= cause.mayHaveActed();
         events.send("retry", call.subject(), "cause", cause);
     }
 

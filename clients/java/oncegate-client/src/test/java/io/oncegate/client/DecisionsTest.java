@@ -70,10 +70,10 @@ class DecisionsTest {
             case "contents_not_derived" ->
                     new ContentsNotDerived(new IllegalStateException("by the case"));
             case "rejected" -> new Rejected(answer);
-            case "unavailable" -> new Unavailable(List.of());
+            case "unavailable" -> new Unavailable(List.of(), false);
             case "nothing_happened" -> new NothingHappened("by the case");
             case "outcome_refused" -> new OutcomeRefused((String) end.get("code"), null);
-            case "not_settled" -> new NotSettled("{}", null, new Unavailable(List.of()));
+            case "not_settled" -> new NotSettled("{}", null, new Unavailable(List.of(), false));
             default -> new Ends.WorkFailed();
         };
     }

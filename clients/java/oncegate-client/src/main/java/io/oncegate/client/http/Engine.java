@@ -261,7 +261,7 @@ public final class Engine<R> {
         }
         Problem problem = Problem.of(failed);
         return refuse(
-                problem == null ? Problem.unavailable() : problem,
+                problem == null ? Problem.unavailable(false) : problem,
                 isQuota ? "refused" : "unavailable");
     }
 

@@ -98,7 +98,10 @@ public record Problem(
         if (error instanceof Rejected rejected && "identity_differs".equals(rejected.code())) {
             return identityDiffers();
         }
-        return error instanceof Unavailable || error instanceof Rejected ? unavailable() : null;
+        if (error instanceof Unavailable none) {
+            return unavailable(none.mayHaveActed());
+        }
+        return error instanceof Rejected ? unavailable(false) : null;
     }
 
     /**
@@ -145,13 +148,15 @@ public record Problem(
                         + " operator must correct the credential.");
     }
 
-    static Problem unavailable() {
-        return of(
-                        503,
-                        "store_unavailable",
-                        "It cannot be known whether this request ran before. Nothing ran; repeat"
-                                + " it.")
-                .retryAfter(1000);
+    static Problem unavailable(boolean mayHaveActed) {
+        String detail =
+                mayHaveActed
+                        ? "Nothing ran, but a gateway may have taken the key. Repeat the request"
+                                + " with the same key: if it was taken, the answer is 409 until the"
+                                + " claim ends or is settled."
+                        : "It cannot be known whether this request ran before. Nothing ran; repeat"
+                                + " it.";
+        return of(503, "store_unavailable", detail).retryAfter(1000);
     }
 
     Problem state(String state) {
