@@ -46,7 +46,8 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let others = || chain.engines.iter().filter(|engine| **engine != chain.active);
     let typed = value(&context.draft, "to");
     let chosen = others().find(|engine| Some(engine.raw()) == typed).or_else(|| others().next());
-    let (lost, gateways) = tokio::join!(lost(&context, &chain, chosen), context.get::<Gateways>("/admin/v1/gateways"));
+    let (lost, stakes, gateways) =
+        tokio::join!(lost(&context, &chain, chosen), stakes(&context), context.get::<Gateways>("/admin/v1/gateways"),);
     let fields = html! {
         p {
             label for="to" { (t.of(Text::NewEngine)) }
@@ -65,7 +66,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
         p { (t.of(Text::ActiveNow)) " " strong { (chain.active) } ", " (t.of(Text::EpochIs(chain.epoch))) }
         h2.apart { (t.of(Text::WhatIsLost)) }
         @if let Some(lost) = lost { p { bdi lang="en" { (Prose::of(lost)) } } }
-        (stakes(&context).await)
+        (stakes)
         p { (t.of(Text::WorseThanWaiting)) }
         @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
         (forms::form(&context, &target, &bound, &fields, Text::SwitchIt))
@@ -89,16 +90,17 @@ async fn stakes(context: &Context) -> Markup {
         let items = summary.as_ref()?.attention.iter().filter(|item| kinds.contains(&item.kind));
         Some(items.map(|item| item.count).sum())
     };
-    html! {
-        (layout::heading(&t.of(Text::SeenHere), &t.of(Text::ThisGateway)))
-        (facts(t, &[
-            (Text::GrantedLastHour, html! { @if let Some(granted) = granted { (format!("{granted:.0}")) } @else { "–" } }),
+    let granted = html! { @if let Some(granted) = granted { (format!("{granted:.0}")) } @else { "–" } };
+    facts(
+        t,
+        &[
+            (Text::GrantedLastHour, granted),
             (Text::Unknowns, number(items(&[Kind::Unknown]))),
             (Text::MayHaveRunTwice, number(items(&[Kind::Overlap, Kind::Double]))),
             (Text::WaitingCalls, number(waits.ok().map(|waits| waits.callers))),
             (Text::Spool, number(summary.as_ref().map(|summary| summary.spool.entries))),
-        ]))
-    }
+        ],
+    )
 }
 
 /// Returns the loss that the admin API names when a switch does not accept it. Such a call changes nothing.
