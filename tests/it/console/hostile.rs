@@ -5,10 +5,7 @@ use serde_json::json;
 
 use super::browser::Browser;
 use super::{ROLES, operated, token, without_own_script};
-
-fn percent_encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |encoded, byte| format!("{encoded}%{byte:02X}"))
-}
+use crate::support::prometheus::escaped;
 
 /// A double execution whose operation has this name.
 pub(super) async fn suspected(gateway: &Gateway, operation: &str, contents: &serde_json::Value) {
@@ -88,7 +85,7 @@ async fn names_of_callers_are_never_markup_and_keys_and_reasons_are_shown_as_tex
             ("/v1/claims", json!({ "operation": hostile, "contents": 1 })),
             ("/v1/claims", json!({ "operation": "order.submit", "contents": 1, "caller": hostile })),
             ("/v1/locks/nightly-report/holds", json!({ "caller": hostile })),
-            (&*format!("/v1/locks/{}/holds", percent_encoded(hostile)), json!({})),
+            (&*format!("/v1/locks/{}/holds", escaped(hostile)), json!({})),
         ] {
             let refused = client.post(call, &body).await;
             assert_eq!(refused.code(), (400, "invalid_request"), "{call} {body}: {}", refused.text);

@@ -105,7 +105,8 @@ impl Drop for Prometheus {
     }
 }
 
-fn escaped(text: &str) -> String {
+/// Returns a text as a part of an address.
+pub(crate) fn escaped(text: &str) -> String {
     text.bytes().fold(String::new(), |mut escaped, byte| {
         if byte.is_ascii_alphanumeric() {
             escaped.push(char::from(byte));
