@@ -184,7 +184,7 @@ impl Host {
             let guarded = CallGuard::new(store, WITNESS, DEADLINE, clock.clone(), entropy.clone());
             FailoverSetup {
                 witness: (WITNESS.into(), plant(Layer::Engine, Arc::new(guarded))),
-                // A store of the simulation keeps what it acknowledges, and does not say so.
+                // Stores of the simulation lose no acknowledged write, but do not have the capability `durable`.
                 witness_requires: None,
                 mode: FailoverMode::Automatic,
                 after: Duration::from_secs(1),

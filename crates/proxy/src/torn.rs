@@ -1,4 +1,4 @@
-//! Bodies of requests that end too early. The answer says so, since the upstream has not failed.
+//! Bodies of requests that end too early. The caller gets 400 for them, and no failure of the upstream is reported.
 
 use std::sync::{Arc, OnceLock};
 

@@ -95,7 +95,7 @@ impl Context {
         value(&self.query, name)
     }
 
-    /// Returns what an action of this session has done that led to this page. An address alone could come from anybody.
+    /// Returns the parameter `done`, if an action of this session has led to this address. A link from elsewhere may have it, too.
     pub(super) fn done(&self) -> Option<&str> {
         let done = self.query("done")?;
         let query: Vec<_> = self.query.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
