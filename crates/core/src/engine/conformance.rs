@@ -85,6 +85,7 @@ macro_rules! conformance {
             of_many_racing_compare_and_sets_exactly_one_succeeds
             the_end_of_a_claim_is_notified_to_those_who_wait_for_it
             the_end_of_a_claim_that_was_waited_for_is_notified
+            a_subscription_that_was_dropped_at_once_costs_the_next_one_no_notification
             a_waiting_claim_changes_nothing_of_the_claim_in_its_way
             a_waiting_claim_has_the_answer_of_any_other
             of_many_racing_waiting_claims_exactly_one_is_granted

@@ -174,9 +174,7 @@ impl Hub {
 
     /// Records that changes of a channel are notified from now on.
     pub fn confirm(&self, channel: &str) {
-        if let Some(entry) = self.channels().get_mut(channel) {
-            entry.set(State::Live);
-        }
+        self.set(channel, State::Live);
     }
 
     /// Returns whether changes of a channel are notified.
@@ -186,28 +184,43 @@ impl Hub {
 
     /// Records that changes of a channel are not notified any more. Its subscriptions are not notified of that: they poll.
     pub fn end(&self, channel: &str) {
-        if let Some(entry) = self.channels().get_mut(channel) {
-            entry.set(State::Ended);
-        }
+        self.set(channel, State::Ended);
     }
 
     /// Records that no changes are notified any more.
     pub fn end_all(&self) {
-        self.channels().values_mut().for_each(|entry| entry.set(State::Ended));
+        let mut channels = self.channels();
+        channels.values_mut().for_each(|entry| entry.set(State::Ended));
+        channels.retain(|_, entry| !entry.signals.is_empty());
+        self.count.store(channels.len(), Ordering::Release);
+    }
+
+    fn set(&self, channel: &str, state: State) {
+        let mut channels = self.channels();
+        if let Some(entry) = channels.get_mut(channel) {
+            entry.set(state);
+            self.close_unused(&mut channels, channel);
+        }
     }
 
     fn remove(&self, channel: &Channel, signal: &Arc<Signal>) {
         let mut channels = self.channels();
-        let Some(entry) = channels.get_mut(channel) else { return };
-        entry.signals.retain(|other| !Arc::ptr_eq(other, signal));
-        if !entry.signals.is_empty() {
+        if let Some(entry) = channels.get_mut(channel) {
+            entry.signals.retain(|other| !Arc::ptr_eq(other, signal));
+            self.close_unused(&mut channels, channel.as_str());
+        }
+    }
+
+    /// Unsubscribes from a channel without subscriptions, but not before the engine has answered: its answer would be taken for that to
+    /// the next subscription, and changes in between would not be notified.
+    fn close_unused(&self, channels: &mut HashMap<Channel, Entry>, channel: &str) {
+        if channels.get(channel).is_none_or(|entry| !entry.signals.is_empty() || entry.state == State::Starting) {
             return;
         }
-        let was_ended = entry.state == State::Ended;
-        channels.remove(channel);
+        let removed = channels.remove_entry(channel);
         self.count.store(channels.len(), Ordering::Release);
-        if let Some(upstream) = self.upstream.as_ref().filter(|_| !was_ended) {
-            upstream(Upstream::Unsubscribe(channel.clone()));
+        if let (Some(upstream), Some((channel, Entry { state: State::Live, .. }))) = (&self.upstream, removed) {
+            upstream(Upstream::Unsubscribe(channel));
         }
     }
 
@@ -297,6 +310,33 @@ mod tests {
         let expected = [Upstream::Subscribe(channel("a")), Upstream::Unsubscribe(channel("a"))];
         assert_eq!(sent.lock().unwrap().split_off(0), expected);
         assert!(hub.channels().is_empty());
+    }
+
+    /// The engine would answer the first one after it was dropped, and end it before it begins the second one.
+    #[test]
+    fn a_subscription_that_is_dropped_before_its_answer_serves_the_next_one() {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let log = sent.clone();
+        let hub = Hub::new(move |change| log.lock().unwrap().push(change));
+        let sent = || sent.lock().unwrap().split_off(0);
+        drop(hub.subscribe(&channel("a")));
+        let next = hub.subscribe(&channel("a"));
+        assert_eq!(sent(), [Upstream::Subscribe(channel("a"))], "a change between two of them would be missed");
+        assert!(!next.is_live());
+        hub.confirm("a");
+        assert!(next.is_live());
+        drop(next);
+        assert_eq!(sent(), [Upstream::Unsubscribe(channel("a"))]);
+        let unsubscribed_after = |answer: &dyn Fn()| {
+            drop(hub.subscribe(&channel("a")));
+            assert_eq!((sent().len(), hub.channels().len()), (1, 1), "it waits for its answer");
+            answer();
+            assert!(hub.channels().is_empty() && hub.count.load(Ordering::Acquire) == 0);
+            sent().len()
+        };
+        assert_eq!(unsubscribed_after(&|| hub.confirm("a")), 1);
+        assert_eq!(unsubscribed_after(&|| hub.end("a")), 0);
+        assert_eq!(unsubscribed_after(&|| hub.end_all()), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
@@ -75,6 +76,21 @@ pub async fn the_end_of_a_claim_that_was_waited_for_is_notified(on: &Subject) {
     let Some(mut subscription) = subscribed(on, &request.key).await else { return };
     on.settle(&settle_of(&taker, Outcome::Failure)).await;
     assert_notified(&mut subscription, "a failure after a take-over").await;
+}
+
+/// A caller hangs up before the store has answered its subscription, and the next one comes at once.
+pub async fn a_subscription_that_was_dropped_at_once_costs_the_next_one_no_notification(on: &Subject) {
+    for _ in 0..20 {
+        let request = fresh_claim();
+        on.granted(&request).await;
+        on.duplicate(&waiting(&request)).await;
+        // Its session is open, so that the dropped one is sent.
+        let Some(_other) = subscribed(on, &fresh_claim().key).await else { return };
+        drop(on.engine.subscribe(&Channel::of_claim(&request.key)).now_or_never());
+        let Some(mut next) = subscribed(on, &request.key).await else { return };
+        on.settle(&settle_of(&request, success(None))).await;
+        assert_notified(&mut next, "a success after a subscription that was dropped").await;
+    }
 }
 
 /// Its end stays, its holder renews and settles it as before.
