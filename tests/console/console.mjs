@@ -277,6 +277,47 @@ step('a page that gets no stream asks again', async () => {
   await page.context().close();
 });
 
+step('a page whose session has ended says so, and leads to the sign-in and back', async () => {
+  const first = await signedIn(a);
+  const other = await first.context().newPage();
+  const list = `${a.console}/console/attention?kind=double`;
+  await first.goto(list);
+  await other.goto(`${a.console}/console/engines`);
+  await other.click('text=Sign out');
+  await other.waitForSelector('#token');
+  await first.waitForSelector('#over', { state: 'visible', timeout: 60_000 });
+  assert.match(await first.textContent('#over'), /Your session has ended/);
+  assert.ok(await first.locator('#live').isHidden(), 'one of both sentences');
+  await first.click('#over a');
+  assert.match(await first.textContent('main'), /Sign in/);
+  await first.fill('#token', TOKENS.act);
+  await first.click('button[type=submit]');
+  await first.waitForSelector('nav');
+  assert.equal(first.url(), list);
+  assert.ok(await first.locator('#over').isHidden());
+  // The page asks for no other stream: only a sign-in helps.
+  await first.context().clearCookies();
+  let asked = 0;
+  await first.route('**/console/live', (route) => {
+    asked += 1;
+    return route.continue();
+  });
+  await first.goto(list);
+  await first.fill('#token', TOKENS.act);
+  await first.click('button[type=submit]');
+  await first.waitForSelector('nav');
+  await first.context().clearCookies();
+  await first.evaluate(() => dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true })));
+  await first.waitForSelector('#over', { state: 'visible', timeout: 60_000 });
+  const before = asked;
+  await first.evaluate(() => dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true })));
+  await sleep(1000);
+  assert.equal(asked, before);
+  await first.unrouteAll({ behavior: 'ignoreErrors' });
+  assert.deepEqual(first.problems, []);
+  await first.context().close();
+});
+
 step('pages are in Chinese for browsers that prefer it', async () => {
   const page = await signedIn(a, { locale: 'zh-CN' });
   assert.equal(await page.getAttribute('html', 'lang'), 'zh-Hans');

@@ -8,13 +8,18 @@ use oncegate_core::hex;
 use oncegate_gateway::tenants::secret::SecretDigest;
 
 const STYLE: &str = include_str!("assets/console.css");
-const SCRIPT: &str = include_str!("assets/console.js");
+
+/// The script without its comments and indentation.
+static SCRIPT: LazyLock<String> = LazyLock::new(|| {
+    let lines = include_str!("assets/console.js").lines().map(str::trim_start);
+    lines.filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect()
+});
 
 /// Path of the style sheet.
 pub(super) static STYLE_PATH: LazyLock<String> = LazyLock::new(|| path(STYLE, "css"));
 
 /// Path of the script.
-pub(super) static SCRIPT_PATH: LazyLock<String> = LazyLock::new(|| path(SCRIPT, "js"));
+pub(super) static SCRIPT_PATH: LazyLock<String> = LazyLock::new(|| path(&SCRIPT, "js"));
 
 fn path(text: &str, extension: &str) -> String {
     let digest = hex::encode(&SecretDigest::of(text).bytes()[..8]);
@@ -28,7 +33,7 @@ pub(super) async fn style() -> Response {
 
 /// `GET /console/assets/….js`. Public likewise.
 pub(super) async fn script() -> Response {
-    file("text/javascript; charset=utf-8", SCRIPT)
+    file("text/javascript; charset=utf-8", &SCRIPT)
 }
 
 fn file(media_type: &'static str, text: &'static str) -> Response {

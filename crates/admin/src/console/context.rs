@@ -98,9 +98,13 @@ impl Context {
     /// Returns the parameter `done`, if an action of this session has led to this address. A link from elsewhere may have it, too.
     pub(super) fn done(&self) -> Option<&str> {
         let done = self.query("done")?;
+        self.console.actions.has_led(&self.session.form_token(), &self.address()).then_some(done)
+    }
+
+    /// Returns the address of the page.
+    pub(super) fn address(&self) -> String {
         let query: Vec<_> = self.query.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let here = address(&self.path, &query);
-        self.console.actions.has_led(&self.session.form_token(), &here).then_some(done)
+        address(&self.path, &query)
     }
 
     /// Returns the answer of the admin API to a read.

@@ -20,7 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::context::{Answer, Console, Context, value};
-use super::parts::{address, refusal};
+use super::parts::refusal;
 use super::session::Draft;
 use super::site::Site;
 use super::texts::{Language, Text, Texts};
@@ -159,8 +159,7 @@ fn kept_form(context: &Context) -> Option<String> {
     }
     let fields = context.form.iter().filter(|(name, _)| !UNKEPT.contains(&name.as_str())).cloned().collect();
     context.console.sessions.keep(&context.session, Draft { path: context.path.clone(), fields });
-    let query: Vec<_> = context.query.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    Some(address(&context.path, &query))
+    Some(context.address())
 }
 
 /// Returns the page for a gateway without operators.

@@ -62,6 +62,7 @@ pub(super) fn page(context: &Context, title: Text<'_>, main: &Markup) -> Markup 
         }
         main #content {
             p.muted #live hidden role="status" { (t.of(Text::NotLive)) }
+            p.notice #over hidden role="status" { (t.of(Text::SessionIsOver)) " " a href=(context.address()) { (t.of(Text::SignIn)) } }
             @match context.console.admin.lifecycle.stage() {
                 Stage::Ready => {}
                 Stage::Starting => { p.notice { (t.of(Text::Starting)) } }

@@ -1,5 +1,5 @@
 //! `/console/live`: a stream of the names of changed regions, while its session lives. The script of a page then loads
-//! the page again. It calls no store: it reads only the knowledge of this gateway.
+//! the page again, and asks for a sign-in once the session has ended. It calls no store: it reads only the knowledge of this gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,9 @@ const RESTLESS: [&str; 7] = [
     "ran_twice_operations",
 ];
 
+/// The event of a stream whose session has ended. The page asks for a sign-in then, and opens no other stream.
+const ENDED: &str = "data: ended\n\n";
+
 /// An open stream.
 struct Stream {
     console: Arc<Console>,
@@ -50,6 +53,8 @@ struct Stream {
     operator: Operator,
     known: Vec<Option<SecretDigest>>,
     quiet: u32,
+    /// Its session has ended, and its last event was sent.
+    has_ended: bool,
 }
 
 impl Drop for Stream {
@@ -58,37 +63,46 @@ impl Drop for Stream {
     }
 }
 
-/// Opens a stream. Beyond the limits, and without a session, the answer is 204, which ends an `EventSource`.
+/// Opens a stream. Beyond the limits the answer is 204, which ends an `EventSource`. Without a session its only event is [`ENDED`].
 pub(super) async fn open(State(console): State<Arc<Console>>, request: Request) -> Response {
-    let ended = || StatusCode::NO_CONTENT.into_response();
     let session = request.extensions().get::<Site>().and_then(|site| site.session(request.headers()));
-    let Some(session) = session else { return ended() };
-    let Some(token) = console.sessions.peek(&session) else { return ended() };
+    let found = session.and_then(|session| console.sessions.peek(&session).map(|token| (session, token)));
+    let Some((session, token)) = found else { return events(ENDED) };
     let key = session.form_token();
     if !console.streams.enter(&key) {
-        return ended();
+        return StatusCode::NO_CONTENT.into_response();
     }
     let operator = Operator { name: token.name, role: token.role, request_id: String::new(), via: Via::Console };
-    let stream = Stream { console, session, key, operator, known: Vec::new(), quiet: 0 };
-    let events = stream::unfold(stream, |stream| async move {
+    let stream = Stream { console, session, key, operator, known: Vec::new(), quiet: 0, has_ended: false };
+    let texts = stream::unfold(stream, |stream| async move {
         let (text, stream) = stream.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), stream))
     });
-    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
+    events(Body::from_stream(texts))
+}
+
+fn events(body: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "text/event-stream")], body.into()).into_response()
 }
 
 impl Stream {
     /// Returns the next event, or nothing if the stream has ended: with its session, or because the gateway stops.
     async fn next(mut self) -> Option<(String, Self)> {
+        if self.has_ended {
+            return None;
+        }
         if self.known.is_empty() {
             self.known = self.look().await;
             return Some((": open\n\n".to_owned(), self));
         }
         loop {
             tokio::time::sleep(INTERVAL).await;
-            let is_over = self.console.admin.lifecycle.stage() == Stage::Draining;
-            if is_over || self.console.sessions.peek(&self.session).is_none() {
+            if self.console.admin.lifecycle.stage() == Stage::Draining {
                 return None;
+            }
+            if self.console.sessions.peek(&self.session).is_none() {
+                self.has_ended = true;
+                return Some((ENDED.to_owned(), self));
             }
             let digests = self.look().await;
             let pairs = REGIONS.iter().zip(digests.iter().zip(&self.known));

@@ -386,6 +386,7 @@ pub(super) enum Text<'a> {
     MedianLatency,
     HighLatency,
     PerSecond,
+    SessionIsOver,
     // Live regions.
     NotLive,
     TimesAreUtc,

@@ -3,10 +3,12 @@
 (() => {
   const regions = () => [...document.querySelectorAll('[data-live]')];
   const notice = document.getElementById('live');
+  const over = document.getElementById('over');
   const news = document.getElementById('new');
   let source, again, late, pause;
   let next = 0;
   let isBehind = false;
+  let isOver = false;
   let isLoading = false;
   let changed = new Set();
 
@@ -19,7 +21,8 @@
 
   const show = (isLive) => {
     if (isLive) late = clearTimeout(late);
-    notice.hidden = isLive;
+    notice.hidden = isLive || isOver;
+    over.hidden = !isOver;
     for (const region of regions()) region.classList.toggle('old', !isLive);
   };
 
@@ -69,6 +72,7 @@
 
   const open = () => {
     clearTimeout(again);
+    if (isOver) return;
     source = new EventSource('/console/live');
     source.onopen = () => {
       show(true);
@@ -78,6 +82,7 @@
       load();
     };
     source.onmessage = (event) => {
+      if (event.data === 'ended') return end();
       for (const name of event.data.split(' ')) changed.add(name);
       load();
     };
@@ -94,6 +99,13 @@
     clearTimeout(again);
     isBehind = true;
     source.close();
+  };
+
+  // The forms of the page belong to its session: only a sign-in helps.
+  const end = () => {
+    close();
+    isOver = true;
+    show(false);
   };
 
   document.addEventListener('keydown', (event) => {

@@ -373,6 +373,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::GrantedLastHour => "最近一小时的授予（约）".into(),
         Text::GrantedCalls => "授予".into(),
         Text::RefusedCalls => "拒绝（503）".into(),
+        Text::SessionIsOver => "您的会话已结束：本页显示的是此前的情况。".into(),
         Text::MedianLatency => "延迟 p50".into(),
         Text::HighLatency => "延迟 p99".into(),
         Text::PerSecond => "次/秒".into(),

@@ -384,6 +384,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::GrantedLastHour => "Granted in the last hour, about".into(),
         Text::GrantedCalls => "Granted".into(),
         Text::RefusedCalls => "Refused, 503".into(),
+        Text::SessionIsOver => "Your session has ended: this page shows what was known until then.".into(),
         Text::MedianLatency => "Latency p50".into(),
         Text::HighLatency => "Latency p99".into(),
         Text::PerSecond => "/s".into(),
