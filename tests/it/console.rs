@@ -16,6 +16,7 @@ mod hostile;
 mod json;
 mod languages;
 mod live;
+mod locks;
 mod operations;
 mod overview;
 mod pages;

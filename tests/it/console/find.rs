@@ -10,7 +10,7 @@ use super::{ROLES, operated};
 use crate::support::caller::{app, caller};
 
 /// Sends the form of the header, as the page of a path has it.
-async fn typed(browser: &Browser, path: &str, text: &str) -> Answer {
+pub(super) async fn typed(browser: &Browser, path: &str, text: &str) -> Answer {
     let page = browser.get(path).await;
     let (_, form) =
         page.text.split_once("<form class=\"find\" role=\"search\" method=\"post\" action=\"/console/find\">").unwrap();

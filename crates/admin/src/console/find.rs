@@ -1,5 +1,5 @@
 //! `/console/find`: finds a claim by its ID, by contents or what a template makes contents of, by a request ID or an attempt that this
-//! gateway has answered lately, or by route and key of the proxy. All of them are posted, so no address has them.
+//! gateway has answered lately, or by route and key of the proxy; and a lock by its name. All of them are posted, so no address has them.
 
 mod guesses;
 pub(super) mod templates;
@@ -15,13 +15,13 @@ use serde_json::json;
 use self::guesses::{Guess, LOOK_UPS_MAX};
 use super::apps::{App, AppsPage};
 use super::context::{Answer, Context, value};
-use super::layout;
 use super::parts::{address, claim_page, path, refusal};
 use super::proxy::Routes;
 use super::proxy::keys::{self, Keys};
 use super::recent::Recent;
 use super::texts::Text;
 use super::untrusted::Untrusted;
+use super::{layout, locks};
 
 /// `POST /admin/v1/proxy/find`.
 #[derive(Deserialize)]
@@ -96,14 +96,19 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
     look_up(&context, &wanted, guesses).await
 }
 
-/// Leads to the claim among these, or lists them, or says what was looked for.
+/// Leads to the claim among these, or to a lock of that name, or lists the claims, or says what was looked for.
 async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>) -> Result<Answer, Problem> {
     let t = context.texts();
+    let lock = locks::found(context, wanted.app, wanted.text).await;
+    let has_too_many = wanted.app.is_empty() && guesses.len() > LOOK_UPS_MAX;
+    if let Some(lock) = lock.as_ref().filter(|_| guesses.is_empty() || has_too_many) {
+        return Ok(Answer::SeeOther(lock.clone()));
+    }
     if guesses.is_empty() {
         let problem = Problem::invalid(t.of(Text::NothingToLookUp));
         return draw(context, wanted, Some(&problem), &html! {}).await;
     }
-    if wanted.app.is_empty() && guesses.len() > LOOK_UPS_MAX {
+    if has_too_many {
         return draw(context, wanted, None, &html! { p.notice role="status" { (t.of(Text::ChooseApp)) } }).await;
     }
     guesses.truncate(LOOK_UPS_MAX);
@@ -111,14 +116,15 @@ async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>
         Ok(pages) => pages,
         Err(problem) => return draw(context, wanted, Some(&problem), &html! {}).await,
     };
-    let found = match &*pages {
-        [page] => return Ok(Answer::SeeOther(page.clone())),
-        [] => {
+    let found = match (&*pages, lock) {
+        ([page], _) => return Ok(Answer::SeeOther(page.clone())),
+        ([], Some(lock)) => return Ok(Answer::SeeOther(lock)),
+        ([], None) => {
             let mut names: Vec<_> = guesses.into_iter().map(|guess| guess.name).collect();
             names.dedup();
             html! { strong { (t.of(Text::NoLiveClaim)) } " " (t.of(Text::LookedFor)) " " (Untrusted::from(names.join(", "))) }
         }
-        _ => html! { (t.of(Text::SeveralClaims)) @for page in &pages { br; a href=(page) { (page) } } },
+        (pages, _) => html! { (t.of(Text::SeveralClaims)) @for page in pages { br; a href=(page) { (page) } } },
     };
     draw(context, wanted, None, &html! { p.notice role="status" { (found) } }).await
 }

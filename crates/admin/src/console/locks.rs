@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maud::{Markup, html};
-use oncegate_web::problem::Problem;
+use oncegate_core::lock::LockName;
+use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::apps::{AppsPage, choose};
 use super::context::{Answer, Context};
 use super::parts::{address, facts, pager, path, refusal, table};
-use super::texts::Text;
+use super::texts::{LockText, Text};
 use super::untrusted::Untrusted;
 use super::{forms, layout, times};
 use crate::role::Role;
@@ -55,24 +56,33 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
         &[("app", app), ("after", context.query("after").unwrap_or_default()), ("limit", "50")],
     );
     let found = context.get::<Locks>(&call).await;
+    let is_not_listed = found.as_ref().is_err_and(|problem| problem.code == Code::NotSupported);
+    let command = if is_not_listed {
+        format!("oncegate lock show --app {app} …")
+    } else {
+        format!("oncegate lock list --app {app}")
+    };
     let main = html! {
         div.heading { h1 { (t.of(Text::Locks)) } span.muted { (t.of(Text::ScopeStore)) } }
         (choose(t, "/console/locks", &apps, app, false, None))
         @match &found {
-            Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::NoLocks(app))) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
+            Ok(Locks { locks, .. }) if locks.is_empty() => { p { (t.of(Text::OfLock(LockText::NoneOf(app)))) } pre { "oncegate lock run nightly-report -- /usr/local/bin/report" } },
             Ok(Locks { locks, next }) => {
                 (table_of(&context, app, locks))
                 (pager(t, "/console/locks", &[("app", app)], next.as_ref().map(Untrusted::raw)))
             },
-            Err(problem) => p.notice { (refusal(t, problem)) },
+            Err(problem) => p.notice {
+                @if is_not_listed { strong { (t.of(Text::OfLock(LockText::NotListed))) } " " }
+                (refusal(t, problem))
+            },
         }
         form.inline method="get" action="/console/locks/show" {
             input type="hidden" name="app" value=(app);
-            label for="name" { (t.of(Text::LockName)) }
+            label for="name" { (t.of(Text::OfLock(LockText::Name))) }
             input #name type="text" name="name" required spellcheck="false";
             button type="submit" { (t.of(Text::Open)) }
         }
-        (layout::sources(t, &[&address("locks", &[("app", app)])], &format!("oncegate lock list --app {app}")))
+        (layout::sources(t, &[&address("locks", &[("app", app)])], &command))
     };
     Ok(Answer::Page(Text::Locks, main))
 }
@@ -88,13 +98,28 @@ fn table_of(context: &Context, app: &str, locks: &[Lock]) -> Markup {
             }
         }
     };
-    table(context.texts(), Text::Locks, &[Text::Lock, Text::Mode, Text::Holders, Text::Waiting], &rows)
+    table(context.texts(), Text::Locks, &[Text::Lock, Text::Mode, Text::Holders, Text::OfLock(LockText::Queue)], &rows)
 }
 
 /// Leads from the name of a lock to its page.
 pub(super) async fn named(context: Arc<Context>) -> Result<Answer, Problem> {
     let (app, name) = (context.query("app").unwrap_or_default(), context.query("name").unwrap_or_default());
     Ok(Answer::SeeOther(path(&["locks", app, name])))
+}
+
+/// Returns the page of the lock that a text names: `app/name` of any lock, or in this app the name of one that is held or waited for.
+pub(super) async fn found(context: &Context, app: &str, text: &str) -> Option<String> {
+    let named = |app: &str, name: &str| Named { app: app.to_owned(), name: name.to_owned() };
+    let is_name = |name: &str| name.parse::<LockName>().is_ok();
+    if let Some((app, name)) = text.split_once('/').filter(|(_, name)| is_name(name)) {
+        let named = named(app, name);
+        if named.has_app(context) {
+            return Some(named.page());
+        }
+    }
+    let named = named(app, text);
+    let is_used = !app.is_empty() && is_name(text) && named.lock(context).await.is_ok();
+    is_used.then(|| named.page())
 }
 
 /// The lock that an address names.
@@ -109,6 +134,15 @@ impl Named {
         Self { app: part("app"), name: part("name") }
     }
 
+    fn page(&self) -> String {
+        path(&["locks", &self.app, &self.name])
+    }
+
+    /// Reports whether there is its app. Without it, the admin API knows no lock either.
+    fn has_app(&self, context: &Context) -> bool {
+        context.console.admin.registry.apps().iter().any(|app| app.key.to_string() == self.app)
+    }
+
     async fn lock(&self, context: &Context) -> Result<Lock, Problem> {
         context.post("/admin/v1/locks/show", &json!({ "app": self.app, "name": self.name })).await
     }
@@ -121,9 +155,10 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let lock = named.lock(&context).await;
     let main = html! {
         div.heading { h1 { (Untrusted::from(named.app.clone())) " / " (Untrusted::from(named.name.clone())) } span.muted { (t.of(Text::ScopeStore)) } }
-        @if done { p.notice role="status" { (t.of(Text::HoldEnded)) } }
+        @if done { p.notice role="status" { (t.of(Text::OfLock(LockText::HoldEnded))) } }
         @match &lock {
             Ok(lock) => (holds(&context, &named, lock)),
+            Err(problem) if problem.code == Code::NotFound && named.has_app(&context) => p { (t.of(Text::OfLock(LockText::IsFree))) },
             Err(problem) => p { (refusal(t, problem)) },
         }
         (layout::sources(
@@ -146,7 +181,7 @@ fn holds(context: &Context, named: &Named, lock: &Lock) -> Markup {
                 td { (times::age(Duration::from_millis(holder.lease_ms))) }
                 td {
                     @if context.operator.role >= Role::Act {
-                        a href=(path(&["locks", &named.app, &named.name, "release", holder.hash.raw()])) { (t.of(Text::EndHold)) }
+                        a href=(path(&["locks", &named.app, &named.name, "release", holder.hash.raw()])) { (t.of(Text::OfLock(LockText::EndHold))) }
                     }
                 }
             }
@@ -158,8 +193,9 @@ fn holds(context: &Context, named: &Named, lock: &Lock) -> Markup {
             (Text::Mode, html! { @if let Some(mode) = &lock.mode { (mode) } @else { (t.of(Text::Free)) } }),
             (Text::Fence, number(lock.fence)),
             (Text::LimitOf, number(lock.limit.map(|limit| limit as u64))),
-            (Text::Waiting, html! { (lock.waiting) }),
+            (Text::OfLock(LockText::Queue), html! { (lock.waiting) }),
         ]))
+        p.muted { (t.of(Text::OfLock(LockText::QueueAbout))) }
         (table(t, Text::Holders, &[Text::Hold, Text::Mode, Text::Since, Text::LeaseLeft, Text::Action], &rows))
     }
 }
@@ -170,29 +206,29 @@ pub(super) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
     let hash = context.parameters.get("hash").cloned().unwrap_or_default();
     let lock = named.lock(&context).await?;
     let holder = lock.holders.iter().find(|holder| holder.hash.raw() == hash);
-    let holder = holder.ok_or_else(|| Problem::new(oncegate_web::problem::Code::NotHeld, t.of(Text::HoldIsGone)))?;
+    let holder = holder.ok_or_else(|| Problem::new(Code::NotHeld, t.of(Text::OfLock(LockText::HoldIsGone))))?;
     let target = path(&["locks", &named.app, &named.name, "release", &hash]);
     let command = format!("oncegate lock release --app {} {} --holder {hash} --reason …", named.app, named.name);
     let main = html! {
-        h1 { (t.of(Text::EndHold)) }
+        h1 { (t.of(Text::OfLock(LockText::EndHold))) }
         (facts(t, &[
             (Text::Lock, html! { (lock.name) }),
             (Text::Hold, html! { code { (holder.hash) } }),
             (Text::Since, html! { (times::since(&holder.claimed_at, context.now())) }),
             (Text::LeaseLeft, html! { (times::age(Duration::from_millis(holder.lease_ms))) }),
         ]))
-        p { (t.of(Text::EndHoldWhen)) }
-        (forms::form(&context, &target, &[], &html! {}, Text::EndHold))
+        p { (t.of(Text::OfLock(LockText::EndHoldWhen))) }
+        (forms::form(&context, &target, &[], &html! {}, Text::OfLock(LockText::EndHold)))
         (layout::same_as(t, "POST /admin/v1/locks/release", &command))
     };
-    Ok(Answer::Page(Text::EndHold, main))
+    Ok(Answer::Page(Text::OfLock(LockText::EndHold), main))
 }
 
 /// Ends the hold that was shown.
 pub(super) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
     let named = Named::of(&context);
     let hash = context.parameters.get("hash").cloned().unwrap_or_default();
-    let done = format!("{}?done=released", path(&["locks", &named.app, &named.name]));
+    let done = format!("{}?done=released", named.page());
     let body = json!({ "app": named.app, "name": named.name, "holder": hash });
     forms::act(context, "/admin/v1/locks/release".to_owned(), body, &["reason"], done).await
 }

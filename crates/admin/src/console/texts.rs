@@ -6,6 +6,7 @@ mod chinese;
 mod english;
 mod items;
 mod language;
+mod locks;
 mod refused;
 mod states;
 
@@ -13,6 +14,7 @@ use oncegate_web::problem::Code;
 
 pub(in crate::console) use self::items::Item;
 pub(in crate::console) use self::language::{Language, Texts};
+pub(in crate::console) use self::locks::LockText;
 use crate::attention::Kind;
 
 /// A text, with the values that it names.
@@ -221,20 +223,14 @@ pub(super) enum Text<'a> {
     ActiveNow,
     WhatIsLost,
     WorseThanWaiting,
-    NoLocks(&'a str),
-    LockName,
+    OfLock(LockText<'a>),
     Mode,
     Free,
     Holders,
-    Waiting,
     LimitOf,
     Hold,
     LeaseLeft,
     Action,
-    EndHold,
-    EndHoldWhen,
-    HoldIsGone,
-    HoldEnded,
     OpenGateway,
     Disabled,
     Enabled,

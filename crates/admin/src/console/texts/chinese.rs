@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, refused, states};
+use super::{Text, advice, locks, refused, states};
 
 /// Returns a text in Simplified Chinese.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -139,16 +139,16 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ScopeApps => "注册库或配置文件".into(),
         Text::Reason => "理由".into(),
         Text::ReasonHint => "写入审计记录的一行文字，例如 INC-42：已在账本中找到订单。不要写业务内容和密钥。".into(),
-        Text::FindAnything => "查找：ID、请求、尝试、JSON".into(),
+        Text::FindAnything => "查找：ID、请求、尝试、JSON、应用/锁".into(),
         Text::ChooseApp => "请选择应用。本网关有多个应用，且最近没有应答过它。".into(),
         Text::NothingToLookUp => {
-            "这既不是 32 位十六进制的全局 ID，也不是 JSON，也不是本网关最近应答过的请求 ID 或尝试。内容是 JSON，例如 {\"order_id\": \"A-1001\"}；若只填写订单号，需在配置中为该操作设置 `console_find`。".into()
+            "这既不是 32 位十六进制的全局 ID，也不是 JSON，也不是本网关最近应答过的请求 ID 或尝试。内容是 JSON，例如 {\"order_id\": \"A-1001\"}；若只填写订单号，需在配置中为该操作设置 `console_find`。锁按应用和名称查找，例如 shop/nightly-report。".into()
         }
         Text::LookedFor => "已按这些内容或此 ID 查找：".into(),
         Text::SeveralClaims => "有多个占用符合：".into(),
         Text::NoLiveClaim => "没有有效的占用。".into(),
         Text::IdOrContents => "全局 ID，或 JSON 格式的内容".into(),
-        Text::IdOrContentsHint => "ID 为 32 位十六进制。内容须与调用方发送的一致，例如 {\"order_id\": \"A-1001\"}。也可以填写本网关最近应答过的请求 ID 或尝试。".into(),
+        Text::IdOrContentsHint => "ID 为 32 位十六进制。内容须与调用方发送的一致，例如 {\"order_id\": \"A-1001\"}。也可以填写本网关最近应答过的请求 ID 或尝试，或锁的名称。".into(),
         Text::OperationHint => "仅用于内容；不填则依次尝试本网关所知的操作。".into(),
         Text::OfProxy => "此 ID 属于 Idempotency-Key 代理的记录".into(),
         Text::Claim => "占用".into(),
@@ -210,20 +210,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "当前使用：".into(),
         Text::WhatIsLost => "会失去什么".into(),
         Text::WorseThanWaiting => "这比等待更糟吗？请询问业务方。占用和锁会有大约两秒收到 503，栅栏值可能倒退。请先让两个引擎都连不上的网关停止服务。".into(),
-        Text::NoLocks(app) => format!("应用 `{app}` 没有被持有或等待的锁。下面的命令在运行另一条命令时持有一个锁：").into(),
-        Text::LockName => "锁的名称".into(),
+        Text::OfLock(text) => locks::chinese(text),
         Text::Mode => "模式".into(),
         Text::Free => "空闲".into(),
         Text::Holders => "持有者".into(),
-        Text::Waiting => "等待数".into(),
         Text::LimitOf => "上限".into(),
         Text::Hold => "持有".into(),
         Text::LeaseLeft => "剩余租约".into(),
         Text::Action => "操作".into(),
-        Text::EndHold => "结束此持有".into(),
-        Text::EndHoldWhen => "仅当确知持有者已不再运行时才可执行。这不会停止它：它仍在运行时，下一个持有者就会开始。".into(),
-        Text::HoldIsGone => "此持有已经结束。没有任何改动。".into(),
-        Text::HoldEnded => "持有已结束。".into(),
         Text::OpenGateway => "没有配置应用：本网关是开放的，所有调用方都是应用 `default`。下面的命令创建一个应用：".into(),
         Text::Disabled => "已停用".into(),
         Text::Enabled => "已启用".into(),

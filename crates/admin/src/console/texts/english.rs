@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, states};
+use super::{Text, advice, locks, states};
 
 /// Returns a text in English.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -158,15 +158,15 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ScopeApps => "the registry, or the configuration file".into(),
         Text::Reason => "Reason".into(),
         Text::ReasonHint => "One line for the audit trail, such as INC-42: order found in the ledger. No contents and no secrets.".into(),
-        Text::FindAnything => "Find: ID, request, attempt, JSON".into(),
+        Text::FindAnything => "Find: ID, request, attempt, JSON, app/lock".into(),
         Text::ChooseApp => "Choose the app. This gateway has several, and has not answered this lately.".into(),
         Text::NothingToLookUp => "This is neither a global ID, which has 32 hex digits, nor JSON, nor a request ID or an attempt that this gateway has answered \
-             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}; `console_find` of an operation finds it by less.".into(),
+             lately. Contents are JSON, such as {\"order_id\": \"A-1001\"}; `console_find` of an operation finds it by less. A lock is found by app and name, such as shop/nightly-report.".into(),
         Text::LookedFor => "Looked up with these contents or this ID:".into(),
         Text::SeveralClaims => "Several claims are meant:".into(),
         Text::NoLiveClaim => "No live claim.".into(),
         Text::IdOrContents => "Global ID, or contents as JSON".into(),
-        Text::IdOrContentsHint => "The ID has 32 hex digits. Contents are as callers send them, such as {\"order_id\": \"A-1001\"}. A request ID or an attempt is found if this gateway has answered it lately.".into(),
+        Text::IdOrContentsHint => "The ID has 32 hex digits. Contents are as callers send them, such as {\"order_id\": \"A-1001\"}. A request ID or an attempt is found if this gateway has answered it lately, and a lock by its name.".into(),
         Text::OperationHint => "For contents only. Without it, the operations are tried that this gateway knows.".into(),
         Text::OfProxy => "The ID is of a record of the Idempotency-Key proxy".into(),
         Text::Claim => "Claim".into(),
@@ -226,20 +226,14 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "Active now:".into(),
         Text::WhatIsLost => "What is lost".into(),
         Text::WorseThanWaiting => "Is that worse than waiting? Ask the business. Claims and locks get 503 for about two seconds, and fences may go back. Take gateways that reach neither engine out of service first.".into(),
-        Text::NoLocks(app) => format!("No lock of app `{app}` is held or waited for. This command holds one while it runs another:").into(),
-        Text::LockName => "Name of a lock".into(),
+        Text::OfLock(text) => locks::english(text),
         Text::Mode => "Mode".into(),
         Text::Free => "free".into(),
         Text::Holders => "Holders".into(),
-        Text::Waiting => "Waiting".into(),
         Text::LimitOf => "Limit".into(),
         Text::Hold => "Hold".into(),
         Text::LeaseLeft => "Lease left".into(),
         Text::Action => "Action".into(),
-        Text::EndHold => "End this hold".into(),
-        Text::EndHoldWhen => "Only if its holder is certainly dead. This does not stop it: the next owner starts while it still runs.".into(),
-        Text::HoldIsGone => "This hold has ended already. Nothing was changed.".into(),
-        Text::HoldEnded => "The hold has ended.".into(),
         Text::OpenGateway => "No app is configured: this gateway is open, and all callers are the app `default`. This command makes an app:".into(),
         Text::Disabled => "disabled".into(),
         Text::Enabled => "enabled".into(),
