@@ -269,10 +269,7 @@ impl Problem {
     pub fn tell_reason(&mut self) {
         if let Members::Store { reason } = &self.members {
             // A person has no field `Retry-After` in view.
-            let detail = match self.code {
-                Code::StoreUnavailable => "The store is not available. Nothing was changed.",
-                _ => &*self.detail,
-            };
+            let detail = self.detail.replace(failure::TRY_AGAIN, "");
             self.detail = format!("{detail} The reason: {reason}.").into();
         }
     }

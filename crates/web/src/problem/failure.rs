@@ -9,6 +9,9 @@ use oncegate_gateway::tenants::quota::QuotaName;
 
 use super::{Code, Members, Problem};
 
+/// The end of a sentence about a store, for callers.
+pub(super) const TRY_AGAIN: &str = "; try again after Retry-After";
+
 impl From<AuthError> for Problem {
     fn from(refused: AuthError) -> Self {
         let code = match refused {
@@ -104,4 +107,29 @@ impl From<Failure> for Problem {
 pub fn sentence(message: &str) -> String {
     let mut letters = message.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_read_the_reason_in_place_of_advice_for_callers() {
+        let why = || "refused by 10.0.0.7".into();
+        for (certain, told) in [
+            (
+                Determinate::Unavailable(why()),
+                "The store is not available. Nothing was changed. The reason: refused by 10.0.0.7.",
+            ),
+            (Determinate::Full(why()), "must make room. The reason: refused by 10.0.0.7."),
+            (Determinate::Incompatible(why()), "in its log. The reason: refused by 10.0.0.7."),
+        ] {
+            let mut problem = Problem::from(Failure::Store(certain));
+            let of_callers = problem.detail.clone();
+            assert!(!of_callers.contains("10.0.0.7"), "{of_callers}");
+            assert_eq!(of_callers.contains(TRY_AGAIN), problem.code == Code::StoreUnavailable, "{of_callers}");
+            problem.tell_reason();
+            assert!(problem.detail.ends_with(told) && !problem.detail.contains("Retry-After"), "{}", problem.detail);
+        }
+    }
 }
