@@ -36,6 +36,7 @@ mod sign_in_form;
 mod site;
 mod spool;
 mod streams;
+mod summary;
 mod texts;
 mod times;
 mod traffic;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Method, Request, StatusCode, header};
 use oncegate_web::problem::{Code, Problem};
 use serde::de::DeserializeOwned;
@@ -32,7 +32,7 @@ impl Calls {
 
     /// Returns the answer to a read, in time for its region of a page.
     pub(super) async fn get<T: DeserializeOwned>(&self, operator: &Operator, path: &str) -> Result<T, Problem> {
-        in_time(self.call(operator, Method::GET, path, Body::empty())).await
+        read(path, &in_time(self.call(operator, Method::GET, path, Body::empty())).await?)
     }
 
     /// Returns the answer to a call that looks something up, in time for its region of a page.
@@ -42,7 +42,7 @@ impl Calls {
         path: &str,
         body: String,
     ) -> Result<T, Problem> {
-        in_time(self.call(operator, Method::POST, path, Body::from(body))).await
+        read(path, &in_time(self.call(operator, Method::POST, path, Body::from(body))).await?)
     }
 
     /// Makes a change, and returns its answer.
@@ -52,16 +52,11 @@ impl Calls {
         path: &str,
         body: String,
     ) -> Result<T, Problem> {
-        self.call(operator, Method::POST, path, Body::from(body)).await
+        read(path, &self.call(operator, Method::POST, path, Body::from(body)).await?)
     }
 
-    async fn call<T: DeserializeOwned>(
-        &self,
-        operator: &Operator,
-        method: Method,
-        path: &str,
-        body: Body,
-    ) -> Result<T, Problem> {
+    /// Returns the bytes of an answer. It does not depend on what is read from them, so that the program has it once.
+    async fn call(&self, operator: &Operator, method: Method, path: &str, body: Body) -> Result<Bytes, Problem> {
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
         let request = request.extension(operator.clone()).body(body);
         let request =
@@ -74,17 +69,24 @@ impl Calls {
         if matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) {
             return Err(Problem::new(Code::NotFound, "The admin API has no such call that only reads."));
         }
-        let unread =
-            || Problem::new(Code::Internal, "An answer of the admin API could not be read; report the request_id.");
-        let bytes = to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.map_err(|_| unread())?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            tracing::error!(error = %error, path, "An answer of the admin API does not have the form that the console expects");
-            unread()
-        })
+        to_bytes(response.into_body(), ANSWER_BYTES_MAX).await.map_err(|_| unread())
     }
 }
 
-async fn in_time<T>(call: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+fn unread() -> Problem {
+    Problem::new(Code::Internal, "An answer of the admin API could not be read; report the request_id.")
+}
+
+fn read<T: DeserializeOwned>(path: &str, answer: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(answer).map_err(|error| wrong_form(path, &error))
+}
+
+fn wrong_form(path: &str, error: &serde_json::Error) -> Problem {
+    tracing::error!(error = %error, path, "An answer of the admin API does not have the form that the console expects");
+    unread()
+}
+
+async fn in_time(call: impl Future<Output = Result<Bytes, Problem>>) -> Result<Bytes, Problem> {
     tokio::time::timeout(REGION_TIMEOUT, call).await.unwrap_or_else(|_| {
         let detail = format!("There was no answer within {} ms.", REGION_TIMEOUT.as_millis());
         Err(Problem::new(Code::StoreUnavailable, detail))

@@ -6,93 +6,18 @@ use std::sync::Arc;
 use maud::{Markup, html};
 use oncegate_core::clock::Timestamp;
 use oncegate_web::problem::Problem;
-use serde::Deserialize;
 
 use super::context::{Answer, Context};
 use super::gateways::Gateways;
 use super::parts::{address, health, path, refusal, table};
 use super::prose::Prose;
+use super::summary::{Chain, Engine, Summary, Thing, Today};
 use super::texts::{Item, Language, Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
 use super::{gateways, layout, times};
 use crate::attention::{Kind, Severity};
-
-/// `GET /admin/v1/summary`.
-#[derive(Deserialize)]
-struct Summary {
-    engines: Vec<Engine>,
-    chains: Vec<Chain>,
-    spool: Spool,
-    attention: Vec<Thing>,
-    today: Today,
-}
-
-/// The repeats of today.
-#[derive(Deserialize)]
-struct Today {
-    since: String,
-    repeated_operations: u64,
-    repeat_answers: u64,
-    mismatch_answers: u64,
-    observed_answers: u64,
-    ran_twice_operations: u64,
-    at_least: bool,
-}
-
-/// An engine, as this gateway has last seen it.
-#[derive(Deserialize)]
-struct Engine {
-    name: Untrusted,
-    /// `None` before the first check.
-    up: Option<bool>,
-    since: Option<String>,
-    detail: Option<Untrusted>,
-    refusal: Option<Refusal>,
-    chains: Vec<Untrusted>,
-}
-
-/// The last refusal of a store that answers.
-#[derive(Deserialize)]
-struct Refusal {
-    reason: Untrusted,
-}
-
-impl Engine {
-    /// Returns why it does not answer, or refuses calls.
-    fn trouble(&self) -> Option<&Untrusted> {
-        let reason = self.refusal.as_ref().map(|refusal| &refusal.reason);
-        self.detail.as_ref().filter(|_| self.up == Some(false)).or(reason)
-    }
-}
-
-/// A chain.
-#[derive(Deserialize)]
-struct Chain {
-    name: Untrusted,
-    active: Untrusted,
-    epoch: u64,
-}
-
-/// The outage journal.
-#[derive(Deserialize)]
-struct Spool {
-    entries: usize,
-    bytes: u64,
-}
-
-/// Something that needs a person.
-#[derive(Deserialize)]
-struct Thing {
-    kind: Kind,
-    severity: Severity,
-    since: Option<String>,
-    app: Option<Untrusted>,
-    subject: Option<Untrusted>,
-    count: usize,
-    text: String,
-}
 
 /// Draws the page.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::context::{Answer, Context};
 use super::parts::{address, pager, path, table};
+use super::summary::{Journal, Summary};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
@@ -18,22 +19,6 @@ use crate::attention::Kind;
 struct Spool {
     entries: Vec<Entry>,
     next: Option<u64>,
-}
-
-/// The part of `GET /admin/v1/summary` about the journal.
-#[derive(Deserialize)]
-struct Summary {
-    spool: Journal,
-}
-
-/// The outage journal, of all apps.
-#[derive(Deserialize)]
-struct Journal {
-    entries: usize,
-    bytes: u64,
-    bytes_max: u64,
-    oldest_at: Option<String>,
-    takes: bool,
 }
 
 /// An entry that waits.
@@ -61,7 +46,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let main = html! {
         div.heading { h1 { (t.of(Text::Spool)) } span.muted { (t.of(Text::ThisGateway)) } }
         p { (t.of(Text::SpoolAbout)) }
-        @if let Ok(Summary { spool }) = &summary { (journal(&context, spool)) }
+        @if let Ok(Summary { spool, .. }) = &summary { (journal(&context, spool)) }
         @if entries.is_empty() { p { (t.of(Text::SpoolEmpty)) } } @else { (rows(t, &entries)) }
         (pager(t, "/console/spool", &[("app", app)], next.as_deref()))
         (layout::sources(t, &["spool", "summary"], "oncegate spool waiting, oncegate summary"))

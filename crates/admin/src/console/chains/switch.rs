@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Chain;
@@ -13,31 +12,12 @@ use crate::console::context::{Answer, Context, value};
 use crate::console::gateways::{self, Gateways};
 use crate::console::parts::{facts, path};
 use crate::console::prose::Prose;
+use crate::console::summary::Summary;
 use crate::console::texts::Text;
 use crate::console::traffic::History;
 use crate::console::untrusted::Untrusted;
 use crate::console::waiting::Waits;
 use crate::console::{forms, layout};
-
-/// `GET /admin/v1/summary`.
-#[derive(Deserialize)]
-struct Summary {
-    spool: Journal,
-    attention: Vec<Item>,
-}
-
-/// The outage journal.
-#[derive(Deserialize)]
-struct Journal {
-    entries: usize,
-}
-
-/// Something that needs a person.
-#[derive(Deserialize)]
-struct Item {
-    kind: Kind,
-    count: usize,
-}
 
 /// Draws the page of the action.
 pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
