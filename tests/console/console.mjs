@@ -455,7 +455,12 @@ step('no page fails while the store does not answer', async () => {
     const answer = await page.goto(a.console + path);
     assert.ok([200, 404, 503].includes(answer.status()), `${path}: ${answer.status()}`);
     assert.ok(await page.locator('nav').count(), `${path} has its frame`);
+    const text = await page.locator('main').innerText();
+    assert.ok(!text.includes('`'), `${path} shows names as code: ${text}`);
+    assert.ok(!/not available.*not available/.test(text), `${path} says it once: ${text}`);
   }
+  await page.goto(`${a.console}/console/chains/default/switch`);
+  assert.match(await page.textContent('main'), /spare\s*■ does not answer/, 'the engine to switch to');
   await page.goto(`${a.console}/console/`);
   assert.match(await page.textContent('main'), /does not answer/);
   await page.goto(`${a.console}/console/engines`);

@@ -44,6 +44,7 @@ async fn an_unknown_is_settled_once_and_its_waiting_caller_is_answered() {
     let page = page_of(&unknown(&gateway, &contents).await);
     let shown = browser.get(&page).await.expect(200);
     assert!(shown.text.contains("The outcome is unknown. Repeats get 409 until it is settled"), "{}", shown.text);
+    assert!(shown.text.contains("became unknown (the end of its retention, less the retention)"), "{}", shown.text);
     let form = browser.get(&format!("{page}/settle")).await.expect(200);
     let body = format!("{}&outcome=success&result=%7B%22number%22%3A7%7D&reason=INC-42", bound(&form));
     let settled = browser.post(&format!("{page}/settle"), &[OWN], &body).await;

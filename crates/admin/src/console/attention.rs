@@ -240,7 +240,7 @@ fn of_unknowns(context: &Context, found: &Result<UnknownsPage, Problem>) -> Mark
     };
     html! {
         @for Unanswered { app, detail } in failed {
-            p.notice { (app) ": " (detail) " " (t.of(Text::AskWithCommand)) " " code { "oncegate unknowns --app " (app) } }
+            p.notice { (app) ": " (detail.prose()) " " (t.of(Text::AskWithCommand)) " " code { "oncegate unknowns --app " (app) } }
         }
         @if unknowns.is_empty() {
             @if failed.is_empty() { p { (t.of(Text::NoUnknowns)) } }

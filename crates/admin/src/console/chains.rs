@@ -12,7 +12,7 @@ use super::context::{Answer, Context};
 use super::gateways::{self, Gateways};
 use super::layout;
 use super::parts::{facts, health, path, refusal, table};
-use super::texts::Text;
+use super::texts::{Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
 use crate::role::Role;
@@ -92,7 +92,12 @@ impl Chain {
 
     /// Reports whether its active engine answers.
     fn is_answered(&self) -> bool {
-        self.health.iter().all(|engine| engine.engine != self.active || engine.up)
+        !self.is_out(&self.active)
+    }
+
+    /// Reports whether one of its engines does not answer.
+    fn is_out(&self, name: &Untrusted) -> bool {
+        self.health.iter().any(|engine| engine.engine == *name && !engine.up)
     }
 }
 
@@ -123,7 +128,7 @@ fn server(context: &Context, node: &Node) -> Markup {
         div {
             (node.address) " " (node.role) " " @if let Some(version) = &node.version { (version) " " }
             (health(context.texts(), Some(node.up)))
-            @for warning in &node.warnings { br; span.muted { (warning) } }
+            @for warning in &node.warnings { br; span.muted { (warning.prose()) } }
         }
     }
 }
@@ -133,7 +138,7 @@ fn table_of_engines(context: &Context, engines: &[Engine]) -> Markup {
         @for engine in engines {
             tr {
                 th scope="row" { (engine.name) @if let Some(url) = &engine.url { br; span.muted { (url) } } }
-                td { (health(context.texts(), Some(engine.up))) @if !engine.up { br; (engine.detail) } }
+                td { (health(context.texts(), Some(engine.up))) @if !engine.up { br; (engine.detail.prose()) } }
                 td { @if let Some(Breaker { state, since }) = &engine.breaker { (state) br; span.muted { (times::instant(since)) } } }
                 td { @for name in &engine.chains { a href=(path(&["chains", name.raw()])) { (name) } " " } }
                 td { @for node in &engine.nodes { (server(context, node)) } }
@@ -174,20 +179,25 @@ fn phase(context: &Context, chain: &Chain) -> Markup {
     }
 }
 
-/// Draws the page of a chain.
-pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
-    let t = context.texts();
-    let (chain, gateways) = tokio::join!(Chain::of(&context), context.get::<Gateways>("/admin/v1/gateways"));
-    let chain = chain?;
+/// Returns the table of the engines of a chain, with their state.
+fn engines_of(t: Texts, chain: &Chain) -> Markup {
     let rows = html! {
         @for engine in &chain.health {
             tr {
                 th scope="row" { (engine.engine) }
                 td { @if engine.engine == chain.active { (t.of(Text::Active)) } }
-                td { (health(t, Some(engine.up))) @if !engine.up { br; (engine.detail) } }
+                td { (health(t, Some(engine.up))) @if !engine.up { br; (engine.detail.prose()) } }
             }
         }
     };
+    table(t, Text::Engines, &[Text::Engine, Text::Active, Text::State], &rows)
+}
+
+/// Draws the page of a chain.
+pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
+    let t = context.texts();
+    let (chain, gateways) = tokio::join!(Chain::of(&context), context.get::<Gateways>("/admin/v1/gateways"));
+    let chain = chain?;
     let may_switch = context.operator.role >= Role::Act && chain.engines.len() > 1;
     let main = html! {
         div.heading { h1 { (t.of(Text::Chain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
@@ -197,7 +207,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (Text::Epoch, html! { (chain.epoch) }),
             (Text::State, phase(&context, &chain)),
         ]))
-        (table(t, Text::Engines, &[Text::Engine, Text::Active, Text::State], &rows))
+        (engines_of(t, &chain))
         @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
         @if may_switch { p { a.button href=(path(&["chains", chain.name.raw(), "switch"])) { (t.of(Text::SwitchIt)) } } }
         (layout::sources(t, &["chains", "gateways"], "oncegate chain list, oncegate gateways"))

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::Retention;
-use oncegate_web::problem::Problem;
+use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -140,15 +140,16 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         }
         // A released claim is absent; if the store does not answer, nothing is known.
         Err(problem) if done.is_some() || !seen.is_empty() || keys.as_ref().is_some_and(Keys::has_any) => html! {
-            h1 { (t.of(Text::Claim)) }
+            @let about = if problem.code == Code::NotFound { Text::NotHereAnyMore } else { Text::SeenOfIt };
+            div.heading { h1 { (t.of(Text::Claim)) } code { (Untrusted::from(named.id.clone())) } }
             @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
             p { (refusal(t, problem)) }
             @if !seen.is_empty() {
-                p { (t.of(Text::NotHereAnyMore)) }
+                p { (t.of(about)) }
                 ol.timeline { @for group in &seen { li { "○ " (group.draw(t, context.links())) } } }
             }
             @if let Some(keys) = keys.filter(Keys::has_any) {
-                p { (t.of(Text::NotHereAnyMore)) }
+                p { (t.of(about)) }
                 (keys::list(&context, &keys))
             }
         },
@@ -230,8 +231,8 @@ fn timeline(context: &Context, claim: &Claim, seen: &[Group<'_>]) -> Markup {
         @if let Some(caller) = &claim.caller { " · " (t.of(Text::Caller)) " " code { (caller) } }
     };
     let mut lines = vec![(claim.claimed_at.clone(), claimed)];
-    lines.extend(succeeded_at(claim).map(|at| {
-        let line = html! { "● " (times::instant(&at)) " · " (t.of(Text::SucceededAt)) };
+    lines.extend(ended_at(claim).map(|(at, what)| {
+        let line = html! { "● " (times::instant(&at)) " · " (t.of(what)) };
         (at, line)
     }));
     lines.extend(seen.iter().map(|group| (group.from.to_owned(), html! { "○ " (group.draw(t, context.links())) })));
@@ -241,13 +242,18 @@ fn timeline(context: &Context, claim: &Claim, seen: &[Group<'_>]) -> Markup {
     html! { ol.timeline { @for (_, line) in &lines { li { (line) } } } }
 }
 
-/// Returns when a claim succeeded: the end of its retention, less the retention. The store keeps no other instant.
-fn succeeded_at(claim: &Claim) -> Option<String> {
-    let Ok(Retention::For(retention)) = claim.retention.raw().parse() else { return None };
-    let end = claim.expires_at.as_ref().filter(|_| claim.state == "succeeded" && !claim.late)?;
+/// Returns when a claim succeeded or became unknown: the end of its retention, less the retention. The store keeps no other instant.
+fn ended_at(claim: &Claim) -> Option<(String, Text<'static>)> {
+    let (retention, what) = match claim.state.as_str() {
+        "succeeded" => (&claim.retention, Text::SucceededAt),
+        "unknown" => (&claim.unknown_retention, Text::UnknownAt),
+        _ => return None,
+    };
+    let Ok(Retention::For(retention)) = retention.raw().parse() else { return None };
+    let end = claim.expires_at.as_ref().filter(|_| !claim.late)?;
     let micros = u64::try_from(end.parse::<jiff::Timestamp>().ok()?.as_microsecond()).ok()?;
     let at = micros.checked_sub(u64::try_from(retention.as_micros()).ok()?)?;
-    Some(Timestamp::from_micros(at).to_string())
+    Some((Timestamp::from_micros(at).to_string(), what))
 }
 
 /// Returns the state of a claim, its contents and its result, for the page of another matter. A look at contents is in the audit trail.

@@ -59,7 +59,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 h2 { (t.of(Text::Chain)) " " a href=(path(&["chains", chain.chain.raw()])) { (chain.chain) } }
                 span.muted { (scope(t, chain)) }
             }
-            @if let Some(detail) = &chain.detail { p.notice { (detail) } }
+            @if let Some(detail) = &chain.detail { p.notice { (detail.prose()) } }
             (rows(t, chain))
             @if chain.more { p { (t.of(Text::MoreGateways)) } }
         }
@@ -74,7 +74,7 @@ pub(super) fn of_chain(t: Texts, gateways: &Gateways, name: &Untrusted) -> Marku
     html! {
         @if let Some(listed) = listed {
             (layout::heading(&t.of(Text::Gateways), &scope(t, listed)))
-            @if let Some(detail) = &listed.detail { p.notice { (detail) } }
+            @if let Some(detail) = &listed.detail { p.notice { (detail.prose()) } }
             (rows(t, listed))
         }
     }

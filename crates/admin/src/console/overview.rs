@@ -163,7 +163,7 @@ fn table_of_engines(t: Texts, engines: &[Engine], chains: &[Chain], now: Timesta
                         @if let Some(epoch) = active(engine, name) { " " (t.of(Text::ActiveInEpoch(epoch))) }
                     }
                 }
-                td { @if let Some(trouble) = engine.trouble() { (trouble) } }
+                td { @if let Some(trouble) = engine.trouble() { (trouble.prose()) } }
             }
         }
     };

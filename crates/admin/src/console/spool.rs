@@ -78,7 +78,7 @@ fn rows(t: Texts, entries: &[Entry]) -> Markup {
                 td { (entry.app) @if let Some(operation) = &entry.operation { " / " (operation) } br; a href=(claim) { code { (entry.global_id) } } }
                 td { (entry.answer) br; span.muted { (entry.policy) } }
                 td { a href=(path(&["chains", entry.chain.raw()])) { (entry.chain) } }
-                td { @if let Some(failure) = &entry.last_failure { (failure) } @else { (t.of(Text::NotTriedYet)) } }
+                td { @if let Some(failure) = &entry.last_failure { (failure.prose()) } @else { (t.of(Text::NotTriedYet)) } }
             }
         }
     };

@@ -369,7 +369,9 @@ pub(super) enum Text<'a> {
     RefusedWith(&'a str),
     StoreAndHere,
     SucceededAt,
+    UnknownAt,
     NotHereAnyMore,
+    SeenOfIt,
     // What callers see.
     Traffic,
     NoCallsYet,
@@ -382,8 +384,8 @@ pub(super) enum Text<'a> {
     MedianLatency,
     HighLatency,
     PerSecond,
-    SessionIsOver,
     // Live regions.
     NotLive,
+    SessionIsOver,
     TimesAreUtc,
 }

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
 use serde_json::{Value, json};
 
-use super::Chain;
+use super::{Chain, engines_of};
 use crate::attention::Kind;
 use crate::console::context::{Answer, Context, value};
 use crate::console::gateways::{self, Gateways};
@@ -25,7 +25,8 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let chain = Chain::of(&context).await?;
     let others = || chain.engines.iter().filter(|engine| **engine != chain.active);
     let typed = value(&context.draft, "to");
-    let chosen = others().find(|engine| Some(engine.raw()) == typed).or_else(|| others().next());
+    let chosen = others().find(|engine| Some(engine.raw()) == typed);
+    let chosen = chosen.or_else(|| others().find(|engine| !chain.is_out(engine))).or_else(|| others().next());
     let (lost, stakes, gateways) =
         tokio::join!(lost(&context, &chain, chosen), stakes(&context), context.get::<Gateways>("/admin/v1/gateways"),);
     let fields = html! {
@@ -44,6 +45,7 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     let main = html! {
         div.heading { h1 { (t.of(Text::SwitchChain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
         p { (t.of(Text::ActiveNow)) " " strong { (chain.active) } ", " (t.of(Text::EpochIs(chain.epoch))) }
+        (engines_of(t, &chain))
         h2.apart { (t.of(Text::WhatIsLost)) }
         @if let Some(lost) = lost { p { bdi lang="en" { (Prose::of(lost)) } } }
         (stakes)

@@ -358,6 +358,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::RefusedWith(code) => format!("一次调用被拒绝：{code}").into(),
         Text::StoreAndHere => "● 存储 · ○ 本网关".into(),
         Text::SucceededAt => "成功（保留期结束时间减去保留期）".into(),
+        Text::UnknownAt => "变为未知（保留期结束时间减去保留期）".into(),
+        Text::SeenOfIt => "本网关见到的情况：".into(),
         Text::NotHereAnyMore => "不过本网关见过它：".into(),
         Text::Traffic => "调用方看到的情况".into(),
         Text::NoCallsYet => "尚无调用计数。启动约二十秒后出现第一个点。".into(),
@@ -367,11 +369,11 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::GrantedLastHour => "最近一小时的授予（约）".into(),
         Text::GrantedCalls => "授予".into(),
         Text::RefusedCalls => "拒绝（503）".into(),
-        Text::SessionIsOver => "您的会话已结束：本页显示的是此前的情况。".into(),
         Text::MedianLatency => "延迟 p50".into(),
         Text::HighLatency => "延迟 p99".into(),
         Text::PerSecond => "次/秒".into(),
         Text::NotLive => "未实时更新：请重新加载页面查看变化。".into(),
+        Text::SessionIsOver => "您的会话已结束：本页显示的是此前的情况。".into(),
         Text::TimesAreUtc => "时间均为 UTC。".into(),
     }
 }

@@ -369,6 +369,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::RefusedWith(code) => format!("a call was refused: {code}").into(),
         Text::StoreAndHere => "● the store · ○ this gateway".into(),
         Text::SucceededAt => "succeeded (the end of its retention, less the retention)".into(),
+        Text::UnknownAt => "became unknown (the end of its retention, less the retention)".into(),
+        Text::SeenOfIt => "What this gateway has seen of it:".into(),
         Text::NotHereAnyMore => "This gateway has seen it, though:".into(),
         Text::Traffic => "What callers see".into(),
         Text::NoCallsYet => "No calls are counted yet. The first point comes some twenty seconds after the start.".into(),
@@ -378,11 +380,11 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::GrantedLastHour => "Granted in the last hour, about".into(),
         Text::GrantedCalls => "Granted".into(),
         Text::RefusedCalls => "Refused, 503".into(),
-        Text::SessionIsOver => "Your session has ended: this page shows what was known until then.".into(),
         Text::MedianLatency => "Latency p50".into(),
         Text::HighLatency => "Latency p99".into(),
         Text::PerSecond => "/s".into(),
         Text::NotLive => "Not live: load the page again to see what has changed.".into(),
+        Text::SessionIsOver => "Your session has ended: this page shows what was known until then.".into(),
         Text::TimesAreUtc => "Times are in UTC.".into(),
     }
 }

@@ -93,7 +93,7 @@ impl Member {
         } else {
             self.out_since.store(0, Ordering::Release);
         }
-        self.failure.swap(Some(Arc::new(why.to_string()))).is_none()
+        self.failure.swap(Some(Arc::new(why.reason().to_owned()))).is_none()
     }
 
     /// Returns whether the last read of the chain state failed.
