@@ -25,6 +25,7 @@ mod recent;
 mod routes;
 mod sessions;
 mod several;
+mod suspects;
 
 use std::fmt::Write as _;
 

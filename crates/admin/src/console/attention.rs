@@ -2,6 +2,7 @@
 //! of them with one form.
 
 pub(super) mod several;
+pub(super) mod suspects;
 
 use std::sync::Arc;
 
@@ -14,16 +15,14 @@ use serde_json::value::RawValue;
 
 use self::several::{Kind, Row};
 use super::apps::{self, AppsPage};
-use super::claims::Named;
 use super::context::{Answer, Context};
 use super::masks::masked;
-use super::parts::{address, claim_page, pager, path, refusal, table};
+use super::parts::{address, claim_page, pager, refusal, table};
 use super::texts::Text;
 use super::untrusted::Untrusted;
 use super::{layout, times};
 use crate::attention::Kind as ItemKind;
 use crate::audit::Change;
-use crate::role::Role;
 
 /// Rows of unknown claims.
 const ROWS: usize = 50;
@@ -61,61 +60,12 @@ struct Unanswered {
     detail: Untrusted,
 }
 
-/// `GET /admin/v1/suspects`.
-#[derive(Deserialize)]
-pub(super) struct Suspects {
-    pub(super) suspects: Vec<Suspect>,
-    next: Option<u64>,
-}
-
-/// An operation that may have run twice.
-#[derive(Deserialize)]
-pub(super) struct Suspect {
-    pub(super) id: u64,
-    kind: String,
-    cause: Untrusted,
-    pub(super) app: Untrusted,
-    pub(super) operation: Option<Untrusted>,
-    realm: String,
-    pub(super) global_id: Untrusted,
-    ours: Contender,
-    theirs: Option<Contender>,
-    pub(super) noticed_at: String,
-}
-
-/// One of its attempts.
-#[derive(Deserialize)]
-struct Contender {
-    attempt_hash: Untrusted,
-}
-
-impl Suspect {
-    /// Returns the page of its claim.
-    pub(super) fn claim(&self) -> String {
-        claim_page(&self.app, &self.global_id, &self.realm)
-    }
-
-    /// Returns its claim. The store may have another attempt's by now, or none.
-    pub(super) fn named(&self) -> Named {
-        Named::new(self.app.raw(), self.global_id.raw(), &self.realm)
-    }
-
-    /// Returns why it is suspected.
-    pub(super) fn reason(&self) -> Text<'_> {
-        match (self.kind.as_str(), self.cause.raw()) {
-            ("overlap", policy) => Text::TwoGrants(policy),
-            (_, "superseded_success") => Text::SupersededSuccess,
-            _ => Text::SupersededUnknown,
-        }
-    }
-}
-
 /// Draws the page.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let [kind, app] = ["kind", "app"].map(|name| context.query(name).unwrap_or_default());
     let (suspects, unknowns, known) = tokio::join!(
-        async { if kind == "unknown" { None } else { Some(suspects(&context, kind, app).await) } },
+        async { if kind == "unknown" { None } else { Some(suspects::find(&context, kind, app).await) } },
         async { if ["", "unknown"].contains(&kind) { Some(unknowns(&context, app).await) } else { None } },
         context.get::<AppsPage>("/admin/v1/apps"),
     );
@@ -137,19 +87,12 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         }
         @if let Some(found) = &suspects {
             (layout::heading(&t.of(Text::MayHaveRunTwice), &t.of(Text::SeenHere)))
-            (of_suspects(&context, found))
-            @let next = found.next.map(|next| next.to_string());
-            (pager(t, "/console/attention", &[("kind", kind), ("app", app)], next.as_deref()))
+            (suspects::draw(&context, found))
+            (pager(t, "/console/attention", &[("kind", kind), ("app", app)], found.next().as_deref()))
         }
         (layout::sources(t, &["unknowns", "suspects?checked=false"], "oncegate unknowns, oncegate suspects list"))
     };
     Ok(Answer::Page(Text::Attention, main))
-}
-
-async fn suspects(context: &Context, kind: &str, app: &str) -> Result<Suspects, Problem> {
-    let after = context.query("after").unwrap_or_default();
-    let filters = [("kind", kind), ("app", app), ("after", after), ("checked", "false"), ("limit", "50")];
-    context.get(&address("/admin/v1/suspects", &filters)).await
 }
 
 async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
@@ -164,15 +107,15 @@ async fn unknowns(context: &Context, app: &str) -> Result<UnknownsPage, Problem>
         found.unknowns.iter_mut().for_each(|unknown| unknown.contents = None);
     }
     if found.unknowns.iter().any(|unknown| unknown.contents.is_some()) {
-        // All views of one page are one entry, so that a list cannot fill the trail.
-        let change = Change {
-            app: app.parse().ok(),
-            detail: Some(format!("{} unknown claims", found.unknowns.len())),
-            ..Change::without_reason("claim.view")
-        };
-        context.console.admin.audit.note(&context.operator, &change);
+        note(context, app, format!("{} unknown claims", found.unknowns.len()));
     }
     Ok(found)
+}
+
+/// Writes a look at contents into the audit trail. All rows of one page are one entry, so that a list cannot fill the trail.
+fn note(context: &Context, app: &str, rows: String) {
+    let change = Change { app: app.parse().ok(), detail: Some(rows), ..Change::without_reason("claim.view") };
+    context.console.admin.audit.note(&context.operator, &change);
 }
 
 async fn unknowns_of(context: &Context, app: &str) -> Result<UnknownsPage, Problem> {
@@ -263,21 +206,22 @@ fn rows_of_unknowns(context: &Context, unknowns: &[Unknown]) -> Markup {
         @for unknown in unknowns {
             tr data-row=(unknown_row(unknown).id) {
                 (several::cell(context, Kind::Settle, &unknown_row(unknown)))
-                td { (times::since(&unknown.since, context.now())) }
-                td { (unknown.app) @if let Some(operation) = &unknown.operation { " / " (operation) } }
                 td {
-                    a href=(claim_page(&unknown.app, &unknown.global_id, &unknown.realm)) { code { (unknown.global_id) } }
-                    @if let Some(contents) = &unknown.contents { br; code { (shortened(context, &unknown.app, contents)) } }
+                    (unknown.app) @if let Some(operation) = &unknown.operation { " / " (operation) }
+                    @if let Some(contents) = &unknown.contents { br; code { (shortened(context, unknown.app.raw(), contents)) } }
                 }
+                td { (times::since(&unknown.since, context.now())) }
+                td { a href=(claim_page(&unknown.app, &unknown.global_id, &unknown.realm)) { code { (unknown.global_id) } } }
             }
         }
     };
-    let columns = [Text::Since, Text::Operation, Text::Claim];
+    let columns = [Text::Operation, Text::Since, Text::Claim];
     table(t, Text::Unknowns, &several::columns(context, &columns), &rows)
 }
 
-fn shortened(context: &Context, app: &Untrusted, contents: &RawValue) -> Untrusted {
-    let masks = context.console.masks(app.raw().parse::<AppKey>().ok().as_ref());
+/// Returns the first characters of contents, without what their app masks.
+fn shortened(context: &Context, app: &str, contents: &RawValue) -> Untrusted {
+    let masks = context.console.masks(app.parse::<AppKey>().ok().as_ref());
     let text = masked(contents, &masks);
     let mut chars = text.raw().chars();
     let mut short: String = chars.by_ref().take(CONTENTS_CHARS).collect();
@@ -285,48 +229,4 @@ fn shortened(context: &Context, app: &Untrusted, contents: &RawValue) -> Untrust
         short.push('…');
     }
     Untrusted::from(short)
-}
-
-fn of_suspects(context: &Context, found: &Suspects) -> Markup {
-    let t = context.texts();
-    html! {
-        @if found.suspects.is_empty() {
-            p { (t.of(Text::NoneOpen)) }
-        } @else {
-            p { (t.of(Text::Advice(ItemKind::Double))) }
-            (several::form(context, Kind::Check, &found.suspects.iter().map(suspect_row).collect::<Vec<_>>(), &rows_of_suspects(context, &found.suspects)))
-        }
-    }
-}
-
-fn suspect_row(suspect: &Suspect) -> Row<'_> {
-    Row { app: &suspect.app, operation: suspect.operation.as_ref(), id: suspect.id.to_string() }
-}
-
-fn rows_of_suspects(context: &Context, suspects: &[Suspect]) -> Markup {
-    let t = context.texts();
-    let rows = html! {
-        @for suspect in suspects {
-            tr data-row=(suspect_row(suspect).id) {
-                (several::cell(context, Kind::Check, &suspect_row(suspect)))
-                td { (times::since(&suspect.noticed_at, context.now())) }
-                td { (suspect.app) @if let Some(operation) = &suspect.operation { " / " (operation) } }
-                td {
-                    a href=(suspect.claim()) { code { (suspect.global_id) } } br;
-                    span.muted {
-                        (t.of(Text::Ours)) " " code { (suspect.ours.attempt_hash) }
-                        @if let Some(theirs) = &suspect.theirs { " · " (t.of(Text::Theirs)) " " code { (theirs.attempt_hash) } }
-                    }
-                }
-                td {
-                    (t.of(suspect.reason()))
-                    @if context.operator.role >= Role::Act {
-                        " " a href=(path(&["attention", &suspect.id.to_string()])) { (t.of(Text::CheckIt)) }
-                    }
-                }
-            }
-        }
-    };
-    let columns = [Text::Noticed, Text::Operation, Text::Claim, Text::Why];
-    table(t, Text::MayHaveRunTwice, &several::columns(context, &columns), &rows)
 }

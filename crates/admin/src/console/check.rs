@@ -6,7 +6,7 @@ use maud::html;
 use oncegate_web::problem::{Code, Problem};
 use serde_json::{Value, json};
 
-use super::attention::{Suspect, Suspects};
+use super::attention::suspects::{Suspect, Suspects};
 use super::claims;
 use super::context::{Answer, Context, value};
 use super::parts::{facts, path, refusal};

@@ -56,6 +56,7 @@ pub(super) struct Claim {
 }
 
 /// The claim that an address names.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
     pub(super) app: String,
     id: String,
