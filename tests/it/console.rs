@@ -26,6 +26,7 @@ mod routes;
 mod sessions;
 mod several;
 mod suspects;
+mod timeline;
 
 use std::fmt::Write as _;
 

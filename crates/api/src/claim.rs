@@ -7,16 +7,18 @@ use axum::response::{IntoResponse as _, Response};
 use oncegate_core::caller::Caller;
 use oncegate_core::canonical::canonicalize_any;
 use oncegate_core::clock::millis;
+use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::Realm;
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{Retention, Span};
-use oncegate_gateway::WaitedClaim;
 use oncegate_gateway::claim::ClaimCall;
+use oncegate_gateway::{Gateway, WaitedClaim};
 use oncegate_web::body;
 use oncegate_web::fields::{self, check_operation, check_retention, checked_lease, parsed, required_contents};
 use oncegate_web::prefer;
 use oncegate_web::problem::{Members, Problem};
+use oncegate_web::recent::Noted;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -61,7 +63,11 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
         // Boxed: every claim would take memory for this.
         return Ok(Box::pin(claim_or_wait(&call, request, wait)).await);
     }
-    let granted = answer::granted(call.api.gateway.claim(call.app, request).await?)?;
+    let answer = call.api.gateway.claim(call.app, request).await.map_err(Problem::from);
+    let granted = match answer.and_then(answer::granted) {
+        Ok(granted) => granted,
+        Err(problem) => return Ok(refused(&call, problem)),
+    };
     let mut response = answer::success(&granted);
     response.headers_mut().insert(header::LOCATION, granted.location());
     Ok(response)
@@ -78,12 +84,35 @@ async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> R
     let did_wait = matches!(claim, Ok(WaitedClaim { waited: Some(_), .. }));
     let mut response = match claim.map_err(Problem::from).and_then(waited) {
         Ok(response) => response,
-        Err(problem) => problem.into_response(),
+        Err(problem) => refused(call, problem),
     };
     if did_wait {
         prefer::apply_wait(response.headers_mut(), wait);
     }
     response
+}
+
+/// Returns the response to a call that was not granted. Operators look for refusals at their claim, which only a duplicate names: the body
+/// is read again then.
+fn refused(call: &Call<'_>, problem: Problem) -> Response {
+    let is_named = matches!(problem.members, Members::Duplicate(_));
+    let noted = if is_named { None } else { Noted::of_problem(&problem) };
+    let noted = noted.and_then(|noted| {
+        let (operation, global_id) = claim_of(call)?;
+        Some(Noted { operation: Some(operation), global_id: Some(global_id), ..noted })
+    });
+    let mut response = problem.into_response();
+    if let Some(noted) = noted {
+        response.extensions_mut().insert(noted);
+    }
+    response
+}
+
+fn claim_of(call: &Call<'_>) -> Option<(Operation, GlobalId)> {
+    let body: ClaimBody<'_> = call.parse().ok()?;
+    let ClaimCall { operation, contents, .. } = body.into_request(&call.api.limits).ok()?;
+    let global_id = Gateway::global_id(call.app, &operation, &contents);
+    Some((operation, global_id))
 }
 
 /// Returns the response to a call that may have waited.

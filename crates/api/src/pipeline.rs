@@ -194,9 +194,9 @@ fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api)
 /// Records a response that operators may look for. A plain grant or success does not have the mark for it.
 fn note(api: &Api, context: &RequestContext, path: &str, response: &Response) {
     let (false, Some(app)) = (response.extensions().is_empty(), &context.app) else { return };
-    let noted = match (response.extensions().get::<Problem>(), response.extensions().get::<Noted>()) {
-        (Some(problem), _) => Noted::of_problem(problem),
-        (None, noted) => noted.cloned(),
+    let noted = match (response.extensions().get::<Noted>(), response.extensions().get::<Problem>()) {
+        (Some(noted), _) => Some(noted.clone()),
+        (None, problem) => problem.and_then(Noted::of_problem),
     };
     if let Some(mut noted) = noted {
         let of_path = || context.routing.route().and_then(|route| route.claim(path).ok());

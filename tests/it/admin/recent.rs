@@ -49,7 +49,7 @@ async fn repeats_mismatches_and_superseded_outcomes_are_listed_and_plain_calls_a
         [
             json!(["duplicate", "succeeded", "order.submit"]),
             json!(["superseded", shown[1][1], null]),
-            json!(["mismatch", "fingerprint_mismatch", null]),
+            json!(["mismatch", "fingerprint_mismatch", "order.submit"]),
             json!(["duplicate", "succeeded", "order.submit"]),
             json!(["duplicate", "in_progress", "order.submit"]),
         ]
@@ -60,10 +60,11 @@ async fn repeats_mismatches_and_superseded_outcomes_are_listed_and_plain_calls_a
     assert_eq!(first["request_id"].as_str(), repeat.headers["x-request-id"].to_str().ok());
     assert_eq!(first["attempt_hash"], repeat.body["attempt_hash"]);
     assert_eq!(events[1]["global_id"], granted.body["global_id"], "of the path");
+    assert_eq!(events[2]["global_id"], granted.body["global_id"], "of the body");
     let id = granted.body["global_id"].as_str().unwrap();
-    assert_eq!(recent(&gateway, &format!("?global_id={id}")).await.len(), 4);
+    assert_eq!(recent(&gateway, &format!("?global_id={id}")).await.len(), 5);
     assert_eq!(recent(&gateway, "?kind=duplicate&limit=2").await.len(), 2);
-    assert_eq!(recent(&gateway, "?operation=order.submit&app=default").await.len(), 3);
+    assert_eq!(recent(&gateway, "?operation=order.submit&app=default").await.len(), 4);
     assert_eq!(recent(&gateway, &format!("?after={}", events[3]["id"])).await, events[4..]);
     for wrong in ["?kind=grant", "?limit=0", "?limit=1001", "?app=-", "?global_id=x", "?after=0", "?state=a"] {
         assert_eq!(alice(&gateway).get(&format!("/admin/v1/recent{wrong}")).await.status, 400, "{wrong}");
