@@ -1,13 +1,17 @@
-//! What many operators that look cost the gateway and its store: streams are bounded, the overview calls no store, and memory stays small.
+//! What many operators that look cost the gateway, its callers and its store: streams are bounded, the overview calls no store, callers do
+//! not feel it, and memory stays small.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncegate_core::clock::{Clock as _, SystemClock};
+use oncegate_testkit::fresh;
 use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::output::print;
 use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::{times_count, until};
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::browser::Browser;
@@ -104,6 +108,68 @@ async fn looking_costs_the_store_at_most_one_call_a_second() {
         }
     }
     panic!("more commands a second because of the console: {extra:.2?}");
+}
+
+/// Callers that claim one order after another.
+const CALLERS: usize = 32;
+
+/// Lets callers claim as fast as they are answered while `time` passes. Returns claims a second, and the 99th percentile of the answers.
+async fn saturated(gateway: &Gateway, time: Duration) -> (f64, Duration) {
+    let clock = Arc::new(SystemClock::new());
+    let started = clock.monotonic();
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let (clock, client) = (clock.clone(), gateway.client());
+        callers.spawn(async move {
+            let mut took = Vec::new();
+            while clock.monotonic().saturating_sub(started) < time {
+                let body = json!({ "operation": "order.submit", "contents": fresh::contents() }).to_string();
+                let sent = clock.monotonic();
+                assert_eq!(client.post_status("/v1/claims", body).await, Ok(201));
+                took.push(clock.monotonic().saturating_sub(sent));
+            }
+            took
+        });
+    }
+    let mut took: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
+    took.sort_unstable();
+    let claims = f64::from(u32::try_from(took.len()).unwrap());
+    (claims / clock.monotonic().saturating_sub(started).as_secs_f64(), took[took.len() * 99 / 100])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_that_look_are_not_felt_by_callers() {
+    const RATE_MIN: f64 = 0.98;
+    const P99_MAX: f64 = 1.05;
+    let (rounds, time) = if times_count() { (10, Duration::from_secs(3)) } else { (2, Duration::from_millis(500)) };
+    let without = operated().config("[console]\nenabled = false\n").start().await;
+    let with = operated().start().await;
+    let (browser, _streams) = opened(&with).await;
+    let (mut quiet, mut watched) = (Vec::new(), Vec::new());
+    saturated(&without, time).await;
+    saturated(&with, time).await;
+    for round in 0..rounds {
+        // They take turns: other work of this machine affects both.
+        for is_first in [round % 2 == 0, round % 2 == 1] {
+            if is_first {
+                quiet.push(saturated(&without, time).await);
+            } else {
+                watched.push(tokio::join!(saturated(&with, time), look(&browser, time)).0);
+            }
+        }
+    }
+    let rate = |of: &[(f64, Duration)]| of.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
+    let p99 = |of: &[(f64, Duration)]| of.iter().map(|(_, p99)| p99.as_secs_f64()).fold(f64::MAX, f64::min);
+    let (of_rate, of_p99) = (rate(&watched) / rate(&quiet), p99(&watched) / p99(&quiet));
+    print(format_args!(
+        "claims a second: {:.0}, {:.0} without the console: {of_rate:.3}, {RATE_MIN} is allowed; p99: {:.2} ms, {:.2} ms without: \
+         {of_p99:.3}, {P99_MAX} is allowed",
+        rate(&watched),
+        rate(&quiet),
+        p99(&watched) * 1e3,
+        p99(&quiet) * 1e3
+    ));
+    assert!(!times_count() || of_rate >= RATE_MIN && of_p99 <= P99_MAX, "{watched:?}, {quiet:?} without the console");
 }
 
 /// The resident memory of a gateway in KiB, without the pages of its executable: those are shared, and a test build has many more.
