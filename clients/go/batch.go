@@ -120,7 +120,7 @@ func (c *Client) SettleBatch(ctx context.Context, outcomes []Outcome) ([]Settled
 		}
 		body := reports[at]
 		body.Gateway = ""
-		encoded, err := json.Marshal(body)
+		encoded, err := marshal(body)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (c *Client) SettleBatch(ctx context.Context, outcomes []Outcome) ([]Settled
 			if err == nil {
 				err = a.rejected()
 			}
-			kept, _ := json.Marshal(reports[at])
+			kept, _ := marshal(reports[at])
 			settled[at].Err = &NotSettledError{Report: string(kept), Result: outcomes[at].Result, Err: err}
 		}
 	})

@@ -289,7 +289,7 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 	if claim.terms.wait < 0 {
 		return nil, argument("Wait is %s: it must not be negative", claim.terms.wait)
 	}
-	claim.body, err = json.Marshal(members)
+	claim.body, err = marshal(members)
 	return claim, err
 }
 

@@ -120,7 +120,7 @@ func (c *Client) settle(ctx context.Context, r report, result any) (settled *Set
 			end(err)
 		}
 	}()
-	kept, err := json.Marshal(r)
+	kept, err := marshal(r)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (c *Client) sendReport(ctx context.Context, r report, about Event) (*answer
 		}
 	}
 	r.GlobalID, r.Gateway = "", ""
-	body, err := json.Marshal(r)
+	body, err := marshal(r)
 	if err != nil {
 		return nil, err
 	}

@@ -75,17 +75,25 @@ func encode(result any) (text json.RawMessage, why, detail string) {
 	if result == nil {
 		return nil, "", ""
 	}
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(result); err != nil {
+	text, err := marshal(result)
+	if err != nil {
 		return nil, omittedNotSerialisable, "the result is not JSON: " + err.Error()
 	}
-	text = bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 	if len(text) > resultBytesMax {
 		return nil, omittedTooLarge, fmt.Sprintf("the result has %d bytes, more than %d", len(text), resultBytesMax)
 	}
 	return text, "", ""
+}
+
+// marshal returns JSON without the escapes for HTML, which make a result longer than the gateway takes.
+func marshal(value any) (json.RawMessage, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
 // endsLater reports if values of a type stand for work that is not done yet: channels, and functions, such as iterators.

@@ -11,7 +11,7 @@ import (
 
 const (
 	storedVersion = 1
-	// Bytes of all fields of a response that is stored, and of a field of a tombstone.
+	// Bytes of the fields of a head, of those of trailers, and of a field of a tombstone.
 	fieldsBytesMax = 32 << 10
 	// Before the names of trailers.
 	trailerMark = ":"
@@ -46,24 +46,29 @@ func (s *storedResponse) tombstone() *storedResponse {
 	return rest
 }
 
-// newStoredResponse returns the stored form; a tombstone without a body, or if the fields are too long.
+// newStoredResponse returns the stored form; a tombstone without a body, or if the fields of the head or of the trailers are too long.
 func newStoredResponse(status int, fields, trailers [][2]string, body []byte, hasBody bool) *storedResponse {
 	stored := &storedResponse{V: storedVersion, Status: status, At: time.Now().Unix(), Fields: [][2]string{}}
-	length := 0
 	for _, field := range fields {
 		stored.Fields = append(stored.Fields, [2]string{field[0], latin1(field[1])})
-		length += len(field[0]) + len(field[1])
 	}
 	for _, field := range trailers {
 		stored.Fields = append(stored.Fields, [2]string{trailerMark + field[0], latin1(field[1])})
-		length += len(field[0]) + len(field[1])
 	}
-	if !hasBody || length > fieldsBytesMax {
+	if !hasBody || bytesOf(fields) > fieldsBytesMax || bytesOf(trailers) > fieldsBytesMax {
 		return stored.tombstone()
 	}
 	text := base64.StdEncoding.EncodeToString(body)
 	stored.Body = &text
 	return stored
+}
+
+func bytesOf(fields [][2]string) int {
+	length := 0
+	for _, field := range fields {
+		length += len(field[0]) + len(field[1])
+	}
+	return length
 }
 
 // readStored returns a stored response, or nil if this is none.

@@ -80,18 +80,35 @@ type step struct {
 
 type respond struct {
 	Status  int
-	Headers [][2]string
+	Headers [][2]text
 	Style   string
-	Body    json.RawMessage
+	Body    *text
 }
 
 type stream struct {
 	Rows, Every, Status, Pad int
-	Headers                  [][2]string
+	Headers                  [][2]text
 	Row                      *string
 	Length                   bool
 	BreakAfter               *int `json:"break_after"`
-	Trailers                 map[string]string
+	Trailers                 map[string]text
+}
+
+// text is a text, or one that is repeated.
+type text string
+
+func (t *text) UnmarshalJSON(given []byte) error {
+	var repeated struct{ Repeat [2]json.RawMessage }
+	if json.Unmarshal(given, &repeated) != nil {
+		return json.Unmarshal(given, (*string)(t))
+	}
+	var piece string
+	var times int
+	if err := errors.Join(json.Unmarshal(repeated.Repeat[0], &piece), json.Unmarshal(repeated.Repeat[1], &times)); err != nil {
+		return err
+	}
+	*t = text(strings.Repeat(piece, times))
+	return nil
 }
 
 // framework is what a handler does by the framework's own means.
@@ -222,15 +239,15 @@ func (s *service) answer(w http.ResponseWriter, r *http.Request, f framework, ra
 
 func (a *respond) send(w http.ResponseWriter, f framework) error {
 	for _, field := range a.Headers {
-		w.Header().Add(field[0], field[1])
+		w.Header().Add(string(field[0]), string(field[1]))
 	}
 	status := a.Status
 	if status == 0 {
 		status = http.StatusCreated
 	}
-	body, err := bodyOf(a.Body)
-	if err != nil {
-		return err
+	var body []byte
+	if a.Body != nil {
+		body = []byte(*a.Body)
 	}
 	if a.Style == "head" {
 		w.WriteHeader(status)
@@ -251,21 +268,6 @@ func allowed(err error) error {
 	return err
 }
 
-func bodyOf(given json.RawMessage) ([]byte, error) {
-	if len(given) == 0 || string(given) == "null" {
-		return nil, nil
-	}
-	var text string
-	if json.Unmarshal(given, &text) == nil {
-		return []byte(text), nil
-	}
-	var repeated struct{ Repeat [2]any }
-	if err := json.Unmarshal(given, &repeated); err != nil {
-		return nil, err
-	}
-	return []byte(strings.Repeat(repeated.Repeat[0].(string), int(repeated.Repeat[1].(float64)))), nil
-}
-
 func (s *stream) send(w http.ResponseWriter) error {
 	row := "row {}\n"
 	if s.Row != nil {
@@ -279,10 +281,11 @@ func (s *stream) send(w http.ResponseWriter) error {
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	for at, field := range s.Headers {
-		if at == 0 || !strings.EqualFold(field[0], s.Headers[at-1][0]) {
-			w.Header().Del(field[0])
+		name := string(field[0])
+		if at == 0 || !strings.EqualFold(name, string(s.Headers[at-1][0])) {
+			w.Header().Del(name)
 		}
-		w.Header().Add(field[0], field[1])
+		w.Header().Add(name, string(field[1]))
 	}
 	if s.Length {
 		w.Header().Set("Content-Length", strconv.Itoa(length))
@@ -310,7 +313,7 @@ func (s *stream) send(w http.ResponseWriter) error {
 		}
 	}
 	for name, value := range s.Trailers {
-		w.Header().Set(name, value)
+		w.Header().Set(name, string(value))
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ def read_report(text: str) -> Report:
     options.global_id(fields["global_id"])
     options.choice("outcome", fields["outcome"], ("success", "failure", "unknown"))
     contents = contents_of_report(fields["contents"]) if "contents" in fields else None
-    result = json.dumps(fields["result"]) if "result" in fields else None
+    result = _results.compact(fields["result"]) if "result" in fields else None
     identity = (fields["global_id"], fields["attempt"], fields["outcome"])
     return Report(*identity, fields.get("operation"), contents, result, fields.get("gateway"))
 

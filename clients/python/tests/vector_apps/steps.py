@@ -137,10 +137,8 @@ class Handler:
 
     def _respond(self, given: dict[str, Any]) -> None:
         self._responds = True
-        body = given.get("body", "")
-        if isinstance(body, dict):
-            body = body["repeat"][0] * body["repeat"][1]
-        fields = [(name, value) for name, value in given.get("headers", [])]
+        body = _text(given.get("body", ""))
+        fields = [(name, _text(value)) for name, value in given.get("headers", [])]
         self.answer.status, self.answer.fields = given.get("status", 201), fields
         self.answer.body = None if body is None else body.encode()
         self.answer.with_head = given.get("style") == "head"
@@ -149,11 +147,16 @@ class Handler:
         self._responds = True
         row, pad = given.get("row", "row {}\n"), "." * given.get("pad", 0)
         rows = [(row.replace("{}", str(number)) + pad).encode() for number in range(given["rows"])]
-        fields = [(name, value) for name, value in given.get("headers", [["Content-Type", "text/plain"]])]
+        fields = [(name, _text(value)) for name, value in given.get("headers", [["Content-Type", "text/plain"]])]
         if given.get("length"):
             fields.append(("Content-Length", str(sum(map(len, rows)))))
         self.answer.status, self.answer.fields = given.get("status", 201), fields
         self.answer.stream = Stream(rows, given["every"] / 1000, given.get("break_after"))
+
+
+def _text(given: Any) -> Any:
+    """A text, or one that is repeated."""
+    return given["repeat"][0] * given["repeat"][1] if isinstance(given, dict) else given
 
 
 def error_of(kind: str) -> Exception:

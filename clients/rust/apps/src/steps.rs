@@ -94,15 +94,19 @@ pub(crate) struct Response {
 
 /// Returns the response of `respond`.
 pub(crate) fn response(step: &Value) -> Response {
-    let body = match &step["body"] {
-        Value::String(text) => text.clone().into_bytes(),
+    Response { status: status(step), headers: headers(step), body: text(&step["body"]).into_bytes() }
+}
+
+/// Returns a text, or one that is repeated.
+fn text(given: &Value) -> String {
+    match given {
+        Value::String(text) => text.clone(),
         Value::Object(given) => {
             let text = given["repeat"][0].as_str().unwrap_or_default();
-            text.repeat(usize::try_from(given["repeat"][1].as_u64().unwrap_or(0)).unwrap_or(0)).into_bytes()
+            text.repeat(usize::try_from(given["repeat"][1].as_u64().unwrap_or(0)).unwrap_or(0))
         }
-        _ => Vec::new(),
-    };
-    Response { status: status(step), headers: headers(step), body }
+        _ => String::new(),
+    }
 }
 
 fn status(step: &Value) -> u16 {
@@ -110,7 +114,6 @@ fn status(step: &Value) -> u16 {
 }
 
 fn headers(step: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let lines = step["headers"].as_array().into_iter().flatten();
     lines.map(|line| (text(&line[0]), text(&line[1]))).collect()
 }
@@ -139,7 +142,7 @@ pub(crate) fn rows(step: &Value) -> Rows {
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.as_str().unwrap_or_default().to_owned()))
+        .map(|(name, value)| (name.to_ascii_lowercase(), text(value)))
         .collect();
     if !trailers.is_empty() {
         let names: Vec<_> = trailers.iter().map(|(name, _)| name.as_str()).collect();

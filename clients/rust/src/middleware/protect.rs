@@ -202,7 +202,7 @@ impl Settings {
                 degrade(replay.headers_mut(), duplicate.degraded.as_deref());
                 return replay;
             }
-            Refusal::not_stored(stored.as_ref())
+            Refusal::not_stored(stored.as_ref(), &self.stored)
         } else {
             Refusal::of(Problem::from(duplicate))
         };

@@ -195,11 +195,12 @@ impl<'a> Recorder<'a> {
     }
 
     fn results(&self) -> Results {
-        let tombstone = Stored::tombstone(self.status, &self.headers).write();
-        let whole = self.body.as_ref().and_then(|body| {
-            let stored = &self.settings.stored;
-            Stored::new(self.status, &self.headers, &self.trailers, stored, body).write()
-        });
+        let stored = &self.settings.stored;
+        let tombstone = Stored::tombstone(self.status, &self.headers, stored).write();
+        let whole = self
+            .body
+            .as_ref()
+            .and_then(|body| Stored::new(self.status, &self.headers, &self.trailers, stored, body)?.write());
         let whole = whole.filter(|text| text.get().len() <= RESULT_BYTES_MAX);
         Results { stored: whole.or_else(|| tombstone.clone()), fallback: tombstone }
     }

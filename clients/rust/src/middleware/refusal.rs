@@ -1,5 +1,6 @@
 //! Refusals of the middleware, and the result that metrics count for each.
 
+use super::fields::StoredFields;
 use super::stored::Stored;
 use crate::problem::Problem;
 use crate::state::State;
@@ -68,12 +69,12 @@ impl Refusal {
     }
 
     /// Returns the refusal of a repeat whose response was not stored.
-    pub(super) fn not_stored(stored: Option<&Stored>) -> Self {
+    pub(super) fn not_stored(stored: Option<&Stored>, fields: &StoredFields) -> Self {
         let detail = "The first request with this key is done, but its response was not stored. `response_status` is its status; \
                       `Location` and `ETag` are its own.";
         let mut problem = Problem::new(409, "response_not_stored", detail).state(&State::Succeeded);
         problem.response_status = stored.map(Stored::status);
-        problem.headers = stored.map_or_else(Vec::new, Stored::tombstone_fields);
+        problem.headers = stored.map_or_else(Vec::new, |stored| stored.tombstone_fields(fields));
         Self::new("not_stored", problem)
     }
 }

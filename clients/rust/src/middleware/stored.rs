@@ -20,8 +20,8 @@ const VERSION: u8 = 1;
 /// Fields that are left in a tombstone.
 const TOMBSTONE_FIELDS: [HeaderName; 2] = [LOCATION, ETAG];
 
-/// Longest value of a field of a tombstone.
-const FIELD_BYTES_MAX: usize = 8 << 10;
+/// Bytes of the fields of a head, of those of trailers, and of a field of a tombstone.
+const FIELDS_BYTES_MAX: usize = 32 << 10;
 
 /// First character of the names of trailers.
 const TRAILER: char = ':';
@@ -41,23 +41,25 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Returns the stored form of a response; `None` if the fields of its head or of its trailers are too long.
     pub(super) fn new(
         status: StatusCode,
         headers: &HeaderMap,
         trailers: &HeaderMap,
-        fields: &StoredFields,
+        stored: &StoredFields,
         body: &[u8],
-    ) -> Self {
-        let heads = fields.of(headers).map(|(name, value)| (name.as_str().to_owned(), latin1(value)));
-        let tails = fields.of(trailers).map(|(name, value)| (format!("{TRAILER}{name}"), latin1(value)));
+    ) -> Option<Self> {
+        let heads = kept(headers, stored)?.map(|(name, value)| (name.as_str().to_owned(), latin1(value)));
+        let tails = kept(trailers, stored)?.map(|(name, value)| (format!("{TRAILER}{name}"), latin1(value)));
         let fields = heads.chain(tails).collect();
-        Self { v: VERSION, status: status.as_u16(), at: now(), fields, body: Some(STANDARD.encode(body)) }
+        Some(Self { v: VERSION, status: status.as_u16(), at: now(), fields, body: Some(STANDARD.encode(body)) })
     }
 
     /// Returns the tombstone of a response that is not stored: its status, and the place of its effect.
-    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap) -> Self {
+    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, stored: &StoredFields) -> Self {
+        let headers = filtered(headers, stored);
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| {
-            let value = headers.get(name).filter(|value| value.len() <= FIELD_BYTES_MAX)?;
+            let value = headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX)?;
             Some((name.as_str().to_owned(), latin1(value)))
         });
         Self { v: VERSION, status: status.as_u16(), at: now(), fields: kept.collect(), body: None }
@@ -94,10 +96,19 @@ impl Stored {
     }
 
     /// Returns the fields that name the place of the effect.
-    pub(super) fn tombstone_fields(&self) -> Vec<(HeaderName, HeaderValue)> {
-        let all = headers(self.fields.iter().map(|(name, value)| (name.as_str(), value)));
+    pub(super) fn tombstone_fields(&self, stored: &StoredFields) -> Vec<(HeaderName, HeaderValue)> {
+        let all = filtered(&headers(self.fields.iter().map(|(name, value)| (name.as_str(), value))), stored);
         TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.clone(), all.get(name)?.clone()))).collect()
     }
+}
+
+/// Returns the fields to store; `None` if they are too long.
+fn kept<'h>(
+    headers: &'h HeaderMap,
+    stored: &StoredFields,
+) -> Option<impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>> {
+    let bytes: usize = stored.of(headers).map(|(name, value)| name.as_str().len() + value.len()).sum();
+    (bytes <= FIELDS_BYTES_MAX).then(|| stored.of(headers))
 }
 
 fn filtered(headers: &HeaderMap, stored: &StoredFields) -> HeaderMap {
@@ -177,8 +188,12 @@ mod tests {
         let mut head = HeaderMap::new();
         head.insert(LOCATION, HeaderValue::from_static("/orders/1"));
         head.insert("x-more", HeaderValue::from_static("1"));
-        let tombstone = Stored::tombstone(StatusCode::OK, &head);
-        assert!(tombstone.replay(&StoredFields::default()).is_none());
-        assert_eq!(tombstone.tombstone_fields().len(), 1);
+        let all = StoredFields::default();
+        let tombstone = Stored::tombstone(StatusCode::OK, &head, &all);
+        assert!(tombstone.replay(&all).is_none());
+        assert_eq!(tombstone.tombstone_fields(&all).len(), 1);
+        let fewer = StoredFields { with: Vec::new(), without: vec![LOCATION] };
+        assert_eq!(tombstone.tombstone_fields(&fewer), []);
+        assert_eq!(Stored::tombstone(StatusCode::OK, &head, &fewer).tombstone_fields(&all), []);
     }
 }

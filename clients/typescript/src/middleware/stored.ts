@@ -1,6 +1,6 @@
 /** The stored form of a response, the same in the proxy and in every language, and its replay. */
 
-/** Of all fields of a response that is stored, and of a field of a tombstone. */
+/** Of the fields of a head, of those of trailers, and of a field of a tombstone. */
 const FIELDS_BYTES_MAX = 32 * 1024;
 /** The default of the gateway's `limits.result_bytes`. */
 const STORED_BYTES_MAX = 64 * 1024;
@@ -85,13 +85,18 @@ export function stored(
     v: 1,
     status,
     at,
-    fields: kept.filter(([name, value]) => TOMBSTONE_FIELDS.includes(name) && value.length <= FIELDS_BYTES_MAX / 4),
+    fields: kept.filter(([name, value]) => TOMBSTONE_FIELDS.includes(name) && value.length <= FIELDS_BYTES_MAX),
   };
   if (body === null) return tombstone;
-  const all: FieldLines = [...kept, ...allowed.of(trailers).map(([name, value]): [string, string] => [`:${name}`, value])];
-  if (all.reduce((sum, [name, value]) => sum + name.length + value.length, 0) > FIELDS_BYTES_MAX) return tombstone;
+  const last = allowed.of(trailers);
+  if (bytesOf(kept) > FIELDS_BYTES_MAX || bytesOf(last) > FIELDS_BYTES_MAX) return tombstone;
+  const all: FieldLines = [...kept, ...last.map(([name, value]): [string, string] => [`:${name}`, value])];
   const whole: StoredResponse = { v: 1, status, at, fields: all, body: body.toString("base64") };
   return Buffer.byteLength(JSON.stringify(whole)) > STORED_BYTES_MAX ? tombstone : whole;
+}
+
+function bytesOf(fields: FieldLines): number {
+  return fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
 }
 
 /** Null if it is no stored response. */

@@ -84,8 +84,17 @@ async function poll(io, ms) {
 }
 
 function respondOf({ status = 201, headers = [], style = "set", body = "" }) {
-  const text = typeof body === "object" && body !== null ? body.repeat[0].repeat(body.repeat[1]) : body;
-  return { status, headers, style, body: text === null ? null : Buffer.from(text) };
+  const text = textOf(body);
+  return { status, headers: linesOf(headers), style, body: text === null ? null : Buffer.from(text) };
+}
+
+/** A text, or one that is repeated. */
+function textOf(given) {
+  return typeof given === "object" && given !== null ? given.repeat[0].repeat(given.repeat[1]) : given;
+}
+
+function linesOf(headers) {
+  return headers.map(([name, value]) => [name, textOf(value)]);
 }
 
 function streamOf(
@@ -113,9 +122,9 @@ function streamOf(
   const typed = headers.some(([name]) => name.toLowerCase() === "content-type");
   return {
     status,
-    headers: [...(typed ? [] : [["Content-Type", "text/plain"]]), ...headers, ...declared],
+    headers: [...(typed ? [] : [["Content-Type", "text/plain"]]), ...linesOf(headers), ...declared],
     rows: pieces(),
-    trailers,
+    trailers: trailers && Object.fromEntries(linesOf(Object.entries(trailers))),
   };
 }
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from .._results import RESULT_BYTES_MAX
+from .._results import RESULT_BYTES_MAX, compact
 from . import fields as _fields
 from .fields import Fields
 from .problems import Problem
 from .rules import Rules
 
 VERSION = 1
+#: Of all fields that are stored, and of a field of a tombstone. No server of Python sends trailers.
 FIELDS_BYTES_MAX = 32 * 1024
 _TOMBSTONE = ("location", "etag")
 
@@ -83,15 +83,15 @@ class Recorder:
     def results(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The stored form, and the tombstone to store where that is refused."""
         at = int(time.time())
-        left = [(name, value) for name in _TOMBSTONE if (value := _fields.first(self.fields, name)) and len(value) <= FIELDS_BYTES_MAX]
-        tombstone = {"v": VERSION, "status": self.status, "at": at, "fields": [list(pair) for pair in left]}
         kept = self._rules.stored_fields.select(self.fields)
+        left = [(name, value) for name in _TOMBSTONE if (value := _fields.first(kept, name)) and len(value) <= FIELDS_BYTES_MAX]
+        tombstone = {"v": VERSION, "status": self.status, "at": at, "fields": [list(pair) for pair in left]}
         too_long = self._size > self._rules.response_bytes or sum(len(name) + len(value) for name, value in kept) > FIELDS_BYTES_MAX
         if too_long or (_is_private(self.fields) and not self._rules.store_private):
             return tombstone, tombstone
         body = base64.b64encode(bytes(self._body)).decode()
         stored = {"v": VERSION, "status": self.status, "at": at, "fields": [list(pair) for pair in kept], "body": body}
-        return (stored if len(json.dumps(stored)) <= RESULT_BYTES_MAX else tombstone), tombstone
+        return (stored if len(compact(stored).encode()) <= RESULT_BYTES_MAX else tombstone), tombstone
 
 
 def _is_private(fields: Fields) -> bool:

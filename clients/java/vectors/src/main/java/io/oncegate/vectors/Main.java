@@ -20,6 +20,8 @@ public final class Main {
                                 "server.port=" + after(words, "--port"),
                                 "server.error.include-message=always",
                                 "spring.web.error.include-message=always",
+                                "server.tomcat.max-http-response-header-size=128KB",
+                                "server.jetty.max-http-response-header-size=128KB",
                                 "server.compression.enabled=true",
                                 "server.compression.mime-types=" + Steps.ZIPPED,
                                 "server.compression.min-response-size=16",

@@ -244,7 +244,7 @@ class ServletHandler {
         }
         if (stream.get("trailers") instanceof Map<?, ?> given) {
             Map<String, String> trailers = new LinkedHashMap<>();
-            given.forEach((name, value) -> trailers.put((String) name, (String) value));
+            given.forEach((name, value) -> trailers.put((String) name, Steps.text(value)));
             response.setTrailerFields(() -> trailers);
         }
         if (!isAsync) {

@@ -36,7 +36,7 @@ final class Steps {
         if (step.get("headers") instanceof List<?> lines) {
             for (Object line : lines) {
                 List<?> pair = (List<?>) line;
-                headers.add(Map.entry((String) pair.get(0), (String) pair.get(1)));
+                headers.add(Map.entry((String) pair.get(0), text(pair.get(1))));
             }
         }
         return headers;
@@ -44,12 +44,16 @@ final class Steps {
 
     /** Returns the text of a body; null for none. */
     static String body(Map<?, ?> step) {
-        Object body = step.get("body");
-        if (body instanceof Map<?, ?> repeated) {
+        return text(step.get("body"));
+    }
+
+    /** Returns a text, or one that is repeated. */
+    static String text(Object given) {
+        if (given instanceof Map<?, ?> repeated) {
             List<?> both = (List<?>) repeated.get("repeat");
             return ((String) both.get(0)).repeat(((Number) both.get(1)).intValue());
         }
-        return (String) body;
+        return (String) given;
     }
 
     /** Returns a row of a stream. */

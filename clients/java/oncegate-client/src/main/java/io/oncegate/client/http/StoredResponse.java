@@ -19,6 +19,8 @@ import java.util.Set;
  */
 record StoredResponse(int status, long at, List<Field> fields, byte[] body) {
     private static final int VERSION = 1;
+
+    /** Of the fields of a head, of those of trailers, and of a field of a tombstone. */
     private static final int FIELDS_BYTES_MAX = 32 * 1024;
 
     /** The default of the gateway's {@code limits.result_bytes}. */
@@ -32,15 +34,18 @@ record StoredResponse(int status, long at, List<Field> fields, byte[] body) {
         List<Field> all = new ArrayList<>(fields);
         trailers.forEach(field -> all.add(new Field(TRAILER + field.name(), field.value())));
         var stored = new StoredResponse(status, at, List.copyOf(all), body);
-        int bytes =
-                all.stream()
-                        .mapToInt(field -> field.name().length() + field.value().length())
-                        .sum();
         boolean fits =
-                bytes <= FIELDS_BYTES_MAX
+                bytes(fields) <= FIELDS_BYTES_MAX
+                        && bytes(trailers) <= FIELDS_BYTES_MAX
                         && stored.json().text().getBytes(StandardCharsets.UTF_8).length
                                 <= BYTES_MAX;
         return fits ? stored : stored.tombstone();
+    }
+
+    private static int bytes(List<Field> fields) {
+        return fields.stream()
+                .mapToInt(field -> field.name().length() + field.value().length())
+                .sum();
     }
 
     /** Returns the tombstone of a response that is not stored. */
