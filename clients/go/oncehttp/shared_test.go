@@ -2,8 +2,11 @@ package oncehttp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +20,10 @@ func TestRequestsAreCountedUnderTheSameNames(t *testing.T) {
 			Name, Method, Result string
 			Key                  *string
 			Required, Observe    bool
+			Gateway              *struct {
+				Status int
+				Body   json.RawMessage
+			}
 		}
 	}
 	text, err := os.ReadFile("../../vectors/shared.json")
@@ -38,13 +45,33 @@ func TestRequestsAreCountedUnderTheSameNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	answer := shared.Counted[0].Gateway
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/outcome") {
+			fmt.Fprintf(w, `{"global_id": %q, "state": "released"}`, strings.Split(r.URL.Path, "/")[3])
+			return
+		}
+		w.WriteHeader(answer.Status)
+		_, _ = w.Write(answer.Body)
+	}))
+	defer gateway.Close()
+	other := serve(t, created, func(c *oncehttp.Config) {
+		c.Client, err = oncegate.New([]string{gateway.URL}, oncegate.WithMetrics(forwarding{&metrics}), oncegate.WithClaimWithin(time.Second))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, vector := range shared.Counted {
 		metrics = &counts{}
+		site := sites[[2]bool{vector.Required, vector.Observe}]
+		if vector.Gateway != nil {
+			site, answer = other, vector.Gateway
+		}
 		method := vector.Method
 		if method == "" {
 			method = http.MethodPost
 		}
-		request, err := http.NewRequest(method, sites[[2]bool{vector.Required, vector.Observe}].server.URL, nil)
+		request, err := http.NewRequest(method, site.server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

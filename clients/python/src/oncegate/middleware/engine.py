@@ -33,6 +33,7 @@ _RESULTS = {
     "succeeded": "not_stored",
     "fingerprint_mismatch": "mismatch",
     "store_unavailable": "unavailable",
+    "identity_differs": "unavailable",
 }
 
 #: None: the request runs without protection.

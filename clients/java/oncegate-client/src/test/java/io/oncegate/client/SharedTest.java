@@ -7,16 +7,23 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.sun.net.httpserver.HttpServer;
 import io.oncegate.client.http.Answer;
 import io.oncegate.client.http.Engine;
 import io.oncegate.client.http.Idempotency;
 import io.oncegate.client.http.RequestHead;
 import io.oncegate.client.testing.MemoryGateway;
 import io.oncegate.client.testing.OncegateTest;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
 /** Rules of all clients in the vectors that no other file shows. */
@@ -67,20 +74,26 @@ class SharedTest {
     @Test
     void requestsAreCountedUnderTheSameNames(MemoryGateway gateway) throws Exception {
         List<Object> results = new ArrayList<>();
-        var client =
-                gateway.client(
-                        options ->
-                                options.onEvent(
-                                        event -> {
-                                            if (event.name().equals("request")) {
-                                                results.add(event.fields().get("result"));
-                                            }
-                                        }));
+        Consumer<Event> counting =
+                event -> {
+                    if (event.name().equals("request")) {
+                        results.add(event.fields().get("result"));
+                    }
+                };
+        var client = gateway.client(options -> options.onEvent(counting));
         var rules =
                 new Idempotency<String>(client, "seat.book")
                         .principal(user -> user)
                         .methods("POST");
         var open = new Engine<>(rules);
+        AtomicReference<Map<String, Object>> answer = new AtomicReference<>();
+        HttpServer scripted = scripted(answer);
+        String url = "http://127.0.0.1:" + scripted.getAddress().getPort();
+        var other =
+                new OncegateClient(
+                        new Options(url).claimWithin(Duration.ofSeconds(1)).onEvent(counting));
+        var elsewhere =
+                new Engine<>(new Idempotency<String>(other, "seat.book").principal(user -> user));
         var required = new Engine<>(rules.required());
         var observing = new Engine<>(rules.observe());
         for (Object each : list(SHARED.get("counted"))) {
@@ -93,6 +106,10 @@ class SharedTest {
                             key == null ? List.of() : List.of(key));
             var engine = Boolean.TRUE.equals(vector.get("required")) ? required : open;
             engine = Boolean.TRUE.equals(vector.get("observe")) ? observing : engine;
+            if (vector.get("gateway") != null) {
+                answer.set(object(vector.get("gateway")));
+                engine = elsewhere;
+            }
             if (engine.enter(head, "alice") instanceof Answer.Keyed keyed
                     && engine.claim(keyed, "alice", head, new byte[0])
                             instanceof Answer.Granted granted) {
@@ -105,6 +122,33 @@ class SharedTest {
                     results,
                     text(vector.get("name"), null));
         }
+        other.close();
+        scripted.stop(0);
+    }
+
+    /** Gives this answer to each claim, and accepts each outcome. */
+    private static HttpServer scripted(AtomicReference<Map<String, Object>> answer)
+            throws IOException {
+        var server =
+                HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.createContext(
+                "/v1/claims",
+                exchange -> {
+                    exchange.getRequestBody().readAllBytes();
+                    String path = exchange.getRequestURI().getPath();
+                    boolean isOutcome = path.endsWith("/outcome");
+                    Object body =
+                            isOutcome
+                                    ? Map.of("global_id", path.split("/")[3], "state", "released")
+                                    : answer.get().get("body");
+                    int status = isOutcome ? 200 : ((Number) answer.get().get("status")).intValue();
+                    byte[] content = JsonText.of(body).text().getBytes(StandardCharsets.UTF_8);
+                    exchange.sendResponseHeaders(status, content.length);
+                    exchange.getResponseBody().write(content);
+                    exchange.close();
+                });
+        server.start();
+        return server;
     }
 
     @Test
