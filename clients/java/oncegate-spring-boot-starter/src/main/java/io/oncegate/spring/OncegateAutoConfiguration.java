@@ -5,7 +5,9 @@ import io.micrometer.tracing.Tracer;
 import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Options;
 import io.oncegate.client.micrometer.OncegateMetrics;
+import io.oncegate.client.servlet.IdempotencyFilter;
 import io.oncegate.spring.webflux.HandledErrors;
+import jakarta.servlet.ServletContext;
 import java.util.List;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.beans.factory.config.BeanDefinition;
@@ -15,6 +17,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
+import org.springframework.boot.web.servlet.ServletContextInitializer;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Role;
@@ -106,6 +109,17 @@ public class OncegateAutoConfiguration {
     @Bean
     static OnceBeans onceBeans() {
         return new OnceBeans();
+    }
+
+    /** Shows the filter what is answered outside of it. Jetty takes no listener later. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
+    @ConditionalOnClass({ServletContext.class, ServletContextInitializer.class})
+    static class Servlets {
+        @Bean
+        ServletContextInitializer oncegateServletListener() {
+            return IdempotencyFilter::listen;
+        }
     }
 
     /** Answers errors, in web applications. */

@@ -8,11 +8,13 @@ import io.oncegate.client.servlet.IdempotencyFilter;
 import io.oncegate.client.testing.MemoryGateway;
 import io.oncegate.client.testing.StoredClaim;
 import io.oncegate.spring.webflux.IdempotencyWebFilter;
+import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
 import jakarta.servlet.ServletContext;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletRequestEvent;
 import jakarta.servlet.ServletRequestListener;
+import jakarta.servlet.http.HttpServletResponse;
 import java.util.ArrayList;
 import java.util.EventListener;
 import java.util.List;
@@ -72,6 +74,54 @@ class AnsweredOutsideTest {
         response.getWriter().write("denied");
         listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
         assertThat(states()).isEqualTo(state == null ? List.of() : List.of(state));
+    }
+
+    /** Jetty says that a request has ended after each dispatch. */
+    @ParameterizedTest
+    @CsvSource({"sent", "async"})
+    void theEndOfADispatchOnJettyIsNotThatOfTheRequest(String how) throws Exception {
+        var listeners = new ArrayList<ServletRequestListener>();
+        var context =
+                new MockServletContext() {
+                    @Override
+                    public <T extends EventListener> void addListener(T listener) {
+                        listeners.add((ServletRequestListener) listener);
+                    }
+
+                    @Override
+                    public String getServerInfo() {
+                        return "jetty/12.0.36";
+                    }
+                };
+        IdempotencyFilter.listen(context);
+        var filter = new IdempotencyFilter(rules(gateway));
+        filter.init(new MockFilterConfig((ServletContext) context));
+        assertThat(listeners).hasSize(1);
+        var request = new MockHttpServletRequest(context, "POST", "/orders");
+        request.addHeader("Idempotency-Key", "k-1");
+        request.setAsyncSupported(true);
+        var response = new MockHttpServletResponse();
+        Filter begins =
+                (its, answer, chain) -> {
+                    if (how.equals("async")) {
+                        its.startAsync(its, answer);
+                    } else {
+                        ((HttpServletResponse) answer).sendError(422);
+                    }
+                };
+        filter.doFilter(request, response, new MockFilterChain(new NoServlet(), begins));
+        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        assertThat(states()).containsExactly("in_progress");
+        request.setAsyncStarted(false);
+        boolean isAsync = how.equals("async");
+        request.setDispatcherType(isAsync ? DispatcherType.ASYNC : DispatcherType.ERROR);
+        // The error page is written to a response that is open again.
+        var page = new MockHttpServletResponse();
+        Filter answers = (its, answer, chain) -> answer.getWriter().write("page");
+        filter.doFilter(request, page, new MockFilterChain(new NoServlet(), answers));
+        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        assertThat(states()).containsExactly("succeeded");
+        assertThat(gateway.claims().get(0).result().toString()).contains("\"body\":\"cGFnZQ==\"");
     }
 
     private static final class NoServlet extends jakarta.servlet.http.HttpServlet {

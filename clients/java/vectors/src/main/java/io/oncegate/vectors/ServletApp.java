@@ -27,20 +27,22 @@ public class ServletApp {
 
     @Bean
     ServletContextInitializer idempotencyFilters() {
-        return context ->
-                Rules.<HttpServletRequest>all(request -> request.getHeader("Vector-User"))
-                        .forEach(
-                                (at, rules) -> {
-                                    var registration = context.addFilter(at, filter(at, rules));
-                                    registration.setAsyncSupported(true);
-                                    registration.addMappingForUrlPatterns(
-                                            EnumSet.of(
-                                                    DispatcherType.REQUEST,
-                                                    DispatcherType.ASYNC,
-                                                    DispatcherType.ERROR),
-                                            true,
-                                            "/*");
-                                });
+        return context -> {
+            IdempotencyFilter.listen(context);
+            Rules.<HttpServletRequest>all(request -> request.getHeader("Vector-User"))
+                    .forEach(
+                            (at, rules) -> {
+                                var registration = context.addFilter(at, filter(at, rules));
+                                registration.setAsyncSupported(true);
+                                registration.addMappingForUrlPatterns(
+                                        EnumSet.of(
+                                                DispatcherType.REQUEST,
+                                                DispatcherType.ASYNC,
+                                                DispatcherType.ERROR),
+                                        true,
+                                        "/*");
+                            });
+        };
     }
 
     private static IdempotencyFilter filter(String at, Idempotency<HttpServletRequest> rules) {

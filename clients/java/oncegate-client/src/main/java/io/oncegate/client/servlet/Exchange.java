@@ -35,7 +35,7 @@ final class Exchange {
                     "org.springframework.boot.webmvc.error.DefaultErrorAttributes.ERROR",
                     RequestDispatcher.ERROR_EXCEPTION);
 
-    /** The longest time until the error page that Tomcat asks after the end of an async request. */
+    /** The longest time until the error page that a container asks after the end of a request. */
     private static final Duration ERROR_PAGE_WITHIN = Duration.ofSeconds(5);
 
     private final Run run;
@@ -179,9 +179,12 @@ final class Exchange {
                 : thrown;
     }
 
-    /** The container has answered without a dispatch that the filter sees, or not at all. */
+    /**
+     * The container has answered without a dispatch that the filter sees, or not at all. On Jetty
+     * it may be the end of one dispatch, after which the next one comes.
+     */
     void destroyed() {
-        if (run.hasEnded() || (async != null && response.isGone())) {
+        if (run.hasEnded() || request.isAsyncStarted() || (async != null && response.isGone())) {
             return;
         }
         if (wasAnsweredOutside()) {
@@ -189,16 +192,33 @@ final class Exchange {
             return;
         }
         if (!isErrorSent) {
-            run.broken();
+            boolean mayHavePage = statusWhenThrown != 0 && !response.isCommitted();
+            if (mayHavePage && isOnJetty()) {
+                run.later(ERROR_PAGE_WITHIN, this::brokenWithoutPage);
+            } else {
+                run.broken();
+            }
             return;
         }
         noteHandled();
         int status = response.getStatus();
         List<Field> own = ownFields(response);
-        if (async == null) {
+        if (async == null && !isOnJetty()) {
             answeredByContainer(status, own);
         } else {
             run.later(ERROR_PAGE_WITHIN, () -> answeredByContainer(status, own));
+        }
+    }
+
+    /** Returns true on Jetty, which says that a request has ended before it asks the error page. */
+    private boolean isOnJetty() {
+        String server = request.getServletContext().getServerInfo();
+        return server != null && server.toLowerCase(Locale.ROOT).startsWith("jetty");
+    }
+
+    private void brokenWithoutPage() {
+        if (!run.hasEnded() && !isDispatching) {
+            run.broken();
         }
     }
 

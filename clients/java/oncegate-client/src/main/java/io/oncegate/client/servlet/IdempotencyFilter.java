@@ -8,6 +8,7 @@ import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
 import jakarta.servlet.FilterChain;
 import jakarta.servlet.FilterConfig;
+import jakarta.servlet.ServletContext;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletRequest;
 import jakarta.servlet.ServletResponse;
@@ -31,6 +32,16 @@ public final class IdempotencyFilter implements Filter {
     /** A filter with these rules. */
     public IdempotencyFilter(Idempotency<HttpServletRequest> rules) {
         engine = new Engine<>(rules);
+    }
+
+    /**
+     * Lets the filter see answers that are given outside of it, such as by Spring Security. The
+     * filter does so itself where the container takes listeners when filters begin. Spring Boot's
+     * Jetty does not: there call this from a {@code ServletContextInitializer}, as the starter
+     * does.
+     */
+    public static void listen(ServletContext context) {
+        UnansweredErrors.register(context);
     }
 
     @Override

@@ -19,9 +19,11 @@ final class UnansweredErrors implements ServletRequestListener {
         } catch (IllegalStateException | UnsupportedOperationException tooLate) {
             LOG.log(
                     System.Logger.Level.WARNING,
-                    "The container takes no listener now: keep an error page for each error, else"
-                            + " the key of a failed request stays in progress for exchangeMax",
-                    tooLate);
+                    "The container takes no listener now, so the key of a request that is answered"
+                            + " outside of the filter stays in progress for exchangeMax. Call"
+                            + " IdempotencyFilter.listen(context) earlier, such as from a"
+                            + " ServletContextInitializer ({0})",
+                    tooLate.toString());
         }
     }
 
