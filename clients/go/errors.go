@@ -83,7 +83,7 @@ func (e *UnavailableError) Unwrap() []error {
 }
 
 // RejectedError is a 4xx: a mistake of the caller, or a quota (429) that was still used up when time was over. The code identity_differs is
-// that of a grant of another identity than the client's own: it was released, and the work was not run.
+// that of a grant of another identity than the client's own, or of another lock: it was released or withdrawn, and the work was not run.
 type RejectedError struct {
 	Status    int
 	Code      string

@@ -20,7 +20,7 @@ func gateway() *httptest.Server {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/holds"):
 			w.WriteHeader(http.StatusCreated)
-			fmt.Fprint(w, `{"attempt":"1-0123456789abcdef","fence":41,"holds":1,"lease_ms":30000,"mode":"exclusive"}`)
+			fmt.Fprint(w, `{"name":"stock:42","attempt":"1-0123456789abcdef","fence":41,"holds":1,"lease_ms":30000,"mode":"exclusive"}`)
 		case strings.HasSuffix(r.URL.Path, "/release"):
 			fmt.Fprint(w, `{"holds":0}`)
 		case strings.HasSuffix(r.URL.Path, "/outcome"):

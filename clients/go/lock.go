@@ -2,8 +2,8 @@ package oncegate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"time"
@@ -127,6 +127,10 @@ func (l *Locker) Acquire(ctx context.Context, wait time.Duration) (*Hold, error)
 		}
 		l.client.first.Store(int64(a.at))
 		if a.status < 300 {
+			if a.Name != l.name {
+				l.withdraw(ctx, nonce, a.at)
+				return nil, l.lockDiffers(a.Name)
+			}
 			return l.held(ctx, a)
 		}
 		if a.status == 422 {
@@ -183,7 +187,7 @@ func (l *Locker) body(nonce string) ([]byte, error) {
 	if lease != "" {
 		members["lease"] = lease
 	}
-	return json.Marshal(members)
+	return marshal(members)
 }
 
 func (l *Locker) leaseText() (string, error) {
@@ -195,6 +199,13 @@ func (l *Locker) leaseText() (string, error) {
 		return "", argument("LockLease: %v", err)
 	}
 	return text, nil
+}
+
+// lockDiffers is the error of a grant of another lock than this one: it would protect nothing that others ask for.
+func (l *Locker) lockDiffers(granted string) error {
+	return &RejectedError{Status: 201, Code: identityDiffers, Detail: fmt.Sprintf(
+		"the gateway granted the lock %.130q for %q; the request was withdrawn, and nothing has run. Is something between client and gateway "+
+			"that changes paths?", granted, l.name)}
 }
 
 func (l *Locker) held(ctx context.Context, a *answer) (*Hold, error) {

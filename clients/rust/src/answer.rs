@@ -14,6 +14,8 @@ use crate::error::{Cause, Error, Kind, Rejected};
 pub(crate) struct Body {
     pub(crate) status: Option<u16>,
     pub(crate) global_id: Option<String>,
+    /// Of a lock.
+    pub(crate) name: Option<String>,
     pub(crate) attempt: Option<String>,
     pub(crate) fence: Option<i64>,
     pub(crate) state: Option<String>,

@@ -1,7 +1,8 @@
-//! The client and its options.
+//! The client, and what all its calls share.
+
+mod options;
 
 use std::env;
-use std::error::Error as StdError;
 use std::ffi::OsStr;
 use std::fmt;
 use std::sync::Arc;
@@ -13,26 +14,21 @@ use http::{HeaderMap, HeaderValue};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use self::options::{Ahead, OnEvent, Traceparent};
+pub use self::options::{OnUnavailable, Options};
 use crate::contents::Contents;
 use crate::error::{Error, Harmless, NotCanonical};
-use crate::event::Event;
 use crate::identity::{global_id, hex};
 use crate::runs::Runs;
-#[cfg(feature = "testing")]
-use crate::testing::MemoryGateway;
 use crate::transport::Server;
 #[cfg(feature = "tls")]
-use crate::transport::{TlsConfig, system_tls};
+use crate::transport::system_tls;
 
 /// No limit of a time.
 pub const FOREVER: Duration = Duration::MAX;
 
 /// The gateway on the same machine, if nothing else is configured.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-
-type OnEvent = Arc<dyn Fn(Event) + Send + Sync>;
-type Traceparent = Arc<dyn Fn() -> Option<String> + Send + Sync>;
-type Ahead = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Calls one or more gateways in front of the same store. Make one and keep it: clones share its connections.
 #[derive(Clone)]
@@ -59,23 +55,13 @@ pub(crate) struct Inner {
     background: Runs,
 }
 
-/// The caller's own policy when no gateway answers.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum OnUnavailable {
-    /// Return [`Error::Unavailable`].
-    #[default]
-    FailClosed,
-    /// Run the work unprotected; `degraded` is `caller`.
-    Proceed,
-}
-
 /// Receives measurements, to be passed on to a metrics library. Its methods must not block.
 pub trait Metrics: Send + Sync {
     /// Is called after each HTTP call. The endpoint is claim, outcome, renewal, lookup, batch or lock; the result is the HTTP
     /// status, or the kind of the cause if no gateway answered.
     fn request(&self, endpoint: &'static str, result: &str, elapsed: Duration);
 
-    /// Is called for each request that a middleware has answered, with its operation and the result: `executed`, `replayed`,
+    /// Is called for each request that a middleware has answered, with its operation and the result: `forwarded`, `replayed`,
     /// `in_progress`, `unknown`, `mismatch`, `not_stored`, `no_key`, `refused`, `unavailable`, `unprotected`.
     fn answered(&self, operation: &str, result: &'static str) {
         let _ = (operation, result);
@@ -83,136 +69,6 @@ pub trait Metrics: Send + Sync {
 
     /// Is called with the name of each event and its operation, or the name of the lock.
     fn event(&self, name: &'static str, operation: &str);
-}
-
-/// Options of a [`Client`].
-#[derive(Clone)]
-#[must_use]
-pub struct Options {
-    credential: Option<String>,
-    timeout: Duration,
-    claim_within: Duration,
-    settle_within: Duration,
-    on_unavailable: OnUnavailable,
-    is_enabled: bool,
-    harmless: Harmless,
-    on_event: Option<OnEvent>,
-    metrics: Option<Arc<dyn Metrics>>,
-    traceparent: Option<Traceparent>,
-    ahead: Option<Ahead>,
-    #[cfg(feature = "testing")]
-    memory: Option<MemoryGateway>,
-    #[cfg(feature = "tls")]
-    tls: Option<TlsConfig>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            credential: None,
-            timeout: Duration::from_secs(2),
-            claim_within: Duration::from_secs(5),
-            settle_within: Duration::from_secs(30),
-            on_unavailable: OnUnavailable::default(),
-            is_enabled: true,
-            harmless: Harmless::default(),
-            on_event: None,
-            metrics: None,
-            traceparent: None,
-            ahead: None,
-            #[cfg(feature = "testing")]
-            memory: None,
-            #[cfg(feature = "tls")]
-            tls: None,
-        }
-    }
-}
-
-impl Options {
-    /// Sets `<app_key>.<secret>`. An empty one is none.
-    pub fn credential(mut self, credential: impl Into<String>) -> Self {
-        self.credential = Some(credential.into()).filter(|text| !text.is_empty());
-        self
-    }
-
-    /// Limits one HTTP call, without the time that it asks to wait. Default 2 s; longer than the gateways' deadline.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
-        self
-    }
-
-    /// Limits all tries of one claim call, in addition to its wait. Default 5 s.
-    pub fn claim_within(mut self, limit: Duration) -> Self {
-        self.claim_within = limit;
-        self
-    }
-
-    /// Limits all tries of one report. Default 30 s; [`FOREVER`] is no limit.
-    pub fn settle_within(mut self, limit: Duration) -> Self {
-        self.settle_within = limit;
-        self
-    }
-
-    /// Sets the caller's own policy when no gateway answers.
-    pub fn on_unavailable(mut self, policy: OnUnavailable) -> Self {
-        self.on_unavailable = policy;
-        self
-    }
-
-    /// Switches the client off if this is false, as `ONCEGATE_DISABLED=1` in the environment does: work runs, nothing is claimed, and
-    /// `degraded` is `disabled`. Locks are granted, and hold nothing. For tests and for a machine without a gateway.
-    pub fn enabled(mut self, enabled: bool) -> Self {
-        self.is_enabled = enabled;
-        self
-    }
-
-    /// Declares errors of the work that had no effect, for all calls of `once`: see
-    /// [`crate::Terms::nothing_happened_if`].
-    pub fn nothing_happened_if<E: StdError + 'static>(
-        mut self,
-        is_harmless: impl Fn(&E) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.harmless.add(is_harmless);
-        self
-    }
-
-    /// Replaces the log by a function that receives each event. It must not block.
-    pub fn on_event(mut self, receive: impl Fn(Event) + Send + Sync + 'static) -> Self {
-        self.on_event = Some(Arc::new(receive));
-        self
-    }
-
-    /// Passes measurements on.
-    pub fn metrics(mut self, metrics: impl Metrics + 'static) -> Self {
-        self.metrics = Some(Arc::new(metrics));
-        self
-    }
-
-    /// Sets the source of the W3C `traceparent` that is sent with each call.
-    pub fn traceparent(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.traceparent = Some(Arc::new(current));
-        self
-    }
-
-    /// Puts the monotonic clock that leases and limits are counted on ahead by this time. For tests.
-    pub fn clock_ahead(mut self, ahead: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        self.ahead = Some(Arc::new(ahead));
-        self
-    }
-
-    /// Sends the calls to a gateway in memory.
-    #[cfg(feature = "testing")]
-    pub(crate) fn memory(mut self, gateway: MemoryGateway) -> Self {
-        self.memory = Some(gateway);
-        self
-    }
-
-    /// Replaces the certificates of the system, such as by those of a private authority, or adds a client certificate.
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, config: Arc<rustls::ClientConfig>) -> Self {
-        self.tls = Some(config);
-        self
-    }
 }
 
 impl Client {

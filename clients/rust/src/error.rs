@@ -57,7 +57,8 @@ pub enum Error {
     Argument(String),
 }
 
-/// An answer with a 4xx, or (`identity_differs`) a grant of another identity than the client's own, which was released.
+/// An answer with a 4xx, or (`identity_differs`) a grant of another identity than the client's own, which was released, or of another
+/// lock, which was withdrawn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejected {
     /// Status of the answer.

@@ -34,7 +34,7 @@ export class NoServer implements Server {
       const id = idOf(this.app, body.operation ?? "", JSON.stringify(body.contents));
       return { status: 201, fields: { global_id: id, ...held } };
     }
-    if (path.endsWith("/holds")) return { status: 201, fields: { ...held, fence: 0, holds: 1 } };
+    if (path.endsWith("/holds")) return { status: 201, fields: { ...held, name: path.split("/")[3] ?? "", fence: 0, holds: 1 } };
     if (path.endsWith("/outcome")) {
       const id = body.global_id ?? path.split("/")[3] ?? "";
       return { status: 200, fields: { global_id: id, degraded: DISABLED } };

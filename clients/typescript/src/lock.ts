@@ -1,7 +1,7 @@
 /** Named locks with a lease. */
 
 import { span, spanText } from "./durations.js";
-import { LockNotAcquired, Unavailable } from "./errors.js";
+import { LockNotAcquired, Rejected, Unavailable } from "./errors.js";
 import { Lease, leaseEnds } from "./lease.js";
 import { known } from "./options.js";
 import { objectOf } from "./report.js";
@@ -164,7 +164,11 @@ export class Lock {
         answer = await transport.do(call);
         first = answer.at;
         transport.first = first;
-        if (answer.status < 300) return await this.held(answer);
+        if (answer.status < 300) {
+          if (answer.fields.name === this.name) return await this.held(answer);
+          uncertain = true;
+          throw this.differs(answer.fields.name);
+        }
         if (answer.status === 422) throw rejected(422, answer.fields);
         const { code = "", retry_after_ms: after = 1000, limit: inUse = null } = answer.fields;
         // A ticket lives while its request polls.
@@ -181,6 +185,14 @@ export class Lock {
       }
       uncertain ||= call.uncertain === true;
     }
+  }
+
+  /** The error of a grant of another lock than this one: it would protect nothing that others ask for. */
+  private differs(granted = ""): Rejected {
+    const detail =
+      `the gateway granted the lock ${granted.slice(0, 130)} for ${this.name}; the request was withdrawn, and nothing has run. Is ` +
+      "something between client and gateway that changes paths?";
+    return new Rejected(201, "identity_differs", detail);
   }
 
   private async held(answer: Answer): Promise<Hold> {

@@ -77,7 +77,7 @@ export class MemoryLocks {
   private tryAcquire(name: string, { mode = "exclusive", limit, attempt_nonce: nonce = "", owner, lease }: Body): Answer {
     const lock = this.held.get(name) ?? { mode, fence: 0, limit, holds: [] };
     const repeated = lock.holds.find((hold) => hold.nonce === nonce);
-    if (repeated) return this.granted(lock, repeated, true);
+    if (repeated) return this.granted(name, lock, repeated, true);
     const others = lock.holds.filter((hold) => !isOf(hold, owner));
     let isBusy = others.some((hold) => mode === "exclusive" || hold.mode === "exclusive");
     if (limit !== undefined && lock.limit !== undefined && limit !== lock.limit)
@@ -92,14 +92,14 @@ export class MemoryLocks {
     const hold: Hold = { attempt, nonce, owner, mode, leaseMs, ends: now + leaseMs, claimedAt: now };
     lock.holds.push(hold);
     this.follow(name, lock);
-    return this.granted(lock, hold, false);
+    return this.granted(name, lock, hold, false);
   }
 
-  private granted({ holds: all, fence }: Held, hold: Hold, repeated: boolean): Answer {
+  private granted(name: string, { holds: all, fence }: Held, hold: Hold, repeated: boolean): Answer {
     const { mode, attempt, owner } = hold;
     const holds = all.filter((each) => each === hold || isOf(each, owner)).length;
     const lease_ms = Math.round(hold.ends - this.now());
-    return { status: 201, fields: { mode, attempt, fence, holds, lease_ms, repeated } };
+    return { status: 201, fields: { name, mode, attempt, fence, holds, lease_ms, repeated } };
   }
 
   /** Forgets a lock that is free. Another mode gets a new fence. */

@@ -15,6 +15,8 @@ const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
 /** The members of all answers of a gateway; those that are not known are ignored. */
 export interface Fields {
   global_id?: string;
+  /** Of a lock. */
+  name?: string;
   attempt?: string;
   fence?: number | null;
   state?: string;

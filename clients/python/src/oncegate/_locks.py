@@ -80,6 +80,9 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
             raise
         body_of = answered.body
         if answered.status == 201:
+            if body_of.get("name") != terms.name:
+                yield from withdraw(scope, terms)
+                raise _lock_differs(terms.name, str(body_of.get("name")))
             hold = HoldState(
                 scope, body_of["attempt"], answered.at, answered.lease_ends, terms, body_of.get("fence"), body_of.get("holds", 1)
             )
@@ -102,6 +105,12 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
         # The gateway has shortened the wait, or has no room for waiters.
         yield Pause(pause)
         first = False
+
+
+def _lock_differs(name: str, granted: str) -> Rejected:
+    """The error of a grant of another lock than the one that was asked for: it would protect nothing that others ask for."""
+    why = f"the gateway granted the lock {granted[:130]!r} for {name!r}; the request was withdrawn, and nothing has run"
+    return Rejected(201, {"code": "identity_differs", "detail": f"{why}. Is something between client and gateway that changes paths?"})
 
 
 def withdraw(scope: Scope, terms: LockTerms) -> Flow[None]:

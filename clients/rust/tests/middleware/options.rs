@@ -5,11 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Bytes;
-use axum::http::{HeaderName, Method, Response};
+use axum::http::{HeaderName, Method, Response, StatusCode, Uri};
+use axum::routing::any;
 use oncegate_client::middleware::Meaning;
 use oncegate_client::tower::IdempotencyLayer;
 use oncegate_client::{Client, Error, Metrics, Options};
+use serde_json::json;
 use tower_layer::Layer as _;
 
 use crate::shop::{Shop, account, client, key, layer, offline, post, request, send};
@@ -72,6 +75,10 @@ async fn requests_are_counted_under_the_same_names_in_every_language() {
     let layer = IdempotencyLayer::new(client(Options::default().metrics(counts.clone())), "middleware.test", account);
     let (layer, shop, fresh) = (layer.methods([Method::POST]), Shop::new(), key(""));
     let routers = [layer.clone(), layer.clone().required(), layer.observe()].map(|layer| shop.router().layer(layer));
+    let answer = Answer::default();
+    let other = Options::default().metrics(counts.clone()).claim_within(Duration::from_secs(1));
+    let other = Client::new([scripted(answer.clone()).await], other).expect("a client");
+    let other = shop.router().layer(IdempotencyLayer::new(other, "middleware.test", account));
     for vector in shared["counted"].as_array().expect("a list") {
         let key = vector["key"].as_str().map(|key| format!("{key}{fresh}"));
         let mut fields = vec![("authorization", "alice")];
@@ -82,10 +89,29 @@ async fn requests_are_counted_under_the_same_names_in_every_language() {
         }
         counts.0.lock().expect("no panic").clear();
         let at = if vector["required"] == true { 1 } else { 2 * usize::from(vector["observe"] == true) };
-        send(&routers[at], request).await;
+        vector["gateway"].clone_into(&mut answer.lock().expect("no panic"));
+        send(if vector["gateway"].is_null() { &routers[at] } else { &other }, request).await;
         let expected = vector["result"].as_str().map(|result| (result, 1)).into_iter().collect();
         assert_eq!(*counts.0.lock().expect("no panic"), expected, "{vector}");
     }
+}
+
+/// The answer of a gateway to claims: `status` and `body`.
+type Answer = Arc<Mutex<serde_json::Value>>;
+
+/// Starts a gateway that gives this answer to each claim, and accepts each outcome. Returns its URL.
+async fn scripted(answer: Answer) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let router = Router::new().fallback(any(async move |uri: Uri| {
+        let outcome = uri.path().strip_suffix("/outcome").and_then(|path| path.rsplit('/').next());
+        let released = outcome.map(|id| json!({ "status": 200, "body": { "global_id": id, "state": "released" } }));
+        let answer = released.unwrap_or_else(|| answer.lock().expect("no panic").clone());
+        let status = answer["status"].as_u64().and_then(|status| u16::try_from(status).ok()).expect("a status");
+        (StatusCode::from_u16(status).expect("a status"), answer["body"].to_string())
+    }));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
 }
 
 #[tokio::test]

@@ -69,6 +69,10 @@ final class Locking {
         try {
             Response answer = ask(name, terms, nonce, wait, interruptible);
             if (answer.status() == 201) {
+                if (!name.equals(answer.text("name"))) {
+                    mayWait = true;
+                    throw Rejected.lockDiffers(answer.text("name"), name);
+                }
                 return hold(name, terms, answer);
             }
             if (answer.status() != 409) {

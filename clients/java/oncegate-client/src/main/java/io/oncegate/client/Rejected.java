@@ -4,7 +4,8 @@ import java.time.Duration;
 
 /**
  * A gateway refused the call: a mistake of the caller, or (429) its quota is used up. Or ({@code
- * identity_differs}) it granted another identity than the client's own, and the claim was released.
+ * identity_differs}) it granted another identity than the client's own, or another lock, and the
+ * claim was released, or the lock withdrawn.
  */
 public final class Rejected extends OncegateException {
     private final int status;
@@ -43,6 +44,19 @@ public final class Rejected extends OncegateException {
                         + "; the claim was released and the work was not run. Remove the credential"
                         + " if the gateway has no apps; otherwise use a client and a gateway with"
                         + " the same rules");
+    }
+
+    /** A grant of another lock than the one that was asked for: it protects nothing. */
+    static Rejected lockDiffers(String granted, String name) {
+        return new Rejected(
+                201,
+                "identity_differs",
+                "the gateway granted the lock "
+                        + granted
+                        + " for "
+                        + name
+                        + "; the request was withdrawn, and nothing has run. Is something between"
+                        + " client and gateway that changes paths?");
     }
 
     /** Returns the HTTP status. */
