@@ -18,6 +18,7 @@ import pytest
 import uvicorn
 from servers import until
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -385,6 +386,38 @@ def test_declared_errors_release_the_key_whoever_answers_them() -> None:
             first, second = post(server, key=key), post(server, key=key)
             assert replayed(second) == isinstance(error, KeyError), error
             assert first.status_code == second.status_code, error
+
+
+def test_a_cause_is_not_declared() -> None:
+    async def failing(request: Request) -> Response:
+        raise KeyError("order") from OutOfStock()
+
+    made = Starlette(routes=[Route("/", failing, methods=["POST"])])
+    contrib.install(made, client(), rules(nothing_happened=(OutOfStock,)))
+    with serving(made) as server:
+        key = uuid4().hex
+        assert post(server, key=key).status_code == 500
+        assert post(server, key=key).json()["state"] == "unknown"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_background_work_that_fails_changes_nothing(streamed: bool) -> None:
+    runs: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("after the response")
+
+    async def place(request: Request) -> Response:
+        runs.append(1)
+        task = BackgroundTask(fail)
+        return StreamingResponse(iter([b"do", b"ne"]), background=task) if streamed else PlainTextResponse("done", background=task)
+
+    made = Starlette(routes=[Route("/", place, methods=["POST"])])
+    contrib.install(made, client(), rules())
+    with serving(made) as server:
+        key = uuid4().hex
+        first, second = post(server, key=key), post(server, key=key)
+        assert (first.text, second.text, replayed(second), len(runs)) == ("done", "done", True, 1)
 
 
 async def nothing(_: Any) -> None:
