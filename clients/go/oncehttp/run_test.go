@@ -16,6 +16,7 @@ import (
 
 	oncegate "github.com/oncegate/oncegate/clients/go"
 	"github.com/oncegate/oncegate/clients/go/internal/testservers"
+	"github.com/oncegate/oncegate/clients/go/oncegatetest"
 	"github.com/oncegate/oncegate/clients/go/oncehttp"
 )
 
@@ -544,5 +545,24 @@ func TestHTTP2(t *testing.T) {
 	}
 	if response, text, err := send(stdcontext.Background(), "k2", "slow"); err != nil || text != "firstslow" || response.Header.Get("Idempotent-Replayed") != "true" {
 		t.Error(err, text)
+	}
+}
+
+func TestAGatewayThatIsBackAfterAnUnprotectedRunRecordsItsResponse(t *testing.T) {
+	var gateway *oncegatetest.Gateway
+	runs := 0
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		gateway.SetUnavailable(false)
+		created(w, r)
+	}, func(c *oncehttp.Config) { c.OnUnavailable, c.ClaimWithin = oncegate.Proceed, 100*time.Millisecond })
+	gateway = s.gateway
+	gateway.SetUnavailable(true)
+	first, second := s.post("k", "one"), s.post("k", "one")
+	if first.Header.Get("Oncegate-Degraded") != "caller" || first.Header.Get("Idempotent-Replayed") != "" {
+		t.Error("first:", first.StatusCode, first.Header)
+	}
+	if second.Header.Get("Idempotent-Replayed") != "true" || second.text != first.text || runs != 1 {
+		t.Error("second:", second.StatusCode, second.Header, runs, "runs")
 	}
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
@@ -58,6 +59,28 @@ def test_requests_are_counted_under_the_same_names(oncegate: MemoryGateway, monk
         assert results == ([] if vector["result"] is None else [vector["result"]]), vector["name"]
     scripted.shutdown()
     scripted.server_close()
+
+
+def test_a_gateway_that_is_back_after_an_unprotected_run_records_its_response() -> None:
+    from flask import Flask
+
+    from oncegate.contrib import flask as contrib
+
+    gateway, runs, away = MemoryGateway(), [], ExitStack()
+    app = Flask("shop")
+
+    def place() -> str:
+        runs.append(1)
+        away.close()
+        return "done"
+
+    app.route("/", methods=["POST"])(place)
+    client = gateway.client(claim_within="100ms", on_unavailable="proceed")
+    contrib.install(app, client, contrib.Rules(operation="shop.place", principal=contrib.shared_keys, on_unavailable="proceed"))
+    away.enter_context(gateway.unavailable())
+    caller = app.test_client()
+    first, second = (caller.post("/", headers={"Idempotency-Key": "k-1"}) for _ in range(2))
+    assert (first.headers["Oncegate-Degraded"], second.headers.get("Idempotent-Replayed"), len(runs)) == ("caller", "true", 1)
 
 
 def _gateway(answer: dict[str, Any]) -> ThreadingHTTPServer:

@@ -318,6 +318,17 @@ for (const [name, start] of Object.entries(frameworks)) {
       assert.ok(served.events.some((event) => event.name === "not_settled"));
     });
 
+    test("a gateway that is back after an unprotected run records its response", async () => {
+      let gateway: MemoryGateway | undefined;
+      const [handler, runs] = counting(() => gateway?.unavailable(false));
+      const served = await serve(handler, { onUnavailable: "proceed", claimWithin: "100ms" });
+      gateway = served.gateway;
+      gateway.unavailable();
+      const [first, second] = [await served.post("k-1"), await served.post("k-1")];
+      assert.deepEqual([first.headers.get("oncegate-degraded"), first.headers.get("idempotent-replayed")], ["caller", null]);
+      assert.deepEqual([await second.text(), second.headers.get("idempotent-replayed"), runs()], ["run 1", "true", 1]);
+    });
+
     test("a gateway that names operations differently is not taken for a caller's mistake", async () => {
       const [handler, runs] = counting();
       const { post, client, events } = await serve(handler);

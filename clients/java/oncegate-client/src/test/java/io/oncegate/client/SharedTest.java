@@ -4,6 +4,7 @@ import static io.oncegate.client.Vectors.list;
 import static io.oncegate.client.Vectors.object;
 import static io.oncegate.client.Vectors.text;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -124,6 +125,34 @@ class SharedTest {
         }
         other.close();
         scripted.stop(0);
+    }
+
+    @Test
+    void aGatewayThatIsBackAfterAnUnprotectedRunRecordsItsResponse(MemoryGateway gateway) {
+        var engine =
+                new Engine<>(
+                        new Idempotency<String>(gateway.client(), "seat.book")
+                                .principal(user -> user)
+                                .claimWithin(Duration.ofMillis(100))
+                                .onUnavailable(OnUnavailable.PROCEED));
+        var head = new Head("POST", List.of("k-1"));
+        gateway.unavailable(true);
+        var first = assertInstanceOf(Answer.Granted.class, claim(engine, head)).run();
+        assertEquals("caller", first.grant().degraded());
+        gateway.unavailable(false);
+        first.head(201, List.of());
+        first.complete();
+        assertEquals("succeeded", gateway.claims().get(0).state());
+        assertInstanceOf(Answer.Answered.class, claim(engine, head));
+    }
+
+    private static Answer claim(Engine<String> engine, Head head) {
+        try {
+            var keyed = assertInstanceOf(Answer.Keyed.class, engine.enter(head, "alice"));
+            return engine.claim(keyed, "alice", head, new byte[0]);
+        } catch (InterruptedException impossible) {
+            throw new IllegalStateException(impossible);
+        }
     }
 
     /** Gives this answer to each claim, and accepts each outcome. */
