@@ -65,7 +65,10 @@ public final class Multipart {
 
     private static String boundary(String contentType, boolean isExact) {
         String[] parameters = contentType.split(";");
-        if (!parameters[0].strip().equalsIgnoreCase("multipart/form-data")) {
+        String type = parameters[0].strip().toLowerCase(Locale.ROOT);
+        // Tomcat reads parts of other kinds, too, such as multipart/mixed, and Spring asks for
+        // them.
+        if (isExact ? !type.equals("multipart/form-data") : !type.startsWith("multipart/")) {
             return null;
         }
         String boundary = null;

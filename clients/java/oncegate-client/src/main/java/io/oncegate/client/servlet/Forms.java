@@ -28,11 +28,10 @@ final class Forms {
             Charset charset) {
         Map<String, List<String>> all = new LinkedHashMap<>();
         ofQuery.forEach((name, values) -> all.put(name, new ArrayList<>(List.of(values))));
-        String type = request.getContentType();
-        if (type != null
-                && type.toLowerCase(Locale.ROOT).startsWith("application/x-www-form-urlencoded")) {
+        String type = String.valueOf(request.getContentType()).toLowerCase(Locale.ROOT);
+        if (type.startsWith("application/x-www-form-urlencoded")) {
             urlEncoded(new String(body, charset), charset, all);
-        } else if (type != null) {
+        } else if (type.startsWith("multipart/form-data")) {
             for (Part part : partsOrNone(request, body)) {
                 if (part.getSubmittedFileName() == null) {
                     add(all, part.getName(), ((FormPart) part).text(charset));
@@ -85,7 +84,7 @@ final class Forms {
         List<byte[]> parts =
                 Multipart.read(Collections.list(request.getHeaders("Content-Type")), body);
         if (parts == null) {
-            throw new ServletException("The body is no form in parts (multipart/form-data)");
+            throw new ServletException("The body is no form in parts, such as multipart/form-data");
         }
         List<Part> read = new ArrayList<>();
         for (byte[] part : parts) {
