@@ -15,7 +15,7 @@ import (
 )
 
 // ats are the first segments of paths, each protected in its own way.
-var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off"}
+var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off", "observe", "short"}
 
 // methods are those that frameworks route by name.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND", "REPORT", "PURGE", "SEARCH", "LINK"}
@@ -101,6 +101,10 @@ func (s *service) config(at string) oncehttp.Config {
 		}
 	case "off":
 		config.Disabled = true
+	case "observe":
+		config.Observe = true
+	case "short":
+		config.ExchangeMax = time.Second
 	}
 	return config
 }

@@ -14,7 +14,10 @@ from typing import Any
 from oncegate import AsyncClient, Client
 from oncegate.middleware import Rules
 
-ATS = ("plain", "required", "put-only", "json", "wait", "harmless", "parsed", "form", "behind", "zip", "down", "down-pass", "off")
+ATS = (
+    *("plain", "required", "put-only", "json", "wait", "harmless", "parsed", "form", "behind", "zip", "down", "down-pass", "off"),
+    *("observe", "short"),
+)
 #: A port of loopback without a listener.
 NOBODY = "http://127.0.0.1:9"
 
@@ -46,6 +49,8 @@ def rules(at: str, principal: Any) -> Rules:
         "down": {"claim_within": "300ms"},
         "down-pass": {"claim_within": "300ms", "on_unavailable": "proceed"},
         "off": {"enabled": False},
+        "observe": {"observe": True},
+        "short": {"exchange_max": "1s"},
     }
     return Rules(operation=f"vectors.{at}", principal=principal, **{**options, **more.get(at, {})})
 

@@ -69,6 +69,8 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
         ("down", layer(&down, "down")),
         ("down-pass", layer(&down, "down-pass").on_unavailable(OnUnavailable::Proceed)),
         ("off", layer(&client, "off").enabled(false)),
+        ("observe", layer(&client, "observe").observe()),
+        ("short", layer(&client, "short").exchange_max(Duration::from_secs(1))),
     ];
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     println!("lacks form behind trailers");

@@ -96,6 +96,8 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
         ("down", down("down")),
         ("down-pass", down("down-pass").on_unavailable(OnUnavailable::Proceed)),
         ("off", layer("off").enabled(false)),
+        ("observe", layer("observe").observe()),
+        ("short", layer("short").exchange_max(Duration::from_secs(1))),
     ];
     let of_case = async |State(runs): State<Runs>, uri: Uri| {
         Json(runs.of_case(uri.query().and_then(|query| query.strip_prefix("case=")).unwrap_or_default()))

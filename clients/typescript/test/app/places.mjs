@@ -31,6 +31,8 @@ export async function places(Client, principal) {
     down: one("down", { client: down, claimWithinMs: 300 }),
     "down-pass": one("down-pass", { client: down, claimWithinMs: 300, onUnavailable: "proceed" }),
     off: one("off", { enabled: false }),
+    observe: one("observe", { observe: true }),
+    short: one("short", { exchangeMax: "1s" }),
   };
 }
 

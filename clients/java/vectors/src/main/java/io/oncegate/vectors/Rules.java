@@ -46,6 +46,8 @@ final class Rules {
                         .claimWithin(soon)
                         .onUnavailable(OnUnavailable.PROCEED));
         all.put("off", rules(client, "off", user).enabled(false));
+        all.put("observe", rules(client, "observe", user).observe());
+        all.put("short", rules(client, "short", user).exchangeMax(Duration.ofSeconds(1)));
         return all;
     }
 
