@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Frame;
 use oncegate_client::testing::MemoryGateway;
 use oncegate_client::tower::{IdempotencyLayer, RequestBody};
-use oncegate_client::{Grant, Options, Outcome};
+use oncegate_client::{Grant, OnUnavailable, Options, Outcome};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -23,6 +23,23 @@ use tower_layer::Layer as _;
 use crate::shop::{Shop, account, key, layer, post, read, request, until};
 
 const ALICE: (&str, &str) = ("authorization", "alice");
+
+#[tokio::test]
+async fn a_gateway_that_is_back_after_an_unprotected_run_records_its_response() {
+    let (gateway, shop) = (MemoryGateway::new(), Shop::new());
+    let options = Options::default().claim_within(Duration::from_millis(100)).on_unavailable(OnUnavailable::Proceed);
+    let router = shop.router().layer(IdempotencyLayer::new(gateway.client(options), "middleware.test", account));
+    gateway.unavailable(true);
+    let unprotected = router.clone();
+    let running = tokio::spawn(async move { post(&unprotected, "/slow/201", "k-1", "one").await });
+    shop.until_run(1).await;
+    gateway.unavailable(false);
+    shop.gate.add_permits(1);
+    let first = running.await.expect("an answer");
+    assert_eq!((first.fields["oncegate-degraded"].as_bytes(), first.is_replay), (b"caller".as_slice(), false));
+    let second = post(&router, "/slow/201", "k-1", "one").await;
+    assert_eq!((second.text, second.is_replay, shop.runs()), (first.text, true, 1));
+}
 
 #[tokio::test]
 async fn fifty_clicks_run_once() {
