@@ -28,7 +28,7 @@ pub mod tls;
 pub mod url;
 pub mod value;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub struct State {
     identity: Identity,
     /// A session was opened before.
     has_opened: AtomicBool,
+    /// A loss of data was reported, and no session has been opened since.
+    is_loss_reported: AtomicBool,
     /// When a loss of data was last noticed, by this gateway's monotonic time.
     lost_at: Mutex<Option<Duration>>,
 }
@@ -69,8 +71,8 @@ impl State {
     /// Creates the state of an engine that has not seen its store yet.
     pub fn new(clock: Arc<dyn Clock>, gate: Gate, members: Members) -> Self {
         let (seen, identity, lost_at) = (Seen::default(), Identity::default(), Mutex::default());
-        let (time, has_opened) = (StoreTime::new(clock), AtomicBool::new(false));
-        Self { time, seen, gate, members, identity, has_opened, lost_at }
+        let (has_opened, is_loss_reported) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { time: StoreTime::new(clock), seen, gate, members, identity, has_opened, is_loss_reported, lost_at }
     }
 
     /// Forgets the state of lost data. The clock never goes back.
@@ -97,6 +99,18 @@ impl State {
             self.report_loss(server);
         }
         Ok(lost)
+    }
+
+    /// Records that a session was opened: the next loss of data is another one.
+    pub fn opened(&self) {
+        self.is_loss_reported.store(false, Ordering::Release);
+    }
+
+    /// Reports to `server` that the store has lost its data, unless that was reported since the last session was opened.
+    pub fn report_loss_once(&self, server: &Server) {
+        if !self.is_loss_reported.swap(true, Ordering::AcqRel) {
+            self.report_loss(server);
+        }
     }
 
     /// Reports to `server` that the store has lost its data, once for each loss.

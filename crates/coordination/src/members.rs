@@ -75,6 +75,23 @@ impl Seen {
     }
 }
 
+/// Most members that are known at once.
+pub const MEMBERS_MAX: usize = 31;
+
+/// Returns the members of the URL, and those that a cluster lists.
+pub fn with_listed(own: &[Address], listed: impl IntoIterator<Item = Address>) -> Vec<Address> {
+    let mut members = own.to_vec();
+    for address in listed {
+        if members.len() >= MEMBERS_MAX {
+            break;
+        }
+        if !members.contains(&address) {
+            members.push(address);
+        }
+    }
+    members
+}
+
 /// Returns a member that does not answer.
 pub fn silent(address: &Address) -> Node {
     Node {
@@ -123,6 +140,14 @@ mod tests {
             assert_eq!(seen.replace(vec![nodes.clone()]).len(), new, "{nodes:?}");
             assert_eq!(seen.nodes, [nodes]);
         }
+    }
+
+    #[test]
+    fn members_are_known_once_and_not_without_end() {
+        let address = |number: u16| Address { host: format!("e{number}"), port: 2379 };
+        let own = [address(0), address(1)];
+        assert_eq!(with_listed(&own, [address(1), address(2), address(2)]), [0, 1, 2].map(address));
+        assert_eq!(with_listed(&own, (0..1000).map(address)).len(), MEMBERS_MAX);
     }
 
     #[test]

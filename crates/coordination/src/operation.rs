@@ -96,14 +96,55 @@ pub struct Single<R, Answer> {
 impl<S: Send + Sync + 'static, R: SingleRequest<S>> SingleCall<S> for Single<R, R::Answer> {
     fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async move {
-            let answer = self.request.run(&session).await;
+            let Self { request, mut reply } = *self;
+            // A list may read the whole store. Nobody wants it any more once its caller has given up.
+            let answer = tokio::select! {
+                answer = request.run(&session) => answer,
+                () = reply.abandoned() => return Ok(()),
+            };
             let lost = answer.as_ref().err().filter(|why| why.is_unavailable()).map(ToString::to_string);
-            self.reply.send(answer);
+            reply.send(answer);
             lost.map_or(Ok(()), Err)
         })
     }
 
     fn refuse(self: Box<Self>, why: &Determinate) {
         self.reply.refuse(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// Counts its steps, and has no last one.
+    struct Endless(Arc<AtomicU32>);
+
+    impl SingleRequest<()> for Endless {
+        type Answer = ();
+
+        async fn run(self, (): &()) -> Result<(), EngineError> {
+            loop {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_single_call_ends_when_its_caller_has_given_up() {
+        let steps = Arc::new(AtomicU32::new(0));
+        let (reply, pending) = Reply::new();
+        let call = Box::new(Single { request: Endless(steps.clone()), reply });
+        let run = tokio::spawn(call.run(()));
+        assert!(timeout(Duration::from_secs(10), pending).await.is_err(), "it has no answer");
+        assert_eq!(run.await.unwrap(), Ok(()), "the member is not left for it");
+        assert!(steps.load(Ordering::Relaxed) <= 12);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_driver::OnDataLoss;
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 /// Timeouts and intervals of an engine on a coordination service.
 #[derive(Clone)]
@@ -26,6 +27,23 @@ pub struct Options {
     pub cores: Vec<Handle>,
     /// Called when the store came back without its data.
     pub on_data_loss: Option<OnDataLoss>,
+}
+
+impl Options {
+    /// Waits for a member's answer, no longer than it may take. `lost` makes the failure of a member that is late.
+    ///
+    /// # Errors
+    /// The member refuses, or is late.
+    pub async fn limited<T, F>(
+        &self,
+        engine: &str,
+        call: impl Future<Output = Result<T, F>>,
+        lost: impl FnOnce(String) -> F,
+    ) -> Result<T, F> {
+        let limit = self.response_timeout;
+        let late = |_elapsed| Err(lost(format!("{engine} did not answer within {limit:?}")));
+        timeout(limit, call).await.unwrap_or_else(late)
+    }
 }
 
 impl Default for Options {

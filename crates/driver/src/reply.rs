@@ -28,6 +28,11 @@ impl<Answer> Reply<Answer> {
         self.send(Err(why.clone().into()));
     }
 
+    /// Waits until the caller has stopped waiting.
+    pub async fn abandoned(&mut self) {
+        self.0.closed().await;
+    }
+
     /// Returns whether the caller has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         self.0.is_closed()

@@ -31,6 +31,9 @@ use super::proto::{AuthenticateRequest, AuthenticateResponse, TxnRequest, TxnRes
 /// Largest reply: a batch of reads of the largest values.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 
+/// Longest token: each request carries it.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
+
 /// The application protocol of a connection over TLS.
 pub(super) const ALPN: &[u8] = b"h2";
 
@@ -142,6 +145,9 @@ impl Client {
                 // A refusal of the password is no refusal of a call among others.
                 Failure { remedy: Remedy::Leave, ..failure }
             })?;
+            if reply.token.len() > TOKEN_BYTES_MAX {
+                return Err(Failure::unfit("etcd gave a token that is too long"));
+            }
             Token::try_from(reply.token).map_err(|_| Failure::unfit("etcd gave a token that is no text"))
         };
         authentication.renew(used, request).await

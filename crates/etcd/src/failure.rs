@@ -1,5 +1,6 @@
 //! Failures of requests: whether etcd certainly did nothing, and how to continue.
 
+use oncegate_coordination::members;
 use oncegate_core::engine::{Determinate, EngineError};
 use tonic::{Code, Status};
 
@@ -59,7 +60,8 @@ impl Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        let text = status.message();
+        // It comes to callers and into the log.
+        let text = members::text(status.message());
         let says = |part: &str| text.contains(part);
         let why = format!("etcd refuses: {text}");
         match status.code() {
@@ -118,6 +120,8 @@ mod tests {
         let full = Failure::from(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
         assert!(matches!(full.answer, EngineError::Determinate(Determinate::Full(_))));
         assert!(full.of_full_store().answer.is_uncertain(), "without an alarm before it");
+        let garbage = Failure::from(Status::internal("\u{1b}[31m\n".repeat(1000)));
+        assert!(garbage.answer.reason().len() < 200 && !garbage.answer.reason().contains('\n'), "{garbage:?}");
         let old = Failure::from(Status::unavailable("etcdserver: no leader"));
         assert_eq!(old.clone().of_full_store(), old);
     }

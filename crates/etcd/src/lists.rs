@@ -41,7 +41,7 @@ impl SingleRequest<Session> for ListRequest {
                 ..RangeRequest::default()
             };
             let page = session.range(request).await.map_err(failed)?;
-            from = page.kvs.last().map(|last| after(&last.key)).unwrap_or_default();
+            let next = page.kvs.last().map(|last| after(&last.key));
             let mut own: VecDeque<Key> = page.kvs.iter().filter_map(|pair| keys.claim_of(&pair.key)).collect();
             own.retain(|key| key.app == self.app && key.realm == self.realm);
             while !own.is_empty() {
@@ -56,9 +56,11 @@ impl SingleRequest<Session> for ListRequest {
                     return Ok(listed);
                 }
             }
-            if !page.more {
-                return Ok(listed);
-            }
+            // A page without keys would come again and again.
+            from = match next {
+                Some(next) if page.more => next,
+                _ => return Ok(listed),
+            };
         }
     }
 }

@@ -11,7 +11,6 @@ use oncegate_coordination::value::Found;
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
-use tokio::time::timeout;
 
 use super::client::Client;
 use super::failure::Failure;
@@ -65,7 +64,7 @@ impl Session {
         let listed = session.client.call(MEMBER_LIST, || MemberListRequest {}).await.map_err(refused)?;
         session.store.learn(&member, &listed);
         session.begin().await.map_err(refused)?;
-        session.store.known().is_loss_reported = false;
+        session.store.state.opened();
         session.store.server.set_durable(true);
         Ok(session)
     }
@@ -208,8 +207,6 @@ impl Session {
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let limit = self.store.options.response_timeout;
-        let why = || Failure::lost(format!("etcd did not answer within {limit:?}"));
-        timeout(limit, call).await.unwrap_or_else(|_elapsed| Err(why()))
+        self.store.options.limited("etcd", call, Failure::lost).await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
-use oncegate_coordination::members::Members;
+use oncegate_coordination::members::{self, MEMBERS_MAX, Members};
 use oncegate_coordination::options::Options;
 use oncegate_coordination::url::Address;
 use oncegate_driver::Server;
@@ -15,9 +15,6 @@ use super::failure::Failure;
 use super::keys::Keys;
 use super::proto::{MemberListResponse, StatusResponse};
 use super::url::{self, Url};
-
-/// Most members that are known at once.
-const MEMBERS_MAX: usize = 31;
 
 /// Warning about a cluster of one member.
 pub(super) const ONLY_MEMBER: &str = "it is the only member: claims survive what its disk survives; run three members";
@@ -46,8 +43,6 @@ pub(super) struct Known {
     /// What is unusual about the list of members, and the member that gave it.
     list_warning: Option<(Address, &'static str)>,
     pub(super) revision: i64,
-    /// A loss of data was reported, and no session has been opened since.
-    pub(super) is_loss_reported: bool,
 }
 
 impl Store {
@@ -94,22 +89,14 @@ impl Store {
         if self.url.common.are_members_fixed {
             return;
         }
-        known.members.clone_from(&self.url.common.members);
-        for address in addresses(false) {
-            if !known.members.contains(&address) && known.members.len() < MEMBERS_MAX {
-                known.members.push(address);
-            }
-        }
+        known.members = members::with_listed(&self.url.common.members, addresses(false));
         known.learners = addresses(true).take(MEMBERS_MAX).collect();
     }
 
     /// Records that the store came back without its data.
     pub(super) fn lost_data(&self) {
         self.forget();
-        let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
-        if !is_reported {
-            self.state.report_loss(&self.server);
-        }
+        self.state.report_loss_once(&self.server);
     }
 
     /// Records the size that a member reports.

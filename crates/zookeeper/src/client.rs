@@ -352,6 +352,52 @@ mod tests {
         }
     }
 
+    /// Returns a client of a server that grants a session, reads the first request, and answers it with these bytes.
+    async fn answered_with(answer: Bytes) -> (Client, Events) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("zookeeper://{}", listener.local_addr().unwrap());
+        let url = crate::url::Url::parse(&url).unwrap().common;
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut received = BytesMut::new();
+            read_frame(&mut stream, &mut received, 1 << 10).await.unwrap();
+            let granted = Writer::default().int(0).int(6000).long(7).bytes(&[0; 16]).bool(false).finish();
+            write_frame(&mut stream, &granted).await.unwrap();
+            read_frame(&mut stream, &mut received, 1 << 20).await.unwrap();
+            stream.write_all(&answer).await.unwrap();
+            // It stays open: the client closes it.
+            drop(read_frame(&mut stream, &mut received, 1 << 20).await);
+        });
+        Client::connect(&url, &url.members[0], Duration::from_secs(6)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_is_garbage_or_of_another_request_closes_the_connection() {
+        let frame = |message: Bytes| {
+            let mut frame = BytesMut::new();
+            frame.put_u32(u32::try_from(message.len()).unwrap());
+            frame.put_slice(&message);
+            frame.freeze()
+        };
+        let head = |id: i32| Writer::default().int(id).long(1).int(0).finish();
+        for (what, answer) in [
+            ("the second reply before the first", frame(head(2))),
+            ("a reply to nothing", frame(head(77))),
+            ("an answer to a ping that was not sent", frame(head(-2))),
+            ("a reply that is cut off", frame(head(1))),
+            ("no identifier", frame(Bytes::from_static(b"xx"))),
+            ("an empty message", frame(Bytes::new())),
+            ("an event without a path", frame(head(proto::EVENT))),
+            ("a message of two gigabytes", Bytes::from_static(&[0x7f, 0xff, 0xff, 0xff, 0])),
+            ("a message of four gigabytes", Bytes::from_static(&[0xff; 16])),
+        ] {
+            let (client, _events) = answered_with(answer).await;
+            let requests = vec![Request::Get("/a".into()), Request::Get("/b".into())];
+            let failed = timeout(SOON, client.send(requests)).await.expect(what);
+            assert!(failed.is_err_and(|failure| failure.answer.is_uncertain() && failure.leaves), "{what}");
+        }
+    }
+
     #[tokio::test]
     async fn a_session_that_is_too_long_or_none_is_refused() {
         for (session_ms, part) in [(0, "grants no session"), (30_000, "minSessionTimeout")] {

@@ -67,7 +67,7 @@ impl Session {
         })?;
         let session = Self { store, client, member, opened_at };
         session.begin().await.map_err(|failure| failure.answer.without_effect())?;
-        session.store.known().is_loss_reported = false;
+        session.store.state.opened();
         session.report_durability(srvr.as_deref());
         Ok((session, events))
     }
@@ -286,9 +286,7 @@ impl Session {
     }
 
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let limit = self.store.options.response_timeout;
-        let why = || Failure::lost(format!("ZooKeeper did not answer within {limit:?}"));
-        timeout(limit, call).await.unwrap_or_else(|_elapsed| Err(why()))
+        self.store.options.limited("ZooKeeper", call, Failure::lost).await
     }
 }
 

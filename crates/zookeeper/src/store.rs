@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
-use oncegate_coordination::members::Members;
+use oncegate_coordination::members::{Members, with_listed};
 use oncegate_coordination::options::Options;
 use oncegate_coordination::url::Address;
 use oncegate_core::clock::Timestamp;
@@ -44,8 +44,6 @@ pub(super) struct Known {
     pub(super) zxid: i64,
     pub(super) clock: Option<ClockSeen>,
     folders: HashSet<String>,
-    /// A loss of data was reported, and no session has been opened since.
-    pub(super) is_loss_reported: bool,
 }
 
 /// The nodes of the clock as they were read.
@@ -83,7 +81,7 @@ impl Store {
     /// Adds the members of the configuration that the servers share to those of the URL, if it names addresses for clients.
     pub(super) fn learn(&self, configuration: &[u8]) {
         if !self.url.common.are_members_fixed {
-            self.known().members = members::with_listed(&self.url.common.members, configuration);
+            self.known().members = with_listed(&self.url.common.members, members::listed(configuration));
         }
     }
 
@@ -95,10 +93,7 @@ impl Store {
     /// Records that the store came back without its data.
     pub(super) fn lost_data(&self) {
         self.forget();
-        let is_reported = std::mem::replace(&mut self.known().is_loss_reported, true);
-        if !is_reported {
-            self.state.report_loss(&self.server);
-        }
+        self.state.report_loss_once(&self.server);
     }
 
     /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other servers show another one.
@@ -113,11 +108,7 @@ impl Store {
     fn forget(&self) {
         self.state.forget();
         let mut known = self.known();
-        *known = Known {
-            members: std::mem::take(&mut known.members),
-            is_loss_reported: known.is_loss_reported,
-            ..Known::default()
-        };
+        *known = Known { members: std::mem::take(&mut known.members), ..Known::default() };
     }
 
     /// Returns whether a folder is known to be there.

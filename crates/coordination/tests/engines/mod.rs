@@ -7,6 +7,7 @@ mod clock;
 mod conformance;
 mod divided;
 mod full;
+mod garbage;
 pub(super) mod inspected;
 mod notifications;
 mod races;
