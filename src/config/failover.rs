@@ -57,7 +57,8 @@ impl Config {
             if let Some(message) = self.members_problem(name, chain) {
                 add(KeyPath::of(["chains"]).child(name).child("engines"), message);
             }
-            if let Some(message) = self.witness_problem(&failover.witness) {
+            let witness_problem = self.witness_problem(&failover.witness);
+            if let Some(message) = witness_problem.or_else(|| self.same_server_as_witness(chain, &failover.witness)) {
                 add(table.child("witness"), message);
             }
             if failover.mirror != Some(false) {
@@ -90,7 +91,7 @@ impl Config {
             let is_shared = engines::capabilities_of(url).is_ok_and(|promised| Capability::Shared.is_in(promised));
             !is_shared || scheme(url).ends_with("+cluster")
         };
-        let engine = chain.engines.iter().find(unfit)?;
+        let Some(engine) = chain.engines.iter().find(unfit) else { return self.one_server(chain) };
         let scheme = scheme(self.engines.get(engine)?);
         let why = if scheme.ends_with("+cluster") {
             "loses one shard at a time, which switches nothing"
@@ -100,6 +101,34 @@ impl Config {
         Some(format!(
             "engine `{engine}` ({scheme}:) {why}; a chain with a table failover has two of redis://, redis+sentinel://, postgres://, etcd://"
         ))
+    }
+
+    /// Returns the problem of a chain whose two engines are one server.
+    fn one_server(&self, chain: &ChainOptions) -> Option<String> {
+        let [first, second] = &chain.engines[..] else { return None };
+        self.common_address(first, second).map(|address| {
+            format!(
+                "engines `{first}` and `{second}` are one server, {address}, and are out together; name a store on other servers"
+            )
+        })
+    }
+
+    /// Returns the problem of a witness that is a server of its chain.
+    fn same_server_as_witness(&self, chain: &ChainOptions, witness: &str) -> Option<String> {
+        chain.engines.iter().find_map(|engine| {
+            let address = self.common_address(engine, witness)?;
+            Some(format!(
+                "engine `{witness}` is on the server of engine `{engine}`, {address}, and would be lost together with it; name an \
+                 etcd://, zookeeper:// or postgres:// engine on other servers"
+            ))
+        })
+    }
+
+    /// Returns an address that the URLs of two engines have in common.
+    fn common_address(&self, one: &str, other: &str) -> Option<String> {
+        let [one, other] = [one, other].map(|name| self.engines.get(name).map(|url| engines::servers_of(url)));
+        let common = one?.intersection(&other?).next().cloned()?;
+        common.split(' ').nth(1).map(str::to_owned)
     }
 
     fn witness_problem(&self, witness: &str) -> Option<String> {

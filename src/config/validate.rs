@@ -171,9 +171,21 @@ impl Config {
                     findings.add(path.clone(), message);
                 } else if !seen.insert(engine) {
                     findings.add(path.clone(), format!("chain `{chain}` names engine `{engine}` twice; name it once"));
+                } else if let Some(same) = self.same_store(engine, &seen) {
+                    findings.add(
+                        path.clone(),
+                        format!("engines `{same}` and `{engine}` of chain `{chain}` have one URL, and are one store; name another store"),
+                    );
                 }
             }
         }
+    }
+
+    /// Returns an engine with the same URL, if that names a server.
+    fn same_store<'a>(&self, engine: &str, others: &BTreeSet<&'a String>) -> Option<&'a String> {
+        let url = self.engines.get(engine)?;
+        let has_server = !engines::servers_of(url).is_empty();
+        others.iter().find(|other| has_server && **other != engine && self.engines.get(**other) == Some(url)).copied()
     }
 
     fn check_quotas(&self, findings: &mut Findings) {

@@ -1,5 +1,7 @@
 //! Automatic switches of chains: three gateways, two stores and a witness, all real processes.
 
+mod one_server;
+
 use std::time::Duration;
 
 use oncegate_testkit::client::Answer;
@@ -35,12 +37,20 @@ fn watching(a: &str, b: &str, w: &str) -> Setup {
 /// The same, with another beginning of the chain's table.
 fn watching_with(table: &str, a: &str, b: &str, w: &str) -> Setup {
     gateway::on_configured().config(&format!(
-        "{}[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
-         {table}engines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\
-         mirror = false\naccept_loss = true\nafter = \"1s\"\n[defaults]\nlease = \"{}s\"\n",
+        "{}{}[defaults]\nlease = \"{}s\"\n",
         operators(),
+        chain_of(table, a, b, w),
         LEASE.as_secs()
     ))
+}
+
+/// The tables of the engines and the chain.
+fn chain_of(table: &str, a: &str, b: &str, w: &str) -> String {
+    format!(
+        "[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
+         {table}engines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\
+         mirror = false\naccept_loss = true\nafter = \"1s\"\n"
+    )
 }
 
 async fn granted(gateway: &Gateway) -> Answer {

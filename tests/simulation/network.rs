@@ -10,7 +10,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -335,6 +335,10 @@ impl OneShard for Network {
 
     fn nodes(&self) -> Vec<Node> {
         Vec::new()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

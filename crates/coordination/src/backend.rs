@@ -34,6 +34,13 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the key of a shared record.
     fn record_key(&self, name: &RecordName) -> Bytes;
 
+    /// Returns the key of the store's marker. It is the same at all clusters.
+    fn marker_key(&self) -> String;
+
+    /// Reads any key of the cluster, whatever store it belongs to.
+    fn look_up(session: &Self::Session, key: String)
+    -> impl Future<Output = Result<Option<Bytes>, EngineError>> + Send;
+
     /// Opens a session at the first member that is fit, beginning with this one.
     fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
 

@@ -6,13 +6,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, LookUp as LookUpFn,
+    Node, OneShard, RecordChange, RecordName, RecordView, Records, Servers, StoreIdentity, Subscription, claim_each,
+    without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -85,6 +87,17 @@ impl<B: Backend> Service<B> {
     async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
         let key = self.backend.claim_key(request.key());
         self.routes.call(|reply| Box::new(ClaimCall::new(request, key, reply))).await
+    }
+}
+
+/// Reads any key of the cluster.
+struct LookUp<B>(String, std::marker::PhantomData<B>);
+
+impl<B: Backend> SingleRequest<B::Session> for LookUp<B> {
+    type Answer = Option<Bytes>;
+
+    async fn run(self, session: &B::Session) -> Result<Option<Bytes>, EngineError> {
+        B::look_up(session, self.0).await
     }
 }
 
@@ -183,6 +196,19 @@ where
 
     fn nodes(&self) -> Vec<Node> {
         self.backend.members().nodes()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        let (server, routes) = (self.backend.server(), self.routes.clone());
+        let look_up: LookUpFn = Arc::new(move |key| {
+            let routes = routes.clone();
+            Box::pin(async move {
+                let found = routes.run(LookUp::<B>(key, std::marker::PhantomData)).await;
+                found.map(|found| found.map(Vec::from)).map_err(EngineError::of_read)
+            })
+        });
+        let servers = Servers::ByMarker { place: self.backend.marker_key(), look_up };
+        Some(StoreIdentity { kind: server.engine(), marker: server.marker()?, servers })
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -11,6 +11,7 @@ pub mod error;
 pub mod faulty;
 #[cfg(any(test, feature = "test-util"))]
 mod forward;
+pub mod identity;
 pub mod memory;
 pub mod node;
 pub mod notification;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use self::claims::{BatchClaim, ClaimSink, Claims, claim_each, without_index_of_unknowns};
 pub use self::error::{Determinate, EngineError, Indeterminate};
+pub use self::identity::{Common, LookUp, Servers, StoreIdentity};
 pub use self::node::{Node, NodeRole};
 pub use self::notification::{Channel, Subscription};
 pub use self::records::Records;

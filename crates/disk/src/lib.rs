@@ -31,7 +31,7 @@ use oncegate_core::clock::{Clock, SteadyClock, Timestamp};
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     self, ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage,
@@ -310,6 +310,10 @@ impl OneShard for Disk {
 
     fn nodes(&self) -> Vec<Node> {
         Vec::new()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -50,6 +50,17 @@ pub struct Inspection {
     pub warnings: Vec<String>,
     /// Reasons why the engine cannot be used, or not all of its servers, and what to do.
     pub problems: Vec<String>,
+    /// The server, or the cluster, as it names itself.
+    pub server: Option<ServerName>,
+}
+
+/// Name that a server or a cluster has given itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerName {
+    /// The name.
+    pub name: String,
+    /// No other has the same.
+    pub is_unique: bool,
 }
 
 impl Inspection {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use oncegate_core::engine::Determinate;
+use oncegate_core::engine::{Determinate, Servers, StoreIdentity};
 
 /// Called when a server came back without its data.
 pub type OnDataLoss = Arc<dyn Fn() + Send + Sync>;
@@ -27,6 +27,8 @@ struct Seen {
     refusal: Option<String>,
     /// The marker, when it was last read.
     marker: Option<Vec<u8>>,
+    /// The name that the server has given itself, where no other server has the same.
+    name: Option<String>,
 }
 
 impl Server {
@@ -40,6 +42,11 @@ impl Server {
             data_losses: AtomicU64::new(0),
             seen: Mutex::default(),
         }
+    }
+
+    /// Returns the kind of the server.
+    pub fn engine(&self) -> &'static str {
+        self.engine
     }
 
     /// Returns its address, for messages.
@@ -63,6 +70,26 @@ impl Server {
             seen.marker = marker.map(<[u8]>::to_vec);
         }
         lost
+    }
+
+    /// Returns the marker, as it was last read.
+    pub fn marker(&self) -> Option<Vec<u8>> {
+        self.seen().marker.clone()
+    }
+
+    /// Records the name that the server has given itself. Another server has another one, and so may this one after a restart.
+    pub fn set_name(&self, name: &str) {
+        let mut seen = self.seen();
+        if seen.name.as_deref() != Some(name) {
+            seen.name = Some(name.to_owned());
+        }
+    }
+
+    /// Returns what tells the store from others, once the name of its server and its marker are known.
+    pub fn identity(&self) -> Option<StoreIdentity> {
+        let seen = self.seen();
+        let (name, marker) = seen.name.clone().zip(seen.marker.clone())?;
+        Some(StoreIdentity { kind: self.engine, marker, servers: Servers::Named(name) })
     }
 
     /// Records that the server came back without its data.

@@ -9,7 +9,7 @@ use oncegate_coordination::time;
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
 use oncegate_core::engine::{Determinate, EngineError};
-use oncegate_driver::scheme::Inspection;
+use oncegate_driver::scheme::{Inspection, ServerName};
 use tokio::time::timeout;
 
 use super::authentication::Authentication;
@@ -87,6 +87,8 @@ pub(super) async fn inspect(url: &str) -> Inspection {
         }
     }
     if let [(first, of_first), others @ ..] = &clusters[..] {
+        // Clusters that were started with the same addresses and token have the same ID.
+        found.server = Some(ServerName { name: format!("etcd cluster {first:x}"), is_unique: false });
         found.problems.extend(others.iter().map(|(id, member)| {
             format!(
                 "{of_first} is in cluster {first:x}, and {member} in cluster {id:x}: name the members of one cluster in the URL"

@@ -119,6 +119,14 @@ impl Backend for Store {
         self.keys.record(name)
     }
 
+    fn marker_key(&self) -> String {
+        String::from_utf8_lossy(&self.keys.marker).into_owned()
+    }
+
+    async fn look_up(session: &Session, key: String) -> Result<Option<Bytes>, EngineError> {
+        session.look_up(key.into()).await.map_err(|Failure { answer, .. }| answer)
+    }
+
     async fn open(self: Arc<Self>, from: usize) -> Result<Session, Determinate> {
         Session::open(&self, from).await
     }

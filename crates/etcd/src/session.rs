@@ -135,6 +135,15 @@ impl Session {
         self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at)
     }
 
+    /// Reads a key, of whatever store.
+    pub(super) async fn look_up(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
+        let Replied { responses, .. } = self.run(|| vec![step::read(&key)]).await?;
+        match responses.into_iter().next().map(|response| step::result_of(response, 0)).transpose()? {
+            Some(Stepped::Found(found)) => Ok(found.map(|found| found.value)),
+            Some(Stepped::Written(..)) | None => Err(Failure::lost("etcd's reply does not fit the request")),
+        }
+    }
+
     /// Asks the member for its size.
     pub(super) async fn measure(&self) -> Result<(), Failure> {
         let status = self.limited(self.client.call(STATUS, || StatusRequest {})).await?;

@@ -33,7 +33,7 @@ use oncegate_core::claim::{
 use oncegate_core::engine::notification::Hub;
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, OneShard,
-    RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each, without_index_of_unknowns,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -254,6 +254,10 @@ impl OneShard for Postgres {
 
     fn nodes(&self) -> Vec<Node> {
         Vec::new()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        self.store.server.identity()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -45,8 +45,9 @@ const IS_WAITING: &str = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait
 /// standby has all that is before it.
 const BARRIER: &str = "SELECT pg_logical_emit_message(true, 'oncegate', '')::text";
 
+/// The time of its start, to the microsecond, is the name of a server. The identifier of its cluster is also that of its copies.
 const FITNESS: &str = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on', marker::text, \
-                       oldest_build FROM oncegate_schema";
+                       oldest_build, extract(epoch FROM pg_postmaster_start_time())::text FROM oncegate_schema";
 
 /// A connection to the primary that has passed the health check.
 pub(super) struct Session {
@@ -105,6 +106,7 @@ impl Session {
             let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
             store.server.set_durable(row.try_get(0)?);
             store.server.set_marker(Some(row.try_get::<&str, _>(1)?.as_bytes()));
+            store.server.set_name(row.try_get(3)?);
             row.try_get(2)
         });
         schema::check_build(oldest_build.map_err(|error| unchanged(&error))?).map_err(determinate)

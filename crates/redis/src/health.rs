@@ -103,6 +103,9 @@ impl Health {
         };
         let (server, memory) = (text(checked(server)?), text(checked(memory)?));
         let version = check_version(&server, VERSION_MIN)?;
+        if let Some(run_id) = field(&server, "run_id").filter(|run_id| !run_id.is_empty()) {
+            self.server.set_name(run_id);
+        }
         // Such a node would take only the keys of its slots.
         if !matches!(self.url.layout, Layout::Cluster { .. }) && is_of_cluster(&text(cluster)) {
             return Err(Determinate::Incompatible(PART_OF_CLUSTER.into()));

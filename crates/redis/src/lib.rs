@@ -55,7 +55,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, RecordChange,
-    RecordName, RecordView, Records, Subscription, millis, value,
+    RecordName, RecordView, Records, StoreIdentity, Subscription, millis, value,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -312,6 +312,10 @@ impl oncegate_core::engine::Topology for Redis {
 
     fn nodes(&self) -> Vec<Node> {
         self.topology.nodes()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        self.topology.identity()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -7,8 +7,8 @@ mod shards;
 
 use std::sync::Arc;
 
-use oncegate_core::engine::EngineError;
 use oncegate_core::engine::notification::Hub;
+use oncegate_core::engine::{EngineError, StoreIdentity};
 use redis::Value;
 use tokio::runtime::Handle;
 
@@ -54,6 +54,14 @@ impl Topology {
         match self {
             Self::One(one) => one.server.server().is_durable(),
             Self::Cluster(cluster) => cluster.is_durable(),
+        }
+    }
+
+    /// Returns what tells the store from others. A cluster has no name.
+    pub(super) fn identity(&self) -> Option<StoreIdentity> {
+        match self {
+            Self::One(one) => one.server.server().identity(),
+            Self::Cluster(_) => None,
         }
     }
 

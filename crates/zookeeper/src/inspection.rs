@@ -8,13 +8,14 @@ use oncegate_coordination::members::text;
 use oncegate_coordination::time;
 use oncegate_coordination::url::Address;
 use oncegate_core::engine::{Determinate, EngineError};
-use oncegate_driver::scheme::Inspection;
+use oncegate_driver::scheme::{Inspection, ServerName};
 use tokio::time::timeout;
 
 use super::client::Client;
 use super::ensemble::{ONLY_SERVER, WITHOUT_WORDS};
 use super::failure::Failure;
 use super::keys::{self, Keys};
+use super::members::{self, CONFIGURATION};
 use super::proto::{Body, Change, Reply, Request, code};
 use super::session::DATA_IN_HEAP;
 use super::url::Url;
@@ -31,6 +32,8 @@ struct Look {
     data_bytes: Option<u64>,
     /// The marker of the store, if there is one.
     marker: Option<Bytes>,
+    /// The ensemble, as it names itself.
+    ensemble: Option<String>,
 }
 
 /// Checks every server that the URL names.
@@ -75,6 +78,8 @@ pub(super) async fn inspect(url: &str) -> Inspection {
             Some("standalone") => found.warnings.push(format!("{member}: {ONLY_SERVER}")),
             _ => {}
         }
+        let server = look.ensemble.map(|name| ServerName { name, is_unique: false });
+        found.server = found.server.take().or(server);
         if let Some(marker) = look.marker
             && markers.iter().all(|(other, _)| *other != marker)
         {
@@ -100,7 +105,9 @@ async fn look(url: &Url, member: &Address) -> Result<Look, String> {
     check_rights(url, &client).await.map_err(|failure| refusal(member, &failure))?;
     let marker = get(&client, &Keys::new(&url.root).marker).await.map_err(|failure| refusal(member, &failure))?;
     let marker = if let Node::There(marker) = marker { Some(marker) } else { None };
-    Ok(Look { srvr, data_bytes: mntr.as_deref().and_then(words::data_bytes), marker })
+    let configuration = get(&client, CONFIGURATION).await.map_err(|failure| refusal(member, &failure))?;
+    let ensemble = if let Node::There(lines) = configuration { members::ensemble(&lines) } else { None };
+    Ok(Look { srvr, data_bytes: mntr.as_deref().and_then(words::data_bytes), marker, ensemble })
 }
 
 /// Tests that the user may make the nodes that the engine needs, those that are there included, and that a quorum decides.

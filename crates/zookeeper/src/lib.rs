@@ -122,6 +122,14 @@ impl Backend for Store {
         self.keys.record(name)
     }
 
+    fn marker_key(&self) -> String {
+        self.keys.marker.clone()
+    }
+
+    async fn look_up(session: &Session, key: String) -> Result<Option<Bytes>, EngineError> {
+        session.look_up(key).await.map_err(|Failure { answer, .. }| answer)
+    }
+
     async fn open(self: Arc<Self>, from: usize) -> Result<Session, Determinate> {
         Session::open(&self, from).await.map(|(session, _)| session)
     }

@@ -15,6 +15,19 @@ pub(super) fn listed(configuration: &[u8]) -> Vec<Address> {
     text.lines().filter_map(address_of).take(members::MEMBERS_MAX).collect()
 }
 
+/// Returns the name of the ensemble: the addresses by which its servers know one another. Two ensembles in separate networks may have
+/// the same.
+pub(super) fn ensemble(configuration: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(configuration).ok()?;
+    let server = |line: &str| -> Option<String> {
+        let (_, server) = line.strip_prefix("server.")?.split_once('=')?;
+        let mut parts = server.split(':');
+        Some(format!("{}:{}", members::text(parts.next()?), members::text(parts.next()?)))
+    };
+    let servers: Vec<_> = text.lines().filter_map(server).take(members::MEMBERS_MAX).collect();
+    (!servers.is_empty()).then(|| format!("ZooKeeper of {}", servers.join(", ")))
+}
+
 /// Reads a line such as `server.1=host:2888:3888:participant;0.0.0.0:2181`. An address of all interfaces is at the member's host.
 fn address_of(line: &str) -> Option<Address> {
     let (server, client) = line.strip_prefix("server.")?.split_once('=')?.1.split_once(';')?;
@@ -37,5 +50,7 @@ mod tests {
         let members: Vec<_> = listed(configuration).iter().map(ToString::to_string).collect();
         assert_eq!(members, ["z1:2181", "z2:2182", "10.0.0.3:2181"]);
         assert!(listed(b"\xff").is_empty());
+        assert_eq!(ensemble(configuration).as_deref(), Some("ZooKeeper of z1:2888, z2:2888, z3:2888, z4:2888"));
+        assert_eq!((ensemble(b"version=0"), ensemble(b"\xff")), (None, None));
     }
 }

@@ -168,6 +168,16 @@ impl Session {
         }
     }
 
+    /// Reads a node, of whatever store.
+    pub(super) async fn look_up(&self, path: String) -> Result<Option<Bytes>, Failure> {
+        let Replied { found, .. } = self.run(Vec::new(), vec![path.clone()]).await?;
+        match found.into_iter().next() {
+            Some(Ok(found)) => Ok(found.map(|(value, _)| value)),
+            Some(Err(code)) => Err(Failure::of_code(code, &path)),
+            None => Err(Failure::unfit()),
+        }
+    }
+
     /// Asks the member for its size, if the URL has a limit for it.
     pub(super) async fn measure(&self) {
         let Some(heap) = self.store.url.heap else { return };

@@ -1,5 +1,6 @@
 //! `oncegate config check --connect`: checks that the engines of a configuration answer, and what their servers say.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use oncegate_core::clock::{Clock as _, SystemClock};
 use oncegate_core::engine::capability::Capability;
-use oncegate_core::engine::{Capabilities, Determinate, EngineError};
-use oncegate_driver::scheme::Inspection;
+use oncegate_core::engine::{Capabilities, Determinate, EngineError, Servers as StoreServers, StoreIdentity};
+use oncegate_driver::scheme::{Inspection, ServerName};
 use tokio::time::{sleep, timeout};
 
 use crate::config::{Config, KeyPath, Problem, Problems};
@@ -40,7 +41,10 @@ pub(super) fn run(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let runtime = runtime.context("cannot start the runtime")?;
     let checks = config.engines.iter().map(|(name, url)| async move { (name, inspect(config, name, url).await) });
     let mut problems = Vec::new();
-    for (name, found) in runtime.block_on(join_all(checks)) {
+    let checked = runtime.block_on(join_all(checks));
+    let servers: Servers<'_> = checked.iter().map(|(name, found)| (name.as_str(), found.server.clone())).collect();
+    for (name, mut found) in checked {
+        same_servers(config, name, &servers, &mut found);
         let state = if found.problems.is_empty() { "can be used" } else { "cannot be used" };
         writeln!(out, "Engine {name} {state}.")?;
         for fact in &found.facts {
@@ -56,26 +60,60 @@ pub(super) fn run(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems).into()) }
 }
 
+/// The server of each engine, where it is known.
+type Servers<'a> = BTreeMap<&'a str, Option<ServerName>>;
+
+/// Adds what an engine has in common with the engines before it, in the chains of both.
+fn same_servers(config: &Config, name: &str, servers: &Servers<'_>, found: &mut Inspection) {
+    let Some(server) = &found.server else { return };
+    let (mut warnings, mut problems) = (Vec::new(), Vec::new());
+    for (chain, options) in &config.chains {
+        let witness = options.failover.as_ref().map(|failover| &failover.witness);
+        let names: Vec<_> = options.engines.iter().chain(witness).collect();
+        let Some(at) = names.iter().position(|other| *other == name) else { continue };
+        for other in &names[..at] {
+            let Some(Some(same)) = servers.get(other.as_str()).filter(|other| other.as_ref() == Some(server)) else {
+                continue;
+            };
+            let both = format!(
+                "it is the same server as engine {other} ({}): chain {chain} does not survive the loss of it",
+                same.name
+            );
+            match (same.is_unique, witness) {
+                (true, Some(_)) => problems.push(format!("{both}; name another server")),
+                (true, None) => warnings.push(both),
+                (false, _) => warnings.push(format!(
+                    "it says of itself the same as engine {other} ({}). If they are one cluster, chain {chain} does not survive the \
+                     loss of it",
+                    same.name
+                )),
+            }
+        }
+    }
+    found.warnings.extend(warnings);
+    found.problems.extend(problems);
+}
+
 async fn inspect(config: &Config, name: &str, url: &str) -> Inspection {
     match engines::inspection_of(url) {
         Ok(Some(inspect)) => inspect(url.to_owned()).await,
         Ok(None) => match probe(url).await {
-            Ok(capabilities) => answered(config, name, capabilities),
+            Ok((capabilities, server)) => Inspection { server, ..answered(config, name, capabilities) },
             Err(problem) => Inspection::of_problem(problem),
         },
         Err(error) => Inspection::of_problem(error.to_string()),
     }
 }
 
-/// Opens an engine, and waits until it answers. Returns its capabilities, or why it does not answer.
-async fn probe(url: &str) -> Result<Capabilities, String> {
+/// Opens an engine, and waits until it answers. Returns its capabilities and its server, or why it does not answer.
+async fn probe(url: &str) -> Result<(Capabilities, Option<ServerName>), String> {
     let clock = Arc::new(SystemClock::new());
     let engine = engines::open(url, clock.clone(), Vec::new()).map_err(|error| error.to_string())?;
     let answer = loop {
         let silent = || EngineError::unavailable(format!("no answer within {PROBE_TIMEOUT:?}"));
         let probed = timeout(PROBE_TIMEOUT, engine.probe()).await.unwrap_or_else(|_elapsed| Err(silent()));
         match probed {
-            Ok(()) => break Ok(engine.capabilities()),
+            Ok(()) => break Ok((engine.capabilities(), engine.identity().and_then(server_name))),
             // Connections are made in the background, so the first probe may be too early.
             Err(error) if clock.monotonic() < ANSWER_TIMEOUT => {
                 tracing::debug!(%error, "The engine does not answer yet");
@@ -87,6 +125,13 @@ async fn probe(url: &str) -> Result<Capabilities, String> {
     // What is not closed in time ends with the process.
     drop(timeout(CLOSE_TIMEOUT, engine.close()).await);
     answer
+}
+
+fn server_name(identity: StoreIdentity) -> Option<ServerName> {
+    match identity.servers {
+        StoreServers::Named(name) => Some(ServerName { name: format!("{} {name}", identity.kind), is_unique: true }),
+        StoreServers::ByMarker { .. } => None,
+    }
 }
 
 fn problem(error: EngineError) -> String {

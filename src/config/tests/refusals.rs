@@ -486,6 +486,8 @@ fn a_chain_that_switches_by_itself_says_all_that_this_means() {
         ("etcd://w", "memory:", "engine `w` (memory:) may lose"),
         ("etcd://w", "disk:./w", "engine `w` (disk:) may lose"),
         ("redis://b", "etcd://w", "engine `w` is the same server as engine `b`"),
+        ("redis://b", "etcd://v,w:2379/b", "engine `w` is on the server of engine `b`, w:2379"),
+        ("redis://b", "redis://a:6379/1?prefix=b", "engines `a` and `b` are one server, a:6379"),
         ("mode = \"automatic\"", "mode = \"magic\"", "write \"automatic\" or \"manual\""),
         ("mirror = false\n", "", "write mirror = false"),
         ("mirror = false", "mirror = true", "this release does not mirror"),

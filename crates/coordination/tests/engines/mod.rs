@@ -8,6 +8,7 @@ mod conformance;
 mod divided;
 mod full;
 mod garbage;
+mod identity;
 pub(super) mod inspected;
 mod notifications;
 mod races;

@@ -55,6 +55,10 @@ macro_rules! forward {
         fn nodes(&self) -> Vec<$crate::engine::Node> {
             self.$($engine)+.nodes()
         }
+
+        fn identity(&self) -> Option<$crate::engine::StoreIdentity> {
+            self.$($engine)+.identity()
+        }
     };
     (Topology for $wrapper:ty => $($engine:tt)+) => {
         #[async_trait::async_trait]

@@ -23,7 +23,8 @@ use self::shard::{NEVER, Shard, Slot, SlotKey, namespace_number};
 use super::notification::Hub;
 use super::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Determinate, EngineError, Node,
-    OneShard, RecordChange, RecordName, RecordView, Records, Subscription, claim_each, without_index_of_unknowns,
+    OneShard, RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each,
+    without_index_of_unknowns,
 };
 use crate::claim::{
     self, ClaimRequest, ClaimResponse, Effect, NamesEnd, OutcomeRequest, OutcomeResponse, RenewalRequest,
@@ -287,6 +288,10 @@ impl OneShard for Memory {
 
     fn nodes(&self) -> Vec<Node> {
         Vec::new()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

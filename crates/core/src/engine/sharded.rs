@@ -7,7 +7,8 @@ use async_trait::async_trait;
 
 use super::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node, NodeRole,
-    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each, without_index_of_unknowns,
+    RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, Topology, claim_each,
+    without_index_of_unknowns,
 };
 use crate::claim::{ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use crate::operator::{
@@ -157,6 +158,10 @@ impl Topology for Sharded {
             warnings: Vec::new(),
         };
         self.shards().into_iter().map(primary).collect()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

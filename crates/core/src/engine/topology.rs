@@ -5,6 +5,7 @@ use futures_util::stream::BoxStream;
 use serde::Serialize;
 
 use super::error::EngineError;
+use super::identity::StoreIdentity;
 use super::node::Node;
 use super::shared_record::RecordName;
 use crate::record::Key;
@@ -52,6 +53,9 @@ pub trait Topology: Send + Sync + 'static {
     /// Returns the servers of the store, where it has several.
     fn nodes(&self) -> Vec<Node>;
 
+    /// Returns what tells the store from others. `None` while that is unknown, and for a store that only this process uses.
+    fn identity(&self) -> Option<StoreIdentity>;
+
     /// Begins a backup of the store's present content: everything that an answer before the call depends on, and no later
     /// change. Holds up other calls no longer than a read does. `None` if the engine makes no backups. Fails while another backup
     /// is in progress; if this is dropped, the backup ends.
@@ -75,6 +79,9 @@ pub trait OneShard: Send + Sync + 'static {
 
     /// Returns the servers of the store, where operators can tell them apart.
     fn nodes(&self) -> Vec<Node>;
+
+    /// Returns what tells the store from others.
+    fn identity(&self) -> Option<StoreIdentity>;
 
     /// Begins a backup; `None` if the engine makes no backups.
     async fn backup(&self) -> Result<Option<Backup>, EngineError>;
@@ -127,6 +134,10 @@ impl<T: OneShard> Topology for T {
 
     fn nodes(&self) -> Vec<Node> {
         OneShard::nodes(self)
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        OneShard::identity(self)
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

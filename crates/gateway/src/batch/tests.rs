@@ -13,7 +13,7 @@ use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Node, OneShard, RecordChange,
-    RecordName, RecordView, Records, Subscription, claim_each,
+    RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each,
 };
 use oncegate_core::limits::Limits;
 use oncegate_core::operator::{
@@ -174,6 +174,10 @@ impl OneShard for Slow {
 
     fn nodes(&self) -> Vec<Node> {
         Vec::new()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        None
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -7,6 +7,7 @@ mod follow;
 mod freeze;
 mod grants;
 mod member;
+mod same_server;
 mod setup;
 mod state;
 mod status;
@@ -25,7 +26,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangePurpose, ChangeResponse, Channel, ClaimSink, Claims, Determinate, Engine,
-    EngineError, Node, RecordChange, RecordName, RecordView, Records, Subscription, Topology,
+    EngineError, Node, RecordChange, RecordName, RecordView, Records, StoreIdentity, Subscription, Topology,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -62,6 +63,7 @@ impl Chain {
             for at in 0..core.places().count() {
                 tokio::spawn(follow::follow(core.clone(), at, stop.clone()));
             }
+            tokio::spawn(same_server::watch(core.clone(), stop.clone()));
         }
         if core.failover.is_some() {
             tokio::spawn(failover::rounds::run(core.clone(), stop.clone()));
@@ -343,6 +345,10 @@ impl Topology for Chain {
 
     fn nodes(&self) -> Vec<Node> {
         self.core.members.iter().flat_map(|member| member.engine.nodes()).collect()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        self.current().identity()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -15,7 +15,7 @@ use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Engine, EngineError, Node, NodeRole,
-    RecordChange, RecordName, RecordView, Records, Subscription, Topology, claim_each,
+    RecordChange, RecordName, RecordView, Records, Servers, StoreIdentity, Subscription, Topology, claim_each,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -186,6 +186,11 @@ impl Topology for Unlike {
         vec![Node { address: "a:1".into(), role, version: None, shard: 3, up: true, breaker, warnings: Vec::new() }]
     }
 
+    fn identity(&self) -> Option<StoreIdentity> {
+        let servers = Servers::Named("a".into());
+        Some(StoreIdentity { kind: "unlike", marker: Vec::new(), servers })
+    }
+
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {
         out()
     }
@@ -202,6 +207,7 @@ async fn assert_passed_on(wrapper: &dyn Engine, unlike: &Unlike) {
     assert_eq!((wrapper.data_lost(), wrapper.waits_for_replicas()), (28, true));
     assert_eq!(wrapper.nodes().iter().map(|node| node.address.as_str()).collect::<Vec<_>>(), ["a:1"]);
     assert_eq!(wrapper.capabilities(), unlike.capabilities());
+    assert_eq!(wrapper.identity().map(|identity| identity.kind), Some("unlike"));
     assert!(wrapper.probe().await.is_err() && wrapper.probe_shard(3).await.is_err());
 }
 

@@ -8,7 +8,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::{
     Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, EngineError, Node, RecordChange,
-    RecordName, RecordView, Records, Subscription, Topology,
+    RecordName, RecordView, Records, StoreIdentity, Subscription, Topology,
 };
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
@@ -219,6 +219,10 @@ impl Topology for CallGuard {
 
     fn nodes(&self) -> Vec<Node> {
         self.0.nodes()
+    }
+
+    fn identity(&self) -> Option<StoreIdentity> {
+        self.0.engine.identity()
     }
 
     async fn backup(&self) -> Result<Option<Backup>, EngineError> {

@@ -22,6 +22,8 @@ pub(super) struct Member {
     pub(super) is_witness: bool,
     /// Capability without which its chain state is neither read nor written.
     requires: Option<Capability>,
+    /// Why it is one server with a place before it, if it is.
+    pub(super) same_as: ArcSwapOption<String>,
     /// Error of the last read of the chain state.
     failure: ArcSwapOption<String>,
     /// Start of the latest successful read, in microseconds; 0: never.
@@ -62,6 +64,7 @@ impl Member {
             record,
             is_witness: false,
             requires: None,
+            same_as: ArcSwapOption::empty(),
             failure: ArcSwapOption::empty(),
             read_at: AtomicU64::new(0),
             out_since: AtomicU64::new(0),
@@ -138,8 +141,11 @@ impl Member {
         timeout(CHAIN_METADATA_TIMEOUT, write).await.unwrap_or_else(late)
     }
 
-    /// Refuses a store that lacks the required capability.
+    /// Refuses a store that lacks the required capability, and a witness that is lost together with an engine.
     fn check_fitness(&self) -> Result<(), EngineError> {
+        if let Some(why) = self.same_as.load_full().filter(|_| self.is_witness) {
+            return Err(EngineError::incompatible(why.to_string()));
+        }
         match self.requires {
             Some(required) if !required.is_in(self.engine.capabilities()) => {
                 let (name, required) = (&self.name, required.as_str());

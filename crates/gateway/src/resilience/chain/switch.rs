@@ -50,8 +50,11 @@ impl Core {
         Ok(Switched { from: closing.previous, to: to.to_owned(), epoch: closing.epoch })
     }
 
-    /// Checks that an engine has what the chain requires. Otherwise the chain would grant nothing after the switch.
+    /// Checks that the engines of a chain with a witness are two servers, and that an engine has what the chain requires. Otherwise the chain would grant nothing after the switch.
     async fn check_fit(&self, target: usize) -> Result<(), ChainSwitchError> {
+        if let Some(why) = self.one_server() {
+            return Err(ChainSwitchError::Unfit(EngineError::incompatible(why)));
+        }
         let (Some(requirement), Some(next)) = (&self.requirement, self.members.get(target)) else { return Ok(()) };
         requirement.check(&*next.engine).await.map_err(|why| match why {
             EngineError::Determinate(Determinate::Incompatible(_)) => ChainSwitchError::Unfit(why),

@@ -57,6 +57,8 @@ pub(super) struct Situation {
     pub(super) changed_for: Option<Duration>,
     /// The witness.
     pub(super) witness: WitnessState,
+    /// Why the two engines are one server.
+    pub(super) one_server: Option<String>,
     /// The active engine.
     pub(super) active: Seen,
     /// The engine after it.
@@ -98,6 +100,8 @@ pub(super) enum Refusal {
     WitnessOut(String),
     /// The witness has the record of another epoch.
     WitnessDiffers,
+    /// The engines are one server under two names.
+    OneServer(String),
     /// The next engine comes earlier in the chain.
     Return,
     /// The active engine changed a short time ago.
@@ -150,6 +154,9 @@ impl Situation {
             WitnessState::Out(why) => return Some(Refusal::WitnessOut(why.clone())),
             WitnessState::Differs => return Some(Refusal::WitnessDiffers),
         }
+        if let Some(why) = &self.one_server {
+            return Some(Refusal::OneServer(why.clone()));
+        }
         if !self.is_preferred {
             return Some(Refusal::Return);
         }
@@ -187,6 +194,7 @@ impl fmt::Display for Refusal {
             Self::Closing => f.write_str("the chain is being switched"),
             Self::WitnessOut(why) => write!(f, "the witness is out: {why}"),
             Self::WitnessDiffers => f.write_str("the witness has the record of another switch"),
+            Self::OneServer(why) => f.write_str(why),
             Self::Return => f.write_str("only an operator returns to an earlier engine of the chain"),
             Self::TooSoon => f.write_str("the active engine changed less than a minute ago"),
             Self::NextOut => f.write_str("the other engine does not answer"),
@@ -219,6 +227,7 @@ mod tests {
             is_preferred: true,
             changed_for: None,
             witness: WitnessState::Agrees,
+            one_server: None,
             active: Seen::Out(3 * SECOND),
             next: Seen::Answers,
             next_unfit: None,
@@ -287,11 +296,12 @@ mod tests {
     fn each_obstacle_stops_a_switch_and_is_named_before_the_store_is_out() {
         let usual = situation(vec![other(OUT)]);
         let foreign = OtherView { same_chain: false, ..other(OUT) };
-        let obstacles: [(Situation, &str); 10] = [
+        let obstacles: [(Situation, &str); 11] = [
             (Situation { is_automatic: false, ..usual.clone() }, "manual"),
             (Situation { is_closing: true, ..usual.clone() }, "being switched"),
             (Situation { witness: WitnessState::Out("no route".into()), ..usual.clone() }, "witness is out: no route"),
             (Situation { witness: WitnessState::Differs, ..usual.clone() }, "another switch"),
+            (Situation { one_server: Some("`b` is `a`".into()), ..usual.clone() }, "`b` is `a`"),
             (Situation { is_preferred: false, ..usual.clone() }, "only an operator returns"),
             (Situation { changed_for: Some(SETTLED / 2), ..usual.clone() }, "less than a minute ago"),
             (Situation { next: OUT, ..usual.clone() }, "other engine does not answer"),

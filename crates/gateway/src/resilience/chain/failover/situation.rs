@@ -88,6 +88,7 @@ impl Failover {
             is_preferred: active < next,
             changed_for: (view.state.epoch > 0).then(|| now.saturating_sub(view.since)),
             witness: self.witness_state(core),
+            one_server: core.one_server(),
             active: core.members[active].seen(core.now()),
             next: core.members[next].seen(core.now()),
             next_unfit: unfit(core, &core.members[next]),
