@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::certificates::PairFiles;
 use crate::process::Process;
+use crate::tcp_proxy::{Mode, TcpProxy};
 use crate::{folder, fresh, missing, wait};
 
 /// Longest time until a cluster has a leader.
@@ -23,6 +24,16 @@ pub struct EtcdCluster {
     tls: Option<Tls>,
     /// A learner and proxies, each with its folder.
     others: Vec<(Process, TempDir)>,
+    cable: Option<Cable>,
+}
+
+/// All connections between one member and the others.
+struct Cable {
+    member: usize,
+    /// Name of the member to the others.
+    id: String,
+    /// Before the peer port of each member.
+    proxies: Vec<TcpProxy>,
 }
 
 /// The files of a cluster over TLS, which requires certificates of its clients.
@@ -70,13 +81,43 @@ impl EtcdCluster {
         Self::start_as(count, arguments.iter().map(ToString::to_string).collect(), None).await
     }
 
+    /// Starts a cluster of three members. The connections of this one to the others can be cut.
+    pub async fn start_with_cable(member: usize) -> Option<Self> {
+        let mut cluster = Self::start_cabled(3, Vec::new(), None, Some(member)).await?;
+        let list: serde_json::Value =
+            serde_json::from_str(&cluster.ctl(&["member", "list", "--write-out=json"])).unwrap_or_default();
+        let found =
+            list["members"].as_array().into_iter().flatten().find(|entry| entry["name"] == format!("m{member}"));
+        let id = found.and_then(|found| found["ID"].as_u64()).expect("it is a member");
+        if let Some(cable) = &mut cluster.cable {
+            cable.id = format!("{id:x}");
+        }
+        Some(cluster)
+    }
+
     async fn start_as(count: usize, arguments: Vec<String>, tls: Option<Tls>) -> Option<Self> {
+        Self::start_cabled(count, arguments, tls, None).await
+    }
+
+    async fn start_cabled(
+        count: usize,
+        arguments: Vec<String>,
+        tls: Option<Tls>,
+        cut_off: Option<usize>,
+    ) -> Option<Self> {
         missing::tool("etcd")?;
         missing::tool("etcdctl")?;
-        let mut cluster = Self { members: Vec::new(), arguments, tls, others: Vec::new() };
+        let mut cluster = Self { members: Vec::new(), arguments, tls, others: Vec::new(), cable: None };
         for _ in 0..5 {
             // Another process may take a port first. Then a member exits.
             cluster.members = (0..count).map(|_| Member::new()).collect();
+            if let Some(member) = cut_off {
+                let mut proxies = Vec::new();
+                for member in &cluster.members {
+                    proxies.push(TcpProxy::start_any(([127, 0, 0, 1], member.peer_port).into()).await);
+                }
+                cluster.cable = Some(Cable { member, id: String::new(), proxies });
+            }
             (0..count).for_each(|member| cluster.launch(member));
             if cluster.is_ready().await {
                 return Some(cluster);
@@ -167,6 +208,24 @@ impl EtcdCluster {
         }
         command.args(arguments);
         command
+    }
+
+    /// Sets what happens between the member of the cable and the others: whether the others hear it, it hears them, both or neither.
+    /// Messages are both in requests and in replies.
+    pub fn set_cable(&self, mode: Mode) {
+        let Cable { member, id, proxies } = self.cable.as_ref().expect("started with a cable");
+        let from_it = match mode {
+            Mode::HalfOpen => Mode::Unheard,
+            Mode::Unheard => Mode::HalfOpen,
+            mode => mode,
+        };
+        for (position, proxy) in proxies.iter().enumerate() {
+            if position == *member {
+                proxy.set(mode);
+            } else {
+                proxy.set_from_member(id, from_it);
+            }
+        }
     }
 
     /// Freezes a member: its connections stay open, without any reply.
@@ -294,8 +353,12 @@ impl EtcdCluster {
 
     /// Starts a member of a cluster that is new or exists.
     fn launch_into(&mut self, position: usize, state: &str) {
-        let peer = |(position, member): (usize, &Member)| format!("m{position}=http://127.0.0.1:{}", member.peer_port);
-        let peers: Vec<_> = self.members.iter().enumerate().map(peer).collect();
+        let advertised = |position: usize| match &self.cable {
+            Some(cable) => format!("http://{}", cable.proxies[position].address()),
+            None => format!("http://127.0.0.1:{}", self.members[position].peer_port),
+        };
+        let peers: Vec<_> =
+            (0..self.members.len()).map(|position| format!("m{position}={}", advertised(position))).collect();
         let member = &self.members[position];
         let client = format!("{}://127.0.0.1:{}", self.scheme(), member.client_port);
         let own_peer = format!("http://127.0.0.1:{}", member.peer_port);
@@ -303,7 +366,7 @@ impl EtcdCluster {
         let mut command = Command::new("etcd");
         command.arg("--name").arg(format!("m{position}")).arg("--data-dir").arg(member.data());
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &own_peer, "--initial-advertise-peer-urls", &own_peer]);
+        command.args(["--listen-peer-urls", &own_peer, "--initial-advertise-peer-urls", &advertised(position)]);
         command.args(["--initial-cluster", &peers.join(","), "--initial-cluster-state", state, "--logger=zap"]);
         command.args(["--heartbeat-interval=50", "--election-timeout=500"]).args(&self.arguments);
         self.members[position].process = Process::start(command.stderr(log));

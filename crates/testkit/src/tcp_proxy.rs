@@ -24,20 +24,48 @@ pub enum Mode {
     Delay(Duration),
     /// Forward requests, and hold replies.
     HalfOpen,
+    /// Hold requests, and forward replies.
+    Unheard,
     /// Hold everything, and keep connections open.
     Blackhole,
 }
 
-/// Treatment of all connections, and of those from some addresses.
+/// Treatment of all connections, and of those from some addresses or members.
 #[derive(Clone)]
 struct Modes {
     all: Mode,
     from: BTreeMap<IpAddr, Mode>,
+    from_members: BTreeMap<String, Mode>,
 }
 
 impl Modes {
-    fn of(&self, peer: IpAddr) -> Mode {
-        self.from.get(&peer).copied().unwrap_or(self.all)
+    fn all(mode: Mode) -> Self {
+        Self { all: mode, from: BTreeMap::new(), from_members: BTreeMap::new() }
+    }
+
+    fn of(&self, peer: &Peer) -> Mode {
+        let member = peer.member.lock().expect("no panic");
+        let of_member = member.as_ref().and_then(|member| self.from_members.get(member));
+        of_member.or_else(|| self.from.get(&peer.address)).copied().unwrap_or(self.all)
+    }
+}
+
+/// The field in which a member of etcd names itself to the others.
+const MEMBER: &[u8] = b"X-Server-From: ";
+
+/// The client of a connection.
+struct Peer {
+    address: IpAddr,
+    /// The member of etcd that it is, once it has said so.
+    member: Mutex<Option<String>>,
+}
+
+impl Peer {
+    /// Reads the name of the member in a part of a request.
+    fn hear(&self, request: &[u8]) {
+        let Some(at) = request.windows(MEMBER.len()).position(|part| part == MEMBER) else { return };
+        let name = request[at + MEMBER.len()..].split(|byte| *byte == b'\r').next().unwrap_or_default();
+        *self.member.lock().expect("no panic") = Some(String::from_utf8_lossy(name).into_owned());
     }
 }
 
@@ -101,7 +129,7 @@ impl TcpProxy {
         let address = listener.local_addr().expect("its address");
         let shared = Arc::new(Shared {
             server: Mutex::new(server),
-            modes: watch::Sender::new(Modes { all: Mode::Pass, from: BTreeMap::new() }),
+            modes: watch::Sender::new(Modes::all(Mode::Pass)),
             epoch: watch::Sender::new(0),
             faults: Mutex::default(),
             accepted: AtomicUsize::new(0),
@@ -124,12 +152,17 @@ impl TcpProxy {
 
     /// Sets the mode of all connections, for open ones as well.
     pub fn set(&self, mode: Mode) {
-        self.shared.modes.send_replace(Modes { all: mode, from: BTreeMap::new() });
+        self.shared.modes.send_replace(Modes::all(mode));
     }
 
     /// Sets the mode of connections from this address, for open ones as well.
     pub fn set_from(&self, peer: IpAddr, mode: Mode) {
         self.shared.modes.send_modify(|modes| _ = modes.from.insert(peer, mode));
+    }
+
+    /// Sets the mode of connections from this member of an etcd cluster, for open ones as well.
+    pub fn set_from_member(&self, member: &str, mode: Mode) {
+        self.shared.modes.send_modify(|modes| _ = modes.from_members.insert(member.to_owned(), mode));
     }
 
     /// Closes all connections, and forwards new ones to another server.
@@ -227,8 +260,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// Forwards one connection until either side or a fault closes it, or all are dropped.
 async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch: watch::Receiver<u64>) {
     let mut modes = shared.modes.subscribe();
+    let peer = Peer { address: peer, member: Mutex::default() };
     let forwarding = async {
-        let _ = modes.wait_for(|modes| modes.of(peer) != Mode::Blackhole).await;
+        let _ = modes.wait_for(|modes| modes.of(&peer) != Mode::Blackhole).await;
         let server = *shared.server.lock().expect("no panic");
         let Ok(server) = TcpStream::connect(server).await else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -236,8 +270,8 @@ async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch
         let (from_server, to_server) = server.into_split();
         let is_doomed = AtomicBool::new(false);
         tokio::select! {
-            () = requests(from_client, to_server, peer, &shared, &is_doomed) => {}
-            () = replies(from_server, to_client, peer, &shared, &is_doomed) => {}
+            () = requests(from_client, to_server, &peer, &shared, &is_doomed) => {}
+            () = replies(from_server, to_client, &peer, &shared, &is_doomed) => {}
         }
     };
     tokio::select! {
@@ -250,14 +284,17 @@ async fn forward(client: TcpStream, peer: IpAddr, shared: Arc<Shared>, mut epoch
 async fn requests(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    peer: IpAddr,
+    peer: &Peer,
     shared: &Shared,
     is_doomed: &AtomicBool,
 ) {
     let mut modes = shared.modes.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        pause(&mut modes, peer, |mode| mode != Mode::Blackhole).await;
+        if !shared.is_redis {
+            peer.hear(&buffer[..count]);
+        }
+        pause(&mut modes, peer, |mode| !matches!(mode, Mode::Blackhole | Mode::Unheard)).await;
         let (pass, cut) = {
             let mut faults = shared.faults.lock().expect("no panic");
             if let Some((text, left @ 1..)) = &mut faults.lose_of
@@ -287,7 +324,7 @@ async fn requests(
 async fn replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    peer: IpAddr,
+    peer: &Peer,
     shared: &Shared,
     is_doomed: &AtomicBool,
 ) {
@@ -326,7 +363,7 @@ fn counts_down(after: &mut Option<usize>) -> bool {
     is_now
 }
 
-async fn pause(modes: &mut watch::Receiver<Modes>, peer: IpAddr, passes: impl Fn(Mode) -> bool) {
+async fn pause(modes: &mut watch::Receiver<Modes>, peer: &Peer, passes: impl Fn(Mode) -> bool) {
     if let Ok(mode) = modes.wait_for(|modes| passes(modes.of(peer))).await.map(|modes| modes.of(peer))
         && let Mode::Delay(delay) = mode
     {

@@ -17,14 +17,14 @@ async fn through_proxy(cluster: &Cluster) -> (TcpProxy, String) {
     (proxy, format!("{url}?members=fixed"))
 }
 
-/// Only replies are lost, or nothing comes through at all.
+/// Only replies are lost, or only requests, or nothing comes through at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_behind_a_broken_cable_is_left_and_each_call_has_one_effect() {
     let Some(cluster) = Cluster::start().await else { return };
     let (proxy, url) = through_proxy(&cluster).await;
     let engine = engine::open(&url, engine::Options::default()).unwrap();
     serves_again(&engine).await;
-    for mode in [Mode::HalfOpen, Mode::Blackhole] {
+    for mode in [Mode::HalfOpen, Mode::Unheard, Mode::Blackhole] {
         proxy.set(mode);
         for _ in 0..3 {
             let request = fresh_claim();

@@ -5,6 +5,7 @@
 mod cable;
 mod clock;
 mod conformance;
+mod cut_off;
 mod divided;
 mod full;
 mod garbage;

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod auth;
-mod cut_off;
 #[path = "../../../coordination/tests/engines/mod.rs"]
 mod engines;
 mod inspection;

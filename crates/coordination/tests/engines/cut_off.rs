@@ -1,4 +1,4 @@
-//! A server that has lost the others, while clients reach all of them.
+//! A member that has lost the others, while clients reach all of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,29 +9,28 @@ use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_testkit::tcp_proxy::Mode;
 use oncegate_testkit::wait;
-use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
-use oncegate_zookeeper::Options;
 
-use super::{again, granted, is_duplicate, serves_again};
+use super::{Cluster, again, engine, granted, is_duplicate, serves_again};
 
-/// The server that is cut off.
+/// The member that is cut off.
 const ALONE: usize = 2;
 
-/// Twice the time in which the servers notice that they have lost one another.
+/// Twice the time in which members notice that they have lost one another.
 const CUT: Duration = Duration::from_secs(10);
 
-/// The first gateway knows only the server that is cut off; the second one knows all. After each grant of the second one, the
-/// answers of the first one must be true, even while its server still acts as the leader.
+/// The first gateway knows only the member that is cut off; the second one knows all. After each grant of the second one, the
+/// answers of the first one must be true, even while its member still acts as the leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_cut_off_grants_nothing_and_shows_nothing_old() {
-    let Some(mut cluster) = ZooKeeperCluster::start_with_cable(ALONE).await else { return };
+async fn a_member_that_is_cut_off_grants_nothing_and_shows_nothing_old() {
+    let Some(mut cluster) = Cluster::start_with_cable(ALONE).await else { return };
     // The one that is cut off leads: it has most reason to believe in its data.
     while let Some(other) = cluster.leader().filter(|leader| *leader != ALONE) {
         cluster.restart(other);
         assert!(cluster.is_ready().await);
     }
-    let open = |url: &str| oncegate_zookeeper::open(url, Options::default()).expect("a good URL");
-    let there = open(&format!("zookeeper://{}?members=fixed", cluster.addresses()[ALONE]));
+    let open = |url: &str| engine::open(url, engine::Options::default()).expect("a good URL");
+    let scheme = cluster.url().split_once("://").expect("a URL").0.to_owned();
+    let there = open(&format!("{scheme}://{}?members=fixed", cluster.addresses()[ALONE]));
     let here = open(&cluster.url());
     for mode in [Mode::Blackhole, Mode::HalfOpen] {
         for engine in [&there, &here] {
