@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::Api;
 use super::answer::Success;
-use super::call::Call;
+use super::call::ApiCall;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,7 +68,7 @@ pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
 }
 
 /// Returns the response with the results in order.
-pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &Call<'_>) -> Response {
+pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &ApiCall<'_>) -> Response {
     let base = &call.api.problem_base;
     for noted in results.iter().filter_map(noted) {
         call.api.recent.note(&call.app.key, call.request_id, noted);

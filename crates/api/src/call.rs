@@ -9,10 +9,10 @@ use oncegate_web::problem::Problem;
 use oncegate_web::request_id::RequestId;
 use serde::Deserialize;
 
-use super::{Api, Connection};
+use super::{Api, ApiConnection};
 
 /// A call of an operation: authenticated, admitted and charged. Only the pipeline creates one.
-pub(super) struct Call<'a> {
+pub(super) struct ApiCall<'a> {
     pub(super) api: &'a Api,
     /// The app whose credential the request has.
     pub(super) app: &'a Arc<App>,
@@ -25,12 +25,12 @@ pub(super) struct Call<'a> {
 /// Services that a call needs for waiting.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting<'a> {
-    pub(super) connection: &'a Connection,
+    pub(super) connection: &'a ApiConnection,
     /// Releases the permits of the request.
     pub(super) release: &'a (dyn Fn() + Sync),
 }
 
-impl<'a> Call<'a> {
+impl<'a> ApiCall<'a> {
     /// Reads the body as this type.
     pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
         self.body.parse()
@@ -54,7 +54,7 @@ impl<'a> Call<'a> {
 }
 
 /// Returns the app of a request's credential.
-pub(super) fn authenticate(api: &Api, headers: &HeaderMap, connection: &Connection) -> Result<Arc<App>, AuthError> {
+pub(super) fn authenticate(api: &Api, headers: &HeaderMap, connection: &ApiConnection) -> Result<Arc<App>, AuthError> {
     let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     api.registry.authenticate(authorization, &connection.credential, api.clock.wall())
 }

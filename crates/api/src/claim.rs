@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::call::Call;
+use super::call::ApiCall;
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
@@ -54,7 +54,7 @@ enum AskedLeaseEnd {
 }
 
 /// Handles a claim call.
-pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
+pub(super) async fn claim(call: ApiCall<'_>) -> Result<Response, Problem> {
     let mut body: ClaimBody<'_> = call.parse()?;
     body.merge_nonce(call.headers)?;
     let wait = body.wait.map(|Span(wait)| wait).or_else(|| prefer::wait(call.headers));
@@ -74,7 +74,7 @@ pub(super) async fn claim(call: Call<'_>) -> Result<Response, Problem> {
 }
 
 /// Handles a claim call that waits for up to this time. The response says the time if it did wait.
-async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> Response {
+async fn claim_or_wait(call: &ApiCall<'_>, request: ClaimCall, wait: Duration) -> Response {
     let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
     // Checked before the grant or the found claim is used. A grant that crosses the revocation ends with its lease,
     // since a repeat may have it.
@@ -94,7 +94,7 @@ async fn claim_or_wait(call: &Call<'_>, request: ClaimCall, wait: Duration) -> R
 
 /// Returns the response to a call that was not granted. Operators look for refusals at their claim, which only a duplicate names: the body
 /// is read again then.
-fn refused(call: &Call<'_>, problem: Problem) -> Response {
+fn refused(call: &ApiCall<'_>, problem: Problem) -> Response {
     let is_named = matches!(problem.members, Members::Duplicate(_));
     let noted = if is_named { None } else { Noted::of_problem(&problem) };
     let noted = noted.and_then(|noted| {
@@ -108,7 +108,7 @@ fn refused(call: &Call<'_>, problem: Problem) -> Response {
     response
 }
 
-fn claim_of(call: &Call<'_>) -> Option<(Operation, GlobalId)> {
+fn claim_of(call: &ApiCall<'_>) -> Option<(Operation, GlobalId)> {
     let body: ClaimBody<'_> = call.parse().ok()?;
     let ClaimCall { operation, contents, .. } = body.into_request(&call.api.limits).ok()?;
     let global_id = Gateway::global_id(call.app, &operation, &contents);

@@ -5,11 +5,11 @@ use oncegate_web::problem::Problem;
 
 use super::answer;
 use super::batch::{self, Items};
-use super::call::Call;
+use super::call::ApiCall;
 use super::claim::{ClaimBody, NONCE_HEADER};
 
 /// Handles a batch of claim calls.
-pub(super) async fn claim_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {
+pub(super) async fn claim_batch(call: ApiCall<'_>, items: Items<'_>) -> Result<Response, Problem> {
     if call.headers.contains_key(NONCE_HEADER) {
         return Err(Problem::invalid(
             "The header Oncegate-Attempt-Nonce is for one claim; in a batch give each item its own `attempt_nonce`.",

@@ -7,7 +7,7 @@ use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 use serde::Serialize;
 
-use super::call::Call;
+use super::call::ApiCall;
 use super::claim::ClaimBody;
 
 #[derive(Serialize)]
@@ -17,7 +17,7 @@ struct GlobalIdBody<'a> {
 }
 
 /// Handles the call.
-pub(super) async fn global_id(call: Call<'_>) -> Result<Response, Problem> {
+pub(super) async fn global_id(call: ApiCall<'_>) -> Result<Response, Problem> {
     let request = call.parse::<ClaimBody<'_>>()?.into_request(&call.api.limits)?;
     let global_id = Gateway::global_id(call.app, &request.operation, &request.contents);
     Ok(json(&GlobalIdBody { global_id, canonical: request.contents.as_str() }))

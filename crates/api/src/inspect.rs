@@ -7,10 +7,10 @@ use oncegate_web::problem::{Code, Problem};
 use oncegate_web::record::RecordBody;
 use oncegate_web::response::json;
 
-use super::call::Call;
+use super::call::ApiCall;
 
 /// Handles a lookup.
-pub(super) async fn inspect(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {
+pub(super) async fn inspect(call: ApiCall<'_>, global_id: GlobalId) -> Result<Response, Problem> {
     let found = call.api.gateway.inspect(call.app, ClaimId::of_api(global_id)).await?;
     let nothing = || {
         Problem::new(

@@ -91,12 +91,12 @@ impl ApiService {
 
 /// State of a connection for the API: the credential that was verified last, and the presence of its caller.
 #[derive(Default)]
-pub struct Connection {
+pub struct ApiConnection {
     credential: CachedCredential,
     caller: CallerWatch,
 }
 
-impl ConnectionState for Connection {
+impl ConnectionState for ApiConnection {
     fn account(&self) -> Option<Arc<str>> {
         self.credential.app().map(|app| app.as_ref().into())
     }
@@ -107,9 +107,13 @@ impl ConnectionState for Connection {
 }
 
 impl HttpService for ApiService {
-    type Connection = Connection;
+    type Connection = ApiConnection;
 
-    fn call(&self, request: Request<Incoming>, connection: &Arc<Connection>) -> impl Future<Output = Response> + Send {
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: &Arc<ApiConnection>,
+    ) -> impl Future<Output = Response> + Send {
         pipeline::serve(self, request, connection)
     }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::call::Call;
+use super::call::ApiCall;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,7 +50,7 @@ struct GrantedBody {
 }
 
 /// Handles a request for a hold.
-pub(super) async fn lock_hold(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
+pub(super) async fn lock_hold(call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
     let mut body: HoldBody = call.parse()?;
     body.wait = body.wait.or_else(|| prefer::wait(call.headers).map(Span));
     let request = body.into_request(name, &call.api.limits)?;

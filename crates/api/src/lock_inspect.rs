@@ -6,10 +6,10 @@ use oncegate_web::lock::{LockBody, free};
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 
-use super::call::Call;
+use super::call::ApiCall;
 
 /// Handles a lookup.
-pub(super) async fn lock_inspect(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
+pub(super) async fn lock_inspect(call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
     let found = call.api.gateway.view_lock(call.app, &name).await?;
     Ok(json(&LockBody::from(found.ok_or_else(free)?)))
 }

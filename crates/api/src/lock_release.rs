@@ -9,7 +9,7 @@ use oncegate_web::problem::{Code, Members, Problem};
 use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
-use super::call::Call;
+use super::call::ApiCall;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +28,7 @@ struct ReleasedBody {
 }
 
 /// Handles a release or a withdrawal.
-pub(super) async fn lock_release(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
+pub(super) async fn lock_release(call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
     let ReleaseBody { attempt, attempt_nonce } = call.parse()?;
     let gateway = &call.api.gateway;
     let (answer, absent) = match (attempt, attempt_nonce) {

@@ -10,7 +10,7 @@ use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
 use serde::{Deserialize, Serialize};
 
-use super::call::Call;
+use super::call::ApiCall;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +28,7 @@ struct RenewedBody {
 }
 
 /// Handles a renewal.
-pub(super) async fn lock_renewal(call: Call<'_>, name: LockName) -> Result<Response, Problem> {
+pub(super) async fn lock_renewal(call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
     let body: RenewalBody = call.parse()?;
     let attempt = parsed("attempt", &body.attempt)?;
     let lease = checked_lease(body.lease, &call.api.limits)?;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::answer;
-use super::call::Call;
+use super::call::ApiCall;
 
 /// The body of an outcome call.
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ pub(super) struct OutcomeBody<'a> {
 }
 
 /// Handles an outcome call.
-pub(super) async fn outcome(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {
+pub(super) async fn outcome(call: ApiCall<'_>, global_id: GlobalId) -> Result<Response, Problem> {
     let body: OutcomeBody<'_> = call.parse()?;
     let report = body.into_report(global_id, &call.api.limits)?;
     let body = answer::reported(&call.api.gateway.settle(call.app, report).await?)?;

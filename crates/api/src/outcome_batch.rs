@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::answer;
 use super::batch::{self, Items};
-use super::call::Call;
+use super::call::ApiCall;
 use super::outcome::OutcomeBody;
 
 /// An outcome call with its claim. Repeats the fields of [`OutcomeBody`], because serde cannot both flatten a struct and
@@ -34,7 +34,7 @@ struct OutcomeItem<'a> {
 }
 
 /// Handles a batch of outcome calls.
-pub(super) async fn outcome_batch(call: Call<'_>, items: Items<'_>) -> Result<Response, Problem> {
+pub(super) async fn outcome_batch(call: ApiCall<'_>, items: Items<'_>) -> Result<Response, Problem> {
     let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits))?;
     let answers = call.api.gateway.settle_many(call.app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();

@@ -24,10 +24,10 @@ use oncegate_web::response::{contain, finish};
 use tracing::Span;
 
 use super::batch::Items;
-use super::call::{Call, Waiting, authenticate};
+use super::call::{ApiCall, Waiting, authenticate};
 use super::concurrency::{Held, Permit};
 use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
-use super::{Api, ApiService, Connection, rate_limit};
+use super::{Api, ApiConnection, ApiService, rate_limit};
 
 /// Knowledge about a request while it is served.
 struct RequestContext {
@@ -56,7 +56,11 @@ impl RequestContext {
     }
 }
 
-pub(super) async fn serve(service: &ApiService, mut request: Request<Incoming>, connection: &Connection) -> Response {
+pub(super) async fn serve(
+    service: &ApiService,
+    mut request: Request<Incoming>,
+    connection: &ApiConnection,
+) -> Response {
     let api = &*service.api;
     let started_at = api.clock.monotonic();
     let mut context = RequestContext {
@@ -105,7 +109,7 @@ fn admit<'a>(api: &'a Api, purpose: Purpose, request: &Request<Incoming>) -> Res
 async fn respond(
     api: &Api,
     request: &mut Request<Incoming>,
-    connection: &Connection,
+    connection: &ApiConnection,
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
 ) -> Response {
@@ -128,7 +132,7 @@ async fn operate(
     route: &'static Route,
     operation: &Operation,
     request: &mut Request<Incoming>,
-    connection: &Connection,
+    connection: &ApiConnection,
     context: &mut RequestContext,
     release: &(dyn Fn() + Sync),
 ) -> Result<Response, Problem> {
@@ -159,21 +163,21 @@ async fn operate(
     match operation {
         Operation::App(handler) => {
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body, waiting }).await
+            handler(ApiCall { api, app, request_id, headers, body, waiting }).await
         }
         Operation::Claim(handler) => {
             let claim = route.claim(request.uri().path())?;
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body, waiting }, claim).await
+            handler(ApiCall { api, app, request_id, headers, body, waiting }, claim).await
         }
         Operation::Lock(handler) => {
             let name = route.lock(request.uri().path())?;
             let body = &charge_and_read.await?;
-            handler(Call { api, app, request_id, headers, body, waiting }, name).await
+            handler(ApiCall { api, app, request_id, headers, body, waiting }, name).await
         }
         Operation::Batch(handler) => {
             let body = &charge_and_read.await?;
-            let call = Call { api, app, request_id, headers, body, waiting };
+            let call = ApiCall { api, app, request_id, headers, body, waiting };
             handler(call, Items::new(body, api, app, route.purpose)).await
         }
     }

@@ -9,7 +9,7 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::answer;
-use super::call::Call;
+use super::call::ApiCall;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,7 +19,7 @@ struct RenewalBody {
 }
 
 /// Handles a renewal.
-pub(super) async fn renewal(call: Call<'_>, global_id: GlobalId) -> Result<Response, Problem> {
+pub(super) async fn renewal(call: ApiCall<'_>, global_id: GlobalId) -> Result<Response, Problem> {
     let body: RenewalBody = call.parse()?;
     let attempt = parsed("attempt", &body.attempt)?;
     let lease = checked_lease(body.lease, &call.api.limits)?;

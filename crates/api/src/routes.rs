@@ -14,7 +14,7 @@ use oncegate_web::problem::{Code, Problem};
 use percent_encoding::percent_decode_str;
 
 use super::batch::Items;
-use super::call::Call;
+use super::call::ApiCall;
 use super::{
     claim, claim_batch, document, global_id, inspect, lock_hold, lock_inspect, lock_release, lock_renewal, outcome,
     outcome_batch, renewal,
@@ -78,13 +78,13 @@ pub(super) enum Handler {
 /// The code of an operation for authenticated callers, by its input in addition to the call.
 pub(super) enum Operation {
     /// No further input.
-    App(for<'a> fn(Call<'a>) -> Handling<'a>),
+    App(for<'a> fn(ApiCall<'a>) -> Handling<'a>),
     /// The claim that the path names.
-    Claim(for<'a> fn(Call<'a>, GlobalId) -> Handling<'a>),
+    Claim(for<'a> fn(ApiCall<'a>, GlobalId) -> Handling<'a>),
     /// The lock that the path names.
-    Lock(for<'a> fn(Call<'a>, LockName) -> Handling<'a>),
+    Lock(for<'a> fn(ApiCall<'a>, LockName) -> Handling<'a>),
     /// The items of a batch. Each item is charged.
-    Batch(for<'a> fn(Call<'a>, Items<'a>) -> Handling<'a>),
+    Batch(for<'a> fn(ApiCall<'a>, Items<'a>) -> Handling<'a>),
 }
 
 /// The result of routing: indexes of [`ROUTES`].

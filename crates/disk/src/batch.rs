@@ -50,12 +50,12 @@ impl<'a> Batch<'a> {
     }
 
     /// Applies one transition to one key. The transition receives the live claim at `now`, and the fence of a new attempt.
-    pub(super) fn apply<Answer: NamesEnd>(
+    pub(super) fn apply<Response: NamesEnd>(
         &mut self,
         key: &Key,
         now: Timestamp,
-        transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Answer),
-    ) -> Result<Answer, EngineError> {
+        transition: impl FnOnce(Option<&LiveClaim>, u64) -> (Effect, Response),
+    ) -> Result<Response, EngineError> {
         let next_fence = next_fence(self.watermarks.fence, now);
         let slot = self.claims.slot(self.store, &row::row_key(key))?;
         let live = slot.current.as_ref().and_then(|row| row.live_claim(now));

@@ -48,7 +48,7 @@ use self::failure::words;
 pub use self::folder::DiskOpenError;
 use self::folder::Folder;
 use self::store::{Fsync, Persist, Store};
-use self::writer::{Call, Job, Stopped, Writer};
+use self::writer::{Job, QueuedCall, Stopped, Writer};
 
 /// Time limit of dropping an open engine, which waits for its writer. The writer ends at once unless the disk hangs.
 const DROP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -190,14 +190,14 @@ impl Disk {
     }
 
     /// Queues a call once there is a permit. Its answer comes when the data that it depends on is durable.
-    async fn call<Answer: Aging + Send + 'static>(
+    async fn call<Response: Aging + Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Answer, EngineError> + Send + 'static,
-    ) -> Result<Answer, EngineError> {
+        work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Response, EngineError> + Send + 'static,
+    ) -> Result<Response, EngineError> {
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| self.stopped.error())?;
         let (reply, answer) = oneshot::channel();
         // If the writer has ended, dropping the call answers it.
-        let _ = self.queue.send(Job::Call(Call::new(work, reply, permit, self.stopped.clone())));
+        let _ = self.queue.send(Job::Call(QueuedCall::new(work, reply, permit, self.stopped.clone())));
         let lost = |_| Err(EngineError::indeterminate("the writer ended without an answer; restart the gateway"));
         answer.await.unwrap_or_else(lost)
     }

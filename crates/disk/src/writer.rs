@@ -31,23 +31,23 @@ const LISTED_PER_CALL: usize = 256;
 const SWEEP_PAUSE: Duration = Duration::from_millis(50);
 
 /// Sender of an answer. Its caller may have stopped waiting.
-pub(super) type Reply<Answer> = oneshot::Sender<Result<Answer, EngineError>>;
+pub(super) type Reply<Response> = oneshot::Sender<Result<Response, EngineError>>;
 
 /// Job in the queue of the writer.
 pub(super) enum Job {
-    Call(Call),
+    Call(QueuedCall),
     /// Answer the queued calls, and release the store.
     Close(Reply<()>),
 }
 
 /// A call in the queue. If it is dropped before its start, it answers that it did nothing.
-pub(super) struct Call {
+pub(super) struct QueuedCall {
     work: Option<Work>,
     stopped: Stopped,
 }
 
 /// The first half of a call: applies it to a batch at an instant, or answers with the reason why it is not done.
-type Work = Box<dyn FnOnce(Result<(&mut Batch<'_>, Timestamp), EngineError>) -> Option<Answer> + Send>;
+type Work = Box<dyn FnOnce(Result<(&mut Batch<'_>, Timestamp), EngineError>) -> Option<Completion> + Send>;
 
 /// One step through a list of claims.
 pub(super) struct Page {
@@ -99,7 +99,7 @@ pub(super) struct Writer {
 }
 
 /// The second half of a call: answers once the batch is durable, or with the reason why that is unknown.
-type Answer = Box<dyn FnOnce(Result<Timestamp, EngineError>) + Send>;
+type Completion = Box<dyn FnOnce(Result<Timestamp, EngineError>) + Send>;
 
 impl Writer {
     pub(super) fn new(
@@ -298,7 +298,7 @@ pub(super) fn list(store: &Store, request: &ListRequest, at: Timestamp) -> Resul
     Ok(Page { listed, at, next })
 }
 
-impl Call {
+impl QueuedCall {
     /// Creates a call. `permit` is released when it has been answered.
     pub(super) fn new<Response: Aging + Send + 'static>(
         work: impl FnOnce(&mut Batch<'_>, Timestamp) -> Result<Response, EngineError> + Send + 'static,
@@ -316,12 +316,12 @@ impl Call {
         Self { work: Some(Box::new(work)), stopped }
     }
 
-    fn begin(mut self, batch: &mut Batch<'_>, now: Timestamp) -> Option<Answer> {
+    fn begin(mut self, batch: &mut Batch<'_>, now: Timestamp) -> Option<Completion> {
         self.work.take().and_then(|work| work(Ok((batch, now))))
     }
 }
 
-impl Drop for Call {
+impl Drop for QueuedCall {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             work(Err(self.stopped.error()));
@@ -335,7 +335,7 @@ fn later<Response: Aging + Send + 'static>(
     response: Result<Response, EngineError>,
     reply: Reply<Response>,
     permit: OwnedSemaphorePermit,
-) -> Answer {
+) -> Completion {
     Box::new(move |durable_at| {
         // A failed call has changed nothing, whether or not the batch is durable.
         let answer = response.and_then(|response| durable_at.map(|at| response.aged(at.since(read_at))));
@@ -357,7 +357,7 @@ mod tests {
         let call = || {
             let (reply, answer) = oneshot::channel();
             let permit = permits.clone().try_acquire_owned().unwrap();
-            (Call::new(|_, _| Ok(()), reply, permit, stopped.clone()), answer)
+            (QueuedCall::new(|_, _| Ok(()), reply, permit, stopped.clone()), answer)
         };
         for why in ["its writer has ended", "the disk is full"] {
             let (call, mut answer) = call();

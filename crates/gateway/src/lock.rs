@@ -25,7 +25,7 @@ use oncegate_telemetry::traces;
 use tokio::sync::oneshot;
 use tracing::field::Empty;
 
-use self::actions::{Action, Answer, Response, Summary};
+use self::actions::{Action, LockReply, LockResponse, Summary};
 pub use self::calls::{AcquireAnswer, AcquireCall, GrantedLock, HeldLock, LockView, UnlockAnswer};
 pub(super) use self::names::Locks;
 use self::names::NAMES_MAX;
@@ -125,13 +125,15 @@ impl Gateway {
         let answer = answer.map_err(|error| failure(error, None));
         if let Some(metrics) = self.metrics.load().get(&app.key) {
             metrics.lock_called(match &answer {
-                Ok(Answer { response: Response::Renew(RenewLockResponse::Renewed(_)), .. }) => LockResult::Renewed,
+                Ok(LockReply { response: LockResponse::Renew(RenewLockResponse::Renewed(_)), .. }) => {
+                    LockResult::Renewed
+                }
                 Ok(_) => LockResult::NotHeld,
                 Err(failure) => failed(failure),
             });
         }
         let answer = answer?;
-        let Response::Renew(RenewLockResponse::Renewed(ends_at)) = answer.response else { return Ok(None) };
+        let LockResponse::Renew(RenewLockResponse::Renewed(ends_at)) = answer.response else { return Ok(None) };
         let left = self.left(ends_at, lease, &answer);
         if left.as_millis() == 0 {
             return Err(Failure::OutcomeUnknown(None));
@@ -145,7 +147,7 @@ impl Gateway {
     /// The store does not answer.
     pub async fn view_lock(&self, app: &App, name: &LockName) -> Result<Option<LockView>, Failure> {
         let answer = self.lock_call(app, name, Action::View).await.map_err(read_failure)?;
-        let Response::View(record) = answer.response else { return Ok(None) };
+        let LockResponse::View(record) = answer.response else { return Ok(None) };
         let view = LockView { name: name.clone(), record: *record, now: answer.now.plus(answer.clock_gain) };
         Ok(view.is_used().then_some(view))
     }
@@ -156,7 +158,7 @@ impl Gateway {
     /// There is no answer.
     pub async fn evict_lock(&self, app: &App, name: &LockName, holder: Option<String>) -> Result<usize, Failure> {
         let answer = self.lock_call(app, name, Action::Evict(holder)).await.map_err(|error| failure(error, None))?;
-        Ok(if let Response::Evicted(ended) = answer.response { ended } else { 0 })
+        Ok(if let LockResponse::Evicted(ended) = answer.response { ended } else { 0 })
     }
 
     /// Lists locks of an app that are held or waited for, after a name.
@@ -196,15 +198,15 @@ impl Gateway {
         let answer = self.lock_call(app, name, action).await.map_err(|error| failure(error, None));
         let mut held_for = None;
         let answer = answer.map(|answer| match answer.response {
-            Response::Unlock(UnlockResponse::Done { holds, fence, held_for: lasted }) => {
+            LockResponse::Unlock(UnlockResponse::Done { holds, fence, held_for: lasted }) => {
                 held_for = lasted;
                 UnlockAnswer::Done { holds, fence: (holds > 0).then_some(fence), late: Some(false) }
             }
             // Absent may mean "ended by the first try": either way nothing is held.
-            Response::Unlock(UnlockResponse::NotHeld) if answer.is_uncertain => {
+            LockResponse::Unlock(UnlockResponse::NotHeld) if answer.is_uncertain => {
                 UnlockAnswer::Done { holds: 0, fence: None, late: None }
             }
-            Response::Unlock(UnlockResponse::Full) => UnlockAnswer::Full,
+            LockResponse::Unlock(UnlockResponse::Full) => UnlockAnswer::Full,
             _ => UnlockAnswer::NotHeld,
         });
         if let Some(metrics) = self.metrics.load().get(&app.key) {
@@ -221,7 +223,7 @@ impl Gateway {
         answer
     }
 
-    async fn lock_call(&self, app: &App, name: &LockName, action: Action) -> Result<Answer, EngineError> {
+    async fn lock_call(&self, app: &App, name: &LockName, action: Action) -> Result<LockReply, EngineError> {
         let deadline = app.terms.deadline;
         let span = traces::child!("lock", oncegate.app = %app.key);
         let queue = self.lock_queue(app, name, false).map_err(|why| EngineError::unavailable(why.to_string()))?;
@@ -230,9 +232,9 @@ impl Gateway {
             // A name beyond the bound gets no record for a nonce that has nothing there.
             if matches!(action, Action::Withdraw(_)) && !queue.is_counted() {
                 let seen = queue.request(Action::View, Duration::ZERO, store_deadline, None).await?;
-                if matches!(&seen.response, Response::View(record) if record.holds.is_empty() && record.tickets.is_empty())
+                if matches!(&seen.response, LockResponse::View(record) if record.holds.is_empty() && record.tickets.is_empty())
                 {
-                    return Ok(Answer { response: Response::Unlock(UnlockResponse::NotHeld), ..seen });
+                    return Ok(LockReply { response: LockResponse::Unlock(UnlockResponse::NotHeld), ..seen });
                 }
             }
             queue.request(action, Duration::ZERO, store_deadline, None).await
@@ -251,11 +253,11 @@ impl Gateway {
         mode: LockMode,
         attempt: &Attempt,
         lease: Duration,
-        answer: &Answer,
+        answer: &LockReply,
         started: Duration,
     ) -> Result<AcquireAnswer, Failure> {
         let waited = answer.sent_at.saturating_sub(started);
-        let Response::Acquire(response) = &answer.response else {
+        let LockResponse::Acquire(response) = &answer.response else {
             return Err(Failure::OutcomeUnknown(Some(attempt.nonce().clone())));
         };
         Ok(match response {
@@ -292,7 +294,7 @@ impl Gateway {
     }
 
     /// Returns the rest of a lease, counted from before the store was called.
-    fn left(&self, ends_at: Timestamp, lease: Duration, answer: &Answer) -> Duration {
+    fn left(&self, ends_at: Timestamp, lease: Duration, answer: &LockReply) -> Duration {
         let left = ends_at.since(answer.now).saturating_sub(self.since(answer.sent_at) + answer.clock_gain);
         // The hold of a repeated request may have a longer lease than is requested now.
         if ends_at <= answer.now.plus(lease + answer.clock_gain * 2) { left.min(lease) } else { left }

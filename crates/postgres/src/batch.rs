@@ -9,7 +9,7 @@ use oncegate_core::record::Key;
 use sqlx::postgres::PgRow;
 
 use super::arguments::{self, Change};
-use super::call::{Call, DecidedCall, Decision, KeyedCall, SingleCall};
+use super::call::{DecidedCall, Decision, KeyedCall, QueuedCall, SingleCall};
 use super::failure::{Failure, Remedy};
 use super::locks::LockCall;
 use super::rounds::{Batched, Found, failed};
@@ -32,31 +32,31 @@ pub(super) enum Work {
 
 /// Takes the calls to send now from the queue; `None` if it is empty. A batch holds claims or locks. A second call on a key or a
 /// lock waits for the next batch, and no call overtakes another on its key. Calls without a caller are dropped.
-pub(super) fn next_work(queue: &mut VecDeque<Call>) -> Option<Work> {
+pub(super) fn next_work(queue: &mut VecDeque<QueuedCall>) -> Option<Work> {
     let (mut claims, mut locks, mut single) = (Calls::new(), Vec::new(), None);
     let (mut keys, mut names) = (HashSet::new(), HashSet::new());
     let (mut room, mut left) = (Room::default(), VecDeque::new());
     while let Some(call) = queue.pop_front() {
         match call {
-            Call::Single(call) if room.is_untouched() => {
+            QueuedCall::Single(call) if room.is_untouched() => {
                 single = Some(call);
                 break;
             }
-            Call::Keyed(call) if call.is_abandoned() => {}
-            Call::Lock(call) if call.is_abandoned() => {}
-            Call::Keyed(_) if !locks.is_empty() => left.push_back(call),
-            Call::Lock(_) if !claims.is_empty() => left.push_back(call),
-            Call::Keyed(call) if keys.contains(call.key()) => left.push_back(Call::Keyed(call)),
-            Call::Lock(call) if names.contains(&call.key) => left.push_back(Call::Lock(call)),
-            Call::Keyed(call) if room.take(call.bytes()) => {
+            QueuedCall::Keyed(call) if call.is_abandoned() => {}
+            QueuedCall::Lock(call) if call.is_abandoned() => {}
+            QueuedCall::Keyed(_) if !locks.is_empty() => left.push_back(call),
+            QueuedCall::Lock(_) if !claims.is_empty() => left.push_back(call),
+            QueuedCall::Keyed(call) if keys.contains(call.key()) => left.push_back(QueuedCall::Keyed(call)),
+            QueuedCall::Lock(call) if names.contains(&call.key) => left.push_back(QueuedCall::Lock(call)),
+            QueuedCall::Keyed(call) if room.take(call.bytes()) => {
                 keys.insert(call.key().clone());
                 claims.push(call);
             }
-            Call::Lock(call) if room.take(call.bytes()) => {
+            QueuedCall::Lock(call) if room.take(call.bytes()) => {
                 names.insert(call.key.clone());
                 locks.push(*call);
             }
-            Call::Keyed(_) | Call::Lock(_) | Call::Single(_) => {
+            QueuedCall::Keyed(_) | QueuedCall::Lock(_) | QueuedCall::Single(_) => {
                 left.push_back(call);
                 break;
             }
@@ -96,16 +96,16 @@ impl Room {
 }
 
 /// Answers waiting calls from the results of a batch that was sent after them: they need no statement.
-pub(super) fn answer_waiting(queue: &mut VecDeque<Call>, found: &Found) {
+pub(super) fn answer_waiting(queue: &mut VecDeque<QueuedCall>, found: &Found) {
     if found.is_empty() || queue.is_empty() {
         return;
     }
     let answer = |call| match call {
-        Call::Keyed(call) => match found.get(call.key()) {
-            Some(claim) => call.answer_by(claim).map(Call::Keyed),
-            None => Some(Call::Keyed(call)),
+        QueuedCall::Keyed(call) => match found.get(call.key()) {
+            Some(claim) => call.answer_by(claim).map(QueuedCall::Keyed),
+            None => Some(QueuedCall::Keyed(call)),
         },
-        other @ (Call::Lock(_) | Call::Single(_)) => Some(other),
+        other @ (QueuedCall::Lock(_) | QueuedCall::Single(_)) => Some(other),
     };
     *queue = queue.drain(..).filter_map(answer).collect();
 }

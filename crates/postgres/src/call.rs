@@ -15,7 +15,7 @@ use super::row::{Found, Written};
 use super::session::Session;
 
 /// A call in the queue of a connection.
-pub(super) enum Call {
+pub(super) enum QueuedCall {
     /// On one key: shares its statements with calls on other keys.
     Keyed(Box<dyn KeyedCall>),
     /// On one lock: shares its statement with calls on other locks.
@@ -24,7 +24,7 @@ pub(super) enum Call {
     Single(Box<dyn SingleCall>),
 }
 
-impl oncegate_driver::Call for Call {
+impl oncegate_driver::Call for QueuedCall {
     fn refuse(self, why: &Determinate) {
         match self {
             Self::Keyed(call) => call.fail(why.clone().into()),
@@ -37,7 +37,7 @@ impl oncegate_driver::Call for Call {
 /// A request on one key.
 pub(super) trait Request: Send + 'static {
     /// The answer to it.
-    type Answer: NamesEnd + Send + 'static;
+    type Response: NamesEnd + Send + 'static;
 
     /// True if the result of an earlier call on the same key may answer it. Not for requests that must not overtake
     /// another request of their caller.
@@ -61,18 +61,18 @@ pub(super) trait Request: Send + 'static {
     }
 
     /// Returns the answer where the first step has written all there is to write; `None` if it never writes.
-    fn written(&self, _: Written) -> Option<Self::Answer> {
+    fn written(&self, _: Written) -> Option<Self::Response> {
         None
     }
 
     /// Applies the table of transitions to the claim that was found.
-    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, Self::Answer);
+    fn transition(&self, found: Option<&LiveClaim>) -> (Effect, Self::Response);
 
     /// Prepares for another first step, because this effect could not be applied.
     fn begin_again(&mut self, _: Effect) {}
 
     /// Completes the answer of a transition with the fence of the row.
-    fn with_fence(answer: Self::Answer, _: u64) -> Self::Answer {
+    fn with_fence(answer: Self::Response, _: u64) -> Self::Response {
         answer
     }
 }
@@ -129,13 +129,13 @@ pub(super) trait DecidedCall: Send {
 /// A request, and where its answer goes.
 pub(super) struct Pending<R: Request> {
     request: R,
-    reply: Reply<R::Answer>,
+    reply: Reply<R::Response>,
     /// Given back when the call is answered or dropped: until then, other calls on its key take the same connection.
     _route: Route,
 }
 
 impl<R: Request> Pending<R> {
-    pub(super) fn new(request: R, reply: Reply<R::Answer>, route: Route) -> Self {
+    pub(super) fn new(request: R, reply: Reply<R::Response>, route: Route) -> Self {
         Self { request, reply, _route: route }
     }
 }
@@ -205,7 +205,7 @@ impl<R: Request> KeyedCall for Pending<R> {
 
 struct Decided<R: Request> {
     call: Box<Pending<R>>,
-    answer: R::Answer,
+    answer: R::Response,
 }
 
 impl<R: Request> DecidedCall for Decided<R> {
@@ -226,13 +226,13 @@ impl<R: Request> DecidedCall for Decided<R> {
 /// A request that is a separate statement.
 pub(super) trait Statement: Send + 'static {
     /// The answer to it.
-    type Answer: Send + 'static;
+    type Response: Send + 'static;
 
     /// True if the connection is still good after the server has refused the statement as incompatible: for example, a
     /// table of a later schema may be missing.
     const SURVIVES_REFUSAL: bool = true;
 
-    fn run(self, session: &mut Session) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
+    fn run(self, session: &mut Session) -> impl Future<Output = Result<Self::Response, EngineError>> + Send;
 }
 
 /// A call with a separate statement, for any request.
@@ -246,7 +246,7 @@ pub(super) trait SingleCall: Send {
 /// A statement, and where its answer goes.
 pub(super) struct Single<S: Statement> {
     pub(super) statement: S,
-    pub(super) reply: Reply<S::Answer>,
+    pub(super) reply: Reply<S::Response>,
 }
 
 impl<S: Statement> SingleCall for Single<S> {
@@ -265,7 +265,7 @@ impl<S: Statement> SingleCall for Single<S> {
 }
 
 /// Returns why the connection must not be used again after this answer, if it must not.
-fn reason_to_reconnect<Answer>(answer: &Result<Answer, EngineError>, survives_refusal: bool) -> Option<String> {
+fn reason_to_reconnect<Response>(answer: &Result<Response, EngineError>, survives_refusal: bool) -> Option<String> {
     match answer {
         Ok(_) => None,
         Err(EngineError::Determinate(Determinate::Incompatible(_))) if survives_refusal => None,
@@ -285,10 +285,10 @@ mod tests {
     use super::super::routes::Routes;
     use super::*;
 
-    type Answer<R> = Option<Result<<R as Request>::Answer, EngineError>>;
+    type Answered<R> = Option<Result<<R as Request>::Response, EngineError>>;
 
     /// A call, and where its answer arrives.
-    fn pending<R: Request>(request: R) -> (Box<Pending<R>>, impl Future<Output = Answer<R>>) {
+    fn pending<R: Request>(request: R) -> (Box<Pending<R>>, impl Future<Output = Answered<R>>) {
         let route = Routes::new(std::iter::once(Arc::<Readiness>::default())).take(request.key());
         let (reply, answer) = Reply::new();
         (Box::new(Pending::new(request, reply, route)), answer.map(Result::ok))
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_call_that_is_not_sent_is_refused_with_the_reason() {
         let (call, answer) = pending(fresh_claim());
-        Call::Keyed(call).refuse(&Determinate::Unavailable("down".into()));
+        QueuedCall::Keyed(call).refuse(&Determinate::Unavailable("down".into()));
         assert!(matches!(answer.now_or_never(), Some(Some(Err(why))) if !why.is_uncertain()));
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
 
 use super::batch::{self, Work};
-use super::call::Call;
+use super::call::QueuedCall;
 use super::rounds::{self, Found};
 use super::session::{Session, Store};
 
@@ -32,30 +32,30 @@ pub(super) struct Connector {
 }
 
 impl oncegate_driver::Connector for Connector {
-    type Connection = Connection;
+    type Connection = PostgresConnection;
 
     fn server(&self) -> &Server {
         &self.store.server
     }
 
-    async fn connect(&self) -> Result<Connection, Determinate> {
+    async fn connect(&self) -> Result<PostgresConnection, Determinate> {
         let session = Session::open(&self.store).await?;
-        Ok(Connection { session: Arc::new(Mutex::new(session)), connector: self.clone() })
+        Ok(PostgresConnection { session: Arc::new(Mutex::new(session)), connector: self.clone() })
     }
 }
 
 /// An open connection.
-pub(super) struct Connection {
+pub(super) struct PostgresConnection {
     /// Locked by the one exchange under way.
     session: Arc<Mutex<Session>>,
     connector: Connector,
 }
 
-impl oncegate_driver::Connection for Connection {
-    type Call = Call;
+impl oncegate_driver::Connection for PostgresConnection {
+    type Call = QueuedCall;
     type Done = Found;
 
-    fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Found>> {
+    fn send(&mut self, queue: &mut Queue<QueuedCall>) -> Option<Exchange<Found>> {
         Some(match batch::next_work(queue.arrived())? {
             Work::Claims(calls) => self.exchange(move |session| Box::pin(rounds::answer(session, calls))),
             Work::Locks(calls) => self.exchange(move |session| Box::pin(rounds::answer(session, calls))),
@@ -74,13 +74,13 @@ impl oncegate_driver::Connection for Connection {
         })
     }
 
-    fn finish(&mut self, found: Found, queue: &mut Queue<Call>) -> Fitness {
+    fn finish(&mut self, found: Found, queue: &mut Queue<QueuedCall>) -> Fitness {
         batch::answer_waiting(queue.left(), &found);
         Fitness::Good
     }
 }
 
-impl Connection {
+impl PostgresConnection {
     fn exchange<Work>(&self, work: Work) -> Exchange<Found>
     where
         Work: for<'a> FnOnce(&'a mut Session) -> BoxFuture<'a, Result<Found, String>> + Send + 'static,

@@ -44,7 +44,7 @@ use oncegate_driver::scheme::{OpenError, Promise, Scheme, no_files};
 use oncegate_driver::{Intervals, Pool, Reply, Server, Worker, listener};
 use tokio::sync::Semaphore;
 
-use self::call::{Call, Pending, Request, Single, Statement};
+use self::call::{Pending, QueuedCall, Request, Single, Statement};
 use self::connection::{Connector, LEFT_RUNNING_MAX};
 use self::listening::Listening;
 use self::locks::{LockCall, LockKey, LockWork};
@@ -83,7 +83,7 @@ pub static SCHEME: Scheme = Scheme {
 pub struct Postgres {
     store: Arc<Store>,
     routes: Arc<Routes>,
-    connections: Pool<Call>,
+    connections: Pool<QueuedCall>,
     /// `None` behind a pooler: it has no session that could listen.
     hub: Option<Arc<Hub>>,
 }
@@ -114,10 +114,10 @@ impl Postgres {
     }
 
     /// Sends a request on a key.
-    async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
+    async fn call<R: Request>(&self, request: R) -> Result<R::Response, EngineError> {
         let route = self.routes.take(request.key());
         let worker = &self.connections.workers()[route.worker];
-        worker.call(|reply| Call::Keyed(Box::new(Pending::new(request, reply, route)))).await
+        worker.call(|reply| QueuedCall::Keyed(Box::new(Pending::new(request, reply, route)))).await
     }
 
     /// Claims, or marks the other claim if it has not changed since it was found.
@@ -141,7 +141,7 @@ impl Postgres {
     }
 
     /// Sends a request that concerns no key.
-    async fn run<S: Statement>(&self, statement: S) -> Result<S::Answer, EngineError> {
+    async fn run<S: Statement>(&self, statement: S) -> Result<S::Response, EngineError> {
         // Calls on keys use the last connection least.
         match self.connections.workers().last() {
             Some(worker) => run_on(worker, statement).await,
@@ -150,19 +150,19 @@ impl Postgres {
     }
 
     /// Sends a call on a row of the table of locks.
-    async fn call_lock<Answer>(
+    async fn call_lock<Response>(
         &self,
         key: LockKey,
-        work: impl FnOnce(Reply<Answer>) -> LockWork,
-    ) -> Result<Answer, EngineError> {
+        work: impl FnOnce(Reply<Response>) -> LockWork,
+    ) -> Result<Response, EngineError> {
         let route = self.routes.take(&key);
         let worker = &self.connections.workers()[route.worker];
-        worker.call(|reply| Call::Lock(Box::new(LockCall { key, work: work(reply), _route: route }))).await
+        worker.call(|reply| QueuedCall::Lock(Box::new(LockCall { key, work: work(reply), _route: route }))).await
     }
 }
 
-async fn run_on<S: Statement>(worker: &Worker<Call>, statement: S) -> Result<S::Answer, EngineError> {
-    worker.call(|reply| Call::Single(Box::new(Single { statement, reply }))).await
+async fn run_on<S: Statement>(worker: &Worker<QueuedCall>, statement: S) -> Result<S::Response, EngineError> {
+    worker.call(|reply| QueuedCall::Single(Box::new(Single { statement, reply }))).await
 }
 
 #[async_trait]

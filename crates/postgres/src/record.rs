@@ -14,7 +14,7 @@ use super::session::Session;
 pub(super) struct GetMetadata(pub(super) Box<str>);
 
 impl Statement for GetMetadata {
-    type Answer = RecordView;
+    type Response = RecordView;
 
     async fn run(self, session: &mut Session) -> Result<RecordView, EngineError> {
         let get = query(include_str!("get_metadata.sql")).bind(String::from(self.0));
@@ -26,7 +26,7 @@ impl Statement for GetMetadata {
 
 /// Lists records of locks.
 impl Statement for LockListRequest {
-    type Answer = LockPage;
+    type Response = LockPage;
 
     async fn run(self, session: &mut Session) -> Result<LockPage, EngineError> {
         let page = query(include_str!("list_locks.sql"))
@@ -50,7 +50,7 @@ impl Statement for LockListRequest {
 pub(super) struct ChangeMetadata(pub(super) Box<str>, pub(super) RecordChange);
 
 impl Statement for ChangeMetadata {
-    type Answer = ChangeResponse;
+    type Response = ChangeResponse;
 
     async fn run(self, session: &mut Session) -> Result<ChangeResponse, EngineError> {
         let Self(name, RecordChange { expected, new, .. }) = self;

@@ -13,7 +13,7 @@ use super::call::Request;
 use super::row::Written;
 
 impl Request for ClaimRequest {
-    type Answer = ClaimResponse;
+    type Response = ClaimResponse;
 
     const SHARES_FINDINGS: bool = true;
 
@@ -64,7 +64,7 @@ impl From<OutcomeRequest> for Outcomes {
 }
 
 impl Request for Outcomes {
-    type Answer = OutcomeResponse;
+    type Response = OutcomeResponse;
 
     fn key(&self) -> &Key {
         &self.request.key
@@ -126,7 +126,7 @@ impl Request for Outcomes {
 }
 
 impl Request for RenewalRequest {
-    type Answer = RenewalResponse;
+    type Response = RenewalResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -138,7 +138,7 @@ impl Request for RenewalRequest {
 }
 
 impl Request for ReleaseRequest {
-    type Answer = ReleaseResponse;
+    type Response = ReleaseResponse;
 
     fn key(&self) -> &Key {
         &self.key
@@ -151,7 +151,7 @@ impl Request for ReleaseRequest {
 
 /// A lookup: its request is the key.
 impl Request for Key {
-    type Answer = Option<LiveClaim>;
+    type Response = Option<LiveClaim>;
 
     fn key(&self) -> &Key {
         self

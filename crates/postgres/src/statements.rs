@@ -17,7 +17,7 @@ use super::session::{Session, Store};
 pub(super) struct Probe(pub(super) Arc<Store>);
 
 impl Statement for Probe {
-    type Answer = ();
+    type Response = ();
 
     // The database may not be for this gateway any more; a new connection would be refused for the same reason.
     const SURVIVES_REFUSAL: bool = false;
@@ -28,7 +28,7 @@ impl Statement for Probe {
 }
 
 impl Statement for ListRequest {
-    type Answer = Vec<ListedClaim>;
+    type Response = Vec<ListedClaim>;
 
     /// Reads a page of claims. An unreadable claim is left out; a lookup of it reports why.
     async fn run(self, session: &mut Session) -> Result<Vec<ListedClaim>, EngineError> {
@@ -52,7 +52,7 @@ pub(super) struct Mark {
 }
 
 impl Statement for Mark {
-    type Answer = bool;
+    type Response = bool;
 
     /// Returns whether the claim is marked now.
     async fn run(self, session: &mut Session) -> Result<bool, EngineError> {

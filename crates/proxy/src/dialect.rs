@@ -57,21 +57,21 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// Returns the label in metrics.
-    pub(super) fn label(&self) -> Answered {
+    pub(super) fn label(&self) -> ProxyResult {
         match self {
-            Self::InProgress => Answered::InProgress,
-            Self::Unknown => Answered::Unknown,
-            Self::NotStored { .. } => Answered::NotStored,
-            Self::Mismatch => Answered::Mismatch,
-            Self::NoKey(_) => Answered::NoKey,
-            Self::Problem(problem) if problem.code.status().is_server_error() => Answered::Unavailable,
+            Self::InProgress => ProxyResult::InProgress,
+            Self::Unknown => ProxyResult::Unknown,
+            Self::NotStored { .. } => ProxyResult::NotStored,
+            Self::Mismatch => ProxyResult::Mismatch,
+            Self::NoKey(_) => ProxyResult::NoKey,
+            Self::Problem(problem) if problem.code.status().is_server_error() => ProxyResult::Unavailable,
             Self::With(_, refusal) => refusal.label(),
-            Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => Answered::Refused,
+            Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => ProxyResult::Refused,
         }
     }
 }
 
-pub(super) use oncegate_telemetry::metrics::proxy::Answered;
+pub(super) use oncegate_telemetry::metrics::proxy::ProxyResult;
 
 impl Dialect {
     /// Returns the meaning of a 5xx response on a route that sets none.

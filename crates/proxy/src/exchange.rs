@@ -30,7 +30,7 @@ use super::Proxy;
 use super::body::response_within;
 use super::caller::{self, Caller};
 use super::cors::FromUpstream;
-use super::dialect::{Answered, Refusal};
+use super::dialect::{ProxyResult, Refusal};
 use super::fields;
 use super::reply::Reply;
 use super::route::Route;
@@ -213,7 +213,7 @@ impl Exchange {
             // Until it is read, the bytes that are kept for repeats also wait for the caller.
             let kept = if is_stored { self.route.options.response_bytes.0 } else { 0 };
             first.extensions_mut().insert(Buffered(kept + caller::BYTES_MAX as usize));
-            reply.send(Ok((Answered::Forwarded, first)));
+            reply.send(Ok((ProxyResult::Forwarded, first)));
         }
         let is_complete = loop {
             let frame = match arrived.take() {
@@ -298,7 +298,7 @@ impl Rest {
         match self {
             Self::Response { begin, caller, is_complete } => {
                 if let Some((reply, first)) = begin {
-                    reply.send(Ok((Answered::Forwarded, first)));
+                    reply.send(Ok((ProxyResult::Forwarded, first)));
                 }
                 if let Some(caller) = caller {
                     caller.end(is_complete);

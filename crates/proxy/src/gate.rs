@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, Method};
 use oncegate_core::clock::millis;
 use oncegate_core::terms::Mode;
-use oncegate_telemetry::metrics::proxy::{Answered, OffRoute, off_route};
+use oncegate_telemetry::metrics::proxy::{OffRoute, ProxyResult, off_route};
 use oncegate_web::problem::{Code, Problem};
 
 use super::Proxy;
@@ -65,7 +65,7 @@ impl Proxy {
                 return Passage::Refused(objection.route, objection.problem);
             }
             if let Some(route) = objection.route {
-                route.metrics.answered(Answered::Refused);
+                route.metrics.answered(ProxyResult::Refused);
                 return Passage::Unprotected(&route.upstream);
             }
         } else if self.routes.passes_unprotected(&way, target, method, headers)

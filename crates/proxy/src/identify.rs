@@ -7,7 +7,7 @@ use oncegate_core::hex;
 use oncegate_web::problem::{Code, Problem};
 use serde::Serialize;
 
-use super::dialect::{Answered, Dialect, Refusal, oasis};
+use super::dialect::{Dialect, ProxyResult, Refusal, oasis};
 use super::fields::Client;
 use super::key::IdempotencyKey;
 use super::options::KeyRequirement;
@@ -78,9 +78,9 @@ pub(super) enum NoKey {
 
 impl NoKey {
     /// Returns the label in metrics if the request is forwarded.
-    pub(super) fn label(&self) -> Answered {
+    pub(super) fn label(&self) -> ProxyResult {
         match self {
-            Self::NotNeeded => Answered::Unprotected,
+            Self::NotNeeded => ProxyResult::Unprotected,
             Self::Refused(refusal) => refusal.label(),
         }
     }

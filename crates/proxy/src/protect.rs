@@ -20,7 +20,7 @@ use oncegate_web::recent::keys::KeyedRequest;
 use oncegate_web::request_id::RequestId;
 
 use super::body::Arriving;
-use super::dialect::{Answered, Refusal};
+use super::dialect::{ProxyResult, Refusal};
 use super::exchange::Exchange;
 use super::fields::{self, Client};
 use super::fingerprint::Content;
@@ -121,7 +121,7 @@ impl Proxy {
         let (body, upload) = match self.read(body, &route.upstream.bytes).await {
             Read::Whole(body) => (body, None),
             Read::TooLarge(body) if is_observed => {
-                return self.pass(route, Answered::Refused, Request::from_parts(parts, body), client).await;
+                return self.pass(route, ProxyResult::Refused, Request::from_parts(parts, body), client).await;
             }
             Read::TooLarge(_) if route.options.reads_json() => {
                 let detail = format!(
@@ -175,7 +175,7 @@ impl Proxy {
     fn pass<'a>(
         &'a self,
         route: &'a Route,
-        answered: Answered,
+        answered: ProxyResult,
         request: Request<Arriving>,
         client: Client,
     ) -> impl Future<Output = Response> + Send + use<'a> {
@@ -189,7 +189,7 @@ impl Proxy {
         match self.claim(of, &mut reply).await {
             Ok(Claimed::Granted(exchange)) => exchange.run(reply).await,
             Ok(Claimed::TooLate(exchange)) => exchange.give_back(reply).await,
-            Ok(Claimed::Replay(response)) => reply.send(Ok((Answered::Replayed, response))),
+            Ok(Claimed::Replay(response)) => reply.send(Ok((ProxyResult::Replayed, response))),
             Ok(Claimed::Unclaimed(unclaimed)) => {
                 let (label, request, client) = *unclaimed;
                 let forwarding = Box::pin(self.forward(&upstream, request, client));
@@ -346,7 +346,7 @@ enum Claimed {
     TooLate(Box<Exchange>),
     Replay(Response),
     /// Observed, and the claim failed: forwarded without one.
-    Unclaimed(Box<(Answered, Request<Arriving>, Client)>),
+    Unclaimed(Box<(ProxyResult, Request<Arriving>, Client)>),
 }
 
 impl Claimed {

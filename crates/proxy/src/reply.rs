@@ -12,14 +12,14 @@ use oncegate_web::recent::Recent;
 use oncegate_web::recent::keys::KeyedRequest;
 use tokio::sync::oneshot;
 
-use super::dialect::{Answered, Refusal};
+use super::dialect::{ProxyResult, Refusal};
 
 /// What a caller gets, and its label in metrics.
-pub(super) type Answer = Result<(Answered, Response<Body>), Refusal>;
+pub(super) type ExchangeResult = Result<(ProxyResult, Response<Body>), Refusal>;
 
 /// The answer for the caller of an exchange.
 pub(super) struct Reply {
-    sender: Option<oneshot::Sender<Answer>>,
+    sender: Option<oneshot::Sender<ExchangeResult>>,
     /// Notified once its request waits, with the end of its wait.
     waits: Option<oneshot::Sender<Over>>,
     noted: Option<KeyedRequest>,
@@ -31,13 +31,13 @@ type Over = oneshot::Receiver<()>;
 
 /// The place where a reply arrives.
 pub(super) struct Awaited {
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<ExchangeResult>,
     waits: oneshot::Receiver<Over>,
 }
 
 impl Awaited {
     /// Returns the answer. `None` if the exchange took too long. A request that waits is given up when its caller has left.
-    pub(super) async fn answer(self, caller: &CallerWatch) -> Option<Answer> {
+    pub(super) async fn answer(self, caller: &CallerWatch) -> Option<ExchangeResult> {
         let Self { answer, waits } = self;
         let left = async {
             let Ok(over) = waits.await else { return pending().await };
@@ -63,7 +63,7 @@ impl Reply {
     }
 
     /// Sends the answer, if the caller is still there.
-    pub(super) fn send(mut self, answer: Answer) {
+    pub(super) fn send(mut self, answer: ExchangeResult) {
         let (answered, status) = match &answer {
             Ok((answered, response)) => (*answered, Some(response.status())),
             Err(refusal) => (refusal.label(), None),
@@ -83,7 +83,7 @@ impl Reply {
         }
     }
 
-    fn note(&mut self, answered: Answered, status: Option<StatusCode>) {
+    fn note(&mut self, answered: ProxyResult, status: Option<StatusCode>) {
         if let Some(request) = self.noted.take() {
             let (answer, status) = (answered.label(), status.map(|status| status.as_u16()));
             self.recent.note_request(KeyedRequest { answer, status, ..request });
@@ -94,7 +94,7 @@ impl Reply {
 impl Drop for Reply {
     /// Notes an exchange that took too long: its caller gets 504.
     fn drop(&mut self) {
-        self.note(Answered::Unavailable, None);
+        self.note(ProxyResult::Unavailable, None);
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
             let request = KeyedRequest::new(operation, app, "key-1", GlobalId::from_bytes([1; 16]), None);
             Reply::new(Some(request), recent.clone())
         };
-        let response = || Ok((Answered::Forwarded, Response::builder().status(201).body(Body::empty()).unwrap()));
+        let response = || Ok((ProxyResult::Forwarded, Response::builder().status(201).body(Body::empty()).unwrap()));
         let (sent, receiver) = reply();
         sent.send(response());
         let (hung_up, gone) = reply();

@@ -26,7 +26,7 @@ use super::wire::Wire;
 pub(super) const BATCH: usize = 128;
 
 /// Commands that are sent together, and the receivers of their replies.
-pub(super) struct Call {
+pub(super) struct QueuedCall {
     pub(super) commands: Commands,
     pub(super) purpose: Purpose,
     /// Rule by which its replies wait for replicas, if they do.
@@ -43,7 +43,7 @@ pub(super) enum Purpose {
     Other,
 }
 
-impl oncegate_driver::Call for Call {
+impl oncegate_driver::Call for QueuedCall {
     fn refuse(self, why: &Determinate) {
         self.reply.refuse(why);
     }
@@ -64,7 +64,7 @@ pub(super) struct Connector {
 
 impl Connector {
     /// Opens a connection, and checks that the server is fit.
-    async fn open(&self) -> Result<Connection, Determinate> {
+    async fn open(&self) -> Result<RedisConnection, Determinate> {
         let (address, version) = self.target.find().await?;
         let stream = stream::open(&self.url, address.as_ref());
         let stream = self.target.unless_changed(version, stream).await??;
@@ -73,7 +73,7 @@ impl Connector {
         let waits = acknowledgement.map(|asked| asked.timeout).unwrap_or_default() * 3;
         let wire = Wire::new(stream, self.response_timeout + waits, SystemEntropy.bits());
         let health = self.health.clone();
-        let mut connection = Connection {
+        let mut connection = RedisConnection {
             room: acknowledgement.map(|asked| Arc::new(Room::new(wire.clone(), health.clone(), asked))),
             wire,
             health,
@@ -87,13 +87,13 @@ impl Connector {
 }
 
 impl oncegate_driver::Connector for Connector {
-    type Connection = Connection;
+    type Connection = RedisConnection;
 
     fn server(&self) -> &Server {
         &self.server
     }
 
-    async fn connect(&self) -> Result<Connection, Determinate> {
+    async fn connect(&self) -> Result<RedisConnection, Determinate> {
         let limit = self.connect_timeout;
         let late = |_| Err(Determinate::Unavailable(format!("no connection to the Redis server within {limit:?}")));
         let connection = timeout(limit, self.open()).await.unwrap_or_else(late);
@@ -106,7 +106,7 @@ impl oncegate_driver::Connector for Connector {
 }
 
 /// A connection that has passed the health check.
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     wire: Wire,
     health: Arc<Health>,
     /// Queue of the callers that wait for replicas, if callers do.
@@ -116,8 +116,8 @@ pub(super) struct Connection {
     version: Version,
 }
 
-impl oncegate_driver::Connection for Connection {
-    type Call = Call;
+impl oncegate_driver::Connection for RedisConnection {
+    type Call = QueuedCall;
     type Done = Fitness;
 
     /// More would make batches smaller, and each costs an ECHO. Waiting for replicas blocks a connection, so its
@@ -134,10 +134,10 @@ impl oncegate_driver::Connection for Connection {
         }
     }
 
-    fn send(&mut self, queue: &mut Queue<Call>) -> Option<Exchange<Fitness>> {
+    fn send(&mut self, queue: &mut Queue<QueuedCall>) -> Option<Exchange<Fitness>> {
         let refusal = self.health.refusal_of_grants();
         let short = self.room.as_ref().and_then(|room| room.short());
-        let is_late = |call: &Call| call.wait.is_some_and(|wait| wait.limit.is_over());
+        let is_late = |call: &QueuedCall| call.wait.is_some_and(|wait| wait.limit.is_over());
         let calls_max = queue.len().min(BATCH);
         let (mut commands, mut callers) = (Commands::default(), Vec::with_capacity(calls_max));
         while commands.len() < BATCH {
@@ -197,12 +197,12 @@ impl oncegate_driver::Connection for Connection {
         Box::pin(async move { check.await.map(|()| Fitness::Good).map_err(|why| why.reason().to_owned().into()) })
     }
 
-    fn finish(&mut self, fitness: Fitness, _: &mut Queue<Call>) -> Fitness {
+    fn finish(&mut self, fitness: Fitness, _: &mut Queue<QueuedCall>) -> Fitness {
         fitness
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// Names the connection in `CLIENT LIST`, and loads the scripts. A refusal of either is harmless: a call whose script is
     /// missing sends it again.
     async fn prepare(&mut self) -> Result<(), Determinate> {

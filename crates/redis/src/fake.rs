@@ -8,10 +8,10 @@ use tokio::time::sleep;
 use super::stream::Stream;
 
 /// A reply, and how long the server takes for it.
-pub(super) type Answer = (Duration, String);
+pub(super) type FakeReply = (Duration, String);
 
 /// Opens a stream to a server that answers each command by its words. It answers `ECHO` alone.
-pub(super) fn stream(mut answer: impl FnMut(&[String]) -> Answer + Send + 'static) -> Stream {
+pub(super) fn stream(mut answer: impl FnMut(&[String]) -> FakeReply + Send + 'static) -> Stream {
     let (near, far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
         let mut far = BufReader::new(far);

@@ -11,7 +11,7 @@ use redis::Value;
 use tokio::runtime::Id;
 
 use super::commands::Commands;
-use super::connection::{Call, Connector, Purpose};
+use super::connection::{Connector, Purpose, QueuedCall};
 use super::health::Health;
 use super::keys::Spread;
 use super::limit::Wait;
@@ -27,9 +27,9 @@ use super::url::{CONNECTIONS, Url};
 pub(super) struct Primary {
     server: Arc<Server>,
     health: Arc<Health>,
-    connections: Pool<Call>,
+    connections: Pool<QueuedCall>,
     /// A connection for heartbeats and health checks, where the others wait for replicas.
-    control: Option<Pool<Call>>,
+    control: Option<Pool<QueuedCall>>,
     hub: Arc<Hub>,
 }
 
@@ -86,7 +86,7 @@ impl Primary {
         purpose: Purpose,
         wait: Option<Wait>,
     ) -> Result<Vec<Value>, EngineError> {
-        self.connections.workers()[worker].call(|reply| Call { commands, purpose, wait, reply }).await
+        self.connections.workers()[worker].call(|reply| QueuedCall { commands, purpose, wait, reply }).await
     }
 
     /// Sends a command or a transaction, and returns its reply.
@@ -106,7 +106,7 @@ impl Primary {
     pub(super) async fn probe(&self) -> Result<(), EngineError> {
         let ping = |worker| async move {
             let commands = redis::cmd("PING").into();
-            let call = |reply| Call { commands, purpose: Purpose::Other, wait: None, reply };
+            let call = |reply| QueuedCall { commands, purpose: Purpose::Other, wait: None, reply };
             let replies = Worker::call(worker, call).await.map_err(EngineError::of_read)?;
             replies.into_iter().try_for_each(|reply| checked(reply).map(drop)).map_err(EngineError::from)
         };

@@ -25,7 +25,7 @@ pub(super) enum Action {
 
 /// The table's answer to a request.
 #[derive(Clone, Debug)]
-pub(super) enum Response {
+pub(super) enum LockResponse {
     Acquire(AcquireResponse),
     Unlock(UnlockResponse),
     Renew(RenewLockResponse),
@@ -35,8 +35,8 @@ pub(super) enum Response {
 
 /// An answer, and the known state of the lock.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) response: Response,
+pub(super) struct LockReply {
+    pub(super) response: LockResponse,
     /// The store's instant of the answer.
     pub(super) now: Timestamp,
     /// Most that the store's clock gains on real time.
@@ -73,7 +73,7 @@ pub(super) struct Pending {
     pub(super) is_uncertain: bool,
     /// Notified once it waits.
     pub(super) begins: Option<oneshot::Sender<()>>,
-    pub(super) reply: oneshot::Sender<Result<Answer, EngineError>>,
+    pub(super) reply: oneshot::Sender<Result<LockReply, EngineError>>,
 }
 
 impl Pending {
@@ -88,15 +88,15 @@ impl Pending {
 
 impl Action {
     /// Applies the request to a lock.
-    pub(super) fn apply(&self, lock: &mut LockState) -> Response {
+    pub(super) fn apply(&self, lock: &mut LockState) -> LockResponse {
         match self {
-            Self::Acquire(request) => Response::Acquire(lock.acquire(request)),
-            Self::Release(attempt) => Response::Unlock(lock.release(attempt)),
-            Self::Withdraw(nonce) => Response::Unlock(lock.withdraw(*nonce)),
-            Self::Renew(attempt, lease) => Response::Renew(lock.renew(attempt, *lease)),
-            Self::Evict(None) => Response::Evicted(lock.evict(|_| true)),
-            Self::Evict(Some(shown)) => Response::Evicted(lock.evict(|hold| hold.nonce.shown() == *shown)),
-            Self::View => Response::View(Box::new(lock.record().clone())),
+            Self::Acquire(request) => LockResponse::Acquire(lock.acquire(request)),
+            Self::Release(attempt) => LockResponse::Unlock(lock.release(attempt)),
+            Self::Withdraw(nonce) => LockResponse::Unlock(lock.withdraw(*nonce)),
+            Self::Renew(attempt, lease) => LockResponse::Renew(lock.renew(attempt, *lease)),
+            Self::Evict(None) => LockResponse::Evicted(lock.evict(|_| true)),
+            Self::Evict(Some(shown)) => LockResponse::Evicted(lock.evict(|hold| hold.nonce.shown() == *shown)),
+            Self::View => LockResponse::View(Box::new(lock.record().clone())),
         }
     }
 
@@ -128,7 +128,7 @@ impl Action {
     }
 }
 
-impl Response {
+impl LockResponse {
     /// Returns whether it grants something new, or queues for it.
     pub(super) fn grants(&self) -> bool {
         match self {
@@ -207,13 +207,13 @@ mod tests {
             AcquireResponse::Granted(LockGrant { attempted_at, fence: 1, holds: 1, ends_at, repeated })
         };
         for (response, grants) in [
-            (Response::Acquire(granted(false)), true),
-            (Response::Acquire(granted(true)), false),
-            (Response::Acquire(AcquireResponse::Held { position: Some(1) }), true),
-            (Response::Acquire(AcquireResponse::Held { position: None }), false),
-            (Response::Acquire(AcquireResponse::UpgradeRefused), false),
-            (Response::Unlock(UnlockResponse::NotHeld), false),
-            (Response::Evicted(1), false),
+            (LockResponse::Acquire(granted(false)), true),
+            (LockResponse::Acquire(granted(true)), false),
+            (LockResponse::Acquire(AcquireResponse::Held { position: Some(1) }), true),
+            (LockResponse::Acquire(AcquireResponse::Held { position: None }), false),
+            (LockResponse::Acquire(AcquireResponse::UpgradeRefused), false),
+            (LockResponse::Unlock(UnlockResponse::NotHeld), false),
+            (LockResponse::Evicted(1), false),
         ] {
             assert_eq!(response.grants(), grants, "{response:?}");
         }

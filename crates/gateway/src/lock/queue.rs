@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::actions::{Action, Answer, Pending, Response, Summary, fail};
+use super::actions::{Action, LockReply, LockResponse, Pending, Summary, fail};
 use super::known::Known;
 use crate::waiting::Calls;
 
@@ -132,7 +132,7 @@ impl Queue {
         wait: Duration,
         deadline: Duration,
         begins: Option<oneshot::Sender<()>>,
-    ) -> Result<Answer, EngineError> {
+    ) -> Result<LockReply, EngineError> {
         let (reply, answer) = oneshot::channel();
         let now = self.clock.monotonic();
         {
@@ -251,11 +251,17 @@ impl Queue {
                 }
                 let (sent_at, clock_gain) = (base.sent_at, base.clock_gain);
                 self.keep(base);
-                let answer =
-                    |response, is_uncertain| Answer { response, now, clock_gain, sent_at, is_uncertain, lock: summary };
+                let answer = |response, is_uncertain| LockReply {
+                    response,
+                    now,
+                    clock_gain,
+                    sent_at,
+                    is_uncertain,
+                    lock: summary,
+                };
                 return (self.answer(batch, responses, answer), summary.ask_again_in);
             };
-            let grants = responses.iter().any(Response::grants);
+            let grants = responses.iter().any(LockResponse::grants);
             let new = match SharedRecord::versioned(self.entropy.bits(), &change.record.encode()) {
                 Ok(new) => new,
                 Err(why) => return (fail(batch, &EngineError::incompatible(why.to_string())), None),
@@ -278,7 +284,7 @@ impl Queue {
                     let (record, stored) = (change.record, Some(new));
                     let clock_gain = base.clock_gain;
                     self.keep(Known { record, stored, now: stored_at, clock_gain, at, sent_at, is_fresh: false });
-                    let answer = |response, is_uncertain| Answer {
+                    let answer = |response, is_uncertain| LockReply {
                         response,
                         now: stored_at,
                         clock_gain,
@@ -319,11 +325,11 @@ impl Queue {
     }
 
     /// Applies first the requests that end or extend holds, then the acquisitions in the order of their arrival.
-    fn apply(&self, lock: &mut LockState, batch: &[Pending], gone: &[ShortHash]) -> Vec<Response> {
+    fn apply(&self, lock: &mut LockState, batch: &[Pending], gone: &[ShortHash]) -> Vec<LockResponse> {
         for nonce in gone {
             lock.leave(*nonce);
         }
-        let mut responses: Vec<Option<Response>> = batch.iter().map(|_| None).collect();
+        let mut responses: Vec<Option<LockResponse>> = batch.iter().map(|_| None).collect();
         for acquisitions in [false, true] {
             for (pending, response) in batch.iter().zip(&mut responses) {
                 if pending.action.is_acquisition() == acquisitions {
@@ -350,8 +356,8 @@ impl Queue {
     fn answer(
         &self,
         batch: Vec<Pending>,
-        responses: Vec<Response>,
-        answer: impl Fn(Response, bool) -> Answer,
+        responses: Vec<LockResponse>,
+        answer: impl Fn(LockResponse, bool) -> LockReply,
     ) -> Vec<Pending> {
         let now = self.clock.monotonic();
         let mut waiting = Vec::new();
@@ -367,7 +373,7 @@ impl Queue {
         waiting
     }
 
-    fn waits(&self, pending: &Pending, response: &Response, now: Duration) -> bool {
+    fn waits(&self, pending: &Pending, response: &LockResponse, now: Duration) -> bool {
         response.is_held() && now < pending.waits_until && !self.draining.is_cancelled()
     }
 

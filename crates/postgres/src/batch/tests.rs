@@ -57,8 +57,8 @@ impl KeyedCall for Logged {
     }
 }
 
-fn call(key: &Key, bytes: usize) -> Call {
-    Call::Keyed(Box::new(Logged { key: key.clone(), bytes, is_abandoned: false, log: Log::default() }))
+fn call(key: &Key, bytes: usize) -> QueuedCall {
+    QueuedCall::Keyed(Box::new(Logged { key: key.clone(), bytes, is_abandoned: false, log: Log::default() }))
 }
 
 fn keys(count: usize) -> Vec<Key> {
@@ -66,16 +66,16 @@ fn keys(count: usize) -> Vec<Key> {
 }
 
 /// A lookup of a lock, and the end of its caller.
-fn lookup(name: &str) -> (Call, impl Sized + use<>) {
+fn lookup(name: &str) -> (QueuedCall, impl Sized + use<>) {
     let routes = Routes::new(std::iter::once(Arc::<Readiness>::default()));
     let key = LockKey { app: "shop".into(), name: name.into() };
     let (reply, answer) = Reply::<RecordView>::new();
     let call = LockCall { _route: routes.take(&key), key, work: LockWork::Read(reply) };
-    (Call::Lock(Box::new(call)), answer)
+    (QueuedCall::Lock(Box::new(call)), answer)
 }
 
 /// The keys of the next batch of claims; nothing if there is none.
-fn next_claims(queue: &mut VecDeque<Call>) -> Vec<Key> {
+fn next_claims(queue: &mut VecDeque<QueuedCall>) -> Vec<Key> {
     match next_work(queue) {
         Some(Work::Claims(calls)) => calls.iter().map(|call| call.key().clone()).collect(),
         Some(Work::Locks(_) | Work::Single(_)) => panic!("claims were expected"),
@@ -83,7 +83,7 @@ fn next_claims(queue: &mut VecDeque<Call>) -> Vec<Key> {
     }
 }
 
-fn next_locks(queue: &mut VecDeque<Call>) -> Vec<String> {
+fn next_locks(queue: &mut VecDeque<QueuedCall>) -> Vec<String> {
     match next_work(queue) {
         Some(Work::Locks(calls)) => calls.into_iter().map(|call| call.key.name).collect(),
         _ => panic!("locks were expected"),
@@ -136,7 +136,7 @@ fn calls_whose_callers_have_gone_are_dropped() {
     let gone = Logged { key: keys[0].clone(), bytes: 1, is_abandoned: true, log: Log::default() };
     let (abandoned, answer) = lookup("a");
     drop(answer);
-    let mut queue = VecDeque::from([Call::Keyed(Box::new(gone)), abandoned, call(&keys[1], 1)]);
+    let mut queue = VecDeque::from([QueuedCall::Keyed(Box::new(gone)), abandoned, call(&keys[1], 1)]);
     assert_eq!(next_claims(&mut queue), [keys[1].clone()]);
     assert!(queue.is_empty());
 }
@@ -146,7 +146,7 @@ fn what_was_found_answers_the_calls_that_wait_on_its_key() {
     let (keys, log) = (keys(2), Log::default());
     let waiting = |key: &Key| {
         let (key, log) = (key.clone(), log.clone());
-        Call::Keyed(Box::new(Logged { key, bytes: 1, is_abandoned: false, log }))
+        QueuedCall::Keyed(Box::new(Logged { key, bytes: 1, is_abandoned: false, log }))
     };
     let claim = |fence| {
         let request: ClaimRequest = fresh_claim();
@@ -175,7 +175,7 @@ impl SingleCall for Alone {
 #[test]
 fn a_separate_statement_waits_for_the_batch_before_it() {
     let keys = keys(2);
-    let mut queue = VecDeque::from([call(&keys[0], 1), Call::Single(Box::new(Alone)), call(&keys[1], 1)]);
+    let mut queue = VecDeque::from([call(&keys[0], 1), QueuedCall::Single(Box::new(Alone)), call(&keys[1], 1)]);
     assert_eq!(next_claims(&mut queue), [keys[0].clone()]);
     assert!(matches!(next_work(&mut queue), Some(Work::Single(_))));
     assert_eq!(next_claims(&mut queue), [keys[1].clone()]);

@@ -49,7 +49,7 @@ impl Fake {
     }
 
     /// Sends a command whose caller waits for this long, and returns the exchange and the answer.
-    fn exchange(&self, waits: Duration) -> (impl Future<Output = Result<Fitness, Lost>> + use<>, Answer) {
+    fn exchange(&self, waits: Duration) -> (impl Future<Output = Result<Fitness, Lost>> + use<>, ReplyReceiver) {
         let (reply, answer) = Reply::new();
         // The wait takes four fifths of a deadline.
         let wait = CallTime::start(waits * 5 / 4, true).wait;
@@ -62,7 +62,7 @@ impl Fake {
     }
 }
 
-type Answer = oneshot::Receiver<Result<Vec<Value>, EngineError>>;
+type ReplyReceiver = oneshot::Receiver<Result<Vec<Value>, EngineError>>;
 
 fn is_given(answer: Result<Result<Vec<Value>, EngineError>, oneshot::error::RecvError>) -> bool {
     answer.unwrap() == Ok(vec![Value::Okay])

@@ -12,15 +12,15 @@ use tokio::time::timeout;
 
 use super::{RedisServer, again, behind_proxy_with, granted, impatient, is_uncertain, open, settle, soon, success};
 
-type Answer = Result<ClaimResponse, EngineError>;
+type ClaimResult = Result<ClaimResponse, EngineError>;
 
 /// The answers to claims of one batch, in their order.
-async fn claim_batch(redis: &Redis, requests: &[ClaimRequest]) -> Vec<Answer> {
+async fn claim_batch(redis: &Redis, requests: &[ClaimRequest]) -> Vec<ClaimResult> {
     let answers = Mutex::new(Vec::new());
     let sink = |place, answer| answers.lock().unwrap().push((place, answer));
     let claims: Vec<_> = requests.iter().map(|request| BatchClaim { request, deadline: DEADLINE }).collect();
     redis.claim_batch(&claims, &sink).await;
-    let mut answers: Vec<(usize, Answer)> = answers.into_inner().unwrap();
+    let mut answers: Vec<(usize, ClaimResult)> = answers.into_inner().unwrap();
     answers.sort_by_key(|(place, _)| *place);
     assert!(answers.iter().map(|(place, _)| *place).eq(0..requests.len()), "each is answered once");
     answers.into_iter().map(|(_, answer)| answer).collect()
@@ -30,7 +30,7 @@ fn fresh_claims() -> [ClaimRequest; 5] {
     std::array::from_fn(|_| fresh_claim())
 }
 
-fn are_all(answers: &[Answer], expected: impl Fn(&Determinate) -> bool) -> bool {
+fn are_all(answers: &[ClaimResult], expected: impl Fn(&Determinate) -> bool) -> bool {
     answers.iter().all(|answer| matches!(answer, Err(EngineError::Determinate(why)) if expected(why)))
 }
 

@@ -12,7 +12,7 @@ use crate::metrics::labels;
 
 labels! {
     /// Answer to a request.
-    Answered {
+    ProxyResult {
         Forwarded = "forwarded",
         Unprotected = "unprotected",
         Replayed = "replayed",
@@ -70,7 +70,7 @@ pub fn off_route(reason: OffRoute, is_forwarded: bool) {
 /// Metrics of a route.
 pub struct RouteMetrics {
     route: String,
-    requests: Counters<{ Answered::LABELS.len() }>,
+    requests: Counters<{ ProxyResult::LABELS.len() }>,
     upstream_duration: Histogram,
     stored_bytes: Counter,
     tombstones: Counter,
@@ -92,9 +92,9 @@ impl RouteMetrics {
     }
 
     /// Counts a request by its answer.
-    pub fn answered(&self, answered: Answered) {
+    pub fn answered(&self, answered: ProxyResult) {
         self.requests.increment(answered as usize, || {
-            let result = Answered::LABELS[answered as usize];
+            let result = ProxyResult::LABELS[answered as usize];
             counter!(PROXY_REQUESTS, "route" => self.route.clone(), "result" => result)
         });
     }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::Guard;
 use super::engine::is_granted;
-use super::retry::Call;
+use super::retry::GuardedCall;
 use crate::resilience::batch_part::BatchPart;
 use crate::resilience::breaker::Pass;
 
@@ -74,7 +74,7 @@ impl Guard {
         let mut rest = Vec::new();
         for (position, claim) in tried.iter().enumerate() {
             let (task, sink, send) = (tasks[position], &sink, || self.engine.claim(claim.request, claim.deadline));
-            let call = Call { guard: self, task, send, amend: |answer| answer, is_final: is_granted };
+            let call = GuardedCall { guard: self, task, send, amend: |answer| answer, is_final: is_granted };
             let answer = match set(position, FirstTry::Done) {
                 FirstTry::InFlight(pass) => {
                     let (waiting, answer) = oneshot::channel();

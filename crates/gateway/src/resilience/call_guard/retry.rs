@@ -23,7 +23,7 @@ use crate::resilience::meter::engine_result;
 use crate::resilience::retry::RetryRule;
 
 /// A call that may be tried twice.
-pub(super) struct Call<'a, SendTry, Amend, IsFinal> {
+pub(super) struct GuardedCall<'a, SendTry, Amend, IsFinal> {
     pub(super) guard: &'a Arc<Guard>,
     pub(super) task: Task,
     /// Makes a try.
@@ -37,7 +37,7 @@ pub(super) struct Call<'a, SendTry, Amend, IsFinal> {
 
 impl Guard {
     /// Makes a call, and a second try if the first one fails or is late, and the budget has one. `amend` and `is_final` are as in
-    /// [`Call`].
+    /// [`GuardedCall`].
     pub(super) async fn request<Answer, Try>(
         self: &Arc<Self>,
         call: EngineCall,
@@ -78,7 +78,7 @@ impl Guard {
             oncegate.call = call.label(),
             oncegate.result = Empty,
         );
-        let call = Call { guard: self, task, send, amend, is_final };
+        let call = GuardedCall { guard: self, task, send, amend, is_final };
         let answer = traces::in_span!(span, call.continued(pass, Duration::ZERO, first));
         if !span.is_none() {
             span.record("oncegate.result", engine_result(&answer).label());
@@ -116,7 +116,7 @@ impl Guard {
     }
 }
 
-impl<Answer, Try, SendTry, Amend, IsFinal> Call<'_, SendTry, Amend, IsFinal>
+impl<Answer, Try, SendTry, Amend, IsFinal> GuardedCall<'_, SendTry, Amend, IsFinal>
 where
     Try: Future<Output = Result<Answer, EngineError>>,
     SendTry: Fn() -> Try,
