@@ -7,7 +7,7 @@ use crate::config::Config;
 /// Files besides the connections of callers and upstreams: the admin listener, stores, logs, data.
 const OTHERS: usize = 512;
 
-/// Raises the limit to the highest that the process may have, and warns if it may have fewer open files than it may need.
+/// Raises the limit of open files to the highest allowed value. Warns if the process may need more.
 pub(super) fn check(config: &Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

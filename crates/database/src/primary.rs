@@ -44,8 +44,8 @@ async fn open_node(node: &Node) -> Result<PgConnection, DatabaseError> {
     let mut connection = node.options.connect().await?;
     let role = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', \
                 current_setting('server_version_num')::int";
-    // One message for all: behind a pooler that switches servers between transactions, a separately prepared statement
-    // may run on a server that does not have it, or that has a statement of another client under its name.
+    // One message for all. A pooler may switch servers between transactions. The next server may not have a statement that was
+    // prepared separately, or may have another client's statement under the same name.
     let row = connection.fetch_one(sqlx::raw_sql(role)).await?;
     let (standby, read_only, version): (bool, bool, i32) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     check_version(version)?;

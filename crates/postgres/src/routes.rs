@@ -63,8 +63,8 @@ impl Routes {
     }
 
     /// Returns the first worker that is ready and has room. Without one, returns the ready worker with the fewest
-    /// calls. Without a ready one, returns the worker that became unready last, since a worker that has waited for long
-    /// may wait longer.
+    /// calls. Without a ready one, returns the worker that became unready last: the others have waited longer, and
+    /// may wait longer still.
     fn with_room(&self) -> usize {
         let mut best = (true, u64::MAX, 0);
         for (worker, load) in self.workers.iter().enumerate() {

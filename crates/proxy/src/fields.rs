@@ -27,8 +27,8 @@ static NEVER_STORED: [HeaderName; 3] =
 /// Fields that change the method of a request for frameworks that read them.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
-/// Beginning of the fields that only the gateway and upstreams use, before a `-` or a character that some upstreams
-/// read as one.
+/// Beginning of the names of fields between the gateway and its upstreams. A `-` follows, or a `_`, which some upstreams read as
+/// `-`.
 const OWN_PREFIX: &str = "oncegate";
 
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -152,7 +152,7 @@ impl StoredFields {
     }
 }
 
-/// Returns those of the fields of a stored response that its replay has, as if they came from an upstream now.
+/// Returns the fields of a replay. The fields of the stored response are filtered like those of a new response.
 pub(super) fn replayed(mut headers: HeaderMap, stored: &StoredFields) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     headers.remove(REPLAYED);

@@ -22,8 +22,8 @@ pub(super) enum Content<'a> {
     Digest([u8; 32]),
 }
 
-/// Returns the fingerprint of a request: the parts that the route names, a field that the dialect adds, and the host, which is no part
-/// of the identity. The hosts of a route are names of one service.
+/// Returns the fingerprint of a request. It covers the parts that the route names, the field that the dialect adds, and the host. The
+/// host is not part of the identity: the hosts of a route are names of one service.
 pub(super) fn of(
     options: &RouteOptions,
     target: &Target,

@@ -126,8 +126,8 @@ pub struct Dropped {
 }
 
 impl Log {
-    /// Starts the log on standard error, `colored` if that is a terminal, with the layer of traces if there is one. If
-    /// the process already has a log, as in tests, that one stays.
+    /// Starts the log on standard error, with the layer of traces if there is one. Lines are `colored` on a terminal only. A log that
+    /// the process already has stays, as in tests.
     pub fn start(options: &LogOptions, colored: bool, traces: Option<TraceLayer>) -> anyhow::Result<Self> {
         let has_traces = traces.is_some();
         let filter = options.filter(has_traces)?;

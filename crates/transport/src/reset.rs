@@ -1,4 +1,4 @@
-//! A socket that is reset instead of closed after a broken response, if only its close would end that response (HTTP/1.0).
+//! A socket for responses that end with its close (HTTP/1.0). After a broken response it is reset instead of closed.
 
 use std::io;
 use std::pin::Pin;

@@ -66,14 +66,14 @@ impl LockState {
         state
     }
 
-    /// Counts new leases from an instant that is later than now, if the store's clock may run faster than real time.
+    /// Counts new leases from this instant, if it is later than now. For stores whose clock may run faster than real time.
     #[must_use]
     pub fn with_leases_from(self, instant: Timestamp) -> Self {
         Self { leases_from: instant.max(self.now), ..self }
     }
 
-    /// Counts the grace for absent heads from an instant that is later than now, if now may be early: otherwise it would
-    /// begin before the lock was free.
+    /// Counts the grace for absent heads from this instant, if it is later than now. For an early now, with which the grace would
+    /// begin before the lock is free.
     #[must_use]
     pub fn with_turns_from(self, instant: Timestamp) -> Self {
         Self { turns_from: instant.max(self.now), ..self }

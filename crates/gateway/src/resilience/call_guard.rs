@@ -31,7 +31,8 @@ use super::per_shard::PerShard;
 use super::refusal::Refusal;
 use super::retry_budget::RetryBudget;
 
-/// An engine whose calls end by their deadline, fail at once while the store does not answer, and are retried if that may help.
+/// An engine behind its call guard. Each call ends by its deadline, and is retried if that may help. While the store does not
+/// answer, calls fail at once.
 pub struct CallGuard(Arc<Guard>);
 
 /// State of a call guard, shared with its probers.

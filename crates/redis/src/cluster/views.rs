@@ -40,8 +40,8 @@ impl Views {
         self.best.as_ref().is_some_and(|best| best.works)
     }
 
-    /// Returns the view to follow. A view that is older than the map counts only if most nodes have such a view, as
-    /// after the cluster was created again.
+    /// Returns the view to follow. Most nodes must have a view that is older than the map before such a view counts:
+    /// the cluster may have been created again.
     pub(super) fn believed(self) -> Option<Layout> {
         self.best.or(self.best_older.filter(|_| self.older * 2 > self.nodes))
     }

@@ -102,7 +102,7 @@ pub async fn a_downgrade_of_a_lock_lets_others_share_it(on: &Subject) {
     assert!(lock.granted("b", Shared).await.fence > exclusive.fence);
 }
 
-/// A withdrawal ends hold and ticket of a nonce, which is refused for a while, also if it was never used.
+/// A withdrawal ends the hold and the ticket of a nonce. From then on the nonce is refused for a while, even one that was never used.
 pub async fn a_withdrawn_nonce_of_a_lock_is_refused(on: &Subject) {
     let lock = Lock::new(on);
     lock.granted("a", Exclusive).await;

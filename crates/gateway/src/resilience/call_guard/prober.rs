@@ -92,8 +92,8 @@ impl Guard {
 }
 
 /// Probes a shard until a call was answered, no call was made between two probes, or the engine was dropped. Also ends
-/// a trial call that takes too long. Otherwise, where calls are rare, a call would be refused only because the trial
-/// call before it was sent while the store was still out.
+/// a trial call that takes too long: it may have been sent before the store was back. Without this, rare calls would be refused
+/// because of it.
 async fn probe_until_answered(guard: Weak<Guard>, shard: u16, mut pause: Duration) {
     loop {
         // Without a reference to the engine, so that the engine is dropped with its last user.

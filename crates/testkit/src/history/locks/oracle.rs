@@ -177,7 +177,7 @@ impl Oracle {
         Some((from, until))
     }
 
-    /// Checks that a lock without a possible holder is refused only for as long as absent heads of its queue explain.
+    /// Checks refusals of a lock without a possible holder: absent heads of its queue must explain how long they last.
     fn progress(&self, holds: &[Hold<'_>]) -> Result<(), Violation> {
         for hold in holds {
             let others = || holds.iter().filter(|other| other.nonce != hold.nonce);

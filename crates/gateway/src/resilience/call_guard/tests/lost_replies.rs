@@ -8,8 +8,7 @@ fn failure_of(request: &ClaimRequest) -> OutcomeRequest {
     OutcomeRequest { key: request.key.clone(), attempt: request.attempt.clone(), outcome: Outcome::Failure, late: None }
 }
 
-/// A key is granted once, a duplicate is answered only if there is a live claim, and an outcome is answered as recorded
-/// only if it is.
+/// A key is granted once. `Duplicate` means that there is a live claim, and `Done` that the outcome is recorded.
 #[tokio::test(start_paused = true)]
 async fn lost_requests_and_replies_never_cause_a_wrong_answer() {
     for seed in 0..300 {
