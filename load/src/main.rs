@@ -161,12 +161,8 @@ struct CompareArgs {
     /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
     live: u64,
-    /// Path of the gateway's executable [default: the one in the folder of this executable]
-    #[arg(long, value_name = "PATH")]
-    gateway: Option<PathBuf>,
-    /// Directory for the contenders' data [default: the system's temporary directory]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    paths: PathArgs,
     /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`; those
     /// of the proxied scenario between `<!-- proxied: begin -->` and `<!-- proxied: end -->`
     #[arg(long, value_name = "FILE")]
@@ -174,6 +170,17 @@ struct CompareArgs {
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// Paths of what a measurement runs and writes.
+#[derive(Args)]
+struct PathArgs {
+    /// Path of the gateway's executable [default: the one in the folder of this executable]
+    #[arg(long, value_name = "PATH")]
+    gateway: Option<PathBuf>,
+    /// Directory for the stores' data [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -190,12 +197,8 @@ struct FigureArgs {
     /// Only these engines: memory, redis, postgres
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
     only: Vec<Contender>,
-    /// Path of the gateway's executable [default: the one in the folder of this executable]
-    #[arg(long, value_name = "PATH")]
-    gateway: Option<PathBuf>,
-    /// Directory for the stores' data [default: the system's temporary directory]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
+    #[command(flatten)]
+    paths: PathArgs,
     /// Also write the table into this file, between its lines `<!-- locks: begin -->` and `<!-- locks: end -->`, or those of
     /// `waiting`
     #[arg(long, value_name = "FILE")]
@@ -278,8 +281,8 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         only: args.only,
         targets: args.targets,
         live: args.live,
-        gateway: args.gateway,
-        dir: args.dir,
+        gateway: args.paths.gateway,
+        dir: args.paths.dir,
     };
     let (compared, sound) = compare::run(comparison).await?;
     report::show(&compared.to_string())?;
@@ -300,8 +303,8 @@ async fn figures(subject: Subject, args: FigureArgs) -> anyhow::Result<bool> {
         rounds: args.rounds,
         callers: usize::try_from(args.callers)?,
         wait: LONGEST_WAIT,
-        gateway: args.gateway,
-        dir: args.dir,
+        gateway: args.paths.gateway,
+        dir: args.paths.dir,
     };
     let (figures, sound) = locks::run(extent).await?;
     report::show(&figures.to_string())?;

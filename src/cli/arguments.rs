@@ -1,4 +1,5 @@
-//! Reads the command line. Adds a tip to errors about words that newcomers often type. Has the parsers of numbers.
+//! Reads the command line. Adds a tip to errors about words that newcomers often type. Has the parsers of numbers, and the
+//! arguments of lists.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Error, Parser as _};
+use clap::{Args, Error, Parser as _};
 
 use super::Cli;
 
@@ -63,6 +64,17 @@ fn with_tip(mut error: Error) -> Error {
     error.remove(ContextKind::SuggestedArg);
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     error
+}
+
+/// The part of a list that is printed: its newest entries, or the next older ones.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct Page {
+    /// List only those older than the one with this ID
+    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
+    pub(super) after: Option<u64>,
+    /// List at most this many, from 1 to 1000
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
+    pub(super) limit: u32,
 }
 
 /// Parses an instant.

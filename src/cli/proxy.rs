@@ -15,7 +15,7 @@ use oncegate_web::recent::keys::ANSWERS;
 use serde_json::Value;
 
 use super::admin_client::{QueryArgs, filters};
-use super::arguments::number;
+use super::arguments::Page;
 use super::claim::{Change, ClaimName};
 use super::failure::usage;
 use super::load;
@@ -75,12 +75,8 @@ pub(super) struct RecentArgs {
     /// List only those of this claim
     #[arg(long)]
     global_id: Option<GlobalId>,
-    /// List only those older than the one with this ID
-    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
-    after: Option<u64>,
-    /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
+    #[command(flatten)]
+    page: Page,
     #[command(flatten)]
     query: QueryArgs,
 }
@@ -173,7 +169,7 @@ pub(super) fn run(action: Action, input: &mut impl Read, out: &mut impl Out) -> 
             table(routes, ROUTES, out)?;
             Ok(writeln!(out, "\nSince {}.", cell(&answer["since"]))?)
         }),
-        Action::Recent(RecentArgs { route, app, answer, global_id, after, limit, query }) => {
+        Action::Recent(RecentArgs { route, app, answer, global_id, page: Page { after, limit }, query }) => {
             let filters = filters([
                 ("route", route),
                 ("app", app.map(|app| app.to_string())),

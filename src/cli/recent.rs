@@ -7,7 +7,7 @@ use oncegate_web::recent::Kind;
 use serde_json::Value;
 
 use super::admin_client::{QueryArgs, filters};
-use super::arguments::number;
+use super::arguments::Page;
 use super::output::{self, Column, Out, cell, rows};
 
 const EXAMPLES: &str = "\
@@ -34,12 +34,8 @@ pub(super) struct RecentArgs {
     /// List only those of this claim
     #[arg(long)]
     global_id: Option<GlobalId>,
-    /// List only those older than the one with this ID
-    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
-    after: Option<u64>,
-    /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
+    #[command(flatten)]
+    page: Page,
     #[command(flatten)]
     query: QueryArgs,
 }
@@ -57,7 +53,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub(super) fn run(args: RecentArgs, out: &mut impl Out) -> anyhow::Result<()> {
-    let RecentArgs { kind, app, operation, global_id, after, limit, query } = args;
+    let RecentArgs { kind, app, operation, global_id, page: Page { after, limit }, query } = args;
     let filters = filters([
         ("kind", kind),
         ("app", app.map(|app| app.to_string())),

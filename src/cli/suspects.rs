@@ -8,7 +8,7 @@ use oncegate_core::tenant::AppKey;
 use serde_json::Value;
 
 use super::admin_client::{QueryArgs, filters};
-use super::arguments::number;
+use super::arguments::{Page, number};
 use super::output::{self, Column, Out, cell};
 
 const EXAMPLES: &str = "\
@@ -40,7 +40,7 @@ pub(super) enum Action {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        page: PageArgs,
+        page: SuspectsArgs,
     },
     /// Record what you found about one, with a reason; it then leaves the list
     Check {
@@ -62,20 +62,16 @@ pub(super) enum Action {
 #[command(after_help = OVERLAPS_EXAMPLES)]
 pub(super) struct OverlapsArgs {
     #[command(flatten)]
-    page: PageArgs,
+    page: SuspectsArgs,
 }
 
 #[derive(Args, Debug)]
-pub(super) struct PageArgs {
+pub(super) struct SuspectsArgs {
     /// List only those of this app
     #[arg(long)]
     app: Option<AppKey>,
-    /// List only those older than the one with this ID
-    #[arg(long, value_name = "ID", value_parser = number::<u64>(1..=u64::MAX))]
-    after: Option<u64>,
-    /// List at most this many, from 1 to 1000
-    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..=1000))]
-    limit: u32,
+    #[command(flatten)]
+    page: Page,
     #[command(flatten)]
     query: QueryArgs,
 }
@@ -142,8 +138,8 @@ pub(super) fn run_overlaps(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Re
     list(args.page, "overlaps", "", "There are no overlaps at this gateway. Each gateway keeps its own list.", out)
 }
 
-fn list(args: PageArgs, what: &str, filter: &str, empty: &str, out: &mut impl Out) -> anyhow::Result<()> {
-    let PageArgs { app, after, limit, query } = args;
+fn list(args: SuspectsArgs, what: &str, filter: &str, empty: &str, out: &mut impl Out) -> anyhow::Result<()> {
+    let SuspectsArgs { app, page: Page { after, limit }, query } = args;
     let filters = filters([("app", app.map(|app| app.to_string())), ("after", after.map(|after| after.to_string()))]);
     query.show(&format!("/admin/v1/{what}?limit={limit}{filters}{filter}"), out, |answer, out| {
         output::page(answer, what, COLUMNS, empty, out)

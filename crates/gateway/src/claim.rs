@@ -8,7 +8,7 @@ use oncegate_core::caller::Caller;
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Grant, Mismatch};
 use oncegate_core::clock::{Timestamp, millis};
-use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::engine::EngineError;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
 use oncegate_core::record::{ClaimState, Key, Realm, fingerprint_digest};
@@ -19,7 +19,7 @@ use oncegate_telemetry::traces;
 use tracing::field::Empty;
 
 use super::result_memory::KeptResults;
-use super::{ClaimView, Failure, Gateway, batch, failure, within};
+use super::{ClaimView, Failure, Gateway, StoreResult, batch, failure, within};
 use crate::resilience::deadline_budget;
 use crate::tenants::App;
 use oncegate_outage::PolicyClaim;
@@ -332,19 +332,12 @@ fn claim_result(answer: &Result<Answered<ClaimAnswer>, Failure>) -> ClaimResult 
         },
         Ok(ClaimAnswer::Mismatch(Mismatch::Contents)) | Err(Failure::NotItsContents) => ClaimResult::ContentsMismatch,
         Ok(ClaimAnswer::Mismatch(Mismatch::Fingerprint)) => ClaimResult::FingerprintMismatch,
-        Err(Failure::Store(Determinate::Full(_))) => ClaimResult::StoreFull,
-        Err(Failure::Store(Determinate::Incompatible(_))) => ClaimResult::StoreIncompatible,
-        Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => ClaimResult::StoreUnavailable,
-        // The others are found before the store is called.
-        Err(
-            Failure::OutcomeUnknown(_)
-            | Failure::NonceInContents
-            | Failure::NonceReserved
-            | Failure::ChainForgets
-            | Failure::RetentionTooLong(_)
-            | Failure::QuotaExceeded(_)
-            | Failure::TooManyLocks(_),
-        ) => ClaimResult::OutcomeUnknown,
+        Err(failure) => match failure.store_result() {
+            StoreResult::Full => ClaimResult::StoreFull,
+            StoreResult::Incompatible => ClaimResult::StoreIncompatible,
+            StoreResult::Unavailable => ClaimResult::StoreUnavailable,
+            StoreResult::Unknown => ClaimResult::OutcomeUnknown,
+        },
     }
 }
 

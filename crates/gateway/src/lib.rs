@@ -123,6 +123,34 @@ pub enum Failure {
     OutcomeUnknown(Option<Nonce>),
 }
 
+/// Result of a call to the store that a failure reports, for the labels of metrics.
+pub(crate) enum StoreResult {
+    Full,
+    Incompatible,
+    Unavailable,
+    /// The store may have executed the call. Failures that are found before the store is called have this label too.
+    Unknown,
+}
+
+impl Failure {
+    /// Returns the result of the call to the store.
+    pub(crate) fn store_result(&self) -> StoreResult {
+        match self {
+            Self::Store(Determinate::Full(_)) => StoreResult::Full,
+            Self::Store(Determinate::Incompatible(_)) => StoreResult::Incompatible,
+            Self::Store(Determinate::Unavailable(_) | Determinate::Paused(_)) => StoreResult::Unavailable,
+            Self::OutcomeUnknown(_)
+            | Self::NonceInContents
+            | Self::NonceReserved
+            | Self::NotItsContents
+            | Self::RetentionTooLong(_)
+            | Self::ChainForgets
+            | Self::TooManyLocks(_)
+            | Self::QuotaExceeded(_) => StoreResult::Unknown,
+        }
+    }
+}
+
 impl Gateway {
     /// Creates a gateway. Every app's chain must be among the engines; only apps that were passed to
     /// [`measure_apps`](Self::measure_apps) are measured.

@@ -7,7 +7,7 @@ use oncegate_core::call::{Answered, CallContext};
 use oncegate_core::canonical::Canonical;
 use oncegate_core::claim::{LateTerms, Outcome, OutcomeRequest, OutcomeResponse};
 use oncegate_core::clock::Timestamp;
-use oncegate_core::engine::{Determinate, EngineError};
+use oncegate_core::engine::EngineError;
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::observed::WouldBe;
 use oncegate_core::record::{ClaimId, ClaimState, Contents, Key};
@@ -20,7 +20,7 @@ use tracing::field::Empty;
 
 use super::claim::{check_retention, observed_label};
 use super::quota::refund_contents;
-use super::{Failure, Gateway, batch, failure, within};
+use super::{Failure, Gateway, StoreResult, batch, failure, within};
 use crate::tenants::App;
 use oncegate_outage::OutcomeAnswer;
 use oncegate_outage::crash::{self, Point};
@@ -324,19 +324,11 @@ fn outcome_result(answer: &Result<Answered<Reported>, Failure>) -> OutcomeResult
             OutcomeResponse::Superseded { .. } => OutcomeResult::Superseded,
             OutcomeResponse::Expired => OutcomeResult::Expired,
         },
-        Err(Failure::Store(Determinate::Full(_))) => OutcomeResult::StoreFull,
-        Err(Failure::Store(Determinate::Incompatible(_))) => OutcomeResult::StoreIncompatible,
-        Err(Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_))) => OutcomeResult::StoreUnavailable,
-        // The others are found before the store is called.
-        Err(
-            Failure::OutcomeUnknown(_)
-            | Failure::NotItsContents
-            | Failure::NonceInContents
-            | Failure::NonceReserved
-            | Failure::ChainForgets
-            | Failure::RetentionTooLong(_)
-            | Failure::QuotaExceeded(_)
-            | Failure::TooManyLocks(_),
-        ) => OutcomeResult::OutcomeUnknown,
+        Err(failure) => match failure.store_result() {
+            StoreResult::Full => OutcomeResult::StoreFull,
+            StoreResult::Incompatible => OutcomeResult::StoreIncompatible,
+            StoreResult::Unavailable => OutcomeResult::StoreUnavailable,
+            StoreResult::Unknown => OutcomeResult::OutcomeUnknown,
+        },
     }
 }

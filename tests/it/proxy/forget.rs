@@ -5,17 +5,13 @@ use hyper_util::rt::TokioExecutor;
 use oncegate_testkit::fresh;
 use serde_json::{Value, json};
 
-use super::{Caller, Upstream, address};
+use super::{Caller, Upstream, address, config};
 use crate::admin::{alice, operated};
 
 #[tokio::test]
 async fn an_erased_response_is_not_replayed_and_its_request_does_not_run_again() {
     let (upstream, port) = Upstream::start().await;
-    let config = format!(
-        "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\
-         [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
-         upstream = \"orders\"\nprincipal = [\"authorization\"]\n"
-    );
+    let config = config("", &format!("urls = [\"http://127.0.0.1:{port}\"]\n"), "");
     let gateway = operated("memory:").config(&config).start().await;
     let caller = Caller { http: Client::builder(TokioExecutor::new()).build_http(), address: address(&gateway) };
     let alice = alice(&gateway);

@@ -4,7 +4,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::json;
 
-use super::{Caller, Upstream, address, proxy_with};
+use super::{Caller, Upstream, address, config, proxy_with};
 use crate::admin::commands::Terminal;
 use crate::admin::{alice, operated};
 use crate::support::exposition::Page;
@@ -12,11 +12,7 @@ use crate::support::exposition::Page;
 #[tokio::test]
 async fn a_route_is_listed_with_its_answers() {
     let (_upstream, port) = Upstream::start().await;
-    let config = format!(
-        "[proxy]\nlisten = \"127.0.0.1:0\"\n[proxy.upstreams.orders]\nurls = [\"http://127.0.0.1:{port}\"]\n\
-         [[proxy.routes]]\nname = \"orders.create\"\napp = \"default\"\npath = \"/orders/{{kind}}\"\nmethods = [\"POST\"]\n\
-         upstream = \"orders\"\nprincipal = [\"authorization\"]\n"
-    );
+    let config = config("", &format!("urls = [\"http://127.0.0.1:{port}\"]\n"), "");
     let gateway = operated("memory:").config(&config).start().await;
     let caller = Caller { http: Client::builder(TokioExecutor::new()).build_http(), address: address(&gateway) };
     for (key, status) in [("k-1", 201), ("k-1", 201), ("k-2", 201), ("k-1", 201)] {

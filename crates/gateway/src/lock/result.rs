@@ -1,10 +1,9 @@
 //! The labels of answers in the metrics of locks.
 
-use oncegate_core::engine::Determinate;
 use oncegate_telemetry::metrics::locks::LockResult;
 
 use super::AcquireAnswer;
-use crate::Failure;
+use crate::{Failure, StoreResult};
 
 /// Returns the label of the answer to a request for a hold.
 pub(super) fn lock_result(answer: &Result<AcquireAnswer, Failure>) -> LockResult {
@@ -23,12 +22,14 @@ pub(super) fn lock_result(answer: &Result<AcquireAnswer, Failure>) -> LockResult
 
 /// Returns the label of a call without an answer.
 pub(super) fn failed(failure: &Failure) -> LockResult {
-    match failure {
-        Failure::Store(Determinate::Full(_)) => LockResult::StoreFull,
-        Failure::Store(Determinate::Incompatible(_)) => LockResult::StoreIncompatible,
-        Failure::Store(Determinate::Unavailable(_) | Determinate::Paused(_)) => LockResult::StoreUnavailable,
-        Failure::QuotaExceeded(_) | Failure::TooManyLocks(_) => LockResult::QuotaExceeded,
-        _ => LockResult::OutcomeUnknown,
+    if matches!(failure, Failure::QuotaExceeded(_) | Failure::TooManyLocks(_)) {
+        return LockResult::QuotaExceeded;
+    }
+    match failure.store_result() {
+        StoreResult::Full => LockResult::StoreFull,
+        StoreResult::Incompatible => LockResult::StoreIncompatible,
+        StoreResult::Unavailable => LockResult::StoreUnavailable,
+        StoreResult::Unknown => LockResult::OutcomeUnknown,
     }
 }
 
@@ -37,6 +38,7 @@ mod tests {
     use std::time::Duration;
 
     use oncegate_core::clock::Timestamp;
+    use oncegate_core::engine::Determinate;
     use oncegate_core::engine::conformance::fresh_claim;
     use oncegate_core::lock::LockMode;
 

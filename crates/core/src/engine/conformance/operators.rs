@@ -2,10 +2,9 @@
 
 use super::super::EngineError;
 use super::requests::{
-    again, app, attempt, claim_of, done, fresh_claim, issuer, long_terms, renew_of, settle_of, success,
+    again, app, attempt, claim_of, done, fresh_claim, long_terms, renew_of, settle_of, strangers_to, success,
 };
 use super::subject::Subject;
-use crate::attempt::{Attempt, Nonce};
 use crate::claim::{ClaimRequest, Outcome, OutcomeResponse, RenewalResponse};
 use crate::global_id::GlobalId;
 use crate::operator::{ListRequest, ReleaseRequest, ReleaseResponse};
@@ -56,9 +55,7 @@ pub async fn a_release_by_another_attempt_changes_nothing(on: &Subject) {
             on.settle(&settle_of(&request, outcome)).await;
         }
         let before = on.read(&request.key).await.expect("kept");
-        let same_nonce = issuer().issue(Some(request.attempt.nonce().clone()));
-        let same_timestamp = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(7));
-        for stranger in [attempt(), same_nonce, same_timestamp] {
+        for stranger in strangers_to(&request) {
             assert_eq!(on.release(&request.key, &stranger).await, ReleaseResponse::Superseded);
         }
         // Nor another app's claim with the same ID.

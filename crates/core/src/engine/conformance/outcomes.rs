@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::requests::{again, attempt, done, fresh_claim, issuer, long_terms, renew_of, settle_by, settle_of, success};
+use super::requests::{
+    again, attempt, done, fresh_claim, long_terms, renew_of, settle_by, settle_of, strangers_to, success,
+};
 use super::subject::Subject;
-use crate::attempt::{Attempt, Nonce};
+use crate::attempt::Attempt;
 use crate::canonical::Canonical;
 use crate::claim::{
     ClaimRequest, ClaimResponse, LateTerms, Mismatch, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest,
@@ -146,10 +148,7 @@ pub async fn only_the_holder_settles(on: &Subject) {
             on.settle(&settle_of(&request, outcome)).await;
         }
         let before = on.read(&request.key).await.expect("kept");
-        // Neither the nonce alone nor the timestamp alone is the attempt.
-        let same_nonce = issuer().issue(Some(request.attempt.nonce().clone()));
-        let same_timestamp = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(7));
-        for stranger in [attempt(), same_nonce, same_timestamp] {
+        for stranger in strangers_to(&request) {
             for outcome in [success(None), Outcome::Failure, Outcome::Unknown] {
                 let answer = on.settle(&settle_by(&request, &stranger, outcome)).await;
                 assert!(

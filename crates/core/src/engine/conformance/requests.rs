@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::{Attempt, Issuer, SystemEntropy};
+use crate::attempt::{Attempt, Issuer, Nonce, SystemEntropy};
 use crate::canonical::Canonical;
 use crate::claim::{ClaimRequest, LateTerms, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest};
 use crate::clock::SystemClock;
@@ -59,6 +59,13 @@ pub(super) fn claim_of(app_name: &str, contents: &str) -> ClaimRequest {
         take_over: false,
         waits: false,
     }
+}
+
+/// Returns attempts that are not the attempt of a claim: neither its nonce alone nor its timestamp alone is the attempt.
+pub(super) fn strangers_to(request: &ClaimRequest) -> [Attempt; 3] {
+    let same_nonce = issuer().issue(Some(request.attempt.nonce().clone()));
+    let same_timestamp = Attempt::new(request.attempt.timestamp(), Nonce::from_bits(7));
+    [attempt(), same_nonce, same_timestamp]
 }
 
 /// Returns a claim of the same operation by a new attempt.
