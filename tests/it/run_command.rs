@@ -48,10 +48,14 @@ impl Site {
     }
 
     fn spawn(&self, words: &[&str], script: &str) -> Child {
+        self.command(words, script).spawn().unwrap()
+    }
+
+    fn command(&self, words: &[&str], script: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
         command.args(words).args(["--", "/bin/sh", "-c", script]).env("ONCEGATE_URL", self.url());
         command.current_dir(self.path()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-        command.spawn().unwrap()
+        command
     }
 
     async fn made(&self, file: &str) {
@@ -361,6 +365,44 @@ async fn secrets_are_not_passed_on_to_the_command() {
             assert!(!ended.out.contains(name), "{}", ended.out);
         }
     }
+}
+
+/// A job may be a part of another one, whose fence is not its own.
+#[tokio::test]
+async fn a_command_without_a_fence_gets_none_of_another_job() {
+    let site = Site::new().await;
+    let words = ["once", "job", "1", "--", "/bin/sh", "-c", "/usr/bin/env"];
+    for (disabled, has_fence) in [("0", true), ("1", false)] {
+        let of_other = ("ONCEGATE_FENCE", "of another job");
+        let environment = [("ONCEGATE_URL", &*site.url()), ("ONCEGATE_DISABLED", disabled), of_other];
+        let ended = oncegate_with(site.path(), &words, &environment);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert!(!ended.out.contains(of_other.1), "{}", ended.out);
+        assert_eq!(ended.out.contains("ONCEGATE_FENCE="), has_fence, "{}", ended.out);
+    }
+}
+
+/// No gateway answers: it tries until it is stopped.
+#[tokio::test]
+async fn a_lock_that_cannot_be_released_is_a_warning_and_the_command_keeps_its_exit_code() {
+    let mut site = Site::new().await;
+    let script = "touch started; while [ ! -e end ]; do sleep 0.05; done; touch ended; exit 3";
+    let mut command = site.command(&["lock", "run", "job", "--lease", "1h"], script);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    site.made("started").await;
+    site.gateway.kill();
+    std::fs::write(site.path().join("end"), "").unwrap();
+    site.made("ended").await;
+    until("it stops", LONG, async || {
+        signal_if_running(&mut child, "TERM");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        child.try_wait().unwrap().is_some()
+    })
+    .await;
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(3), "{said}");
+    assert!(said.contains("The lock was not released, and is held until its lease ends"), "{said}");
 }
 
 #[tokio::test]

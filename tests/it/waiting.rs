@@ -213,6 +213,7 @@ async fn a_wait_can_be_asked_for_by_a_header_and_the_body_takes_precedence() {
     let post = async |body: Value| client.send("POST", "/v1/claims", &headers, body.to_string()).await;
     let granted = post(json!({ "contents": "header" })).await.expect(201);
     assert!(!granted.headers.contains_key("preference-applied"), "it did not wait");
+    assert_eq!(granted.headers["location"], granted.path(""));
     let by_header = post(json!({ "contents": "header" })).await.expect(409);
     assert_eq!(by_header.headers["preference-applied"], "wait=1");
     assert!(by_header.body["waited_ms"].as_u64().unwrap() >= 1000);

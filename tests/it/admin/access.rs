@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::{TOKEN, TOKEN_OF_BOB, alice, operated, operators};
 use crate::support::gateway;
@@ -54,6 +57,37 @@ async fn the_admin_api_keeps_its_own_bounds() {
     assert_eq!(alice.get("/admin/v1/nothing").await.code(), (404, "not_found"));
     assert_eq!(alice.send("DELETE", AUDIT, &[], "").await.code(), (405, "method_not_allowed"));
     assert_eq!(alice.get(AUDIT).await.expect(200).body, json!({ "entries": [], "next": null }));
+}
+
+/// Begins a call of the admin API, which waits for its body.
+async fn unfinished(gateway: &Gateway) -> TcpStream {
+    let head = format!(
+        "POST /admin/v1/claims/show HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: application/json\r\ncontent-length: 14\r\nexpect: 100-continue\r\n\r\n"
+    );
+    let mut stream = TcpStream::connect(gateway.admin()).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    stream
+}
+
+#[tokio::test]
+async fn calls_of_the_admin_api_have_permits_and_metrics_and_health_need_none() {
+    let gateway = operated("memory:").start().await;
+    let alice = alice(&gateway);
+    let mut calls = Vec::new();
+    for _ in 0..16 {
+        calls.push(unfinished(&gateway).await);
+    }
+    let refused = alice.get(AUDIT).await;
+    assert_eq!(refused.code(), (503, "overloaded"), "{}", refused.text);
+    for open in ["/metrics", "/livez", "/readyz"] {
+        gateway.admin_client().get(open).await.expect(200);
+    }
+    drop(calls);
+    until("the permits are free", Duration::from_secs(10), async || alice.get(AUDIT).await.status == 200).await;
 }
 
 #[tokio::test]

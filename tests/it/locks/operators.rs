@@ -82,6 +82,7 @@ async fn an_operator_finds_a_lock_and_ends_one_hold_of_it_or_all() {
     assert_eq!(entry(0), ["lock.release", "lock: b, holder: all holders", "INC-44", "released", "default"]);
     let results = trail.as_array().unwrap().iter().filter(|entry| entry["result"] == "released");
     assert_eq!(results.count(), 2, "what ended nothing is not in the trail as released: {trail}");
+    assert_eq!(trail.as_array().unwrap().len(), 2, "an order for a hold that is not there never begins: {trail}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

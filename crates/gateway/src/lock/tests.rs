@@ -109,6 +109,19 @@ async fn a_wait_ends_with_its_time_and_the_queue_keeps_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_is_answered_while_half_of_its_lease_is_left() {
+    let world = World::new();
+    let gateway = world.gateway(Arc::new(Faulty::always(world.store.clone(), Fault::Silent)));
+    for (lease, answered_in) in [(400 * MS, 200 * MS), (4000 * MS, 1000 * MS)] {
+        let started = world.clock.monotonic();
+        let request = AcquireCall { lease: Some(lease), ..call(None, Duration::ZERO, false) };
+        let answer = gateway.acquire_lock(&world.app, request).await;
+        let took = world.clock.monotonic() - started;
+        assert!(answer.is_err() && took <= answered_in, "lease {lease:?}: {answer:?} after {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
