@@ -1,6 +1,5 @@
-//! The requests of this gateway to one lock. A task takes all waiting requests, applies them to the stored record as
-//! one change, and replaces the record. So contention grows with gateways, not with callers. It ends when no request is
-//! left.
+//! The requests of this gateway to one lock. A task applies all waiting requests as one change of the stored record. So contention
+//! grows with gateways, not with callers. The task ends when no request is left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +22,6 @@ use crate::waiting::Calls;
 
 /// Interval of looking while notifications come.
 const SLOW_POLL: Duration = Duration::from_millis(800);
-
 /// Interval of looking without notifications.
 const POLL: Duration = Duration::from_millis(150);
 
@@ -222,8 +220,7 @@ impl Queue {
         }
     }
 
-    /// Applies the requests as one change, and answers those that have an answer. Returns the requests that continue to
-    /// wait, and the time until they read the lock again.
+    /// Applies the requests as one change. Returns those that continue to wait, and the time until they read the lock again.
     async fn round(&self, mut batch: Vec<Pending>, gone: &[ShortHash]) -> (Vec<Pending>, Option<Duration>) {
         let mut known = self.take_known();
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
@@ -315,8 +312,7 @@ impl Queue {
                 Err(why) => return (fail(batch, &why), None),
             }
         }
-        // Requests whose wait was not over at the start of this round get another round. If others hold the lock at its
-        // first read, that is their answer.
+        // Requests whose wait was not over at the start of this round get another one. If others hold the lock then, that is their answer.
         let is_over = |pending: &mut Pending| started >= pending.waits_until || self.draining.is_cancelled();
         let over = batch.extract_if(.., is_over).collect();
         let why = EngineError::unavailable("too many gateways change this lock at once");
