@@ -186,12 +186,18 @@ async fn signals_reach_the_command_and_stop_a_wait() {
     assert_eq!(code(&mut child).await, Some(9));
     assert!(site.path().join("stopped").exists(), "it reaches the whole process group");
     assert_eq!(site.lock("job").await.0, 404, "it is released");
-    site.hold("job").await;
+    let held = site.hold("job").await;
     let mut waits = site.spawn(&["lock", "run", "job", "--fair", "--wait", "1m"], "");
     until("it queues", LONG, async || site.lock("job").await.1["waiting"] == 1).await;
     signal(&waits, "TERM");
     assert_eq!(code(&mut waits).await, Some(143));
     assert_eq!(site.lock("job").await.1["waiting"], 0, "it has left the queue");
+    // A signal for the command only does not stop the wait.
+    let mut waits = site.spawn(&["lock", "run", "job", "--fair", "--wait", "1m"], "exit 4");
+    until("it queues", LONG, async || site.lock("job").await.1["waiting"] == 1).await;
+    signal(&waits, "USR1");
+    site.gateway.client().post("/v1/locks/job/release", &json!({ "attempt": held })).await.expect(200);
+    assert_eq!(code(&mut waits).await, Some(4));
 }
 
 #[tokio::test]
@@ -295,6 +301,24 @@ async fn a_renewal_that_fails_is_repeated_until_the_lease_ends() {
     std::fs::write(site.path().join("end"), "").unwrap();
     for mut child in [locked, claimed] {
         assert_eq!(code(&mut child).await, Some(0));
+    }
+}
+
+/// The time of a wait is also that for a gateway that does not answer.
+#[tokio::test]
+async fn a_request_is_repeated_for_as_long_as_it_may_wait() {
+    let site = Site::new().await;
+    let mut between = TcpProxy::start(site.gateway.api()).await;
+    between.refuse().await;
+    let url = format!("http://{}", between.address());
+    let options = ["--wait", "1m", "--url", &url];
+    let locked = site.spawn(&[&["lock", "run", "job"][..], &options].concat(), "exit 3");
+    let claimed = site.spawn(&[&["once", "job", "1"][..], &options].concat(), "exit 3");
+    // Longer than without a wait.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    between.heal().await;
+    for mut child in [locked, claimed] {
+        assert_eq!(code(&mut child).await, Some(3));
     }
 }
 

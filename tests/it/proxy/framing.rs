@@ -355,6 +355,11 @@ async fn no_cache_keeps_what_the_gateway_says_itself() {
         let is_upstreams = status == 201 || status == 500;
         assert_ne!(is_kept_from_caches(&answer), is_upstreams, "{path}, {key}: {:?}", answer.headers);
     }
+    // Without a key, on a route and beside it.
+    for (method, path, status) in [("PUT", "/orders/a", 201), ("PUT", "/orders//a", 400)] {
+        let answer = caller.send(method, path, &[], "one").await;
+        assert_eq!((answer.status, is_kept_from_caches(&answer)), (status, status != 201), "{method} {path}");
+    }
     let refused = by_dialect.post("/orders/a", "", "one").await;
     assert!(refused.status == 400 && is_kept_from_caches(&refused), "{:?}", refused.headers);
     let refused = exchange(&address(&gateway), "hello\r\n\r\n").await;

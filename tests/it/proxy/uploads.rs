@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use oncegate_testkit::fresh;
 use oncegate_testkit::wait::until;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -43,6 +44,30 @@ async fn a_client_that_sends_on_reads_why_its_body_is_refused() {
         assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     }
     assert_eq!(upstream.requests(), 0);
+}
+
+/// Nothing listens at the upstream. The rest of the body would be read as the next request.
+#[tokio::test]
+async fn an_answer_before_the_end_of_a_body_says_that_the_connection_closes() {
+    let (gateway, _caller) = proxy(fresh::port(), LIMITS).await;
+    let digest = digest_of("any");
+    let keyed = format!("idempotency-key: k-1\r\nauthorization: alice\r\ncontent-digest: {digest}\r\n");
+    for (method, fields) in [("POST", &*keyed), ("PUT", "")] {
+        let mut client = TcpStream::connect(address(&gateway)).await.unwrap();
+        let head = format!("{method} /orders/a HTTP/1.1\r\nhost: a\r\n{fields}content-length: 300000\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&[b'x'; 80_000]).await.unwrap();
+        let (mut answer, mut buffer) = (String::new(), [0; 4096]);
+        while !answer.contains("\r\n\r\n") {
+            let count = client.read(&mut buffer).await.unwrap();
+            assert_ne!(count, 0, "{method}: {answer}");
+            answer.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        assert!(
+            answer.starts_with("HTTP/1.1 502") && answer.contains("\r\nconnection: close\r\n"),
+            "{method}: {answer}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! Slots that move under load.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncegate_core::engine::{Claims as _, Topology as _};
+use oncegate_core::claim::ClaimResponse;
+use oncegate_core::engine::{BatchClaim, Claims as _, Topology as _};
 use oncegate_redis::{Options, Redis};
 use oncegate_testkit::output::print;
 
@@ -29,6 +30,25 @@ async fn slots_that_move_there_and_back_lose_nothing_and_are_not_seen() {
     assert_eq!(ledger.failed(), 0, "slowest {:?}", ledger.slowest());
     assert_eq!(redis.data_lost(), 0, "a marker that moves is no loss");
     print(format_args!("granted {}, slowest {:?}", ledger.granted.len(), ledger.slowest()));
+}
+
+/// Its commands went to the former primary of these slots, which has executed none of them.
+#[tokio::test]
+async fn the_claims_of_a_batch_follow_slots_that_have_moved() {
+    let Some(cluster) = RedisCluster::start(3, 0).await else { return };
+    let options = Options { health_check_interval: Duration::from_hours(1), ..Options::default() };
+    let redis = Redis::open(&cluster.url(), options).expect("a good URL");
+    granted(&redis, &claim_on(&cluster, 0)).await;
+    cluster.move_slots(0..4000, 0, 1).await;
+    let claims = many();
+    let batch: Vec<_> = claims.iter().map(|request| BatchClaim { request, deadline: PATIENCE }).collect();
+    let refused = Mutex::new(Vec::new());
+    let sink = |_, answer| match answer {
+        Ok(ClaimResponse::Granted(_)) => {}
+        other => refused.lock().unwrap().push(other),
+    };
+    redis.claim_batch(&batch, &sink).await;
+    assert!(refused.lock().unwrap().is_empty(), "{:?}", refused.lock().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
