@@ -41,6 +41,24 @@ impl World {
         Arc::new(Gateway::new(engines, issuer, self.clock.clone(), &Limits::default()))
     }
 
+    /// Returns a store that may lose its data, a chain that freezes grants then, and a gateway on it.
+    async fn freezing(&self) -> (Arc<Faulty>, Arc<Chain>, Gateway) {
+        let store = Arc::new(Faulty::always(self.store.clone(), Fault::None));
+        let setup = Setup {
+            on_data_loss: OnDataLoss::Freeze,
+            lease_max: Duration::from_secs(30),
+            ..Setup::of_one("default", store.clone(), self.clock.clone(), Arc::new(SystemEntropy))
+        };
+        let chain = Arc::new(Chain::start(setup));
+        let mut engines = Engines::of_one("default", store.clone(), &self.clock, Arc::new(SystemEntropy));
+        engines.chains.get_mut("default").unwrap().chain = chain.clone();
+        let issuer = Issuer::new(self.clock.clone(), Arc::new(SystemEntropy));
+        let gateway = Gateway::new(engines, issuer, self.clock.clone(), &Limits::default());
+        // The store is new to the chain, which begins with a freeze.
+        sleep(Duration::from_secs(31)).await;
+        (store, chain, gateway)
+    }
+
     /// Returns a gateway that repeats a call after 30 ms, and the control of its store.
     fn guarded(&self) -> (Arc<Faulty>, Arc<Gateway>) {
         let faulty = Arc::new(Faulty::always(self.store.clone(), Fault::None));
@@ -441,18 +459,7 @@ async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_released_while_nothing_may_be_granted() {
     let world = World::new();
-    let store = Arc::new(Faulty::always(world.store.clone(), Fault::None));
-    let setup = Setup {
-        on_data_loss: OnDataLoss::Freeze,
-        lease_max: Duration::from_secs(30),
-        ..Setup::of_one("default", store.clone(), world.clock.clone(), Arc::new(SystemEntropy))
-    };
-    let mut engines = Engines::of_one("default", store.clone(), &world.clock, Arc::new(SystemEntropy));
-    engines.chains.get_mut("default").unwrap().chain = Arc::new(Chain::start(setup));
-    let issuer = Issuer::new(world.clock.clone(), Arc::new(SystemEntropy));
-    let gateway = Gateway::new(engines, issuer, world.clock.clone(), &Limits::default());
-    // The store is new to the chain, which begins with a freeze.
-    sleep(Duration::from_secs(31)).await;
+    let (store, _chain, gateway) = world.freezing().await;
     let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
     store.lose_data();
     let lock_name = name();
@@ -462,6 +469,23 @@ async fn a_hold_is_released_while_nothing_may_be_granted() {
     );
     assert!(matches!(second, Err(Failure::Store(Determinate::Paused(_)))), "{second:?}");
     assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. })), "{released:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_freeze_lasts_for_the_longest_lease_of_a_lock() {
+    let world = World::new();
+    let (store, chain, gateway) = world.freezing().await;
+    let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
+    let long = AcquireCall { lease: Some(hour), ..call(None, Duration::ZERO, false) };
+    let held = granted(gateway.acquire_lock(&world.app, long).await);
+    store.lose_data();
+    assert_eq!(chain.status().frozen_for, Some(hour), "the holder may still run");
+    sleep(hour).await;
+    let held_again = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    gateway.renew_lock(&world.app, &name(), held_again.attempt, Some(day)).await.unwrap().expect("it is held");
+    assert_ne!(held.fence, held_again.fence);
+    store.lose_data();
+    assert_eq!(chain.status().frozen_for, Some(day));
 }
 
 /// Until then it is in flight, as a call that does not wait.
