@@ -21,6 +21,7 @@ use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use serde_json::{Value, json};
 
 use crate::admin::{TOKEN, alice, operators};
+use crate::support::caller::{app, caller};
 use crate::support::chain::{chain, comes_to, granted_within, order, switch};
 use crate::support::command::oncegate_with;
 use crate::support::exposition::Page;
@@ -33,6 +34,27 @@ const FOLLOWED: Duration = Duration::from_secs(5);
 fn now() -> Duration {
     static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
     CLOCK.monotonic()
+}
+
+/// Chains may share an engine.
+#[tokio::test]
+async fn a_switch_counts_the_claims_of_the_apps_of_its_chain() {
+    let config = format!(
+        "{}[engines]\nprimary = \"memory:\"\nspare = \"memory:\"\n[chains.default]\nengines = [\"primary\", \"spare\"]\n\
+         [chains.other]\nengines = [\"primary\"]\n{}{}chain = \"other\"\n",
+        operators(),
+        app("bank"),
+        app("shop")
+    );
+    let gateway = gateway::on_configured().config(&config).start().await;
+    for (key, claims) in [("bank", 2), ("shop", 3)] {
+        for number in 0..claims {
+            caller(&gateway, key).claim(json!(number)).await.expect(201);
+        }
+    }
+    let order = json!({ "to": "spare", "reason": "INC-1" });
+    let refused = alice(&gateway).post("/admin/v1/chains/default/switch", &order).await;
+    assert!(refused.text.contains("2 claims are stored on `primary`"), "{}", refused.text);
 }
 
 /// A gateway with a chain over these engines. The first one is active.

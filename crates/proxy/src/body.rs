@@ -218,3 +218,31 @@ impl HttpBody for Timed {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use oncegate_telemetry::metrics::proxy::Bound;
+
+    use super::super::shares::divide;
+    use super::*;
+
+    #[tokio::test]
+    async fn the_beginning_of_a_body_counts_until_it_was_sent_on_or_given_up() {
+        let account = divide(100, [None].into(), BoundMetrics::new(Bound::RequestBytes))[&None].clone();
+        let begun = || {
+            let read = ["a", "b"].map(Bytes::from).into();
+            Arriving::resumed(read, Incoming::Whole(Bytes::new()), account.take(60).expect("free again"))
+        };
+        let mut body = begun();
+        for _ in 0..2 {
+            assert!(account.take(60).is_none());
+            assert!(body.frame().await.expect("a piece").is_ok());
+        }
+        assert!(body.frame().await.is_none());
+        let mut body = begun();
+        assert!(account.take(60).is_none());
+        assert_eq!(body.give_up_read().count(), 2);
+        drop(begun());
+    }
+}

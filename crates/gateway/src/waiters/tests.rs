@@ -37,6 +37,8 @@ const LONG: Duration = Duration::from_secs(20);
 struct Counted {
     memory: Memory,
     calls: AtomicUsize,
+    /// Claim calls of callers that wait.
+    waiting_calls: AtomicUsize,
     notifies: bool,
 }
 
@@ -50,6 +52,7 @@ impl Counted {
 #[async_trait]
 impl Claims for Counted {
     async fn claim(&self, request: &ClaimRequest, deadline: Duration) -> Result<ClaimResponse, EngineError> {
+        self.waiting_calls.fetch_add(usize::from(request.waits), Ordering::SeqCst);
         self.memory().claim(request, deadline).await
     }
 
@@ -139,7 +142,8 @@ struct World {
 fn world(notifies: bool, lease: Duration, waiting: usize) -> World {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let memory = Memory::new(clock.clone(), BYTES_MAX_DEFAULT);
-    let engine = Arc::new(Counted { memory, calls: AtomicUsize::new(0), notifies });
+    let [calls, waiting_calls] = [0, 0].map(AtomicUsize::new);
+    let engine = Arc::new(Counted { memory, calls, waiting_calls, notifies });
     let entropy = Arc::new(SystemEntropy);
     let engines = Engines::of_one("default", engine.clone(), &clock, entropy.clone());
     let issuer = Issuer::new(clock.clone(), entropy);
@@ -230,6 +234,20 @@ fn state(answer: &ClaimAnswer) -> ClaimState {
 
 async fn answered(waits: JoinHandle<ClaimAnswer>) -> ClaimAnswer {
     timeout(Duration::from_secs(10), waits).await.expect("it is answered").unwrap()
+}
+
+/// Engines mark the claim then, and notify of its end. Without a mark, each wait lasts until the next poll.
+#[tokio::test]
+async fn the_store_learns_that_a_caller_waits() {
+    let world = World::new();
+    let attempt = world.hold().await;
+    assert_eq!(world.engine.waiting_calls.load(Ordering::SeqCst), 0);
+    let waits = world.wait(call(), LONG).await;
+    while world.engine.waiting_calls.load(Ordering::SeqCst) == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    world.report(&attempt, Outcome::Failure).await;
+    granted(waits.await.unwrap());
 }
 
 #[tokio::test]

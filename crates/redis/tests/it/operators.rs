@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use oncegate_core::claim::{ClaimRequest, ClaimResponse, Outcome, OutcomeResponse, RenewalResponse};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
@@ -224,7 +225,10 @@ async fn a_flushed_server_is_noticed() {
             response.fetch_add(1, Ordering::SeqCst);
         })
     };
-    let redis = Redis::open(&server.url(), Options { on_data_loss: Some(hook), ..options() }).unwrap();
+    // By the heartbeats of its connections, and not only at the next health check.
+    let hour = Duration::from_hours(1);
+    let options = Options { on_data_loss: Some(hook), health_check_interval: hour, ..options() };
+    let redis = Redis::open(&server.url(), options).unwrap();
     granted(&redis, &fresh_claim()).await;
     assert_eq!(redis.data_lost(), 0);
     server.query::<String>("FLUSHALL");
