@@ -440,6 +440,24 @@ fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
     assert!(queue.remove(1).is_none() && queue.remove(2).is_some());
 }
 
+/// Its time ends while the store is being asked for it. It does not wait for another answer.
+#[test]
+fn a_caller_whose_time_is_over_gets_the_next_answer() {
+    for is_over in [false, true] {
+        let waiters = Waiters::new(&Limits::default());
+        let holder = fresh_claim();
+        let live = LiveClaim { record: holder.record(), left: Some(LONG), ends_at: None, fence: None };
+        let context = CallContext { deadline: LONG, on_outage: ClaimOnOutage::FailClosed };
+        let caller = Arc::new(ClaimRequest { attempt: fresh_claim().attempt, ..holder.clone() });
+        let (mut ticket, _) = waiters.enter(&caller, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
+        let first = waiters.take_first(&holder.key).unwrap();
+        assert!(!is_over || ticket.leave(LONG).is_none(), "the store is being asked");
+        let found = Answered::by_store(ClaimResponse::Duplicate(live));
+        waiters.answered(&holder.key, first, Ok(found), LONG);
+        assert_eq!(matches!(ticket.verdict.try_recv(), Ok(Verdict::Answered(Ok(_), LONG))), is_over);
+    }
+}
+
 #[test]
 fn the_claim_in_the_way_gets_older() {
     let live = LiveClaim { record: fresh_claim().record(), left: Some(LONG), ends_at: None, fence: None };
