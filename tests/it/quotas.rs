@@ -218,6 +218,36 @@ async fn a_call_that_is_willing_to_wait_has_a_place_while_it_asks_the_store() {
     }
 }
 
+#[tokio::test]
+async fn a_call_that_waits_gives_the_place_of_its_app_back() {
+    let gateway = shop_and_bank("requests_in_flight = 2").start().await;
+    let shop = caller(&gateway, "shop");
+    shop.claim(json!("A-1")).await.expect(201);
+    shop.post("/v1/locks/a/holds", &json!({})).await.expect(201);
+    let fair = json!({ "fair": true, "wait": "20s" });
+    let mut waits = Vec::new();
+    for (path, body) in [("/v1/claims", json!({ "contents": "A-1", "wait": "20s" })), ("/v1/locks/a/holds", fair)] {
+        for count in 1..=3 {
+            let (shop, body) = (shop.clone(), body.clone());
+            waits.push(tokio::spawn(async move { shop.post(path, &body).await.status }));
+            until(&format!("{count} wait at {path}"), Duration::from_secs(10), async || {
+                let page = Page::get(&gateway.admin_client()).await;
+                let of_lock = shop_sees_waiting(&gateway).await;
+                let waiting = if path == "/v1/claims" { page.sum("oncegate_claims_waiting", &[]) } else { of_lock };
+                waiting == count
+            })
+            .await;
+        }
+    }
+    assert!(waits.iter().all(|waits| !waits.is_finished()), "none was refused");
+    shop.claim(json!("A-2")).await.expect(201);
+}
+
+/// The requests that queue for the lock of a test.
+async fn shop_sees_waiting(gateway: &Gateway) -> u64 {
+    caller(gateway, "shop").get("/v1/locks/a").await.body["waiting"].as_u64().unwrap_or_default()
+}
+
 /// An eighth of the places is for what ends or extends something.
 #[tokio::test]
 async fn granted_claims_and_held_locks_end_while_all_other_places_are_taken() {

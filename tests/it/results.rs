@@ -52,3 +52,20 @@ async fn a_result_that_cannot_be_stored_is_reported_otherwise() {
     assert!(!answer.text.contains("outcome"), "{}", answer.text);
     client.post(&claim.path("/outcome"), &report("success", &json!("small"))).await.expect(200);
 }
+
+#[tokio::test]
+async fn a_batch_of_repeats_has_the_results_that_fit_into_the_bytes_of_a_body() {
+    let gateway = gateway::on_memory().start().await;
+    let client = gateway.client();
+    let items: Vec<_> = (0..20).map(|number| json!({ "contents": number })).collect();
+    for item in &items {
+        let claim = client.post("/v1/claims", item).await.expect(201);
+        let report = json!({ "attempt": claim.body["attempt"], "outcome": "success", "result": "x".repeat(60_000) });
+        client.post(&claim.path("/outcome"), &report).await.expect(200);
+    }
+    let answer = client.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+    let answered = answer.body["items"].as_array().unwrap();
+    let (with, without): (Vec<_>, Vec<_>) = answered.iter().partition(|item| item["result"].is_string());
+    assert!(without.iter().all(|item| item["result_omitted"] == true), "{without:?}");
+    assert!(with.len() >= 10 && !without.is_empty() && answer.text.len() <= 1 << 20, "{} bytes", answer.text.len());
+}

@@ -56,7 +56,7 @@ async fn an_answer_before_the_end_of_a_body_says_that_the_connection_closes() {
         let mut client = TcpStream::connect(address(&gateway)).await.unwrap();
         let head = format!("{method} /orders/a HTTP/1.1\r\nhost: a\r\n{fields}content-length: 300000\r\n\r\n");
         client.write_all(head.as_bytes()).await.unwrap();
-        client.write_all(&[b'x'; 80_000]).await.unwrap();
+        client.write_all(&vec![b'x'; 80_000]).await.unwrap();
         let (mut answer, mut buffer) = (String::new(), [0; 4096]);
         while !answer.contains("\r\n\r\n") {
             let count = client.read(&mut buffer).await.unwrap();
