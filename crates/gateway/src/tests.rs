@@ -250,6 +250,24 @@ async fn a_suspected_double_execution_is_counted_once_for_an_attempt() {
     assert_eq!((result("granted"), result("taken_over"), result("repeated")), (Some(2.0), None, None));
 }
 
+/// The gateway names it to operators from what it has answered, without a lookup.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_claim_needs_attention_until_it_is_settled_or_taken_over() {
+    let world = World::new("shop");
+    let count = || world.gateway.met_unknowns().iter().map(|of| of.count).sum::<usize>();
+    for way in ["settled", "taken over"] {
+        let (global_id, attempt) = world.granted(way).await;
+        world.gateway.settle(&world.app, report(global_id, &attempt, Outcome::Unknown)).await.unwrap();
+        assert_eq!(count(), 1, "{way}");
+        if way == "settled" {
+            world.gateway.settle(&world.app, report(global_id, &attempt, success(None))).await.unwrap();
+        } else {
+            world.gateway.claim(&world.app, ClaimCall { take_over: true, ..call(way) }).await.unwrap();
+        }
+        assert_eq!(count(), 0, "{way}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_grant_is_counted_as_what_it_is() {
     let world = World::new("counted");
