@@ -9,7 +9,7 @@ use oncegate_core::global_id::GlobalId;
 use super::fingerprint::multipart;
 use super::key::IdempotencyKey;
 use super::stored_response::StoredResponse;
-use super::target::{Target, spelled};
+use super::target::{Target, refused_in, spelled};
 use super::token::Issuers;
 use super::token::keys::KeySet;
 use super::upstream::framing::checked;
@@ -67,10 +67,12 @@ pub fn token(bytes: &[u8]) {
 }
 
 /// The common spelling of a path is its own, and a request has one host afterwards. The first line of the bytes is the target, the
-/// second one `Host`.
+/// second one `Host`. A path with a wrong escape is refused: the common spelling of `%%35a` ends in another escape.
 pub fn target(bytes: &[u8]) {
     let (target, host) = in_two(bytes, b'\n');
-    if let Ok(path) = str::from_utf8(target) {
+    if let Ok(path) = str::from_utf8(target)
+        && refused_in(path, &[]).is_none_or(|why| !why.starts_with("a `%`"))
+    {
         assert_eq!(spelled(&spelled(path)), spelled(path));
     }
     let (Ok(uri), Ok(host)) = (Uri::try_from(target), HeaderValue::from_bytes(host)) else { return };
@@ -148,6 +150,11 @@ mod tests {
         };
     }
 
+    #[test]
+    fn what_broke_a_property_has_it_now() {
+        target(seed!("target/wrong-escape"));
+    }
+
     proptest! {
         #[test]
         fn all_bytes_have_the_properties(edits in any::<Vec<Edit>>()) {
@@ -159,6 +166,7 @@ mod tests {
             target(&edited(seed!("target/escapes"), &edits));
             target(&edited(seed!("target/absolute"), &edits));
             target(&edited(seed!("target/scheme"), &edits));
+            target(&edited(seed!("target/wrong-escape"), &edits));
             head(&edited(seed!("head/two-framings"), &edits));
             stored_response(&edited(seed!("stored_response/trailer"), &edits));
         }
