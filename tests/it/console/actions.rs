@@ -140,8 +140,8 @@ async fn a_suspect_is_checked_and_then_no_longer_listed() {
     assert!(list.text.contains("href=\"/console/attention/1\""), "{}", list.text);
     let ask = browser.get("/console/attention/1").await.expect(200);
     assert!(ask.text.contains("{&quot;order_id&quot;:&quot;A-1&quot;}"), "what to look up: {}", ask.text);
-    let is_noted = async || newest(&gateway, "claim.view").await.as_array().unwrap().len() == 1;
-    until("the look is in the trail", Duration::from_mins(1), is_noted).await;
+    let is_noted = async || newest(&gateway, "claim.view").await.as_array().unwrap().len() == 2;
+    until("the looks at the list and at the claim are in the trail", Duration::from_mins(1), is_noted).await;
     let form = bound(&ask);
     let done = browser.post("/console/attention/1", &[OWN], &format!("{form}&found=twice&reason=INC-9")).await;
     assert_eq!((done.status, location(&done)), (303, "/console/attention?done=checked"), "{}", done.text);

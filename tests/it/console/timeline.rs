@@ -221,7 +221,7 @@ fn a_timeline_with_a_missing_a_made_up_or_an_early_event_is_wrong() {
             on_lease_end: LeaseEnd::Release,
         };
         let call = Call::Settle {
-            attempt: "1-0123456789abcdef".parse().unwrap(),
+            attempt: "1700000000000000-0123456789abcdef".parse().unwrap(),
             outcome: oncegate_core::claim::Outcome::Failure,
             terms,
         };

@@ -114,6 +114,7 @@ async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>
     guesses.truncate(LOOK_UPS_MAX);
     let pages = match guesses::look_up(context, &guesses).await {
         Ok(pages) => pages,
+        Err(problem) if problem.code == Code::NotFound && lock.is_some() => Vec::new(),
         Err(problem) => return draw(context, wanted, Some(&problem), &html! {}).await,
     };
     let found = match (&*pages, lock) {
