@@ -37,7 +37,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the key of the store's marker. It is the same at all clusters.
     fn marker_key(&self) -> String;
 
-    /// Reads any key of the cluster, whatever store it belongs to.
+    /// Reads a key of the cluster, of this store or of another one.
     fn look_up(session: &Self::Session, key: String)
     -> impl Future<Output = Result<Option<Bytes>, EngineError>> + Send;
 

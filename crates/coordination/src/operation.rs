@@ -97,7 +97,7 @@ impl<S: Send + Sync + 'static, R: SingleRequest<S>> SingleCall<S> for Single<R, 
     fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async move {
             let Self { request, mut reply } = *self;
-            // A list may read the whole store. Nobody wants it any more once its caller has given up.
+            // A list may read the whole store. It ends when its caller has given up.
             let answer = tokio::select! {
                 answer = request.run(&session) => answer,
                 () = reply.abandoned() => return Ok(()),

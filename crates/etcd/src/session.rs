@@ -135,7 +135,7 @@ impl Session {
         self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at)
     }
 
-    /// Reads a key, of whatever store.
+    /// Reads a key, of this store or of another one.
     pub(super) async fn look_up(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
         let Replied { responses, .. } = self.run(|| vec![step::read(&key)]).await?;
         match responses.into_iter().next().map(|response| step::result_of(response, 0)).transpose()? {

@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Reads a node, of whatever store.
+    /// Reads a node, of this store or of another one.
     pub(super) async fn look_up(&self, path: String) -> Result<Option<Bytes>, Failure> {
         let Replied { found, .. } = self.run(Vec::new(), vec![path.clone()]).await?;
         match found.into_iter().next() {

@@ -17,7 +17,7 @@ use crate::support::chain::{chain, switch};
 use crate::support::command::oncegate_with;
 use crate::support::gateway;
 
-/// What the log says of such a chain.
+/// Message of the log about such a chain.
 const LOGGED: &str = "Two names in a chain are one server";
 
 async fn says(gateway: &Gateway, part: &str) {
@@ -25,7 +25,7 @@ async fn says(gateway: &Gateway, part: &str) {
     gateway.logged(LOGGED, 1).await;
 }
 
-/// The witness counts as out, and so nobody switches the chain.
+/// Asserts that the witness counts as out, so that the chain cannot be switched.
 async fn is_no_witness(gateway: &Gateway, engine: &str) {
     says(gateway, "the witness is out: ").await;
     says(gateway, &format!("witness `w` is on the same server as engine `{engine}`")).await;
@@ -35,7 +35,7 @@ async fn is_no_witness(gateway: &Gateway, engine: &str) {
     assert_eq!(chain(gateway).await["epoch"], 0);
 }
 
-/// Checks such a configuration with the command. Returns its exit code, and what it says.
+/// Checks such a configuration with the command. Returns its exit code and its output.
 async fn checked(a: &str, b: &str, w: &str) -> (Option<i32>, String) {
     let config = chain_of("[chains.default]\n", a, b, w);
     let run = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! The identity of a store: what tells it from others, whatever its address is. Two engines may be one server under two names by
+//! The identity of a store, which does not depend on its address. Two engines may be one server under two names by
 //! mistake, and a switch between them gains nothing.
 
 use std::fmt;
