@@ -52,7 +52,10 @@ impl Proxy {
         let now = self.clock.wall().as_micros() / 1_000_000;
         let age_max = route.options.response_retention.map(|Span(time)| time.as_secs());
         let replay = stored.replay(now, age_max, &route.stored_fields);
-        replay.ok_or_else(|| Refusal::NotStored { status: Some(stored.status()), headers: stored.tombstone_headers() })
+        replay.ok_or_else(|| Refusal::NotStored {
+            status: Some(stored.status()),
+            headers: stored.tombstone_headers(&route.stored_fields),
+        })
     }
 
     /// Reads the body of a repeat: only the real sender has it. Then asks whether its caller may get what the answer

@@ -57,7 +57,7 @@ pub(super) struct StoredResponse {
 impl StoredResponse {
     /// Returns the stored form of a response to a caller; a tombstone if its fields are too long.
     pub(super) fn new(status: StatusCode, headers: &HeaderMap, stored: &StoredFields, body: Bytes, at: u64) -> Self {
-        let Some(kept) = kept(headers, stored) else { return Self::tombstone(status, headers, at) };
+        let Some(kept) = kept(headers, stored) else { return Self::tombstone(status, headers, stored, at) };
         let fields = kept.map(|(name, value)| (name.as_str().to_owned(), latin1(value))).collect();
         Self { v: VERSION, status: status.as_u16(), at, fields, body: Some(body) }
     }
@@ -74,8 +74,8 @@ impl StoredResponse {
     }
 
     /// Returns the tombstone of a response that is not stored: its status, and the place of its effect.
-    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, at: u64) -> Self {
-        let value = |name: &HeaderName| headers.get(name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
+    pub(super) fn tombstone(status: StatusCode, headers: &HeaderMap, stored: &StoredFields, at: u64) -> Self {
+        let value = |name| first(headers, stored, name).filter(|value| value.len() <= FIELDS_BYTES_MAX);
         let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.as_str().to_owned(), latin1(value(name)?))));
         Self { v: VERSION, status: status.as_u16(), at, fields: kept.collect(), body: None }
     }
@@ -164,10 +164,12 @@ impl StoredResponse {
     }
 
     /// Returns the fields that name the place of the effect.
-    pub(super) fn tombstone_headers(&self) -> HeaderMap {
+    pub(super) fn tombstone_headers(&self, stored: &StoredFields) -> HeaderMap {
         let headers = self.headers();
-        let kept = TOMBSTONE_FIELDS.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone())));
-        kept.collect()
+        TOMBSTONE_FIELDS
+            .iter()
+            .filter_map(|name| Some((name.clone(), first(&headers, stored, name)?.clone())))
+            .collect()
     }
 
     fn headers(&self) -> HeaderMap {
@@ -195,6 +197,11 @@ fn headers<'a>(fields: impl Iterator<Item = (&'a str, &'a String)>) -> HeaderMap
         headers.append(name, value);
     }
     headers
+}
+
+/// Returns the first value of a field; `None` if it is not one of those that the route stores.
+fn first<'h>(headers: &'h HeaderMap, stored: &StoredFields, name: &HeaderName) -> Option<&'h HeaderValue> {
+    stored.of(headers).find_map(|(field, value)| (field == name).then_some(value))
 }
 
 fn is_tombstones(name: &str) -> bool {
@@ -256,7 +263,7 @@ mod tests {
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
         let body = Bytes::from_static(b"a\nprivate\xff");
         let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body, 100);
-        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100);
+        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), &StoredFields::default(), 100);
         for stored in [stored, tombstone] {
             let written = stored.write(&keys, owner);
             // Short texts are looked for by where they would stand: ciphertext has any three characters at times.
@@ -309,12 +316,30 @@ mod tests {
 
     #[test]
     fn a_tombstone_has_no_response_but_says_where_the_effect_is() {
-        let stored =
-            StoredResponse::decode(&StoredResponse::tombstone(StatusCode::OK, &headers(), 0).encode()).unwrap();
-        assert!(stored.replay(0, None, &StoredFields::default()).is_none());
+        let all = StoredFields::default();
+        let stored = StoredResponse::tombstone(StatusCode::OK, &headers(), &all, 0).encode();
+        let stored = StoredResponse::decode(&stored).unwrap();
+        assert!(stored.replay(0, None, &all).is_none());
         assert_eq!(stored.status(), 200);
         assert_eq!(stored.headers().len(), 1);
         assert_eq!(stored.headers()[header::LOCATION], "/orders/1");
+    }
+
+    #[test]
+    fn a_tombstone_has_no_field_that_its_route_does_not_store() {
+        let (all, fewer) = (StoredFields::default(), StoredFields::new(&[], &["Location".into()]).unwrap());
+        let stored = StoredResponse::new(StatusCode::OK, &headers(), &all, Bytes::new(), 0);
+        assert_eq!(stored.tombstone_headers(&all).len(), 1);
+        assert!(stored.tombstone_headers(&fewer).is_empty(), "not any more");
+        let mut long = headers();
+        long.append("x-long", HeaderValue::from_str(&"x".repeat(40_000)).unwrap());
+        for response in [
+            StoredResponse::tombstone(StatusCode::OK, &headers(), &fewer, 0),
+            StoredResponse::new(StatusCode::OK, &long, &fewer, Bytes::new(), 0),
+            StoredResponse::new(StatusCode::OK, &headers(), &fewer, Bytes::new(), 0).with_trailers(&long, &fewer),
+        ] {
+            assert!(!response.has_body() && response.headers().is_empty(), "{response:?}");
+        }
     }
 
     #[test]
@@ -323,7 +348,7 @@ mod tests {
         let owner = Owner { global_id: "c72034d8c477e40bda98523df450ed90".parse().unwrap(), attempt: &attempt };
         let body = Bytes::from_static(b"private");
         let stored = StoredResponse::new(StatusCode::CREATED, &headers(), &StoredFields::default(), body, 100);
-        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), 100);
+        let tombstone = StoredResponse::tombstone(StatusCode::CREATED, &headers(), &StoredFields::default(), 100);
         let (clear, keys) = (EncryptionKeys::default(), encryption::keys(&[("k", &"0f".repeat(32))]));
         for keys in [&clear, &keys] {
             let left = forget(&stored.write(keys, owner), keys, owner);
@@ -404,6 +429,6 @@ mod tests {
         }
         let stored = StoredResponse::new(StatusCode::OK, &long, &StoredFields::default(), Bytes::new(), 0);
         assert!(!stored.has_body());
-        assert_eq!(stored.tombstone_headers().len(), 1);
+        assert_eq!(stored.tombstone_headers(&StoredFields::default()).len(), 1);
     }
 }

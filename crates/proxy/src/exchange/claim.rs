@@ -49,19 +49,18 @@ impl Exchange {
             Meaning::NothingHappened => Outcome::Failure,
             Meaning::Unknown => Outcome::Unknown,
             Meaning::Done => {
+                let stored_fields = &self.route.stored_fields;
                 let stored = match body {
-                    Some(body) => {
-                        StoredResponse::new(head.status, &head.headers, &self.route.stored_fields, body, self.now())
-                            .with_trailers(trailers, &self.route.stored_fields)
-                    }
-                    None => StoredResponse::tombstone(head.status, &head.headers, self.now()),
+                    Some(body) => StoredResponse::new(head.status, &head.headers, stored_fields, body, self.now())
+                        .with_trailers(trailers, stored_fields),
+                    None => StoredResponse::tombstone(head.status, &head.headers, stored_fields, self.now()),
                 };
                 let owner = Owner { global_id: self.global_id, attempt: &self.attempt };
                 let keys = &*self.proxy.encryption;
                 let retention = self.app.terms_of(&self.route.operation).terms.retention;
                 let (mut has_body, mut encoded) = (stored.has_body(), stored.write(keys, owner));
                 if has_body && !self.has_room(head.status, encoded.len(), retention) {
-                    let tombstone = StoredResponse::tombstone(head.status, &head.headers, self.now());
+                    let tombstone = StoredResponse::tombstone(head.status, &head.headers, stored_fields, self.now());
                     (has_body, encoded) = (false, tombstone.write(keys, owner));
                 }
                 self.route.metrics.stored(has_body, encoded.len());
