@@ -50,7 +50,7 @@ impl Stream {
         tokio::time::timeout(SOON, read).await.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.text))
     }
 
-    /// Reads to the end of the stream. Returns whether the last event has told the page that its session is over.
+    /// Reads to the end of the stream. Returns whether the last event reports that the session of the page is over.
     async fn ends_with_its_session(&mut self) -> bool {
         self.read_until("\r\n0\r\n\r\n").await && self.text.ends_with(&format!("{ENDED}\r\n0\r\n\r\n"))
     }
@@ -66,8 +66,8 @@ async fn a_stream_names_what_has_changed_and_ends_with_its_session() {
     let browser = Browser::signed_in(&gateway, "view").await;
     let mut stranger = Stream::open(&gateway, "").await;
     assert!(stranger.read_until(ENDED).await, "a page without a session asks for a sign-in: {}", stranger.text);
-    let (_, told) = stranger.text.split_once("\r\n\r\n").unwrap();
-    assert_eq!(told, ENDED, "no other event");
+    let (_, events) = stranger.text.split_once("\r\n\r\n").unwrap();
+    assert_eq!(events, ENDED, "no other event");
     let mut stream = Stream::open(&gateway, &browser.cookie).await;
     assert!(stream.status() == "200" && stream.text.contains("text/event-stream"), "{}", stream.text);
     assert!(stream.read_until(": open").await);

@@ -6,9 +6,9 @@ use std::ops::Deref;
 
 use maud::{Render, html};
 
-use super::untrusted;
+use super::untrusted::{self, Untrusted};
 
-/// A sentence. Values in it may come from others: they are escaped as [`untrusted::Untrusted`] is.
+/// A sentence. Values in it may come from others: they are escaped as [`Untrusted`] is.
 #[derive(Clone, Debug)]
 pub(super) struct Prose<'a>(Cow<'a, str>);
 
@@ -16,6 +16,13 @@ impl<'a> Prose<'a> {
     /// Returns a text as a sentence.
     pub(super) fn of(text: impl Into<Cow<'a, str>>) -> Self {
         Self(text.into())
+    }
+}
+
+impl Untrusted {
+    /// Returns the text as a sentence.
+    pub(super) fn prose(&self) -> Prose<'_> {
+        Prose::of(self.raw())
     }
 }
 

@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use maud::Render;
 use serde::Deserialize;
 
-use super::prose::Prose;
-
 /// Largest number of characters of one value that a page shows.
 const SHOWN_CHARS: usize = 4096;
 
@@ -19,11 +17,6 @@ impl Untrusted {
     /// Returns the text itself, to compare it or to send it.
     pub(super) fn raw(&self) -> &str {
         &self.0
-    }
-
-    /// Returns the text as a sentence. Its parts between two backticks are shown as code.
-    pub(super) fn prose(&self) -> Prose<'_> {
-        Prose::of(&*self.0)
     }
 
     /// Returns the text with escapes.

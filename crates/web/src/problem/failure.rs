@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn operators_read_the_reason_in_place_of_advice_for_callers() {
         let why = || "refused by 10.0.0.7".into();
-        for (certain, told) in [
+        for (certain, reported) in [
             (
                 Determinate::Unavailable(why()),
                 "The store is not available. Nothing was changed. The reason: refused by 10.0.0.7.",
@@ -129,7 +129,11 @@ mod tests {
             assert!(!of_callers.contains("10.0.0.7"), "{of_callers}");
             assert_eq!(of_callers.contains(TRY_AGAIN), problem.code == Code::StoreUnavailable, "{of_callers}");
             problem.tell_reason();
-            assert!(problem.detail.ends_with(told) && !problem.detail.contains("Retry-After"), "{}", problem.detail);
+            assert!(
+                problem.detail.ends_with(reported) && !problem.detail.contains("Retry-After"),
+                "{}",
+                problem.detail
+            );
         }
     }
 }
