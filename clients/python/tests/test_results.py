@@ -96,6 +96,7 @@ TYPED: list[tuple[Any, Any]] = [
     (RECEIPT, Optional[Receipt]),  # noqa: UP045
     ({"a": 1}, dict[str, int]),
     ("text", str),
+    ("half a pair: \ud83d", str),
 ]
 
 

@@ -51,8 +51,10 @@ def encode(result: Any, serialize: Callable[[Any], Any] | None = None) -> tuple[
 
 
 def compact(value: Any) -> str:
-    """JSON without spaces and escapes that it does not need: the gateway counts the bytes of a result."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_written)
+    """JSON without spaces and escapes that it does not need: the gateway counts the bytes of a result. Half a surrogate pair has no
+    UTF-8, and stays an escape."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_written)
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _written(value: Any) -> Any:
