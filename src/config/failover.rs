@@ -126,9 +126,7 @@ impl Config {
 
     /// Returns an address that the URLs of two engines have in common.
     fn common_address(&self, one: &str, other: &str) -> Option<String> {
-        let [one, other] = [one, other].map(|name| self.engines.get(name).map(|url| engines::servers_of(url)));
-        let common = one?.intersection(&other?).next().cloned()?;
-        common.split(' ').nth(1).map(str::to_owned)
+        engines::common_address(self.engines.get(one)?, self.engines.get(other)?)
     }
 
     fn witness_problem(&self, witness: &str) -> Option<String> {

@@ -184,7 +184,7 @@ impl Config {
     /// Returns an engine with the same URL, if that names a server.
     fn same_store<'a>(&self, engine: &str, others: &BTreeSet<&'a String>) -> Option<&'a String> {
         let url = self.engines.get(engine)?;
-        let has_server = !engines::servers_of(url).is_empty();
+        let has_server = engines::common_address(url, url).is_some();
         others.iter().find(|other| has_server && **other != engine && self.engines.get(**other) == Some(url)).copied()
     }
 

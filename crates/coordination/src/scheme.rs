@@ -50,6 +50,10 @@ pub const fn scheme<E: Exported>() -> Scheme {
             Some(certificates) => certificates.connector(E::ALPN).map(drop).map_err(OpenError::new),
             None => Ok(()),
         },
+        addresses: |url| {
+            let members = E::parse(url).map_or_else(|_| Vec::new(), |url| url.members);
+            members.iter().map(|member| member.to_string().to_lowercase()).collect()
+        },
         capabilities: service::CAPABILITIES,
         promise: |_| Promise { result_bytes_max: Some(E::RESULT_BYTES_MAX), ..Promise::new(service::PROMISE) },
         restore: None,

@@ -155,6 +155,12 @@ impl Address {
         format!("{}/{database}", names.join(","))
     }
 
+    /// Returns host and port of each server, in lower case, without those behind a Unix socket.
+    pub fn servers(&self) -> Vec<String> {
+        let remote = self.nodes.iter().filter(|node| node.options.get_socket().is_none());
+        remote.map(|node| node.name.to_lowercase()).collect()
+    }
+
     /// Returns whether a pooler may run each transaction on another connection. Then nothing may stay in a session.
     pub fn is_pooled(&self) -> bool {
         self.pooled

@@ -87,6 +87,7 @@ pub static SCHEME: Scheme = Scheme {
     forms: &["disk:PATH"],
     parse: |url| path(url).map(drop),
     check_files: scheme::no_files,
+    addresses: scheme::no_servers,
     capabilities: Capabilities { strict_fence: true, durable: true, shared: false, forever: true, lists: true },
     promise: |_| Promise::new("Survives kill -9 and power loss of this machine; serves a single gateway."),
     open: |url, host| {

@@ -24,6 +24,9 @@ pub struct Scheme {
     pub parse: fn(url: &str) -> Result<(), OpenError>,
     /// Checks the certificate and key files that a URL names. Blocks.
     pub check_files: fn(url: &str) -> Result<(), OpenError>,
+    /// Returns the addresses of the servers that a URL names, in lower case. URLs of this scheme that have one in common name one store
+    /// server. Empty if the store is on this machine, or the URL is not valid.
+    pub addresses: fn(url: &str) -> Vec<String>,
     /// The capabilities of such an engine at best; an open one may have fewer.
     pub capabilities: Capabilities,
     /// Returns a sentence about the faults that the engine of a valid URL survives, and the shortest deadline that
@@ -113,6 +116,11 @@ impl OpenError {
     pub fn new(why: impl fmt::Display) -> Self {
         Self(why.to_string())
     }
+}
+
+/// The addresses of a store on this machine.
+pub fn no_servers(_: &str) -> Vec<String> {
+    Vec::new()
 }
 
 /// The file check of an engine whose URLs name no files.

@@ -64,6 +64,7 @@ pub static SCHEME: Scheme = Scheme {
     forms: &["postgres://USER:PASSWORD@HOST:PORT/DATABASE"],
     parse: |url| Address::parse(url).map(drop).map_err(OpenError::new),
     check_files: no_files,
+    addresses: |url| Address::parse(url).map_or_else(|_| Vec::new(), |address| address.servers()),
     capabilities: Capabilities { strict_fence: true, durable: true, shared: true, forever: true, lists: true },
     promise: |_| {
         Promise::new(

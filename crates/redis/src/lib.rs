@@ -90,6 +90,7 @@ pub static SCHEME: Scheme = Scheme {
     ],
     parse: |url| Redis::check(url).map_err(OpenError::new),
     check_files: |url| Redis::check_files(url).map_err(OpenError::new),
+    addresses: |url| Url::parse(url).map_or_else(|_| Vec::new(), |url| url.addresses()),
     // Durable if the server is configured so.
     capabilities: Capabilities { strict_fence: false, durable: true, shared: true, forever: true, lists: false },
     promise: |url| Url::parse(url).map_or_else(|error| Promise::new(error.to_string()), |url| url.promise()),

@@ -83,6 +83,18 @@ impl Url {
         Ok(address)
     }
 
+    /// Returns the addresses of the servers, in lower case. That of a Sentinel has the name of the primary: it may watch several.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let lower = |address: &dyn fmt::Display| address.to_string().to_lowercase();
+        match &self.layout {
+            Layout::Single => vec![lower(self.info.addr())],
+            Layout::Sentinel { sentinels, name } => {
+                sentinels.iter().map(|sentinel| format!("{}/{name}", lower(sentinel))).collect()
+            }
+            Layout::Cluster { seeds } => seeds.iter().map(|seed| lower(seed)).collect(),
+        }
+    }
+
     /// Returns the losses that a failover may cause, and the shortest deadline that leaves replicas enough time to
     /// answer.
     pub(super) fn promise(&self) -> Promise {

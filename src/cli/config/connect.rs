@@ -42,7 +42,8 @@ pub(super) fn run(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     let checks = config.engines.iter().map(|(name, url)| async move { (name, inspect(config, name, url).await) });
     let mut problems = Vec::new();
     let checked = runtime.block_on(join_all(checks));
-    let servers: Servers<'_> = checked.iter().map(|(name, found)| (name.as_str(), found.server.clone())).collect();
+    let servers: Servers<'_> =
+        checked.iter().filter_map(|(name, found)| Some((name.as_str(), found.server.clone()?))).collect();
     for (name, mut found) in checked {
         same_servers(config, name, &servers, &mut found);
         let state = if found.problems.is_empty() { "can be used" } else { "cannot be used" };
@@ -60,8 +61,8 @@ pub(super) fn run(config: &Config, out: &mut impl Write) -> anyhow::Result<()> {
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems).into()) }
 }
 
-/// The server of each engine, where it is known.
-type Servers<'a> = BTreeMap<&'a str, Option<ServerName>>;
+/// The server of each engine that has named it.
+type Servers<'a> = BTreeMap<&'a str, ServerName>;
 
 /// Adds what an engine has in common with the engines before it, in the chains of both.
 fn same_servers(config: &Config, name: &str, servers: &Servers<'_>, found: &mut Inspection) {
@@ -72,9 +73,7 @@ fn same_servers(config: &Config, name: &str, servers: &Servers<'_>, found: &mut 
         let names: Vec<_> = options.engines.iter().chain(witness).collect();
         let Some(at) = names.iter().position(|other| *other == name) else { continue };
         for other in &names[..at] {
-            let Some(Some(same)) = servers.get(other.as_str()).filter(|other| other.as_ref() == Some(server)) else {
-                continue;
-            };
+            let Some(same) = servers.get(other.as_str()).filter(|other| *other == server) else { continue };
             let both = format!(
                 "it is the same server as engine {other} ({}): chain {chain} does not survive the loss of it",
                 same.name
@@ -83,8 +82,8 @@ fn same_servers(config: &Config, name: &str, servers: &Servers<'_>, found: &mut 
                 (true, Some(_)) => problems.push(format!("{both}; name another server")),
                 (true, None) => warnings.push(both),
                 (false, _) => warnings.push(format!(
-                    "it says of itself the same as engine {other} ({}). If they are one cluster, chain {chain} does not survive the \
-                     loss of it",
+                    "its servers have the same name as those of engine {other} ({}). If they are one cluster, chain {chain} does not \
+                     survive the loss of it",
                     same.name
                 )),
             }
