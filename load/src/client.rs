@@ -138,6 +138,16 @@ impl Connection {
         self.call("GET", path, "", "").await
     }
 
+    /// Sends a request, or half of one, and leaves without reading the answer.
+    pub(crate) async fn leave(&mut self, path: &str, body: &str, is_whole: bool) {
+        let Ok(mut stream) = self.ready().await else { return };
+        self.write_head("POST", path, "", body.len());
+        self.sent.extend_from_slice(body.as_bytes());
+        let end = if is_whole { self.sent.len() } else { self.sent.len() - body.len() / 2 };
+        // Fails only if the server has hung up first.
+        let _ = stream.write_all(&self.sent[..end]).await;
+    }
+
     async fn call(&mut self, method: &str, path: &str, key: &str, body: &str) -> Result<Answer<'_>, CallError> {
         let mut stream = self.ready().await?;
         self.write_head(method, path, key, body.len());

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     client::Target,
-    contender::Contender,
+    contender::{Contender, Installed},
     fill,
     report::{self, ratio},
     running::Running,
@@ -60,12 +60,12 @@ async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
     let running = Running::start(engine, false, &bench.installed, &bench.parent()).await?;
     sleep(SETTLED).await;
     let idle_bytes = running.gateway()?.resident_bytes()?;
-    let before = kept_bytes(bench, &running, engine).await?;
+    let before = kept_bytes(&bench.installed, &running, engine).await?;
     let target = Target::parse(&running.url, Some(&running.credential), false)?;
     // On Redis with default terms, as the target says; all claims are made long before the first lease ends.
     let kept = (engine != Contender::Redis).then_some(fill::KEPT);
     fill::fill(target, CLAIMS, kept).await?;
-    let after = kept_bytes(bench, &running, engine).await?;
+    let after = kept_bytes(&bench.installed, &running, engine).await?;
     let beside_contents_bytes = match (engine, &bench.installed.redis_tools) {
         (Contender::Redis, Some(tools)) => Some(tools.value_bytes(running.port).await?),
         _ => None,
@@ -77,15 +77,15 @@ async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
 }
 
 /// Returns the size of the store's data, in bytes.
-async fn kept_bytes(bench: &Bench, running: &Running, engine: Contender) -> anyhow::Result<u64> {
+pub(crate) async fn kept_bytes(installed: &Installed, running: &Running, engine: Contender) -> anyhow::Result<u64> {
     match engine {
         Contender::Disk => Ok(files_bytes(running.dir())),
         Contender::Redis => {
-            let tools = bench.installed.redis_tools.as_ref().context("redis-cli is not installed")?;
+            let tools = installed.redis_tools.as_ref().context("redis-cli is not installed")?;
             tools.used_memory(running.port).await
         }
         Contender::Postgres => {
-            let programs = bench.installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+            let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
             programs.table_bytes(running.port).await
         }
         _ => running.gateway()?.resident_bytes(),

@@ -31,6 +31,7 @@ mod runner;
 mod running;
 mod scenario;
 mod setting;
+mod soak;
 mod streamed;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ use crate::{
     proc::Watched,
     runner::Plan,
     scenario::Scenario,
+    soak::{Soak, Soaked},
     wire::Dialect,
 };
 
@@ -96,6 +98,8 @@ enum Command {
     Locks(FigureArgs),
     /// Measure claim calls that wait for a claim in progress, against their targets
     Waiting(FigureArgs),
+    /// Let each engine work for an hour, with faults, and check that what it uses does not grow
+    Soak(SoakArgs),
 }
 
 #[derive(Args)]
@@ -184,6 +188,30 @@ struct PathArgs {
 }
 
 #[derive(Args)]
+struct SoakArgs {
+    /// Rounds on each engine. Growth is judged between the second and the last third
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(soak::ROUNDS_MIN..=10_000))]
+    rounds: u64,
+    /// Duration of each round, in seconds
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Operations per second
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+    /// Only these engines: memory, disk, redis, postgres
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
+    only: Vec<Contender>,
+    #[command(flatten)]
+    paths: PathArgs,
+    /// Also write the tables into this file, between its lines `<!-- soak: begin -->` and `<!-- soak: end -->`
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Also write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct FigureArgs {
     /// Duration of each run, in seconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -226,7 +254,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
         Command::Noop { .. } | Command::Upstream { .. } | Command::Library { .. } => {
             tokio::runtime::Builder::new_multi_thread()
         }
-        Command::Run(_) | Command::Compare(_) | Command::Locks(_) | Command::Waiting(_) => {
+        Command::Run(_) | Command::Compare(_) | Command::Locks(_) | Command::Waiting(_) | Command::Soak(_) => {
             tokio::runtime::Builder::new_current_thread()
         }
     };
@@ -244,6 +272,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                     Command::Compare(args) => compare(args).await,
                     Command::Locks(args) => figures(Subject::Locks, args).await,
                     Command::Waiting(args) => figures(Subject::Waiting, args).await,
+                    Command::Soak(args) => soak(args).await,
                 }
             } => done,
         }
@@ -259,6 +288,7 @@ async fn run(args: RunArgs) -> anyhow::Result<bool> {
         pacing: if args.closed { Pacing::Closed } else { Pacing::Open { per_second: args.rate } },
         warm_up: Duration::from_secs(args.warm_up),
         measured: Duration::from_secs(args.seconds),
+        kept_after: runner::KEPT_AFTER,
         connections: args.connections,
         checks: !args.no_checks,
         watched: args.pids,
@@ -293,6 +323,26 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         report::write_between(path, compared.marks(), &compared.to_string())?;
     }
     Ok(sound)
+}
+
+async fn soak(args: SoakArgs) -> anyhow::Result<bool> {
+    let soak = Soak {
+        only: args.only,
+        rounds: args.rounds,
+        measured: Duration::from_secs(args.seconds),
+        per_second: args.rate,
+        gateway: args.paths.gateway,
+        dir: args.paths.dir,
+    };
+    let (soaked, is_sound) = soak::run(soak).await?;
+    report::show(&soaked.to_string())?;
+    if let Some(path) = &args.json {
+        report::write_json(path, &soaked)?;
+    }
+    if let Some(path) = &args.into {
+        report::write_between(path, Soaked::marks(), &soaked.to_string())?;
+    }
+    Ok(is_sound)
 }
 
 async fn figures(subject: Subject, args: FigureArgs) -> anyhow::Result<bool> {

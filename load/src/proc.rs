@@ -36,18 +36,42 @@ impl Watched {
             return Ok(own.ticks * TICK_US);
         }
         // A child that has ended is missing here, but its parent has its time.
-        let all: Vec<_> = processes().collect();
-        let mut family = vec![self.pid];
-        let mut ticks = own.ticks + own.ended_ticks;
-        let mut next = 0;
-        while let Some(parent) = family.get(next).copied() {
-            for (pid, stat) in all.iter().filter(|(_, stat)| stat.parent == parent) {
-                family.push(*pid);
-                ticks += stat.ticks + stat.ended_ticks;
-            }
-            next += 1;
+        let ticks: u64 = self.children().iter().map(|(_, child)| child.ticks + child.ended_ticks).sum();
+        Ok((own.ticks + own.ended_ticks + ticks) * TICK_US)
+    }
+
+    /// Returns its process ID and those of its children.
+    pub(crate) fn family(&self) -> Vec<u32> {
+        [self.pid].into_iter().chain(self.children().into_iter().map(|(pid, _)| pid)).collect()
+    }
+
+    /// Returns its children, their children, and so on.
+    fn children(&self) -> Vec<(u32, Stat)> {
+        let (mut found, mut others): (Vec<(u32, Stat)>, Vec<_>) = (Vec::new(), processes().collect());
+        let mut parents = vec![self.pid];
+        while let Some(parent) = parents.pop() {
+            let (children, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, stat)| stat.parent == parent);
+            parents.extend(children.iter().map(|(pid, _)| *pid));
+            found.extend(children);
+            others = rest;
         }
-        Ok(ticks * TICK_US)
+        found
+    }
+
+    /// Returns its open descriptors.
+    pub(crate) fn descriptors(&self) -> anyhow::Result<u64> {
+        self.entries("fd")
+    }
+
+    /// Returns its threads.
+    pub(crate) fn threads(&self) -> anyhow::Result<u64> {
+        self.entries("task")
+    }
+
+    fn entries(&self, folder: &str) -> anyhow::Result<u64> {
+        let entries = fs::read_dir(format!("/proc/{}/{folder}", self.pid))
+            .with_context(|| format!("cannot read the {folder} entries of {} (process {})", self.name, self.pid))?;
+        Ok(u64::try_from(entries.count())?)
     }
 
     /// Returns its resident memory in bytes, without its children's.
@@ -143,5 +167,9 @@ mod tests {
     fn its_own_cpu_time_can_be_read() {
         assert!(Watched::generator().cpu_us().is_ok());
         assert!(Watched::generator().resident_bytes().is_ok_and(|bytes| bytes > 1 << 20));
+        let generator = Watched::generator();
+        assert!(
+            generator.descriptors().is_ok_and(|count| count >= 3) && generator.threads().is_ok_and(|count| count >= 1)
+        );
     }
 }

@@ -24,6 +24,8 @@ use crate::{
 
 /// Time after the end of a run in which overdue operations are still sent.
 const GRACE: Duration = Duration::from_secs(2);
+/// Time after a run for which its claims usually last.
+pub(crate) const KEPT_AFTER: Duration = Duration::from_mins(5);
 /// Attempts to get a clear answer about an order at the end.
 const VERIFY_TRIES: u32 = 5;
 
@@ -38,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) pacing: Pacing,
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
+    /// Time after the run for which its claims last.
+    pub(crate) kept_after: Duration,
     pub(crate) connections: u64,
     pub(crate) checks: bool,
     pub(crate) watched: Vec<Watched>,
@@ -54,7 +58,7 @@ struct Reading {
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let Plan { target, upstream, dialect, scenario, pacing, .. } = plan;
-    let Plan { warm_up, measured, connections, checks, mut watched, progress, .. } = plan;
+    let Plan { warm_up, measured, kept_after, connections, checks, mut watched, progress, .. } = plan;
     watched.push(Watched::generator());
     let starts = Instant::now();
     let measured_from = starts + warm_up;
@@ -62,7 +66,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let stage = Arc::new(Stage {
         scenario,
         dialect,
-        terms: terms(&target, scenario, ends - starts),
+        terms: terms(&target, scenario, ends - starts + kept_after),
         ledger: Ledger::new(checks),
         recorder: Recorder::new(measured_from),
     });
@@ -146,9 +150,9 @@ async fn verify(stage: &Stage, mut connection: Connection) {
     }
 }
 
-fn terms(target: &Target, scenario: Scenario, run: Duration) -> Terms {
+fn terms(target: &Target, scenario: Scenario, kept: Duration) -> Terms {
     let operation = format!("load.{scenario:?}").to_lowercase();
-    Terms::new(&target.app, &operation, Some(&format!("{}s", run.as_secs() + 300)))
+    Terms::new(&target.app, &operation, Some(&format!("{}s", kept.as_secs())))
 }
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {

@@ -2,6 +2,8 @@
 
 use std::{
     collections::HashMap,
+    env,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -33,6 +35,11 @@ use crate::{
     upstream,
     wire::Dialect,
 };
+
+/// Returns the gateway that was built with the tests.
+pub(crate) fn built_gateway() -> Option<PathBuf> {
+    Some(env::current_exe().ok()?.parent()?.with_file_name("oncegate")).filter(|path| path.is_file())
+}
 
 const ALL: [Scenario; 8] = [
     Scenario::Unique,
@@ -276,6 +283,7 @@ fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks
         pacing: Pacing::Open { per_second },
         warm_up: Duration::ZERO,
         measured: Duration::from_secs(1),
+        kept_after: runner::KEPT_AFTER,
         connections,
         checks,
         watched: Vec::new(),

@@ -147,6 +147,7 @@ impl Bench {
             pacing,
             warm_up: WARM_UP,
             measured: self.measured,
+            kept_after: runner::KEPT_AFTER,
             connections,
             checks: contender != Contender::Noop,
             watched: running.watched.clone(),

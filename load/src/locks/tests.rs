@@ -1,9 +1,9 @@
 //! Statistics of the figures, and a short run of both subjects on the memory engine.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use super::{Extent, Subject, caller::sum, hand_overs::HandOvers, run, taken::Times, turns::figures};
-use crate::{contender::Contender, goals::Goals, report};
+use crate::{contender::Contender, goals::Goals, report, tests::built_gateway};
 
 #[test]
 fn half_of_the_calls_took_at_most_the_median() {
@@ -50,7 +50,7 @@ fn hand_overs_are_compared_to_each_lock_that_was_measured() {
 /// Everything but the figures, which a busy machine makes meaningless.
 #[tokio::test]
 async fn figures_of_locks_and_waiting_are_measured_on_memory() {
-    let Some(gateway) = gateway() else {
+    let Some(gateway) = built_gateway() else {
         return report::say("SKIPPED: the gateway is not built; run `cargo build`");
     };
     let extent = |subject| Extent {
@@ -69,9 +69,4 @@ async fn figures_of_locks_and_waiting_are_measured_on_memory() {
         assert!(is_sound && figures.skipped.is_empty() && figures.targets.len() == targets, "{figures}");
         assert!(!figures.to_string().contains("not measured"), "{figures}");
     }
-}
-
-/// Returns the gateway that was built with the tests.
-fn gateway() -> Option<PathBuf> {
-    Some(env::current_exe().ok()?.parent()?.with_file_name("oncegate")).filter(|path| path.is_file())
 }

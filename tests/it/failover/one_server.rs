@@ -54,7 +54,8 @@ async fn a_witness_on_the_etcd_of_an_engine_counts_as_out() {
     let witness = format!("etcd://{}/other?members=fixed", way.address());
     let (code, said) = checked(&a.url(), &etcd.url(), &witness).await;
     assert!(
-        code == Some(0) && said.contains("engine w: its servers have the same name as those of engine b (etcd cluster "),
+        code == Some(0)
+            && said.contains("engine w: its servers have the same name as those of engine b (etcd cluster "),
         "{said}"
     );
     let gateway = watching(&a.url(), &etcd.url(), &witness).start().await;

@@ -1,0 +1,226 @@
+//! A long run: rounds of mixed traffic on each engine, with a fault in most of them. Promises must hold, and what gateway and store
+//! use must not grow from round to round.
+
+mod fault;
+mod growth;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    env, fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{bail, ensure};
+use futures_util::future::join;
+use serde::Serialize;
+use tokio::time::sleep;
+
+use crate::{
+    contender::{Contender, Installed},
+    footprint,
+    pace::Pacing,
+    report::{self, Report},
+    runner::{self, Plan},
+    running::Running,
+    scenario::Scenario,
+    setting,
+    wire::Dialect,
+};
+
+use self::fault::Fault;
+use self::growth::{Growth, Usage};
+
+/// Engines that are soaked.
+const ENGINES: [Contender; 4] = [Contender::Memory, Contender::Disk, Contender::Redis, Contender::Postgres];
+
+/// Fewest rounds: growth is judged between the second and the last third.
+pub(crate) const ROUNDS_MIN: u64 = 6;
+
+/// Time after a round for which its claims last: for its checks, and no longer, since the store is to be in balance soon.
+const KEPT_AFTER: Duration = Duration::from_secs(30);
+
+/// Time for which gateway and store rest before their use is read.
+const REST: Duration = Duration::from_secs(2);
+
+/// Connections of the callers.
+const CONNECTIONS: u64 = 32;
+
+/// Extent of a long run.
+#[derive(Debug)]
+pub(crate) struct Soak {
+    /// Engines; all if empty.
+    pub(crate) only: Vec<Contender>,
+    /// Rounds on each engine.
+    pub(crate) rounds: u64,
+    /// Duration of each.
+    pub(crate) measured: Duration,
+    /// Operations per second.
+    pub(crate) per_second: u64,
+    pub(crate) gateway: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// Results of a long run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Soaked {
+    rounds: u64,
+    seconds: f64,
+    per_second: u64,
+    engines: Vec<Engine>,
+    /// Engines that were left out, and the reasons.
+    skipped: Vec<String>,
+    /// Machine and versions.
+    setting: String,
+}
+
+/// Result of one engine.
+#[derive(Debug, Serialize)]
+struct Engine {
+    engine: Contender,
+    /// Requests with an answer.
+    answered: u64,
+    /// Requests that were refused for now, or had no answer, during faults.
+    refused: u64,
+    /// Checks that passed.
+    held: u64,
+    broken: u64,
+    /// First broken promises.
+    examples: Vec<String>,
+    growth: Vec<Growth>,
+}
+
+/// Soaks each engine in turn. Returns the results, and whether all promises held and nothing has grown.
+pub(crate) async fn run(soak: Soak) -> anyhow::Result<(Soaked, bool)> {
+    let installed = Installed::find(soak.gateway.as_deref())?;
+    if installed.gateway.is_none() {
+        bail!(
+            "there is no gateway to soak: build it with `cargo build --profile dist`, or name it with --gateway PATH"
+        );
+    }
+    if let Some(other) = soak.only.iter().find(|it| !ENGINES.contains(it)) {
+        bail!("{other} cannot be soaked: --only takes memory, disk, redis and postgres");
+    }
+    ensure!(soak.rounds >= ROUNDS_MIN, "growth cannot be judged in fewer than {ROUNDS_MIN} rounds");
+    let parent = soak.dir.clone().unwrap_or_else(env::temp_dir);
+    let (mut engines, mut skipped) = (Vec::new(), Vec::new());
+    for engine in ENGINES.into_iter().filter(|it| soak.only.is_empty() || soak.only.contains(it)) {
+        match installed.lacks(engine) {
+            Some(lack) => skipped.push(format!("{engine}: {lack}")),
+            None => engines.push(one(&soak, engine, &installed, &parent).await?),
+        }
+    }
+    let soaked = Soaked {
+        rounds: soak.rounds,
+        seconds: soak.measured.as_secs_f64(),
+        per_second: soak.per_second,
+        engines,
+        skipped,
+        setting: setting::describe(&installed, &parent),
+    };
+    let is_sound = soaked.engines.iter().all(Engine::is_sound);
+    Ok((soaked, is_sound))
+}
+
+async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<Engine> {
+    let running = Running::start(engine, false, installed, parent).await?;
+    let mut result = Engine::new(engine);
+    let mut uses = Vec::new();
+    for round in 0..soak.rounds {
+        let fault = Fault::of_round(round);
+        let plan = Plan {
+            target: running.target()?,
+            upstream: None,
+            dialect: Dialect::Gateway,
+            scenario: Scenario::Mixed,
+            pacing: Pacing::Open { per_second: soak.per_second },
+            warm_up: Duration::ZERO,
+            measured: soak.measured,
+            kept_after: KEPT_AFTER,
+            connections: CONNECTIONS,
+            checks: true,
+            watched: running.watched.clone(),
+            progress: false,
+        };
+        let fault_happens = async {
+            sleep(soak.measured / 3).await;
+            fault.happen(&running).await
+        };
+        let (report, happened) = join(runner::run(plan), fault_happens).await;
+        happened?;
+        result.add(&report?);
+        sleep(REST).await;
+        let gateway = running.gateway()?;
+        let used = Usage {
+            memory_bytes: gateway.resident_bytes()?,
+            descriptors: gateway.descriptors()?,
+            threads: gateway.threads()?,
+            store_bytes: footprint::kept_bytes(installed, &running, engine).await?,
+        };
+        report::say(&format!("{engine:<10} round {} of {}, {fault:<24} {used}", round + 1, soak.rounds));
+        uses.push(used);
+    }
+    running.stop().await;
+    result.growth = growth::judge(&uses);
+    Ok(result)
+}
+
+impl Engine {
+    fn new(engine: Contender) -> Self {
+        let (examples, growth) = (Vec::new(), Vec::new());
+        Self { engine, answered: 0, refused: 0, held: 0, broken: 0, examples, growth }
+    }
+
+    /// Adds the results of a round.
+    fn add(&mut self, round: &Report) {
+        for (answer, count) in &round.answers {
+            let is_answer = ["200", "201", "409"].iter().any(|status| answer.ends_with(status));
+            *(if is_answer { &mut self.answered } else { &mut self.refused }) += count;
+        }
+        self.held += round.checks.held;
+        self.broken += round.checks.broken;
+        self.examples.extend(round.checks.examples.iter().cloned());
+        self.examples.truncate(10);
+    }
+
+    fn is_sound(&self) -> bool {
+        self.broken == 0 && !self.growth.iter().any(Growth::is_too_much)
+    }
+}
+
+impl Soaked {
+    /// Returns the name of its marks on a page.
+    pub(crate) fn marks() -> &'static str {
+        "soak"
+    }
+}
+
+impl fmt::Display for Soaked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n{} rounds of {} s on each engine, {} operations/s of the mixed scenario; generator, gateway and store on {}",
+            self.rounds, self.seconds, self.per_second, self.setting
+        )?;
+        writeln!(f, "\n| Engine | answered | refused or lost in faults | checks | broken promises |")?;
+        writeln!(f, "| --- | ---: | ---: | ---: | ---: |")?;
+        for it in &self.engines {
+            writeln!(f, "| {} | {} | {} | {} | {} |", it.engine, it.answered, it.refused, it.held, it.broken)?;
+        }
+        writeln!(f, "\n| Engine | what | most in the second third | most in the last third | ratio | |")?;
+        writeln!(f, "| --- | --- | ---: | ---: | ---: | --- |")?;
+        for it in &self.engines {
+            for growth in &it.growth {
+                writeln!(f, "| {} | {growth} |", it.engine)?;
+            }
+        }
+        for it in self.engines.iter().filter(|it| it.broken > 0) {
+            writeln!(f, "\n{}: BROKEN\n  {}", it.engine, it.examples.join("\n  "))?;
+        }
+        for line in &self.skipped {
+            writeln!(f, "\nLEFT OUT {line}")?;
+        }
+        Ok(())
+    }
+}
