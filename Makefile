@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks bench-record demo fmt lint docs
+.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks measure-curves soak bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,15 @@ measure-waiting: test-deps ## measure what waiting callers cost; needs a quiet m
 measure-locks: test-deps ## measure what locks cost, beside redis-py and etcd where they are installed; needs a quiet machine
 	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
 	@"$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" locks
+
+measure-curves: test-deps ## measure how the cost of a claim grows with live claims, apps, connections, locks, results and batches; needs a quiet machine
+	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
+	@ulimit -n "$$(ulimit -Hn)"; "$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" curves
+
+# SOAK="--rounds 12 --only redis" makes it shorter.
+soak: test-deps ## let each engine work for an hour, with faults, and check that nothing that gateway and store use grows
+	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
+	@"$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" soak $(SOAK)
 
 bench-record: test-deps ## write down what they take now, because the change is meant
 	@$(INSTRUCTIONS) -- --record

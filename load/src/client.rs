@@ -32,7 +32,7 @@ const FIELDS: usize = 32;
 const READ_BYTES: usize = 16 * 1024;
 
 /// Address and credential of a gateway.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     address: SocketAddr,
     /// Header fields of every request, with their line ends.
@@ -60,6 +60,11 @@ impl Target {
         let fields = format!("Host: {authority}\r\n{authorization}");
         let app = credential.and_then(|it| it.rsplit_once('.')).map_or("default", |(app, _)| app);
         Ok(Self { address, fields, app: app.to_owned() })
+    }
+
+    /// Opens a connection, and sends nothing.
+    pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
+        TcpStream::connect(self.address).await
     }
 }
 
@@ -170,7 +175,7 @@ impl Connection {
         {
             return Ok(stream);
         }
-        let connecting = timeout(CALL_TIMEOUT, TcpStream::connect(self.target.address)).await;
+        let connecting = timeout(CALL_TIMEOUT, self.target.connect()).await;
         match connecting {
             Ok(Ok(stream)) if stream.set_nodelay(true).is_ok() => Ok(stream),
             _ => {

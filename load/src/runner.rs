@@ -19,6 +19,7 @@ use crate::{
     recorder::{Label, Recorder, Totals},
     report::{self, Measured, Report},
     scenario::{Scenario, Stage},
+    sizes::Sizes,
     wire::{Dialect, Terms},
 };
 
@@ -37,6 +38,7 @@ pub(crate) struct Plan {
     pub(crate) upstream: Option<Target>,
     pub(crate) dialect: Dialect,
     pub(crate) scenario: Scenario,
+    pub(crate) sizes: Sizes,
     pub(crate) pacing: Pacing,
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
@@ -57,7 +59,7 @@ struct Reading {
 }
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
-    let Plan { target, upstream, dialect, scenario, pacing, .. } = plan;
+    let Plan { target, upstream, dialect, scenario, sizes, pacing, .. } = plan;
     let Plan { warm_up, measured, kept_after, connections, checks, mut watched, progress, .. } = plan;
     watched.push(Watched::generator());
     let starts = Instant::now();
@@ -66,7 +68,8 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let stage = Arc::new(Stage {
         scenario,
         dialect,
-        terms: terms(&target, scenario, ends - starts + kept_after),
+        sizes,
+        terms: terms(&target, scenario, sizes, ends - starts + kept_after),
         ledger: Ledger::new(checks),
         recorder: Recorder::new(measured_from),
     });
@@ -150,9 +153,10 @@ async fn verify(stage: &Stage, mut connection: Connection) {
     }
 }
 
-fn terms(target: &Target, scenario: Scenario, kept: Duration) -> Terms {
+fn terms(target: &Target, scenario: Scenario, sizes: Sizes, kept: Duration) -> Terms {
     let operation = format!("load.{scenario:?}").to_lowercase();
-    Terms::new(&target.app, &operation, Some(&format!("{}s", kept.as_secs())))
+    let terms = Terms::new(&target.app, &operation, Some(&format!("{}s", kept.as_secs())));
+    Terms { operations: sizes.operations, ..terms }
 }
 
 fn read(stage: &Stage, watched: &[Watched]) -> anyhow::Result<Reading> {

@@ -9,11 +9,10 @@ use crate::{
     ledger::{Known, Ledger},
     pace::Slot,
     recorder::{Label, Recorder},
+    sizes::Sizes,
     wire::{self, BatchReply, CommandReply, Dialect, Reply, Terms},
 };
 
-/// Claims in one batch: all but the last are new, the last repeats the first.
-const BATCH: u64 = 100;
 /// Keys claimed at the same time in a hot run …
 const HOT_KEYS: u64 = 8;
 /// … and how often each is claimed before the next ones follow.
@@ -57,7 +56,7 @@ impl Scenario {
     }
 
     /// Returns how many bytes of text are in the result of a success.
-    fn result_bytes(self) -> usize {
+    pub(crate) fn result_bytes(self) -> usize {
         match self {
             Self::Storm => 1024,
             Self::LargeStorm => 16 * 1024,
@@ -82,6 +81,7 @@ impl Scenario {
 pub(crate) struct Stage {
     pub(crate) scenario: Scenario,
     pub(crate) dialect: Dialect,
+    pub(crate) sizes: Sizes,
     pub(crate) terms: Terms,
     pub(crate) ledger: Ledger,
     pub(crate) recorder: Recorder,
@@ -134,7 +134,7 @@ impl Stage {
         let Some((attempt, global_id)) = self.claim_expecting_grant(connection, order, due).await else { return };
         let path = format!("/v1/claims/{global_id}/outcome");
         let now = Instant::now();
-        let answered = connection.post(&path, &wire::success(&attempt, order, self.scenario.result_bytes())).await;
+        let answered = connection.post(&path, &wire::success(&attempt, order, self.sizes.result_bytes)).await;
         let Some((status, reply)) = self.read::<Reply<'_>>("success", answered, now, 0) else { return };
         let settled = status == 200 && reply.is_state("succeeded") && reply.late != Some(true);
         self.ledger
@@ -176,13 +176,14 @@ impl Stage {
     }
 
     async fn claim_many(&self, connection: &mut Connection, number: u64, due: Instant) {
-        let mut orders: Vec<u64> = (number * BATCH..(number + 1) * BATCH - 1).collect();
-        orders.push(number * BATCH);
+        let size = self.sizes.batch;
+        let mut orders: Vec<u64> = (number * size..(number + 1) * size - 1).collect();
+        orders.push(number * size);
         let answered = connection.post("/v1/claims/batch", &self.terms.batch(&orders)).await;
-        let Some((status, batch)) = self.read::<BatchReply<'_>>("batch", answered, due, BATCH) else { return };
+        let Some((status, batch)) = self.read::<BatchReply<'_>>("batch", answered, due, size) else { return };
         let complete = status == 200 && batch.items.len() == orders.len();
         self.ledger
-            .check(complete, || format!("a batch of {BATCH} was answered {status} with {} items", batch.items.len()));
+            .check(complete, || format!("a batch of {size} was answered {status} with {} items", batch.items.len()));
         let first_status = batch.items.first().map_or(0, |item| item.status);
         for (place, (order, item)) in orders.iter().zip(&batch.items).enumerate() {
             let expected = if place + 1 < orders.len() { 201 } else { 409 };

@@ -26,6 +26,7 @@ use crate::{
     running::Running,
     scenario::Scenario,
     setting,
+    sizes::Sizes,
     wire::Dialect,
 };
 
@@ -134,6 +135,7 @@ async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Pat
             upstream: None,
             dialect: Dialect::Gateway,
             scenario: Scenario::Mixed,
+            sizes: Sizes::of(Scenario::Mixed),
             pacing: Pacing::Open { per_second: soak.per_second },
             warm_up: Duration::ZERO,
             measured: soak.measured,

@@ -32,6 +32,7 @@ use crate::{
     report::Report,
     runner::{self, Plan},
     scenario::Scenario,
+    sizes::Sizes,
     upstream,
     wire::Dialect,
 };
@@ -280,6 +281,7 @@ fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks
         upstream: None,
         dialect: Dialect::Gateway,
         scenario,
+        sizes: Sizes::of(scenario),
         pacing: Pacing::Open { per_second },
         warm_up: Duration::ZERO,
         measured: Duration::from_secs(1),

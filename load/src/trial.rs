@@ -17,6 +17,7 @@ use crate::{
     runner::{self, Plan},
     running::Running,
     scenario::Scenario,
+    sizes::Sizes,
 };
 
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -144,6 +145,7 @@ impl Bench {
             upstream: running.upstream.as_deref().map(|url| Target::parse(url, None, false)).transpose()?,
             dialect: contender.dialect(),
             scenario,
+            sizes: Sizes::of(scenario),
             pacing,
             warm_up: WARM_UP,
             measured: self.measured,

@@ -1,7 +1,7 @@
 //! Requests and responses. Written from the contract and independent of the gateway's code, so that errors there are
 //! found here.
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 use md5::{Digest as _, Md5};
 use serde::Deserialize;
@@ -63,6 +63,8 @@ pub(crate) struct Terms {
     /// App key.
     pub(crate) app: String,
     pub(crate) operation: String,
+    /// Number of operations among which the orders are divided. Of several, each has a number after its name.
+    pub(crate) operations: u64,
     /// Part of every key, so that two runs never share one.
     pub(crate) run: String,
     /// Lease and retention: longer than the run, and over soon after it. Without it, the gateway's terms apply.
@@ -72,7 +74,14 @@ pub(crate) struct Terms {
 impl Terms {
     pub(crate) fn new(app: &str, operation: &str, kept: Option<&str>) -> Self {
         let run = format!("{:08x}", rand::random::<u32>());
-        Self { app: app.to_owned(), operation: operation.to_owned(), run, kept: kept.map(str::to_owned) }
+        Self { app: app.to_owned(), operation: operation.to_owned(), operations: 1, run, kept: kept.map(str::to_owned) }
+    }
+
+    fn operation(&self, order: u64) -> Cow<'_, str> {
+        match self.operations {
+            1 => Cow::Borrowed(&self.operation),
+            several => Cow::Owned(format!("{}.{}", self.operation, order % several)),
+        }
     }
 
     /// In canonical form: one key, no spaces.
@@ -102,7 +111,8 @@ impl Terms {
 
     // Writing to a String cannot fail. A batch is written into one, to save the generator's CPU time.
     fn write_claim(&self, body: &mut String, order: u64) {
-        let Self { operation, run, kept, .. } = self;
+        let Self { run, kept, .. } = self;
+        let operation = self.operation(order);
         let _ = write!(body, r#"{{"operation":"{operation}","contents":{{"order":"{run}-{order}"}}"#);
         if let Some(kept) = kept {
             let _ = write!(body, r#","lease":"{kept}","retention":"{kept}""#);
@@ -125,7 +135,7 @@ impl Terms {
 
     /// Returns the value of a claim in the gateway's Redis engine.
     pub(crate) fn value(&self, order: u64, attempt: &str) -> String {
-        let Self { kept, operation, .. } = self;
+        let (kept, operation) = (&self.kept, self.operation(order));
         let kept = kept.as_ref().map_or(String::new(), |kept| format!(" l={kept} r={kept}"));
         format!("{attempt} 1p{kept} o={operation} c={}", self.contents(order))
     }
@@ -162,7 +172,7 @@ impl Terms {
     fn digest(&self, order: u64) -> u128 {
         let mut md5 = Md5::new();
         let contents = self.contents(order);
-        for part in [&self.app, "\n", &self.operation, "\n", &contents] {
+        for part in [&self.app, "\n", &*self.operation(order), "\n", &contents] {
             md5.update(part);
         }
         u128::from_be_bytes(md5.finalize().into())
@@ -232,7 +242,13 @@ mod tests {
     #[test]
     fn the_global_id_matches_the_contract() {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
+        let terms = Terms {
+            app: "default".into(),
+            operation: "load".into(),
+            operations: 1,
+            run: "r".into(),
+            kept: Some("1m".into()),
+        };
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
         assert!(terms.is_global_id(7, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
         assert!(!terms.is_global_id(8, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
@@ -261,7 +277,13 @@ mod tests {
 
     #[test]
     fn a_batch_is_json() {
-        let terms = Terms { app: "default".into(), operation: "load".into(), run: "r".into(), kept: Some("1m".into()) };
+        let terms = Terms {
+            app: "default".into(),
+            operation: "load".into(),
+            operations: 1,
+            run: "r".into(),
+            kept: Some("1m".into()),
+        };
         let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
         assert_eq!(body["items"][1]["contents"]["order"], "r-2");
     }
