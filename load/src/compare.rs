@@ -95,6 +95,8 @@ struct Row {
     mean_us: Option<f64>,
     /// Latency as callers see it.
     p99_us: Option<f64>,
+    /// Share of all cores that was busy with anything.
+    busy_share: Option<f64>,
     generator_was_the_limit: bool,
     /// Rounds in which other processes took CPU time.
     disturbed: usize,
@@ -151,6 +153,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         let proxies = [ProxyMemory, ProxyRedis].into_iter().flat_map(|it| [(it, it), (ProxyNginx, it)]);
         let pairs = pairs.chain(proxies).filter(|(contender, _)| contenders.contains(contender));
         halves.extend(pairs.filter_map(|(contender, of)| loads.half(&bench, contender, of)));
+        halves.extend(chosen(loads.fixed()));
         bench.measure(&halves).await?;
     }
     if targets.contains(&Measurement::Low) {
@@ -235,6 +238,7 @@ impl Row {
             generator_us_per_request: us("generator"),
             mean_us: bench.median(trial, goals::mean_us),
             p99_us: bench.median(trial, goals::p99_us),
+            busy_share: bench.median(trial, |it| it.busy_share),
             generator_was_the_limit: reports.iter().any(Report::generator_was_the_limit),
             disturbed: reports.iter().filter(|it| it.was_disturbed()).count(),
         })
@@ -303,13 +307,14 @@ impl fmt::Display for Compared {
             writeln!(f, "\nBelow the peak, open loop, from the scheduled time\n")?;
             writeln!(
                 f,
-                "| Contender | {unit}/s | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: |"
+                "| Contender | {unit}/s | all cores busy | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: | ---: |"
             )?;
         }
         for row in &self.latencies {
             let (mean, p99, gateway) = (us(row.mean_us, 0), us(row.p99_us, 0), us(row.gateway_us_per_request, 1));
             let Row { trial, claims_per_second, .. } = row;
-            writeln!(f, "| {} | {claims_per_second:.0} | {mean} | {p99} | {gateway} |", trial.contender)?;
+            let busy = row.busy_share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0));
+            writeln!(f, "| {} | {claims_per_second:.0} | {busy} | {mean} | {p99} | {gateway} |", trial.contender)?;
         }
         if !self.failovers.is_empty() {
             Failovers(&self.failovers).fmt(f)?;

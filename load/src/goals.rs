@@ -26,6 +26,9 @@ pub(crate) const BATCHED: f64 = 100.0;
 /// Claims per second during a failover.
 const FAILOVER_RATE: u64 = 2000;
 
+/// Claims per second at which latencies of different contenders can be compared: all have cores left at that rate.
+const FIXED_RATE: u64 = 10_000;
+
 /// Claims per second of a gateway that has little to do.
 const LOW_RATES: [u64; 2] = [1000, 5000];
 
@@ -82,6 +85,11 @@ impl Loads {
         LOW_RATES.into_iter().flat_map(|rate| [Noop, Memory, Redis].map(|contender| self.at(contender, rate))).collect()
     }
 
+    /// At one rate for all.
+    pub(crate) fn fixed(self) -> Vec<Trial> {
+        [Noop, Memory, Redis].map(|contender| self.at(contender, FIXED_RATE)).to_vec()
+    }
+
     fn at(self, contender: Contender, per_second: u64) -> Trial {
         Trial { pacing: Pacing::Open { per_second }, ..self.peak(contender) }
     }
@@ -116,7 +124,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
     let storm = |scenario, figure: fn(&Report) -> Option<f64>| {
         over(bench.median(&Trial { scenario, ..loads.peak(Redis) }, figure), bench.median(&loads.peak(Redis), figure))
     };
-    let at = |contender, rate| bench.median(&loads.at(contender, rate), gateway_us);
+    let at = |contender, rate, figure: fn(&Report) -> Option<f64>| bench.median(&loads.at(contender, rate), figure);
     let mut goals = vec![
         at_least("claims/s on Redis, to webdis", over(peak(Redis), peak(Webdis)), 1.35),
         at_least("claims/s on Redis, to nginx with Lua", over(peak(Redis), peak(Nginx)), 1.55),
@@ -141,6 +149,11 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
             over(half(Redis, Redis, p99_us), half(Noop, Redis, p99_us)),
             2.5,
         ),
+        at_most(
+            &format!("p99 at {FIXED_RATE}/s on Redis, to the no-op handler's"),
+            over(at(Redis, FIXED_RATE, p99_us), at(Noop, FIXED_RATE, p99_us)),
+            2.0,
+        ),
         at_least(&format!("claims/s with {live}, to none, memory"), in_use(Memory), 0.9),
         at_least(&format!("claims/s with {live}, to none, disk"), in_use(Disk), 0.9),
         at_most("bytes of a value in Redis beside key and contents", beside, 64.0),
@@ -152,7 +165,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         goals.push(at_most(&format!("gateway CPU per claim on Redis{suffix}, to new claims"), cpu, 1.15));
     }
     for rate in LOW_RATES {
-        let cpu = over(at(Redis, rate), at(Noop, rate));
+        let cpu = over(at(Redis, rate, gateway_us), at(Noop, rate, gateway_us));
         goals.push(at_most(&format!("gateway CPU per claim on Redis at {rate}/s, to the no-op handler's"), cpu, 1.3));
     }
     for engine in [Memory, Disk, Redis, Postgres] {

@@ -5,6 +5,7 @@ use std::{
     fmt, fs,
     io::{self, Write as _},
     path::Path,
+    thread,
     time::Duration,
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct Report {
     pub(crate) cpu: BTreeMap<String, Cpu>,
     /// Cores busy with other work than these processes: the kernel, and other programs.
     pub(crate) other_cores: Option<f64>,
+    /// Share of all cores that is busy with anything.
+    pub(crate) busy_share: Option<f64>,
     pub(crate) checks: Checks,
 }
 
@@ -100,6 +103,10 @@ impl Report {
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
             cpu: cpu_us.into_iter().map(|(name, us)| (name, cpu(us))).collect(),
             other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
+            busy_share: thread::available_parallelism()
+                .ok()
+                .and_then(|cores| u64::try_from(cores.get()).ok())
+                .map(|cores| ratio(measured.machine_us, cores) / 1e6 / seconds),
             checks: Checks::default(),
         }
     }
@@ -126,6 +133,7 @@ impl Report {
             answers: BTreeMap::new(),
             cpu: BTreeMap::from([("store".to_owned(), store)]),
             other_cores: None,
+            busy_share: None,
             checks: Checks::default(),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use oncegate_core::hex;
 use oncegate_testkit::client::{Answer, Client};
 use oncegate_testkit::fresh;
@@ -140,9 +141,8 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
     let (admin, client) = (gateway.admin_client(), shop(&gateway));
     let dropped = async || Page::get(&admin).await.sum(DROPPED, &[("reason", "full")]);
     until("the queue is full", Duration::from_mins(1), async || {
-        for _ in 0..100 {
-            answered_within(SOON, client.claim(fresh::contents())).await.expect(201);
-        }
+        let claims = (0..100).map(|_| answered_within(SOON, client.claim(fresh::contents())));
+        join_all(claims).await.into_iter().for_each(|claim| _ = claim.expect(201));
         dropped().await > 0
     })
     .await;
