@@ -49,18 +49,9 @@ class AnsweredOutsideTest {
     @ParameterizedTest
     @CsvSource({"403,", "422,succeeded", "500,unknown", "302,unknown"})
     void servletsAreJudgedByTheStatusOfTheAnswer(int status, String state) throws Exception {
-        var listeners = new ArrayList<ServletRequestListener>();
-        var context =
-                new MockServletContext() {
-                    @Override
-                    public <T extends EventListener> void addListener(T listener) {
-                        listeners.add((ServletRequestListener) listener);
-                    }
-                };
-        var filter = new IdempotencyFilter(rules(gateway));
-        filter.init(new MockFilterConfig((ServletContext) context));
-        var request = new MockHttpServletRequest("POST", "/orders");
-        request.addHeader("Idempotency-Key", "k-1");
+        var container = new Container("Apache Tomcat/10.1.49");
+        IdempotencyFilter filter = container.filter(gateway);
+        MockHttpServletRequest request = container.request();
         var response = new MockHttpServletResponse();
         Filter denies =
                 (its, answer, chain) -> {
@@ -72,7 +63,7 @@ class AnsweredOutsideTest {
         assertThat(states()).containsExactly("in_progress");
         response.setStatus(status);
         response.getWriter().write("denied");
-        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        container.destroys(request);
         assertThat(states()).isEqualTo(state == null ? List.of() : List.of(state));
     }
 
@@ -80,26 +71,11 @@ class AnsweredOutsideTest {
     @ParameterizedTest
     @CsvSource({"sent", "async"})
     void theEndOfADispatchOnJettyIsNotThatOfTheRequest(String how) throws Exception {
-        var listeners = new ArrayList<ServletRequestListener>();
-        var context =
-                new MockServletContext() {
-                    @Override
-                    public <T extends EventListener> void addListener(T listener) {
-                        listeners.add((ServletRequestListener) listener);
-                    }
-
-                    @Override
-                    public String getServerInfo() {
-                        return "jetty/12.0.36";
-                    }
-                };
-        IdempotencyFilter.listen(context);
-        var filter = new IdempotencyFilter(rules(gateway));
-        filter.init(new MockFilterConfig((ServletContext) context));
-        assertThat(listeners).hasSize(1);
-        var request = new MockHttpServletRequest(context, "POST", "/orders");
-        request.addHeader("Idempotency-Key", "k-1");
-        request.setAsyncSupported(true);
+        var container = new Container("jetty/12.0.36");
+        IdempotencyFilter.listen(container);
+        IdempotencyFilter filter = container.filter(gateway);
+        assertThat(container.listeners).hasSize(1);
+        MockHttpServletRequest request = container.request();
         var response = new MockHttpServletResponse();
         Filter begins =
                 (its, answer, chain) -> {
@@ -110,7 +86,7 @@ class AnsweredOutsideTest {
                     }
                 };
         filter.doFilter(request, response, new MockFilterChain(new NoServlet(), begins));
-        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        container.destroys(request);
         assertThat(states()).containsExactly("in_progress");
         request.setAsyncStarted(false);
         boolean isAsync = how.equals("async");
@@ -119,9 +95,47 @@ class AnsweredOutsideTest {
         var page = new MockHttpServletResponse();
         Filter answers = (its, answer, chain) -> answer.getWriter().write("page");
         filter.doFilter(request, page, new MockFilterChain(new NoServlet(), answers));
-        listeners.forEach(each -> each.requestDestroyed(new ServletRequestEvent(context, request)));
+        container.destroys(request);
         assertThat(states()).containsExactly("succeeded");
         assertThat(gateway.claims().get(0).result().toString()).contains("\"body\":\"cGFnZQ==\"");
+    }
+
+    /** A container that keeps its listeners. */
+    private static final class Container extends MockServletContext {
+        private final List<ServletRequestListener> listeners = new ArrayList<>();
+        private final String serverInfo;
+
+        Container(String serverInfo) {
+            this.serverInfo = serverInfo;
+        }
+
+        @Override
+        public String getServerInfo() {
+            return serverInfo;
+        }
+
+        @Override
+        public <T extends EventListener> void addListener(T listener) {
+            listeners.add((ServletRequestListener) listener);
+        }
+
+        IdempotencyFilter filter(MemoryGateway gateway) throws ServletException {
+            var filter = new IdempotencyFilter(rules(gateway));
+            filter.init(new MockFilterConfig((ServletContext) this));
+            return filter;
+        }
+
+        MockHttpServletRequest request() {
+            var request = new MockHttpServletRequest(this, "POST", "/orders");
+            request.addHeader("Idempotency-Key", "k-1");
+            request.setAsyncSupported(true);
+            return request;
+        }
+
+        void destroys(MockHttpServletRequest request) {
+            listeners.forEach(
+                    each -> each.requestDestroyed(new ServletRequestEvent(this, request)));
+        }
     }
 
     private static final class NoServlet extends jakarta.servlet.http.HttpServlet {
