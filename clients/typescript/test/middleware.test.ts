@@ -360,16 +360,20 @@ for (const [name, start] of Object.entries(frameworks)) {
       );
     });
 
-    test("a run that takes too long is unknown, and its response passes", async () => {
-      const { post, gateway } = await serve(
+    test("a run that takes too long is unknown, until its response comes", async () => {
+      const { post, gateway, drain } = await serve(
         async () => {
           await until(() => gateway.claims[0]?.state === "unknown");
+          assert.ok(await drain("10s"), "it is no longer waited for");
           return { body: "late" };
         },
-        { exchangeMax: "50ms" },
+        { exchangeMax: "50ms", lease: "1s" },
       );
-      assert.equal(await (await post("k-1")).text(), "late");
-      assert.equal(gateway.claims[0]?.state, "unknown");
+      const first = await post("k-1");
+      assert.deepEqual([first.status, await first.text()], [201, "late"]);
+      assert.equal(gateway.claims[0]?.state, "succeeded");
+      const second = await post("k-1");
+      assert.deepEqual([await second.text(), second.headers.get("idempotent-replayed")], ["late", "true"]);
     });
   });
 }

@@ -101,14 +101,14 @@ export class Exchange {
   constructor(
     private readonly rules: Rules,
     private readonly grant: Grant,
-    /** Called once when it has been reported. */
+    /** Called when it has been reported, or need not be waited for. */
     private readonly ended: () => void,
   ) {
     this.request = new RequestGrant(grant);
     this.reported = new Promise((resolve) => {
       this.settled = resolve;
     });
-    this.deadline = setTimeout(() => void this.break(), rules.exchangeMaxMs).unref();
+    this.deadline = setTimeout(() => this.overrun(), rules.exchangeMaxMs).unref();
   }
 
   get degraded(): string | null {
@@ -162,6 +162,15 @@ export class Exchange {
     this.isBroken = true;
     this.reporting ??= this.report(this.outcome());
     return this.reporting;
+  }
+
+  /**
+   * The time of the exchange is over. The claim is no longer renewed, and becomes unknown when its lease ends. Nothing stops a handler
+   * here: a response that still comes is recorded, but no shutdown waits for it.
+   */
+  private overrun(): void {
+    this.grant.stop();
+    this.ended();
   }
 
   private outcome(): Outcome {

@@ -56,7 +56,7 @@ export interface IdempotencyOptions<Request> {
   storeWithout?: readonly string[];
   /** Stores responses with `Cache-Control: no-store` too. */
   storePrivate?: boolean;
-  /** The longest run of a handler; then its outcome is unknown. Default: `5m`. */
+  /** The longest run of a handler: then its claim is no longer renewed, and is unknown until a response comes. Default: `5m`. */
   exchangeMax?: string;
   exchangeMaxMs?: number;
   claimWithin?: string;

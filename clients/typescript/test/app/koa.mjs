@@ -53,6 +53,7 @@ function ioOf(context) {
     for (const [name, values] of Object.entries(grouped(headers))) context.set(name, values);
   };
   return {
+    sendsLater: true,
     headers: context.headers,
     body: () => allOf(context.req),
     gone: () => context.res.destroyed || context.req.aborted,

@@ -19,7 +19,8 @@ export function runsOf(id) {
 
 /**
  * Runs the steps of one request. `io` is what the framework has: `headers`, `body()`, `gone()`, `mark(outcome)`, `httpError()`,
- * `form()`, `parsed()`, `respond({status, headers, style, body})`, `stream({status, headers, rows, trailers})`.
+ * `form()`, `parsed()`, `respond({status, headers, style, body})`, `stream({status, headers, rows, trailers})`, `sendsLater` if the
+ * framework sends the response when the handler has returned.
  */
 export async function handle(io) {
   const id = io.headers["vector-case"];
@@ -28,8 +29,14 @@ export async function handle(io) {
   const run = { run: all.length + 1, accept_encoding: io.headers["accept-encoding"] ?? null };
   all.push(run);
   try {
-    const answer = await take(io, run, JSON.parse(io.headers["vector-do"] ?? "[]"));
+    const steps = JSON.parse(io.headers["vector-do"] ?? "[]");
+    const answer = await take(io, run, steps);
     if (!answer.isStream) run.ended = "returned";
+    const failing = steps.find((step) => "fails" in step);
+    // The response is sent, unless the framework sends what the handler returns.
+    const failed = failing && fail(run, failing.fails);
+    if (io.sendsLater) failed?.catch(() => {});
+    else await failed;
     return answer.value;
   } catch (error) {
     run.ended = "raised";
@@ -54,7 +61,8 @@ async function take(io, run, steps) {
     else if ("mark" in step) io.mark(step.mark);
     else if ("raise" in step) {
       if (step.raise === "http") throw io.httpError();
-      throw step.raise === "stock" ? new StockError() : new Error("no idea what happened");
+      if (step.raise === "stock") throw new StockError();
+      throw new Error("no idea what happened", step.raise === "caused" ? { cause: new StockError() } : {});
     } else if ("encode" in step) encodes = true;
     else if ("after" in step) {
       run.after = "running";
@@ -72,6 +80,12 @@ async function take(io, run, steps) {
     headers.push(["Content-Encoding", "gzip"]);
   }
   return { value: await io.respond({ status: 201, headers, style: "set", body }) };
+}
+
+async function fail(run, ms) {
+  await pause(ms);
+  run.after = "failed";
+  throw new Error("the background work fails");
 }
 
 async function poll(io, ms) {
